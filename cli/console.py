@@ -1,0 +1,51 @@
+"""What the commands share: where output goes, progress bars, and quiet libraries.
+
+Results go to standard output; progress, logs and errors to standard error.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+stderr = Console(stderr=True, highlight=False)
+
+
+def say(message: str) -> None:
+    """Prints a line of progress."""
+    stderr.print(message, markup=False, soft_wrap=True)
+
+
+def prepare() -> None:
+    """Sends the package's log to standard error and silences TensorFlow's start-up notes."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    logger = logging.getLogger("keras_transformer")
+    if not logger.handlers:
+        logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+
+
+@contextmanager
+def progress_bar(label: str, total: int | None = None) -> Iterator[Callable[..., None]]:
+    """Shows a bar on a terminal and nothing elsewhere; yields a function that advances it."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(
+        *columns, console=stderr, disable=not stderr.is_terminal, transient=True
+    ) as progress:
+        task = progress.add_task(label, total=total)
+
+        def advance(done: int, total: int | None = None) -> None:
+            progress.update(task, advance=done, total=total)
+
+        yield advance

@@ -1,0 +1,35 @@
+"""`keras-transformer export`."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keras_transformer.cli.console import say
+
+
+def export_command(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="MODELS/NAME", help="The model's folder for TF Serving.")
+    ],
+    version: Annotated[int, typer.Option(help="Number of the version.")] = 1,
+    beam_size: Annotated[int, typer.Option(help="Beams; 1 is greedy search.")] = 4,
+    alpha: Annotated[float, typer.Option(help="Strength of the length penalty.")] = 0.6,
+    max_source_length: Annotated[
+        int, typer.Option(help="Longer sources are cut to this many tokens, and marked.")
+    ] = 512,
+    checkpoint: Annotated[str, typer.Option(help="best (by validation loss) or last.")] = "best",
+) -> None:
+    """Write a SavedModel that takes strings and returns strings."""
+    from keras_transformer.export.saved_model import export_saved_model
+    from keras_transformer.translator import DecodingOptions, Translator
+
+    started = time.monotonic()
+    options = DecodingOptions(
+        beam_size=beam_size, alpha=alpha, max_source_length=max_source_length
+    )
+    path = export_saved_model(Translator.load(run, checkpoint), folder, version, options)
+    say(f"Export: SavedModel in {time.monotonic() - started:.1f} s: {path}")
+    say(f"Next: keras-transformer translate {path} TEXT")

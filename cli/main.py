@@ -1,0 +1,58 @@
+"""The command `keras-transformer`."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from keras_transformer._version import __version__
+from keras_transformer.cli import demo, evaluate, export, train, translate
+from keras_transformer.cli.console import prepare, say
+from keras_transformer.errors import InputError
+
+app = typer.Typer(
+    name="keras-transformer",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help=(
+        'Train, evaluate, export and use the Transformer of "Attention Is All You Need".\n\n'
+        "A run directory holds all that training leaves; every other command reads it:\n\n"
+        "train --data DATA --run-dir RUN, then evaluate RUN, translate RUN, export RUN MODELS/NAME."
+    ),
+)
+app.command("train")(train.train_command)
+app.command("evaluate")(evaluate.evaluate_command)
+app.command("translate")(translate.translate_command)
+app.command("export")(export.export_command)
+app.command("demo")(demo.demo_command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    prepare()
+
+
+def main() -> None:
+    """Runs the command line; bad input ends in one sentence and exit status 1."""
+    try:
+        app()
+    except InputError as error:
+        say(f"error: {error}")
+        sys.exit(1)
+    except OSError as error:  # a full disk, a directory without permission
+        say(f"error: {error.filename or 'input or output'}: {error.strerror or error}")
+        sys.exit(1)
+    except KeyboardInterrupt:
+        say("interrupted")
+        sys.exit(130)

@@ -1,0 +1,192 @@
+"""Multi-head attention (section 3.2 of the paper).
+
+Shapes (the package's glossary): B batch, S source length, T target length, D d_model, N heads,
+H head size (d_k or d_v), F d_ff, V vocabulary, K beams, C cache length.
+"""
+
+from typing import Any, NamedTuple
+
+import keras
+from keras import ops
+
+MASKED_SCORE = -1e9  # finite, so that a row without any visible key gives no NaN
+
+
+class KeyValueCache(NamedTuple):
+    """Projected keys and values of the positions that a query may attend to.
+
+    Attributes:
+        keys: float [B, N, H, C], transposed so that scores are one plain product.
+        values: float [B, N, C, H].
+    """
+
+    keys: Any
+    values: Any
+
+    def append(self, newer: "KeyValueCache") -> "KeyValueCache":
+        """Returns this cache with the positions of `newer` behind its own."""
+        return KeyValueCache(
+            keys=ops.concatenate([self.keys, newer.keys], axis=3),  # [B, N, H, C + 1]
+            values=ops.concatenate([self.values, newer.values], axis=2),  # [B, N, C + 1, H]
+        )
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class MultiHeadAttention(keras.layers.Layer):
+    """Scaled dot-product attention in several heads (section 3.2.2).
+
+    MultiHead(Q, K, V) = Concat(head_1, ..., head_N) W_O,
+    head_i = softmax(Q W_Q,i (K W_K,i)^T / sqrt(d_k)) V W_V,i
+
+    A query that may attend to nothing gets weights of zero, so its output is the bias of W_O.
+
+    Args:
+        d_model: width of the output, D.
+        num_heads: number of heads, N.
+        dropout_rate: dropout on the attention weights, 0 to 1 (0.0: the paper has none).
+        d_k: size of a head's queries and keys; None for `d_model / num_heads`.
+        d_v: size of a head's values; None for `d_model / num_heads`.
+        use_bias: whether the four projections have a bias.
+
+    Call arguments:
+        query: float [B, T, any].
+        value: float [B, S, any].
+        key: float [B, S, any]; `value` when None.
+        attention_mask: bool, True = may attend: [B, T, S], or of rank 4 and broadcastable to
+            [B, N, T, S]; None for everything.
+        return_attention_scores: whether to return the weights too.
+        training: whether dropout is on.
+
+    Returns:
+        float [B, T, D]; with `return_attention_scores` also the weights, float [B, N, T, S],
+        as they are before dropout.
+
+    Raises:
+        ValueError: if `d_model` is not a multiple of `num_heads` and `d_k` or `d_v` is not given.
+
+    Deviations:
+        The projections have biases, which the paper does not mention; its parameter counts
+        and its code (tensor2tensor's dense layers) leave both readings open.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        dropout_rate: float = 0.0,
+        d_k: int | None = None,
+        d_v: int | None = None,
+        use_bias: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if min(d_model, num_heads) < 1:
+            raise ValueError(
+                "`d_model` and `num_heads` must be at least 1. "
+                f"Received: d_model={d_model}, num_heads={num_heads}"
+            )
+        if None in (d_k, d_v) and d_model % num_heads:
+            raise ValueError(
+                "`d_model` must be a multiple of `num_heads`, or `d_k` and `d_v` be given. "
+                f"Received: d_model={d_model}, num_heads={num_heads}"
+            )
+        self.d_model = d_model
+        self.num_heads = num_heads
+        self.dropout_rate = dropout_rate
+        self.d_k = d_k or d_model // num_heads
+        self.d_v = d_v or d_model // num_heads
+        self.use_bias = use_bias
+
+        def dense(units: int, name: str) -> keras.layers.Dense:
+            return keras.layers.Dense(units, use_bias=use_bias, dtype=self.dtype_policy, name=name)
+
+        self.query_dense = dense(num_heads * self.d_k, "query")
+        self.key_dense = dense(num_heads * self.d_k, "key")
+        self.value_dense = dense(num_heads * self.d_v, "value")
+        self.output_dense = dense(d_model, "output")
+        self.dropout = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy)
+
+    def build(self, query_shape: Any, value_shape: Any, key_shape: Any = None) -> None:
+        """Creates the weights."""
+        self.query_dense.build(query_shape)
+        self.key_dense.build(key_shape or value_shape)
+        self.value_dense.build(value_shape)
+        self.output_dense.build((*query_shape[:-1], self.num_heads * self.d_v))
+
+    def call(
+        self,
+        query: Any,
+        value: Any,
+        key: Any = None,
+        attention_mask: Any = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+    ) -> Any:
+        """Attends from `query` to `value`; see the class."""
+        memory = self.project_memory(value, key)
+        output, scores = self.attend(query, memory, attention_mask, training)
+        return (output, scores) if return_attention_scores else output
+
+    def project_memory(self, value: Any, key: Any = None) -> KeyValueCache:
+        """Projects what is attended to: value and key, float [B, S, any]."""
+        key = value if key is None else key
+        return KeyValueCache(
+            keys=ops.transpose(self._split_heads(self.key_dense(key)), (0, 2, 3, 1)),  # [B, N, H, S]
+            values=ops.transpose(self._split_heads(self.value_dense(value)), (0, 2, 1, 3)),
+        )
+
+    def attend(
+        self, query: Any, memory: KeyValueCache, mask: Any = None, training: bool | None = None
+    ) -> tuple[Any, Any]:
+        """Attends from `query` to keys and values that `project_memory` made.
+
+        Args:
+            query: float [B, T, any].
+            memory: keys and values, C = S.
+            mask: as `attention_mask` of the class.
+            training: whether dropout is on.
+
+        Returns:
+            Output, float [B, T, D], and weights, float [B, N, T, S].
+        """
+        queries = self._split_heads(self.query_dense(query))  # [B, T, N, H]
+        queries = ops.transpose(queries * self.d_k**-0.5, (0, 2, 1, 3))  # [B, N, T, H]
+        scores = ops.matmul(queries, memory.keys)  # [B, N, T, S]
+        weights = self._masked_softmax(scores, mask)
+        heads = ops.matmul(self.dropout(weights, training=training), memory.values)  # [B, N, T, H]
+        heads = ops.transpose(heads, (0, 2, 1, 3))  # [B, T, N, H]
+        # -1 stands for T: the shape stays known where T is.
+        shape = (-1, heads.shape[1] or ops.shape(heads)[1], self.num_heads * self.d_v)
+        return self.output_dense(ops.reshape(heads, shape)), weights  # [B, T, D]
+
+    def _masked_softmax(self, scores: Any, mask: Any) -> Any:
+        """Softmax over the visible keys, in float32 whatever the compute dtype."""
+        scores = ops.cast(scores, "float32")
+        if mask is None:
+            return ops.cast(ops.softmax(scores), self.compute_dtype)
+        if len(mask.shape) == 3:
+            mask = mask[:, None]  # [B, 1, T, S]
+        mask = ops.cast(mask, "float32")
+        # Adding a small mask is cheaper than selecting over [B, N, T, S].
+        weights = ops.softmax(scores + (1.0 - mask) * MASKED_SCORE)
+        any_visible = ops.max(mask, axis=-1, keepdims=True)
+        return ops.cast(weights * any_visible, self.compute_dtype)
+
+    def _split_heads(self, x: Any) -> Any:
+        length = x.shape[1] or ops.shape(x)[1]
+        return ops.reshape(x, (-1, length, self.num_heads, x.shape[-1] // self.num_heads))
+
+    def compute_output_shape(self, query_shape: Any, *_: Any) -> Any:
+        """Returns [B, T, D]."""
+        return (*query_shape[:-1], self.d_model)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments."""
+        return super().get_config() | {
+            "d_model": self.d_model,
+            "num_heads": self.num_heads,
+            "dropout_rate": self.dropout_rate,
+            "d_k": self.d_k,
+            "d_v": self.d_v,
+            "use_bias": self.use_bias,
+        }

@@ -1,0 +1,315 @@
+"""Encoder and decoder layers (sections 3.1 and 3.3 of the paper).
+
+Shapes (the package's glossary): B batch, S source length, T target length, D d_model, N heads,
+H head size (d_k or d_v), F d_ff, V vocabulary, K beams, C cache length.
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.attention import KeyValueCache, MultiHeadAttention
+
+LAYER_NORM_EPSILON = 1e-6  # tensor2tensor's, the paper's own code; Keras's default is 1e-3
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class FeedForward(keras.layers.Layer):
+    """The position-wise feed-forward network (section 3.3).
+
+    FFN(x) = max(0, x W_1 + b_1) W_2 + b_2
+
+    Args:
+        d_model: width of the output, D.
+        d_ff: inner width, F.
+        dropout_rate: dropout on the inner activations, 0 to 1 (0.0: the paper has none).
+        activation: inner activation; the paper's is "relu".
+
+    Call arguments:
+        x: float [B, T, D].
+        training: whether dropout is on.
+
+    Returns:
+        float [B, T, D].
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        d_ff: int,
+        dropout_rate: float = 0.0,
+        activation: str = "relu",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.d_model = d_model
+        self.d_ff = d_ff
+        self.dropout_rate = dropout_rate
+        self.activation = activation
+        self.inner_dense = keras.layers.Dense(
+            d_ff, activation=activation, dtype=self.dtype_policy, name="inner"
+        )
+        self.output_dense = keras.layers.Dense(d_model, dtype=self.dtype_policy, name="output")
+        self.dropout = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy)
+
+    def build(self, input_shape: Any) -> None:
+        """Creates the weights."""
+        self.inner_dense.build(input_shape)
+        self.output_dense.build((*input_shape[:-1], self.d_ff))
+
+    def call(self, x: Any, training: bool | None = None) -> Any:
+        """Applies the network to every position; see the class."""
+        inner = self.dropout(self.inner_dense(x), training=training)  # [B, T, F]
+        return self.output_dense(inner)  # [B, T, D]
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments."""
+        return super().get_config() | {
+            "d_model": self.d_model,
+            "d_ff": self.d_ff,
+            "dropout_rate": self.dropout_rate,
+            "activation": self.activation,
+        }
+
+
+class AddNorm(keras.layers.Layer):
+    """The residual connection around a sub-layer (section 3.1, "Add & Norm" in Figure 1).
+
+    LayerNorm(x + Dropout(Sublayer(x)))
+
+    Args:
+        dropout_rate: dropout on the sub-layer's output, 0 to 1.
+
+    Call arguments:
+        x: float [B, T, D], the sub-layer's input.
+        sublayer_output: float [B, T, D].
+        training: whether dropout is on.
+
+    Returns:
+        float [B, T, D].
+    """
+
+    def __init__(self, dropout_rate: float, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.dropout_rate = dropout_rate
+        # Computes in float32 under mixed precision.
+        self.norm = keras.layers.LayerNormalization(
+            epsilon=LAYER_NORM_EPSILON, dtype=self.dtype_policy, name="norm"
+        )
+        self.dropout = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy)
+
+    def build(self, x_shape: Any, *_: Any) -> None:
+        """Creates the weights."""
+        self.norm.build(x_shape)
+
+    def call(self, x: Any, sublayer_output: Any, training: bool | None = None) -> Any:
+        """Adds and normalises; see the class."""
+        return self.norm(x + self.dropout(sublayer_output, training=training))
+
+
+class _ResidualLayer(keras.layers.Layer):
+    """What `EncoderLayer` and `DecoderLayer` share: arguments, sub-layer makers, config."""
+
+    def __init__(
+        self,
+        d_model: int,
+        d_ff: int,
+        num_heads: int,
+        dropout_rate: float = 0.1,
+        attention_dropout_rate: float = 0.0,
+        feed_forward_dropout_rate: float = 0.0,
+        d_k: int | None = None,
+        d_v: int | None = None,
+        activation: str = "relu",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.d_model = d_model
+        self.d_ff = d_ff
+        self.num_heads = num_heads
+        self.dropout_rate = dropout_rate
+        self.attention_dropout_rate = attention_dropout_rate
+        self.feed_forward_dropout_rate = feed_forward_dropout_rate
+        self.d_k = d_k
+        self.d_v = d_v
+        self.activation = activation
+
+    def _attention(self, name: str) -> MultiHeadAttention:
+        return MultiHeadAttention(
+            self.d_model,
+            self.num_heads,
+            dropout_rate=self.attention_dropout_rate,
+            d_k=self.d_k,
+            d_v=self.d_v,
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def _feed_forward(self) -> FeedForward:
+        return FeedForward(
+            self.d_model,
+            self.d_ff,
+            dropout_rate=self.feed_forward_dropout_rate,
+            activation=self.activation,
+            dtype=self.dtype_policy,
+            name="feed_forward",
+        )
+
+    def _add_norm(self, name: str) -> AddNorm:
+        return AddNorm(self.dropout_rate, dtype=self.dtype_policy, name=name)
+
+    def compute_output_shape(self, x_shape: Any, *_: Any) -> Any:
+        """Returns the shape of `x`, [B, T, D]."""
+        return x_shape
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments."""
+        return super().get_config() | {
+            "d_model": self.d_model,
+            "d_ff": self.d_ff,
+            "num_heads": self.num_heads,
+            "dropout_rate": self.dropout_rate,
+            "attention_dropout_rate": self.attention_dropout_rate,
+            "feed_forward_dropout_rate": self.feed_forward_dropout_rate,
+            "d_k": self.d_k,
+            "d_v": self.d_v,
+            "activation": self.activation,
+        }
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class EncoderLayer(_ResidualLayer):
+    """One layer of the encoder: self-attention and feed-forward, post-norm (section 3.1).
+
+    Args:
+        d_model: width, D.
+        d_ff: inner width of the feed-forward network, F.
+        num_heads: attention heads, N.
+        dropout_rate: dropout on each sub-layer's output (0.1: section 5.4, base).
+        attention_dropout_rate: dropout on attention weights (0.0: the paper has none).
+        feed_forward_dropout_rate: dropout inside the feed-forward network (0.0, likewise).
+        d_k: size of a head's queries and keys; None for `d_model / num_heads`.
+        d_v: size of a head's values; None for `d_model / num_heads`.
+        activation: of the feed-forward network.
+
+    Call arguments:
+        x: float [B, S, D].
+        attention_mask: bool, broadcastable to [B, N, S, S], True = may attend.
+        training: whether dropout is on.
+
+    Returns:
+        float [B, S, D].
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.self_attention = self._attention("self_attention")
+        self.self_attention_norm = self._add_norm("self_attention_norm")
+        self.feed_forward = self._feed_forward()
+        self.feed_forward_norm = self._add_norm("feed_forward_norm")
+
+    def build(self, x_shape: Any, *_: Any) -> None:
+        """Creates the weights."""
+        self.self_attention.build(x_shape, x_shape)
+        self.self_attention_norm.build(x_shape)
+        self.feed_forward.build(x_shape)
+        self.feed_forward_norm.build(x_shape)
+
+    def call(self, x: Any, attention_mask: Any = None, training: bool | None = None) -> Any:
+        """Encodes; see the class."""
+        attention = self.self_attention(x, x, attention_mask=attention_mask, training=training)
+        x = self.self_attention_norm(x, attention, training=training)
+        return self.feed_forward_norm(x, self.feed_forward(x, training=training), training=training)
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class DecoderLayer(_ResidualLayer):
+    """One layer of the decoder: self-attention, cross-attention, feed-forward (section 3.1).
+
+    `decode_step` is the same computation for one new position per hypothesis, with the keys and
+    values of earlier positions taken from a cache.
+
+    Args:
+        d_model: width, D.
+        d_ff: inner width of the feed-forward network, F.
+        num_heads: attention heads, N.
+        dropout_rate: dropout on each sub-layer's output (0.1: section 5.4, base).
+        attention_dropout_rate: dropout on attention weights (0.0: the paper has none).
+        feed_forward_dropout_rate: dropout inside the feed-forward network (0.0, likewise).
+        d_k: size of a head's queries and keys; None for `d_model / num_heads`.
+        d_v: size of a head's values; None for `d_model / num_heads`.
+        activation: of the feed-forward network.
+
+    Call arguments:
+        x: float [B, T, D].
+        encoder_output: float [B, S, D].
+        self_attention_mask: bool, broadcastable to [B, N, T, T], True = may attend; it must
+            hide the future.
+        cross_attention_mask: bool, broadcastable to [B, N, T, S].
+        training: whether dropout is on.
+
+    Returns:
+        float [B, T, D].
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.self_attention = self._attention("self_attention")
+        self.self_attention_norm = self._add_norm("self_attention_norm")
+        self.cross_attention = self._attention("cross_attention")
+        self.cross_attention_norm = self._add_norm("cross_attention_norm")
+        self.feed_forward = self._feed_forward()
+        self.feed_forward_norm = self._add_norm("feed_forward_norm")
+
+    def build(self, x_shape: Any, encoder_output_shape: Any, *_: Any) -> None:
+        """Creates the weights."""
+        self.self_attention.build(x_shape, x_shape)
+        self.self_attention_norm.build(x_shape)
+        self.cross_attention.build(x_shape, encoder_output_shape)
+        self.cross_attention_norm.build(x_shape)
+        self.feed_forward.build(x_shape)
+        self.feed_forward_norm.build(x_shape)
+
+    def call(
+        self,
+        x: Any,
+        encoder_output: Any,
+        self_attention_mask: Any = None,
+        cross_attention_mask: Any = None,
+        training: bool | None = None,
+    ) -> Any:
+        """Decodes all positions at once; see the class."""
+        attention = self.self_attention(x, x, attention_mask=self_attention_mask, training=training)
+        x = self.self_attention_norm(x, attention, training=training)
+        attention = self.cross_attention(
+            x, encoder_output, attention_mask=cross_attention_mask, training=training
+        )
+        x = self.cross_attention_norm(x, attention, training=training)
+        return self.feed_forward_norm(x, self.feed_forward(x, training=training), training=training)
+
+    def decode_step(
+        self, x: Any, cache: KeyValueCache, memory: KeyValueCache, memory_mask: Any
+    ) -> tuple[Any, KeyValueCache]:
+        """Decodes the next position of K hypotheses per sentence, without dropout.
+
+        All hypotheses of a sentence share its memory: they stand where a query's positions do.
+
+        Args:
+            x: float [B, K, D], the new position.
+            cache: self-attention's keys and values of the C earlier positions, with a leading
+                dimension of B * K.
+            memory: cross-attention's keys and values, `cross_attention.project_memory` of the
+                encoder's output.
+            memory_mask: bool [B, 1, 1, S].
+
+        Returns:
+            float [B, K, D], and the cache with the new position.
+        """
+        rows = ops.reshape(x, (-1, 1, self.d_model))  # [B * K, 1, D]
+        cache = cache.append(self.self_attention.project_memory(rows))
+        attention, _ = self.self_attention.attend(rows, cache)  # [B * K, 1, D]
+        x = self.self_attention_norm(x, ops.reshape(attention, ops.shape(x)))
+        attention, _ = self.cross_attention.attend(x, memory, memory_mask)  # [B, K, D]
+        x = self.cross_attention_norm(x, attention)
+        return self.feed_forward_norm(x, self.feed_forward(x)), cache

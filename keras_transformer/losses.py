@@ -1,0 +1,181 @@
+"""The training loss (section 5.4) and metrics, per token and without padding.
+
+Shapes (the package's glossary): B batch, T target length, V vocabulary.
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.masks import PAD_ID
+
+
+def cross_entropy(logits: Any, target_ids: Any, label_smoothing: float = 0.0) -> Any:
+    """Cross-entropy against labels smoothed over the vocabulary, in closed form.
+
+    With q = (1 - eps) onehot(y) + eps / V, the cross-entropy of logits z is
+    logsumexp(z) - (1 - eps) z_y - eps mean(z), which needs no one-hot of [B, T, V].
+
+    Args:
+        logits: float [B, T, V].
+        target_ids: int [B, T].
+        label_smoothing: eps, 0 to 1 (0.1: section 5.4).
+
+    Returns:
+        float32 [B, T], in nats.
+    """
+    logits = ops.cast(logits, "float32")
+    index = ops.cast(target_ids, "int32")[..., None]  # [B, T, 1]
+    target_logits = ops.take_along_axis(logits, index, axis=-1)[..., 0]  # [B, T]
+    loss = ops.logsumexp(logits, axis=-1) - (1.0 - label_smoothing) * target_logits
+    if label_smoothing:
+        loss = loss - label_smoothing * ops.mean(logits, axis=-1)
+    return loss
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class LabelSmoothedCrossEntropy(keras.losses.Loss):
+    """Label-smoothed cross-entropy, normalised by tokens and not by rows.
+
+    Without `sample_weight` it is the mean over the batch's tokens that are not padding. With it,
+    it is the weighted *sum*: the input pipeline gives each token 1 / (tokens of the global
+    batch), so that any number of replicas computes the gradient of the same mean.
+
+    Args:
+        label_smoothing: eps, 0 to 1 (0.1: section 5.4).
+        pad_id: id of the padding token.
+
+    Call arguments:
+        y_true: int [B, T].
+        y_pred: logits, float [B, T, V].
+        sample_weight: float [B, T], or None.
+
+    Returns:
+        float32, a scalar, in nats.
+    """
+
+    def __init__(
+        self,
+        label_smoothing: float = 0.1,
+        pad_id: int = PAD_ID,
+        name: str = "label_smoothed_cross_entropy",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(name=name, **{"reduction": "sum", **kwargs})
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(
+                "`label_smoothing` must be at least 0 and below 1. "
+                f"Received: label_smoothing={label_smoothing}"
+            )
+        self.label_smoothing = label_smoothing
+        self.pad_id = pad_id
+
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        """Reduces `call` to a scalar; see the class."""
+        losses = self.call(y_true, y_pred)  # [B, T]
+        if sample_weight is not None:
+            return ops.sum(losses * ops.cast(sample_weight, "float32"))
+        num_tokens = ops.sum(ops.cast(ops.not_equal(y_true, self.pad_id), "float32"))
+        return ops.sum(losses) / ops.maximum(num_tokens, 1.0)
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        """Returns the loss of each token, float32 [B, T], 0 at padding."""
+        losses = cross_entropy(y_pred, y_true, self.label_smoothing)
+        return ops.where(ops.not_equal(y_true, self.pad_id), losses, 0.0)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments."""
+        return super().get_config() | {
+            "label_smoothing": self.label_smoothing,
+            "pad_id": self.pad_id,
+        }
+
+
+class _TokenMean(keras.metrics.Metric):
+    """Mean of a value per token over all batches; padding does not count."""
+
+    def __init__(self, name: str, pad_id: int = PAD_ID, **kwargs: Any) -> None:
+        super().__init__(name=name, **kwargs)
+        self.pad_id = pad_id
+        self.total = self.add_variable((), "zeros", name="total")
+        self.num_tokens = self.add_variable((), "zeros", name="num_tokens")
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        """Adds a batch: `y_true` int [B, T], `y_pred` float [B, T, V]. Weights do not count."""
+        is_token = ops.cast(ops.not_equal(y_true, self.pad_id), "float32")
+        self.total.assign_add(ops.sum(self.values(y_true, y_pred) * is_token))
+        self.num_tokens.assign_add(ops.sum(is_token))
+
+    def values(self, y_true: Any, y_pred: Any) -> Any:
+        """Returns the value of each token, float32 [B, T]."""
+        raise NotImplementedError
+
+    def result(self) -> Any:
+        """Returns the mean so far, 0 before the first token."""
+        return self.total / ops.maximum(self.num_tokens, 1.0)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments."""
+        return super().get_config() | {"pad_id": self.pad_id}
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class TokenLoss(_TokenMean):
+    """Cross-entropy per target token, in nats, comparable between numbers of replicas.
+
+    Args:
+        label_smoothing: eps, 0 to 1.
+        name: as logged.
+    """
+
+    def __init__(
+        self, label_smoothing: float = 0.0, name: str = "token_loss", **kwargs: Any
+    ) -> None:
+        super().__init__(name=name, **kwargs)
+        self.label_smoothing = label_smoothing
+
+    def values(self, y_true: Any, y_pred: Any) -> Any:
+        """Returns each token's loss."""
+        return cross_entropy(y_pred, y_true, self.label_smoothing)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments."""
+        return super().get_config() | {"label_smoothing": self.label_smoothing}
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class Perplexity(_TokenMean):
+    """exp of the mean cross-entropy per target token, without label smoothing.
+
+    Args:
+        name: as logged.
+    """
+
+    def __init__(self, name: str = "perplexity", **kwargs: Any) -> None:
+        super().__init__(name=name, **kwargs)
+
+    def values(self, y_true: Any, y_pred: Any) -> Any:
+        """Returns each token's loss."""
+        return cross_entropy(y_pred, y_true)
+
+    def result(self) -> Any:
+        """Returns the perplexity so far."""
+        return ops.exp(super().result())
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class TokenAccuracy(_TokenMean):
+    """Share of target tokens that have the highest logit.
+
+    Args:
+        name: as logged.
+    """
+
+    def __init__(self, name: str = "accuracy", **kwargs: Any) -> None:
+        super().__init__(name=name, **kwargs)
+
+    def values(self, y_true: Any, y_pred: Any) -> Any:
+        """Returns 1.0 where the prediction is right."""
+        predicted = ops.cast(ops.argmax(y_pred, axis=-1), "int32")
+        return ops.cast(ops.equal(predicted, ops.cast(y_true, "int32")), "float32")

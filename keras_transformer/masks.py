@@ -1,0 +1,50 @@
+"""Attention masks, built by pure functions from token ids.
+
+Every mask is boolean, True = may attend, and has rank 4 so that it broadcasts over [B, N, T, S].
+"""
+
+from typing import Any
+
+from keras import ops
+
+PAD_ID = 0
+
+
+def padding_mask(ids: Any, pad_id: int = PAD_ID) -> Any:
+    """Lets every query attend to the real tokens of `ids` and to no padding.
+
+    Args:
+        ids: int [B, S], padded with `pad_id`.
+        pad_id: id of the padding token.
+
+    Returns:
+        bool [B, 1, 1, S].
+    """
+    return ops.not_equal(ids, pad_id)[:, None, None, :]  # [B, 1, 1, S]
+
+
+def causal_mask(ids: Any) -> Any:
+    """Lets position t attend to positions up to and including t (section 3.2.3).
+
+    Args:
+        ids: int [B, T]; only its length counts.
+
+    Returns:
+        bool [B, 1, T, T].
+    """
+    # A running count stands in for arange(T): it also works on a symbolic input of unknown T.
+    positions = ops.cumsum(ops.ones_like(ids), axis=1)  # [B, T]
+    return positions[:, None, :, None] >= positions[:, None, None, :]  # [B, 1, T, T]
+
+
+def decoder_mask(ids: Any, pad_id: int = PAD_ID) -> Any:
+    """Combines `causal_mask` and `padding_mask` for the decoder's self-attention.
+
+    Args:
+        ids: int [B, T], padded with `pad_id`.
+        pad_id: id of the padding token.
+
+    Returns:
+        bool [B, 1, T, T].
+    """
+    return ops.logical_and(causal_mask(ids), padding_mask(ids, pad_id))  # [B, 1, T, T]

@@ -1,0 +1,239 @@
+"""The encoder-decoder Transformer (Figure 1 of the paper), a functional Keras model.
+
+Shapes (the package's glossary): B batch, S source length, T target length, D d_model, N heads,
+H head size (d_k or d_v), V vocabulary, K beams, C cache length.
+"""
+
+from typing import Any, NamedTuple, Self
+
+import keras
+from keras import ops
+
+from keras_transformer.attention import KeyValueCache
+from keras_transformer.config import TransformerConfig
+from keras_transformer.embedding import PositionalEmbedding
+from keras_transformer.layers import DecoderLayer, EncoderLayer
+from keras_transformer.masks import decoder_mask, padding_mask
+
+
+class DecoderMemory(NamedTuple):
+    """All that the decoder needs of a batch of sources; constant while it decodes.
+
+    Attributes:
+        layers: per decoder layer, cross-attention's keys and values of the encoder's output.
+        mask: bool [B, 1, 1, S], True where the source has a token.
+        output_kernel: float [D, V], the output projection laid out for many small products.
+    """
+
+    layers: tuple[KeyValueCache, ...]
+    mask: Any
+    output_kernel: Any
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class Transformer(keras.Model):
+    """The model of "Attention Is All You Need", from token ids to logits.
+
+    Inputs are a dictionary: `source_ids`, int32 [B, S], and `target_ids`, int32 [B, T], the
+    target shifted right; both padded with 0. The output is logits, float32 [B, T, V], in any
+    precision. Source embedding, target embedding and output projection are one matrix
+    (section 3.4) unless the config says otherwise.
+
+    `fit`, `save` and `keras.models.load_model` work as for every functional model;
+    `encode`, `memory`, `empty_cache` and `decode_step` give the same computation in the pieces
+    that a search needs.
+
+    Args:
+        config: sizes and rates.
+
+    Example:
+        >>> model = Transformer.from_preset("base", vocab_size=37_000)
+        >>> model.count_params()
+        63082496
+    """
+
+    def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
+        def embedding(name: str) -> PositionalEmbedding:
+            return PositionalEmbedding(
+                config.vocab_size,
+                config.d_model,
+                dropout_rate=config.dropout_rate,
+                position_encoding=config.position_encoding,
+                max_length=config.max_length,
+                name=name,
+            )
+
+        sizes = {
+            "d_model": config.d_model,
+            "d_ff": config.d_ff,
+            "num_heads": config.num_heads,
+            "dropout_rate": config.dropout_rate,
+            "attention_dropout_rate": config.attention_dropout_rate,
+            "feed_forward_dropout_rate": config.feed_forward_dropout_rate,
+            "d_k": config.d_k,
+            "d_v": config.d_v,
+        }
+        if config.share_embeddings:
+            source_embedding = target_embedding = embedding("embedding")
+            output_dense = None
+        else:
+            source_embedding = embedding("source_embedding")
+            target_embedding = embedding("target_embedding")
+            output_dense = keras.layers.Dense(config.vocab_size, use_bias=False, name="output")
+        encoder_layers = [
+            EncoderLayer(**sizes, name=f"encoder_{i}") for i in range(config.num_encoder_layers)
+        ]
+        decoder_layers = [
+            DecoderLayer(**sizes, name=f"decoder_{i}") for i in range(config.num_decoder_layers)
+        ]
+
+        source_ids = keras.Input((None,), dtype="int32", name="source_ids")  # [B, S]
+        target_ids = keras.Input((None,), dtype="int32", name="target_ids")  # [B, T]
+        source_mask = padding_mask(source_ids)  # [B, 1, 1, S]
+        target_mask = decoder_mask(target_ids)  # [B, 1, T, T]
+
+        x = source_embedding(source_ids)  # [B, S, D]
+        for layer in encoder_layers:
+            x = layer(x, attention_mask=source_mask)
+        encoder_output = x
+        x = target_embedding(target_ids)  # [B, T, D]
+        for layer in decoder_layers:
+            x = layer(
+                x,
+                encoder_output,
+                self_attention_mask=target_mask,
+                cross_attention_mask=source_mask,
+            )
+        if output_dense is None:
+            logits = target_embedding.token_embedding(x, reverse=True)  # [B, T, V]
+        else:
+            logits = output_dense(x)  # [B, T, V]
+        logits = ops.cast(logits, "float32")
+
+        super().__init__(
+            inputs={"source_ids": source_ids, "target_ids": target_ids}, outputs=logits, **kwargs
+        )
+        self.config = config
+        self.source_embedding = source_embedding
+        self.target_embedding = target_embedding
+        self.encoder_layers = encoder_layers
+        self.decoder_layers = decoder_layers
+        self.output_dense = output_dense
+
+    @classmethod
+    def from_preset(cls, preset: str, *, vocab_size: int, **overrides: Any) -> Self:
+        """Builds a model of a published size with fresh weights.
+
+        Args:
+            preset: "tiny", "base" or "big".
+            vocab_size: number of token ids, V.
+            **overrides: other attributes of `TransformerConfig`.
+
+        Raises:
+            ValueError: if there is no such preset or attribute, or a value is out of range.
+        """
+        return cls(TransformerConfig.from_preset(preset, vocab_size=vocab_size, **overrides))
+
+    def encode(self, source_ids: Any) -> Any:
+        """Runs the encoder without dropout.
+
+        Args:
+            source_ids: int32 [B, S].
+
+        Returns:
+            float [B, S, D].
+        """
+        mask = padding_mask(source_ids)
+        x = self.source_embedding(source_ids, training=False)  # [B, S, D]
+        for layer in self.encoder_layers:
+            x = layer(x, attention_mask=mask, training=False)
+        return x
+
+    def memory(self, source_ids: Any) -> DecoderMemory:
+        """Encodes sources and projects what every decoding step will attend to.
+
+        Args:
+            source_ids: int32 [B, S].
+        """
+        encoder_output = self.encode(source_ids)  # [B, S, D]
+        if self.output_dense is None:
+            kernel = ops.transpose(self.target_embedding.token_embedding.embeddings)  # [D, V]
+        else:
+            kernel = self.output_dense.kernel
+        return DecoderMemory(
+            layers=tuple(
+                layer.cross_attention.project_memory(encoder_output)
+                for layer in self.decoder_layers
+            ),
+            mask=padding_mask(source_ids),
+            output_kernel=ops.cast(kernel, self.compute_dtype),
+        )
+
+    def empty_cache(self, num_rows: Any) -> tuple[KeyValueCache, ...]:
+        """Returns the self-attention caches, one a layer, before the first step.
+
+        Args:
+            num_rows: sentences times hypotheses, B * K.
+        """
+        caches = []
+        for layer in self.decoder_layers:
+            attention = layer.self_attention
+            caches.append(
+                KeyValueCache(
+                    keys=ops.zeros(
+                        (num_rows, attention.num_heads, attention.d_k, 0), self.compute_dtype
+                    ),
+                    values=ops.zeros(
+                        (num_rows, attention.num_heads, 0, attention.d_v), self.compute_dtype
+                    ),
+                )
+            )
+        return tuple(caches)
+
+    def decode_step(
+        self,
+        target_ids: Any,
+        position: Any,
+        cache: tuple[KeyValueCache, ...],
+        memory: DecoderMemory,
+    ) -> tuple[Any, tuple[KeyValueCache, ...]]:
+        """Computes the logits that follow one more token of K hypotheses per sentence.
+
+        Args:
+            target_ids: int32 [B, K], the newest token of each hypothesis.
+            position: its position, counted from 0 (the start symbol's).
+            cache: as returned by `empty_cache` or the previous step.
+            memory: the sources.
+
+        Returns:
+            logits, float32 [B, K, V], and the longer cache.
+        """
+        rows = ops.reshape(target_ids, (-1, 1))  # [B * K, 1]
+        x = self.target_embedding(rows, start=position, training=False)  # [B * K, 1, D]
+        x = ops.reshape(x, (*_shape(target_ids), self.config.d_model))  # [B, K, D]
+        new_cache = []
+        for layer, layer_cache, layer_memory in zip(
+            self.decoder_layers, cache, memory.layers, strict=True
+        ):
+            x, layer_cache = layer.decode_step(x, layer_cache, layer_memory, memory.mask)
+            new_cache.append(layer_cache)
+        logits = ops.matmul(x, memory.output_kernel)  # [B, K, V]
+        return ops.cast(logits, "float32"), tuple(new_cache)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the sizes as plain values."""
+        return {"config": self.config.to_dict(), "name": self.name}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
+        """Inverse of `get_config`."""
+        sizes, name = config["config"], config["name"]
+        return cls(TransformerConfig.from_dict(sizes), name=name)
+
+
+def _shape(x: Any) -> tuple[Any, ...]:
+    """The static size of each dimension where it is known, else the dynamic one."""
+    dynamic = ops.shape(x)
+    return tuple(
+        dynamic[i] if size is None else size for i, size in enumerate(x.shape)
+    )

@@ -1,0 +1,51 @@
+"""The learning rate of section 5.3."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
+    """Linear warm-up, then decay with the inverse square root of the step (section 5.3).
+
+    rate = d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)
+
+    The first update uses step 1: Keras counts from 0, the paper from 1.
+
+    Args:
+        d_model: width of the model.
+        warmup_steps: step of the highest rate (4,000: section 5.3).
+        peak_rate: the highest rate; None for the paper's, (d_model * warmup_steps)^-0.5.
+
+    Raises:
+        ValueError: if an argument is not positive.
+    """
+
+    def __init__(
+        self, d_model: int, warmup_steps: int = 4000, peak_rate: float | None = None
+    ) -> None:
+        super().__init__()
+        for name, value in (("d_model", d_model), ("warmup_steps", warmup_steps)):
+            if value < 1:
+                raise ValueError(f"`{name}` must be at least 1. Received: {name}={value}")
+        if peak_rate is not None and not peak_rate > 0:
+            raise ValueError(f"`peak_rate` must be positive. Received: peak_rate={peak_rate}")
+        self.d_model = d_model
+        self.warmup_steps = warmup_steps
+        self.peak_rate = peak_rate
+
+    def __call__(self, step: Any) -> Any:
+        """Returns the rate of the update that follows `step` updates, float32."""
+        peak = self.peak_rate or (self.d_model * self.warmup_steps) ** -0.5
+        progress = (ops.cast(step, "float32") + 1.0) / self.warmup_steps
+        return peak * ops.minimum(progress, 1.0 / ops.sqrt(progress))
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments."""
+        return {
+            "d_model": self.d_model,
+            "warmup_steps": self.warmup_steps,
+            "peak_rate": self.peak_rate,
+        }

@@ -1,0 +1,156 @@
+"""Parallel corpora: bundled, folders of text, TensorFlow Datasets. All are streamed."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from keras_transformer.errors import InputError
+from keras_transformer.trainers.grammar import Pair, bundled_splits
+
+VALIDATION_SPLITS = ("val", "valid", "validation", "dev")
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    """Sentence pairs in named splits.
+
+    Attributes:
+        name: what the user asked for, for messages.
+        splits: names of the splits.
+        read: streams a split's pairs.
+    """
+
+    name: str
+    splits: tuple[str, ...]
+    read: Callable[[str], Iterator[Pair]]
+
+    def pairs(self, split: str) -> Iterator[Pair]:
+        """Streams the pairs of a split in their order.
+
+        Raises:
+            InputError: if there is no such split, or it is empty or unreadable.
+        """
+        if split not in self.splits:
+            raise InputError(
+                f"{self.name} has no split {split!r}. There are: {', '.join(self.splits)}"
+            )
+        pairs = self.read(split)
+        first = next(pairs, None)
+        if first is None:
+            raise InputError(f"{self.name}: the split {split!r} is empty")
+        return itertools.chain([first], pairs)
+
+    @property
+    def validation_split(self) -> str | None:
+        """The split to validate on, by its usual names; None if there is none."""
+        return next((name for name in VALIDATION_SPLITS if name in self.splits), None)
+
+
+def load_corpus(data: str, source: str, target: str) -> Corpus:
+    """Finds a corpus.
+
+    Args:
+        data: "bundled", "tfds:NAME[/CONFIG]", or a folder that holds a file
+            `{language}.{split}.txt` for each language and split, one sentence a line.
+        source: source language, for example "en".
+        target: target language, for example "de".
+
+    Raises:
+        InputError: if there is no such corpus, or it does not hold both languages.
+    """
+    if source == target:
+        raise InputError(f"Source and target language must differ. Received: {source!r} twice")
+    if data == "bundled":
+        return _bundled(source, target)
+    if data.startswith("tfds:"):
+        return _tfds(data, source, target)
+    return _folder(Path(data), source, target)
+
+
+def _bundled(source: str, target: str) -> Corpus:
+    if {source, target} != {"en", "de"}:
+        raise InputError(
+            f"The bundled corpus holds the languages en and de. Received: {source!r}, {target!r}"
+        )
+
+    def read(split: str) -> Iterator[Pair]:
+        for pair in bundled_splits()[split]:
+            yield pair if source == "en" else Pair(source=pair.target, target=pair.source)
+
+    return Corpus("The bundled corpus", tuple(bundled_splits()), read)
+
+
+def _folder(folder: Path, source: str, target: str) -> Corpus:
+    if not folder.is_dir():
+        raise InputError(
+            f"There is no folder {folder}: data must be 'bundled', 'tfds:NAME' or a folder of "
+            "files {language}.{split}.txt"
+        )
+
+    def splits_of(language: str) -> set[str]:
+        names = {path.name for path in folder.glob(f"{language}.*.txt")}
+        return {name.removeprefix(f"{language}.").removesuffix(".txt") for name in names}
+
+    for language in (source, target):
+        if not splits_of(language):
+            raise InputError(f"{folder} holds no file {language}.SPLIT.txt, such as {language}.train.txt")
+    splits = sorted(splits_of(source) & splits_of(target))
+    if not splits:
+        raise InputError(f"{folder} has no split with a file for both {source} and {target}")
+
+    def read(split: str) -> Iterator[Pair]:
+        paths = [folder / f"{language}.{split}.txt" for language in (source, target)]
+        counts = [sum(1 for _ in _lines(path)) for path in paths]
+        if counts[0] != counts[1]:
+            raise InputError(
+                f"{paths[0]} and {paths[1]} must have as many lines as each other. "
+                f"Received: {counts[0]} and {counts[1]}"
+            )
+        return map(Pair, *map(_lines, paths))
+
+    return Corpus(str(folder), tuple(splits), read)
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """Streams the lines of a UTF-8 file; only a line feed ends a line."""
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                try:
+                    yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+                except UnicodeDecodeError as error:
+                    raise InputError(f"{path}, line {number}: not valid UTF-8") from error
+    except OSError as error:
+        raise InputError(f"Cannot read {path}: {error.strerror}") from error
+
+
+def _tfds(data: str, source: str, target: str) -> Corpus:
+    # Only this corpus needs the import, which takes a second.
+    import tensorflow_datasets as tfds
+
+    name = data.removeprefix("tfds:")
+    try:
+        builder = tfds.builder(name)
+    except tfds.core.registered.DatasetNotFoundError as error:
+        raise InputError(
+            f"TensorFlow Datasets has no {name!r}. Translation data sets are, for example: "
+            "wmt14_translate/de-en, ted_hrlr_translate/pt_to_en, opus"
+        ) from error
+    except ValueError as error:  # an unknown configuration
+        raise InputError(f"TensorFlow Datasets cannot load {name!r}: {error}") from error
+    languages = list(builder.info.features or {})
+    for language in (source, target):
+        if language not in languages:
+            raise InputError(f"{data} holds {', '.join(languages)}. Received: {language!r}")
+    datasets: dict[str, Any] = {}
+
+    def read(split: str) -> Iterator[Pair]:
+        if split not in datasets:
+            builder.download_and_prepare()
+            datasets[split] = builder.as_dataset(split=split)
+        for example in datasets[split].as_numpy_iterator():
+            yield Pair(example[source].decode(), example[target].decode())
+
+    return Corpus(data, tuple(builder.info.splits), read)
