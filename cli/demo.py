@@ -65,7 +65,8 @@ def demo_command(
         resource.getrusage(who).ru_maxrss
         for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     )
-    say(f"All done in {time.monotonic() - started:.0f} s, with at most {peak / 1e6:.1f} GB of memory")
+    seconds = time.monotonic() - started
+    say(f"All done in {seconds:.0f} s, with at most {peak / 1e6:.1f} GB of memory")
     say(f"Next: keras-transformer translate {saved_model} TEXT")
 
 
@@ -97,7 +98,7 @@ def _train(run_dir: Path) -> None:
         tokens_per_batch=TOKENS_PER_BATCH,
         warmup_steps=WARMUP_STEPS,
         peak_rate=PEAK_RATE,
-        dropout_rate=DROPOUT_RATE,
+        model_overrides={"dropout_rate": DROPOUT_RATE},
     )
     with _stage() as done:
         run = train(settings, run_dir)
@@ -135,6 +136,8 @@ def _check(saved_model: Path, translator: "Translator", texts: list[str]) -> lis
         expected = [translation.text for translation in translator.translate(texts)]
         if answers != expected:
             raise InputError(f"{saved_model} answers {answers}, but the run {expected}")
-        done += ["Check: a TF1 Session in a process without Keras answers as the run does",
-                 str(saved_model)]
+        done += [
+            "Check: a TF1 Session in a process without Keras answers as the run does",
+            str(saved_model),
+        ]
     return answers

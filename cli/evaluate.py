@@ -1,7 +1,7 @@
 """`keras-transformer evaluate`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -15,7 +15,10 @@ def evaluate_command(
     beam_size: Annotated[int, typer.Option(help="Beams; 1 is greedy search.")] = 4,
     alpha: Annotated[float, typer.Option(help="Strength of the length penalty.")] = 0.6,
     batch_size: Annotated[int, typer.Option(help="Most sentences to translate at once.")] = 64,
-    checkpoint: Annotated[str, typer.Option(help="best (by validation loss) or last.")] = "best",
+    checkpoint: Annotated[
+        Literal["best", "last"],
+        typer.Option(help="The best is that of the lowest validation loss."),
+    ] = "best",
 ) -> None:
     """Translate a split and print sacreBLEU and chrF with their signatures."""
     from keras_transformer.run import Run

@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -20,16 +20,17 @@ def export_command(
     max_source_length: Annotated[
         int, typer.Option(help="Longer sources are cut to this many tokens, and marked.")
     ] = 512,
-    checkpoint: Annotated[str, typer.Option(help="best (by validation loss) or last.")] = "best",
+    checkpoint: Annotated[
+        Literal["best", "last"],
+        typer.Option(help="The best is that of the lowest validation loss."),
+    ] = "best",
 ) -> None:
     """Write a SavedModel that takes strings and returns strings."""
     from keras_transformer.export.saved_model import export_saved_model
     from keras_transformer.translator import DecodingOptions, Translator
 
     started = time.monotonic()
-    options = DecodingOptions(
-        beam_size=beam_size, alpha=alpha, max_source_length=max_source_length
-    )
+    options = DecodingOptions(beam_size=beam_size, alpha=alpha, max_source_length=max_source_length)
     path = export_saved_model(Translator.load(run, checkpoint), folder, version, options)
     say(f"Export: SavedModel in {time.monotonic() - started:.1f} s: {path}")
     say(f"Next: keras-transformer translate {path} TEXT")

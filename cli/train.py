@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -25,7 +25,9 @@ def train_command(
     seed: Annotated[int, typer.Option(help="Of weights, dropout and batches.")] = 1,
     vocab_size: Annotated[
         int | None,
-        typer.Option(help="Subwords of both languages. [default: 8000, or what the corpus supports]"),
+        typer.Option(
+            help="Subwords of both languages. [default: 8000, or what the corpus supports]"
+        ),
     ] = None,
     tokens_per_batch: Annotated[
         int, typer.Option(help="Most tokens of each side of a batch, padding included.")
@@ -45,10 +47,12 @@ def train_command(
         int | None, typer.Option(help="Updates between validations. [default: an epoch]")
     ] = None,
     strategy: Annotated[
-        str, typer.Option(help="one device, or mirrored over all GPUs of this machine.")
+        Literal["one", "mirrored"],
+        typer.Option(help="One device, or mirrored over all GPUs of this machine."),
     ] = "one",
     precision: Annotated[
-        str, typer.Option(help="float32, mixed_bfloat16 or mixed_float16.")
+        Literal["float32", "mixed_bfloat16", "mixed_float16"],
+        typer.Option(help="Of the computation; weights are float32."),
     ] = "float32",
     jit: Annotated[bool, typer.Option("--jit", help="Compile the training step by XLA.")] = False,
 ) -> None:
@@ -69,9 +73,9 @@ def train_command(
         warmup_steps=warmup_steps,
         peak_rate=peak_rate,
         label_smoothing=label_smoothing,
-        dropout_rate=dropout_rate,
+        model_overrides={} if dropout_rate is None else {"dropout_rate": dropout_rate},
         steps_per_validation=steps_per_validation,
-        strategy=strategy,  # type: ignore[arg-type]  # checked by make_strategy
+        strategy=strategy,
         precision=precision,
         jit=jit,
     )

@@ -40,7 +40,9 @@ def translate_command(
 ) -> None:
     """Translate texts; one line comes out for each line that goes in."""
     options = {
-        name: value for name, value in (("beam_size", beam_size), ("alpha", alpha)) if value is not None
+        name: value
+        for name, value in (("beam_size", beam_size), ("alpha", alpha))
+        if value is not None
     }
     translate = _load(model, options)
     lines = iter(texts) if texts else _stdin_lines()

@@ -70,9 +70,7 @@ def export_saved_model(
     path = Path(folder) / str(version)
     if path.exists():
         raise InputError(f"{path} exists already: choose another version, or delete it")
-    module = ServingModule(
-        translator.model, translator.tokenizer, options or DecodingOptions()
-    )
+    module = ServingModule(translator.model, translator.tokenizer, options or DecodingOptions())
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=".writing-", dir=path.parent))

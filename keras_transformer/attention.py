@@ -131,7 +131,9 @@ class MultiHeadAttention(keras.layers.Layer):
         """Projects what is attended to: value and key, float [B, S, any]."""
         key = value if key is None else key
         return KeyValueCache(
-            keys=ops.transpose(self._split_heads(self.key_dense(key)), (0, 2, 3, 1)),  # [B, N, H, S]
+            keys=ops.transpose(
+                self._split_heads(self.key_dense(key)), (0, 2, 3, 1)
+            ),  # [B, N, H, S]
             values=ops.transpose(self._split_heads(self.value_dense(value)), (0, 2, 1, 3)),
         )
 

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal, Self
 
+from keras_transformer.errors import InputError
+
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         # Wu et al., ACL 2021: the size that suits 29,000 pairs of Multi30k.
@@ -42,6 +44,9 @@ class TransformerConfig:
         share_embeddings: one matrix for source, target and output (section 3.4); False for three.
         position_encoding: "sinusoidal" (section 3.5) or "learned" (Table 3, row E).
         max_length: longest sequence in tokens; only learned positions need it.
+
+    Raises:
+        InputError: if a value is of the wrong type or out of range.
     """
 
     vocab_size: int
@@ -64,27 +69,27 @@ class TransformerConfig:
             value = getattr(self, field.name)
             if field.name.endswith("_rate"):
                 if isinstance(value, bool) or not isinstance(value, int | float):
-                    raise TypeError(_expected(field.name, "a number", value))
+                    raise InputError(_expected(field.name, "a number", value))
                 if not 0 <= value < 1:
-                    raise ValueError(_expected(field.name, "at least 0 and below 1", value))
+                    raise InputError(_expected(field.name, "at least 0 and below 1", value))
             elif field.type in (int, int | None):
-                if value is None and field.type != int:
+                if value is None and field.type == int | None:
                     continue
                 if isinstance(value, bool) or not isinstance(value, int):
-                    raise TypeError(_expected(field.name, "an integer", value))
+                    raise InputError(_expected(field.name, "an integer", value))
                 if value < 1:
-                    raise ValueError(_expected(field.name, "at least 1", value))
+                    raise InputError(_expected(field.name, "at least 1", value))
         if None in (self.d_k, self.d_v) and self.d_model % self.num_heads:
-            raise ValueError(
+            raise InputError(
                 "`d_model` must be a multiple of `num_heads`, or `d_k` and `d_v` be given. "
                 f"Received: d_model={self.d_model}, num_heads={self.num_heads}"
             )
         if self.position_encoding not in ("sinusoidal", "learned"):
-            raise ValueError(
+            raise InputError(
                 _expected("position_encoding", "'sinusoidal' or 'learned'", self.position_encoding)
             )
         if not isinstance(self.share_embeddings, bool):
-            raise TypeError(_expected("share_embeddings", "True or False", self.share_embeddings))
+            raise InputError(_expected("share_embeddings", "True or False", self.share_embeddings))
 
     @classmethod
     def from_preset(cls, preset: str, *, vocab_size: int, **overrides: Any) -> Self:
@@ -96,10 +101,10 @@ class TransformerConfig:
             **overrides: other attributes of this class.
 
         Raises:
-            ValueError: if there is no such preset or attribute.
+            InputError: if there is no such preset or attribute.
         """
         if preset not in PRESETS:
-            raise ValueError(_expected("preset", f"one of {', '.join(PRESETS)}", preset))
+            raise InputError(_expected("preset", f"one of {', '.join(PRESETS)}", preset))
         return cls.from_dict({**PRESETS[preset], **overrides, "vocab_size": vocab_size})
 
     @classmethod
@@ -107,15 +112,15 @@ class TransformerConfig:
         """Inverse of `to_dict`.
 
         Raises:
-            ValueError: if a key is unknown or `vocab_size` is missing.
+            InputError: if a key is unknown or `vocab_size` is missing.
         """
         known = [field.name for field in dataclasses.fields(cls)]
         if unknown := sorted(set(values) - set(known)):
-            raise ValueError(
+            raise InputError(
                 f"Unknown model setting {', '.join(unknown)}. There are: {', '.join(known)}"
             )
         if "vocab_size" not in values:
-            raise ValueError("The model setting `vocab_size` is missing")
+            raise InputError("The model setting `vocab_size` is missing")
         return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:

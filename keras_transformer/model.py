@@ -130,7 +130,7 @@ class Transformer(keras.Model):
             **overrides: other attributes of `TransformerConfig`.
 
         Raises:
-            ValueError: if there is no such preset or attribute, or a value is out of range.
+            InputError: if there is no such preset or attribute, or a value is out of range.
         """
         return cls(TransformerConfig.from_preset(preset, vocab_size=vocab_size, **overrides))
 
@@ -234,6 +234,4 @@ class Transformer(keras.Model):
 def _shape(x: Any) -> tuple[Any, ...]:
     """The static size of each dimension where it is known, else the dynamic one."""
     dynamic = ops.shape(x)
-    return tuple(
-        dynamic[i] if size is None else size for i, size in enumerate(x.shape)
-    )
+    return tuple(dynamic[i] if size is None else size for i, size in enumerate(x.shape))

@@ -152,7 +152,9 @@ class Run:
         """
         chosen = self.best if checkpoint == "best" else self.last
         if chosen is None:
-            raise InputError(f"{self.path} holds no checkpoint yet: its training has not got to one")
+            raise InputError(
+                f"{self.path} holds no checkpoint yet: its training has not got to one"
+            )
         file = self.path / chosen.file
         _check_file(file, chosen.sha256)
         model = Transformer(self.config)

@@ -79,7 +79,9 @@ class TokenizedPairs:
         writer = array_record_module.ArrayRecordWriter(f"{path}.array_record", "group_size:1")
         pairs = iter(pairs)
         while rows := list(itertools.islice(pairs, TOKENIZE_ROWS)):
-            sides = [tokenizer.tokenize(tf.constant(side)).numpy() for side in zip(*rows, strict=True)]
+            sides = [
+                tokenizer.tokenize(tf.constant(side)).numpy() for side in zip(*rows, strict=True)
+            ]
             for source, target in zip(*sides, strict=True):
                 if not (len(source) and len(target)):
                     empty += 1
@@ -159,7 +161,7 @@ class BatchPlan:
         return self._epoch(epoch)[index]
 
     # An input pipeline reads ahead over the end of an epoch, hence two.
-    @functools.lru_cache(maxsize=2)  # noqa: B019: a plan lives as long as its training
+    @functools.lru_cache(maxsize=2)  # noqa: B019 (a plan lives as long as its training)
     def _epoch(self, epoch: int) -> list[tuple[Bucket, np.ndarray]]:
         random = None if self.seed is None else np.random.default_rng([self.seed, epoch])
         batches = []

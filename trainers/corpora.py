@@ -95,7 +95,9 @@ def _folder(folder: Path, source: str, target: str) -> Corpus:
 
     for language in (source, target):
         if not splits_of(language):
-            raise InputError(f"{folder} holds no file {language}.SPLIT.txt, such as {language}.train.txt")
+            raise InputError(
+                f"{folder} holds no file {language}.SPLIT.txt, such as {language}.train.txt"
+            )
     splits = sorted(splits_of(source) & splits_of(target))
     if not splits:
         raise InputError(f"{folder} has no split with a file for both {source} and {target}")

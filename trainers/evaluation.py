@@ -85,7 +85,9 @@ def evaluate(
             text = "".join(f"{line}\n" for line in lines)
             output.with_name(f"{output.name}.{name}").write_text(text, encoding="utf-8")
         values = {**scores._asdict(), "beam_size": beam_size, "alpha": alpha}
-        output.with_name(f"{output.name}.scores.json").write_text(json.dumps(values, indent=2) + "\n")
+        output.with_name(f"{output.name}.scores.json").write_text(
+            json.dumps(values, indent=2) + "\n"
+        )
     except OSError as error:
         raise InputError(f"Cannot write {error.filename}: {error.strerror}") from error
     return scores

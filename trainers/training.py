@@ -3,8 +3,11 @@
 import dataclasses
 import itertools
 import logging
+import math
+import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +47,7 @@ class TrainSettings:
         warmup_steps: step of the highest learning rate (4,000: section 5.3).
         peak_rate: the highest learning rate; None for the paper's.
         label_smoothing: 0.1: section 5.4.
-        dropout_rate: None for the preset's.
+        model_overrides: attributes of `TransformerConfig` that differ from the preset's.
         steps_per_validation: updates between validations; None for an epoch.
         strategy: "one" device, or "mirrored" over this machine's GPUs.
         precision: "float32", "mixed_bfloat16" or "mixed_float16".
@@ -63,7 +66,7 @@ class TrainSettings:
     warmup_steps: int = 4000
     peak_rate: float | None = None
     label_smoothing: float = 0.1
-    dropout_rate: float | None = None
+    model_overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     steps_per_validation: int | None = None
     strategy: StrategyName = "one"
     precision: str = "float32"
@@ -115,11 +118,16 @@ class SaveRun(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Saves; the best checkpoint is that of the lowest validation loss."""
         metrics = {name: float(value) for name, value in (logs or {}).items()}
-        # Without a validation set the newest weights are the best known.
-        loss = metrics.get("val_token_loss", -self.limit.step)
-        is_best = loss < self.lowest
-        self.lowest = min(self.lowest, loss)
         self.run.log_metrics(self.limit.step, metrics)
+        if not math.isfinite(metrics["loss"]):
+            raise InputError(
+                f"The training loss is {metrics['loss']} after {self.limit.step} updates: "
+                "try a lower `peak_rate` or more `warmup_steps`"
+            )
+        # Without a validation set the newest weights are the best known.
+        loss = metrics.get("val_token_loss", -math.inf)
+        is_best = loss < self.lowest or loss == -math.inf
+        self.lowest = min(self.lowest, loss)
         self.run.save_checkpoint(self.transformer, self.limit.step, metrics, is_best)
 
 
@@ -137,49 +145,66 @@ def train(settings: TrainSettings, run_dir: str | Path, verbose: int = 1) -> Run
     Raises:
         InputError: if a setting does not fit the data, or the directory is in use.
     """
-    config_of = _config_maker(settings)
-    config_of(8)  # a wrong preset or size must not cost a tokenisation
+    # What can be told at once is told before anything is written.
+    _config(settings, vocab_size=8)
+    strategy = make_strategy(settings.strategy)
     corpus = load_corpus(settings.data, settings.source, settings.target)
     corpus.pairs("train")
     path = claim(run_dir)
+    try:
+        run, training, validation = _prepare(settings, corpus, path)
+        plan = BatchPlan(training.lengths, settings.tokens_per_batch, settings.seed)
+    except InputError:
+        shutil.rmtree(path)  # `claim` found it empty; no training is lost
+        raise
+    logger.info(
+        "Batches: %d an epoch, %.0f %% padding", plan.batches_per_epoch, 100 * plan.padding_share
+    )
+    keras.utils.set_random_seed(settings.seed)
+    with _precision(settings.precision), strategy.scope():
+        _fit(run, settings, training, plan, validation, verbose)
+    run.finish()
+    return run
+
+
+def _config(settings: TrainSettings, vocab_size: int) -> TransformerConfig:
+    return TransformerConfig.from_preset(
+        settings.preset, vocab_size=vocab_size, **settings.model_overrides
+    )
+
+
+@contextmanager
+def _precision(policy: str) -> Iterator[None]:
+    """Sets Keras's default dtype policy for a while."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(policy)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+def _prepare(
+    settings: TrainSettings, corpus: Corpus, path: Path
+) -> tuple[Run, TokenizedPairs, TokenizedPairs | None]:
+    """Trains the tokenizer, starts the run directory and tokenises the corpus."""
     started = time.monotonic()
     tokenizer = _train_tokenizer(corpus, settings.vocab_size)
+    run = Run.create(
+        path,
+        _config(settings, tokenizer.vocab_size),
+        tokenizer,
+        settings.source,
+        settings.target,
+        dataclasses.asdict(settings),
+    )
     logger.info(
         "Tokenizer: %d subwords in %.1f s: %s",
         tokenizer.vocab_size,
         time.monotonic() - started,
         path / "tokenizer.model",
     )
-
-    keras.utils.set_random_seed(settings.seed)
-    keras.config.set_dtype_policy(settings.precision)
-    run = Run.create(
-        path,
-        config_of(tokenizer.vocab_size),
-        tokenizer,
-        settings.source,
-        settings.target,
-        dataclasses.asdict(settings),
-    )
-    training, validation = _tokenize(corpus, tokenizer, path / "corpus", settings.max_length)
-    plan = BatchPlan(training.lengths, settings.tokens_per_batch, settings.seed)
-    logger.info(
-        "Batches: %d an epoch, %.0f %% padding", plan.batches_per_epoch, 100 * plan.padding_share
-    )
-    _fit(run, settings, training, plan, validation, verbose)
-    run.finish()
-    return run
-
-
-def _config_maker(settings: TrainSettings) -> Callable[[int], TransformerConfig]:
-    overrides: dict[str, Any] = {}
-    if settings.dropout_rate is not None:
-        overrides["dropout_rate"] = settings.dropout_rate
-
-    def config_of(vocab_size: int) -> TransformerConfig:
-        return TransformerConfig.from_preset(settings.preset, vocab_size=vocab_size, **overrides)
-
-    return config_of
+    return run, *_tokenize(corpus, tokenizer, path / "corpus", settings.max_length)
 
 
 def _train_tokenizer(corpus: Corpus, vocab_size: int | None) -> Tokenizer:
@@ -213,9 +238,7 @@ def _tokenize(
     if split is None:
         logger.warning("No validation: %s has no split val, valid, validation or dev", corpus.name)
         return training, None
-    validation, _ = TokenizedPairs.write(
-        folder / "val", corpus.pairs(split), tokenizer, max_length
-    )
+    validation, _ = TokenizedPairs.write(folder / "val", corpus.pairs(split), tokenizer, max_length)
     return training, validation
 
 
@@ -227,21 +250,20 @@ def _fit(
     validation: TokenizedPairs | None,
     verbose: int,
 ) -> None:
-    with make_strategy(settings.strategy).scope():
-        model = Transformer(run.config)
-        trained = TrainingModel(model)
-        trained.compile(
-            optimizer=keras.optimizers.Adam(
-                WarmupSchedule(run.config.d_model, settings.warmup_steps, settings.peak_rate),
-                beta_1=0.9,
-                beta_2=0.98,
-                epsilon=1e-9,
-            ),
-            loss=LabelSmoothedCrossEntropy(settings.label_smoothing),
-            metrics=[TokenLoss(), Perplexity(), TokenAccuracy()],
-            # "auto" would mean no XLA on a CPU, and a crash under several replicas.
-            jit_compile=settings.jit,
-        )
+    model = Transformer(run.config)
+    trained = TrainingModel(model)
+    trained.compile(
+        optimizer=keras.optimizers.Adam(
+            WarmupSchedule(run.config.d_model, settings.warmup_steps, settings.peak_rate),
+            beta_1=0.9,
+            beta_2=0.98,
+            epsilon=1e-9,
+        ),
+        loss=LabelSmoothedCrossEntropy(settings.label_smoothing),
+        metrics=[TokenLoss(), Perplexity(), TokenAccuracy()],
+        # "auto" would mean no XLA on a CPU, and a crash under several replicas.
+        jit_compile=settings.jit,
+    )
     validation_data = None
     if validation is not None:
         validation_plan = BatchPlan(validation.lengths, settings.tokens_per_batch, seed=None)

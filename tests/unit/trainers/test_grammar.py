@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+
 from keras_transformer.trainers import grammar as g
 from keras_transformer.trainers.grammar import (
     ACCUSATIVE,

@@ -1,0 +1,42 @@
+# make demo   the main job, end to end, on the bundled corpus
+# make test   the default test suite
+# make check  what continuous integration runs: format, lint, types, tests
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/ready
+
+.PHONY: demo test check format lint types clean
+
+demo: $(READY)
+	$(BIN)/keras-transformer demo
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+check: lint types test
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+# mypy wants the package's folders as they are imported.
+types: $(READY)
+	rm -rf build/types && mkdir -p build/types/keras_transformer
+	ln -s $(CURDIR)/keras_transformer/* $(CURDIR)/trainers $(CURDIR)/export $(CURDIR)/cli \
+		build/types/keras_transformer/
+	cd build/types && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/setup.cfg -p keras_transformer
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# Made anew when the dependencies change; the stamp comes last, so that a broken installation is
+# never taken for a whole one.
+$(READY): setup.cfg pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv demo build dist *.egg-info

@@ -1,0 +1,75 @@
+"""What the tests share: devices, tiny runs, and a guard on AutoGraph."""
+
+import logging
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import pytest
+import tensorflow as tf
+
+NUM_DEVICES = 3  # logical CPUs, so that MirroredStrategy has something to mirror
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0],
+    [tf.config.LogicalDeviceConfiguration()] * NUM_DEVICES,
+)
+
+from keras_transformer.run import Run
+from keras_transformer.trainers.training import TrainSettings, train
+from keras_transformer.translator import Translator
+
+TINY = {"d_model": 16, "d_ff": 24, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 2}
+WORDS = {"one": "eins", "two": "zwei", "red": "rot", "dog": "Hund", "cat": "Katze", "öl": "oil"}
+
+
+@pytest.fixture(autouse=True)
+def _autograph_guard(caplog):
+    """Fails a test in which AutoGraph could not transform a function."""
+    yield
+    failures = [
+        record.getMessage()
+        for record in caplog.get_records("call")
+        if record.levelno >= logging.WARNING and "AutoGraph could not" in record.getMessage()
+    ]
+    assert not failures
+
+
+@pytest.fixture(scope="session")
+def corpus_dir(tmp_path_factory):
+    """A folder of word-by-word translations: 150 training, 12 validation and 9 test pairs."""
+    folder = tmp_path_factory.mktemp("corpus")
+    words = list(WORDS)
+    pairs = [
+        [words[(i * 7 + j * j + i // 5) % len(words)] for j in range(1 + i % 5)] for i in range(171)
+    ]
+    for split, rows in {"train": pairs[:150], "val": pairs[150:162], "test": pairs[162:]}.items():
+        for language, translate in {"en": str, "de": WORDS.get}.items():
+            lines = [" ".join(map(translate, row)) + " .\n" for row in rows]
+            (folder / f"{language}.{split}.txt").write_text("".join(lines), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_settings(corpus_dir):
+    """Settings that train in seconds."""
+    return TrainSettings(
+        data=str(corpus_dir),
+        vocab_size=290,
+        steps=5,
+        tokens_per_batch=300,
+        max_length=40,
+        warmup_steps=3,
+        steps_per_validation=3,
+        model_overrides=TINY,
+    )
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tiny_settings, tmp_path_factory) -> Run:
+    """A finished run, trained for five updates: whole, but no translator."""
+    return train(tiny_settings, tmp_path_factory.mktemp("run") / "tiny", verbose=0)
+
+
+@pytest.fixture(scope="session")
+def tiny_translator(tiny_run) -> Translator:
+    return Translator.load(tiny_run.path)
