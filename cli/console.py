@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -21,14 +21,39 @@ def say(message: str) -> None:
 
 
 def prepare() -> None:
-    """Sends the package's log to standard error and silences TensorFlow's start-up notes."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    """Sends the package's log to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
     logger = logging.getLogger("keras_transformer")
     if not logger.handlers:
         logger.addHandler(handler)
     logger.setLevel(logging.INFO)
+
+
+def load_tensorflow() -> None:
+    """Imports TensorFlow, which takes seconds, without the notes that it prints on the way.
+
+    They are written before its log level applies, hence the closed file descriptor. Errors of the
+    import are exceptions and still seen.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    sys.stderr.flush()
+    saved = os.dup(2)
+    try:
+        with open(os.devnull, "w") as null:
+            os.dup2(null.fileno(), 2)
+        import tensorflow  # noqa: F401
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+
+
+@contextmanager
+def keras_progress() -> Iterator[int]:
+    """Sends Keras's output to standard error; yields what `fit` takes as `verbose`."""
+    with redirect_stdout(sys.stderr):
+        yield 1 if stderr.is_terminal else 2
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keras_transformer.cli.console import progress_bar, say
+from keras_transformer.cli.console import keras_progress, load_tensorflow, progress_bar, say
 from keras_transformer.errors import InputError
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def demo_command(
 
     A second call uses the run and the export that it finds.
     """
+    load_tensorflow()
     from keras_transformer.trainers.corpora import load_corpus
     from keras_transformer.trainers.evaluation import evaluate
     from keras_transformer.translator import Translator
@@ -100,8 +101,8 @@ def _train(run_dir: Path) -> None:
         peak_rate=PEAK_RATE,
         model_overrides={"dropout_rate": DROPOUT_RATE},
     )
-    with _stage() as done:
-        run = train(settings, run_dir)
+    with _stage() as done, keras_progress() as verbose:
+        train(settings, run_dir, verbose)
         done += [f"Training: {STEPS:,} updates", str(run_dir)]
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from keras_transformer.cli.console import progress_bar, say
+from keras_transformer.cli.console import load_tensorflow, progress_bar, say
 
 
 def evaluate_command(
@@ -21,6 +21,7 @@ def evaluate_command(
     ] = "best",
 ) -> None:
     """Translate a split and print sacreBLEU and chrF with their signatures."""
+    load_tensorflow()
     from keras_transformer.run import Run
     from keras_transformer.trainers.corpora import load_corpus
     from keras_transformer.trainers.evaluation import evaluate

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from keras_transformer.cli.console import say
+from keras_transformer.cli.console import load_tensorflow, say
 
 
 def export_command(
@@ -26,6 +26,7 @@ def export_command(
     ] = "best",
 ) -> None:
     """Write a SavedModel that takes strings and returns strings."""
+    load_tensorflow()
     from keras_transformer.export.saved_model import export_saved_model
     from keras_transformer.translator import DecodingOptions, Translator
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from keras_transformer.cli.console import say, stderr
+from keras_transformer.cli.console import keras_progress, load_tensorflow, say
 
 
 def train_command(
@@ -57,6 +57,7 @@ def train_command(
     jit: Annotated[bool, typer.Option("--jit", help="Compile the training step by XLA.")] = False,
 ) -> None:
     """Train a model on parallel text, and write its run directory."""
+    load_tensorflow()
     from keras_transformer.trainers import training
 
     started = time.monotonic()
@@ -79,6 +80,7 @@ def train_command(
         precision=precision,
         jit=jit,
     )
-    run = training.train(settings, run_dir, verbose=1 if stderr.is_terminal else 2)
+    with keras_progress() as verbose:
+        run = training.train(settings, run_dir, verbose)
     say(f"Training: {steps:,} updates in {time.monotonic() - started:.1f} s: {run.path}")
     say(f"Next: keras-transformer evaluate {run.path} --data {data} --split test")

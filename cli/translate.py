@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from keras_transformer.cli.console import say
+from keras_transformer.cli.console import load_tensorflow, say
 from keras_transformer.errors import InputError
 
 # Lines read before the first is translated: enough to sort by length, little to wait for.
@@ -44,6 +44,7 @@ def translate_command(
         for name, value in (("beam_size", beam_size), ("alpha", alpha))
         if value is not None
     }
+    load_tensorflow()
     translate = _load(model, options)
     lines = iter(texts) if texts else _stdin_lines()
     number = 0

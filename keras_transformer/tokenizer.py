@@ -56,9 +56,10 @@ class Tokenizer:
     """Splits texts of both languages into subwords and joins them again.
 
     `detokenize(tokenize(x))` gives x back up to SentencePiece's normalisation "nmt_nfkc":
-    Unicode NFKC, every kind of white space as one space, none at the ends, no control
-    characters; the meta symbol U+2581 reads as a space. Characters outside the vocabulary
-    become their UTF-8 bytes, so none is ever unknown. Bytes that are not UTF-8 become U+FFFD.
+    Unicode NFKC, every run of white space as one space, none at the ends, hardly a control
+    or zero-width character left; the meta symbol U+2581 reads as a space. Characters outside
+    the vocabulary become their UTF-8 bytes, so none is ever unknown. Bytes that are not UTF-8
+    become U+FFFD.
 
     Ids: pad 0, unk 1, bos 2, eos 3, then 256 bytes, then subwords.
 

@@ -7,6 +7,7 @@ Shapes (the package's glossary): B batch, S source length, T target length.
 import dataclasses
 import functools
 import itertools
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -75,12 +76,12 @@ class TokenizedPairs:
         Raises:
             InputError: if no pair is left.
         """
-        lengths, empty, too_long = [], 0, 0
+        lengths, empty, too_long = array("i"), 0, 0  # compact: there may be millions
         writer = array_record_module.ArrayRecordWriter(f"{path}.array_record", "group_size:1")
         pairs = iter(pairs)
-        while rows := list(itertools.islice(pairs, TOKENIZE_ROWS)):
+        while chunk := list(itertools.islice(pairs, TOKENIZE_ROWS)):
             sides = [
-                tokenizer.tokenize(tf.constant(side)).numpy() for side in zip(*rows, strict=True)
+                tokenizer.tokenize(tf.constant(side)).numpy() for side in zip(*chunk, strict=True)
             ]
             for source, target in zip(*sides, strict=True):
                 if not (len(source) and len(target)):
@@ -90,16 +91,17 @@ class TokenizedPairs:
                 else:
                     record = [len(source) + 1, *source, EOS_ID, *target, EOS_ID]
                     writer.write(np.array(record, np.int32).tobytes())
-                    lengths.append((len(source) + 1, len(target) + 1))
-            progress(len(rows))
+                    lengths.extend((len(source) + 1, len(target) + 1))
+            progress(len(chunk))
         writer.close()
         if not lengths:
             raise InputError(
                 f"No sentence pair is left to train on: {empty} have an empty side and "
                 f"{too_long} are longer than {max_length} tokens"
             )
-        np.save(f"{path}.lengths.npy", np.array(lengths, np.int32))
-        return cls(path), Tally(len(lengths), empty, too_long)
+        rows = np.array(lengths, np.int32).reshape(-1, 2)
+        np.save(f"{path}.lengths.npy", rows)
+        return cls(path), Tally(len(rows), empty, too_long)
 
     def read(self, rows: Sequence[int]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Returns the (source, target) token ids of rows, each with its `EOS_ID`."""

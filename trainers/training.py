@@ -152,7 +152,7 @@ def train(settings: TrainSettings, run_dir: str | Path, verbose: int = 1) -> Run
     corpus.pairs("train")
     path = claim(run_dir)
     try:
-        run, training, validation = _prepare(settings, corpus, path)
+        run, training, validation = _prepare(settings, corpus, path, verbose)
         plan = BatchPlan(training.lengths, settings.tokens_per_batch, settings.seed)
     except InputError:
         shutil.rmtree(path)  # `claim` found it empty; no training is lost
@@ -185,7 +185,7 @@ def _precision(policy: str) -> Iterator[None]:
 
 
 def _prepare(
-    settings: TrainSettings, corpus: Corpus, path: Path
+    settings: TrainSettings, corpus: Corpus, path: Path, verbose: int
 ) -> tuple[Run, TokenizedPairs, TokenizedPairs | None]:
     """Trains the tokenizer, starts the run directory and tokenises the corpus."""
     started = time.monotonic()
@@ -204,7 +204,7 @@ def _prepare(
         time.monotonic() - started,
         path / "tokenizer.model",
     )
-    return run, *_tokenize(corpus, tokenizer, path / "corpus", settings.max_length)
+    return run, *_tokenize(corpus, tokenizer, path / "corpus", settings.max_length, verbose)
 
 
 def _train_tokenizer(corpus: Corpus, vocab_size: int | None) -> Tokenizer:
@@ -220,13 +220,14 @@ def _train_tokenizer(corpus: Corpus, vocab_size: int | None) -> Tokenizer:
 
 
 def _tokenize(
-    corpus: Corpus, tokenizer: Tokenizer, folder: Path, max_length: int
+    corpus: Corpus, tokenizer: Tokenizer, folder: Path, max_length: int, verbose: int
 ) -> tuple[TokenizedPairs, TokenizedPairs | None]:
     """Tokenises the training and, if there is one, the validation split."""
     folder.mkdir()
     started = time.monotonic()
+    bar = keras.utils.Progbar(None, unit_name="pair", verbose=int(verbose == 1))
     training, tally = TokenizedPairs.write(
-        folder / "train", corpus.pairs("train"), tokenizer, max_length
+        folder / "train", corpus.pairs("train"), tokenizer, max_length, progress=bar.add
     )
     logger.info(
         "Corpus: %d pairs (dropped: %d empty, %d too long) in %.1f s: %s",

@@ -1,0 +1,56 @@
+"""README's commands and code run as they stand, on a small corpus and with few updates."""
+
+import io
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from keras_transformer.cli.main import main
+
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+COMMANDS = [
+    shlex.split(line)[1:]
+    for _, block in BLOCKS
+    for line in block.splitlines()
+    if line.startswith("keras-transformer ")
+]
+PYTHON = [block for language, block in BLOCKS if language == "python"]
+# Two updates instead of thousands; the model's size stays.
+FASTER = {"10000": "2"}
+
+
+def test_nothing_is_left_out():
+    assert [command[0] for command in COMMANDS] == [
+        "train", "evaluate", "translate", "export", "translate",
+    ]  # fmt: skip
+    assert len(PYTHON) == 2
+
+
+def test_own_text(corpus_dir, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my-data").symlink_to(corpus_dir)
+    (tmp_path / "sentences.txt").write_text("one dog .\n\nred cat .\n", encoding="utf-8")
+    for command in COMMANDS:
+        if "<" in command:
+            *command, _, path = command
+            monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(Path(path).read_bytes())))
+        monkeypatch.setattr(
+            sys, "argv", ["keras-transformer", *(FASTER.get(word, word) for word in command)]
+        )
+        with pytest.raises(SystemExit) as exit_info:
+            main()
+        assert exit_info.value.code == 0, (command, capfd.readouterr().err)
+    lines = capfd.readouterr().out.split("\n")
+    assert lines[0].startswith("BLEU ")
+    assert lines[1].startswith("chrF ")
+    # one text, then three lines of which the second is empty
+    assert len(lines) == 2 + 1 + 3 + 1
+    assert lines[4] == ""
+
+    for block in PYTHON:
+        exec(compile(block, "README.md", "exec"), {})
+    assert capfd.readouterr().out.endswith("63,082,496\n")

@@ -1,0 +1,45 @@
+"""Random weights for layers and models, and the same weights as tests/reference.py takes them."""
+
+import numpy as np
+
+
+def randomize(layer, seed=23):
+    """Gives every weight of a built layer, biases and norms too, a value that matters."""
+    rng = np.random.default_rng(seed)
+    layer.set_weights([rng.normal(scale=0.5, size=weight.shape) for weight in layer.weights])
+    return layer
+
+
+def dense(layer):
+    kernel = layer.kernel.numpy()
+    return kernel, layer.bias.numpy() if layer.use_bias else np.zeros(kernel.shape[1])
+
+
+def norm(layer):
+    return layer.norm.gamma.numpy(), layer.norm.beta.numpy()
+
+
+def attention(layer):
+    return {
+        "query": dense(layer.query_dense),
+        "key": dense(layer.key_dense),
+        "value": dense(layer.value_dense),
+        "output": dense(layer.output_dense),
+    }
+
+
+def encoder_layer(layer):
+    return {
+        "self_attention": attention(layer.self_attention),
+        "self_attention_norm": norm(layer.self_attention_norm),
+        "feed_forward": dense(layer.feed_forward.inner_dense)
+        + dense(layer.feed_forward.output_dense),
+        "feed_forward_norm": norm(layer.feed_forward_norm),
+    }
+
+
+def decoder_layer(layer):
+    return encoder_layer(layer) | {
+        "cross_attention": attention(layer.cross_attention),
+        "cross_attention_norm": norm(layer.cross_attention_norm),
+    }

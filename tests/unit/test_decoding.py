@@ -1,0 +1,390 @@
+"""Search over toy languages, of which every hypothesis can be listed."""
+
+import math
+
+import numpy as np
+import pytest
+import reference
+import tensorflow as tf
+
+from keras_transformer import decoding
+from keras_transformer.decoding import beam_search, greedy_search, length_penalty, search
+from keras_transformer.errors import InputError
+from keras_transformer.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+
+A, B, C = WORDS = 4, 5, 6  # the words of the toy languages
+V = 7
+NUM_STATES = 101
+
+
+# Random languages: the logits depend on all tokens so far, by way of a state.
+
+
+def random_tables(seed, rows, scale=2.0):
+    """Logits of every state, float32 [rows, NUM_STATES, V]."""
+    rng = np.random.default_rng(seed)
+    return rng.normal(scale=scale, size=(rows, NUM_STATES, V)).astype("float32")
+
+
+def next_state(state, token):
+    return (state * V + token) % NUM_STATES
+
+
+def table_step(tables):
+    """The step function of a language; its cache holds the states."""
+
+    def step(ids, position, states):
+        states = next_state(states, tf.reshape(ids, [-1]))  # [B * K]
+        return tf.gather(tables, tf.reshape(states, tf.shape(ids)), batch_dims=1), states
+
+    return step
+
+
+def table_log_probs(table, suppress=()):
+    """The same language for the reference: prefix -> log probabilities, float64 [V]."""
+
+    def log_probs(prefix):
+        state = 0
+        for token in (BOS_ID, *prefix):
+            state = next_state(state, token)
+        values = np.log(reference.softmax(table[state]))
+        values[list(suppress)] = -np.inf
+        return values
+
+    return log_probs
+
+
+def start(rows, beam_size):
+    return tf.zeros([rows * beam_size], tf.int32)
+
+
+def beams_of(tables, limits, beam_size, alpha, **options):
+    return beam_search(
+        table_step(tables),
+        start(len(tables), beam_size),
+        tf.constant(limits, tf.int32),
+        beam_size,
+        alpha,
+        **options,
+    )
+
+
+def hypotheses_of(result, row):
+    """A row's hypotheses as the reference has them: (tokens without padding, score)."""
+    return [
+        (tuple(int(token) for token in ids if token != PAD_ID), float(score))
+        for ids, score in zip(result.ids.numpy()[row], result.scores.numpy()[row], strict=True)
+        if score > -math.inf
+    ]
+
+
+def assert_same(actual, expected):
+    """The same hypotheses; padding may be of different length."""
+    length = max(actual.ids.shape[2], expected.ids.shape[2])
+    padded = [
+        np.pad(result.ids, [(0, 0), (0, 0), (0, length - result.ids.shape[2])])
+        for result in (actual, expected)
+    ]
+    np.testing.assert_array_equal(*padded)
+    np.testing.assert_allclose(actual.scores, expected.scores, rtol=1e-5)
+
+
+# Drawn languages: the probability of every edge is given, so that scores can be had by hand.
+
+
+def lattice_step(edges, calls=None):
+    """A step function from {prefix: {token: probability}}; its cache holds the prefixes.
+
+    What follows an unlisted prefix does not matter.
+    """
+
+    def step(ids, position, prefixes):
+        if calls is not None:
+            calls.append(int(position))
+        prefixes = tf.concat([prefixes, tf.reshape(ids, [-1, 1])], axis=1)  # [B * K, T]
+        probabilities = np.zeros((len(prefixes), V))
+        for row, prefix in enumerate(prefixes.numpy()):
+            assert prefix[0] == BOS_ID
+            for token, probability in edges.get(tuple(prefix[1:]), {EOS_ID: 1.0}).items():
+                probabilities[row, token] = probability
+        with np.errstate(divide="ignore"):
+            logits = np.log(probabilities).astype("float32")
+        return tf.reshape(tf.constant(logits), [*ids.shape, V]), prefixes
+
+    return step
+
+
+def search_lattice(edges, beam_size, alpha, limit, calls=None, **options):
+    """The hypotheses of one row."""
+    step, prefixes = lattice_step(edges, calls), tf.zeros([beam_size, 0], tf.int32)
+    if beam_size == 1:
+        result = greedy_search(step, prefixes, tf.constant([limit]), alpha)
+    else:
+        result = beam_search(step, prefixes, tf.constant([limit]), beam_size, alpha, **options)
+    return hypotheses_of(result, 0)
+
+
+def assert_hypotheses(actual, expected):
+    assert [tokens for tokens, _ in actual] == [tokens for tokens, _ in expected]
+    assert [score for _, score in actual] == pytest.approx(
+        [score for _, score in expected], rel=1e-5
+    )
+
+
+#        .6         .4
+#   BOS ────► a ───────► EOS            a      .6 x .4      = .24   what greedy search finds
+#    │        ├──.3──► b ──1.──► EOS    a b    .6 x .3 x 1. = .18
+#    │        └──.3──► c ──1.──► EOS    a c    .6 x .3 x 1. = .18
+#    │   .4         .9
+#    └──────► b ───────► EOS            b      .4 x .9      = .36   the best
+#             └──.1──► c ──1.──► EOS    b c    .4 x .1 x 1. = .04
+GARDEN_PATH = {
+    (): {A: 0.6, B: 0.4},
+    (A,): {EOS_ID: 0.4, B: 0.3, C: 0.3},
+    (B,): {EOS_ID: 0.9, C: 0.1},
+    (A, B): {EOS_ID: 1.0},
+    (A, C): {EOS_ID: 1.0},
+    (B, C): {EOS_ID: 1.0},
+}
+
+
+def test_beam_of_two_wins_where_greedy_loses():
+    greedy = search_lattice(GARDEN_PATH, beam_size=1, alpha=0.0, limit=5)
+    assert_hypotheses(greedy, [((A, EOS_ID), math.log(0.24))])
+    beam = search_lattice(GARDEN_PATH, beam_size=2, alpha=0.0, limit=5)
+    assert_hypotheses(beam, [((B, EOS_ID), math.log(0.36)), ((A, EOS_ID), math.log(0.24))])
+
+
+def test_early_stop_saves_a_step():
+    # After two steps the best live sequence has .18, the worse hypothesis .24.
+    for early_stop, num_steps in ((True, 2), (False, 3)):
+        calls = []
+        search_lattice(GARDEN_PATH, 2, 0.0, limit=5, calls=calls, early_stop=early_stop)
+        assert calls == list(range(num_steps))
+
+
+#        .4
+#   BOS ────► EOS                                 (empty)   .4                 length 1
+#    │   .6         .6
+#    └──────► a ───────► EOS                      a         .6 x .6      = .36  length 2
+#             └──.4──► a ──1.──► EOS              a a       .6 x .4 x 1. = .24  length 3
+LENGTHS = {
+    (): {EOS_ID: 0.4, A: 0.6},
+    (A,): {EOS_ID: 0.6, A: 0.4},
+    (A, A): {EOS_ID: 1.0},
+}
+
+
+@pytest.mark.parametrize(
+    ("alpha", "expected"),
+    [
+        # No penalty: .4 > .36 > .24.
+        (0.0, [((EOS_ID,), math.log(0.4)), ((A, EOS_ID), math.log(0.36))]),
+        # Penalties 6/6, 7/6, 8/6: -0.916, -0.876, -1.070.
+        (1.0, [((A, EOS_ID), math.log(0.36) * 6 / 7), ((EOS_ID,), math.log(0.4))]),
+        # Penalties 1, (7/6)^3, (8/6)^3: -0.916, -0.643, -0.602.
+        (
+            3.0,
+            [
+                ((A, A, EOS_ID), math.log(0.24) * (6 / 8) ** 3),
+                ((A, EOS_ID), math.log(0.36) * (6 / 7) ** 3),
+            ],
+        ),
+    ],
+)
+def test_length_penalty_changes_the_winner(alpha, expected):
+    assert_hypotheses(search_lattice(LENGTHS, beam_size=2, alpha=alpha, limit=5), expected)
+
+
+def test_length_penalty_by_hand():
+    np.testing.assert_allclose(length_penalty(tf.constant([1, 7, 13]), 2.0), [1, 4, 9], rtol=1e-6)
+    np.testing.assert_allclose(length_penalty(tf.constant([1, 7, 13]), 0.0), [1, 1, 1])
+
+
+@pytest.mark.parametrize("beam_size", [1, 2])
+def test_suppressed_tokens_count_in_the_normalizer(beam_size):
+    # Padding, unknown and start are likelier than any word, and yet never chosen.
+    edges = {(): {PAD_ID: 0.3, UNK_ID: 0.25, BOS_ID: 0.25, A: 0.15, EOS_ID: 0.05}}
+    hypotheses = search_lattice(edges, beam_size, alpha=0.0, limit=1)
+    expected = [((A,), math.log(0.15)), ((EOS_ID,), math.log(0.05))]
+    assert_hypotheses(hypotheses, expected[:beam_size])
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_hypotheses_are_cut_at_their_rows_limits(beam_size):
+    limits = [5, 1, 3]
+    tables = random_tables(seed=2, rows=3)
+    tables[..., EOS_ID] = -50.0
+    result = search(
+        table_step(tables), start(3, beam_size), tf.constant(limits), beam_size, alpha=0.6
+    )
+    for row, limit in enumerate(limits):
+        assert [len(tokens) for tokens, _ in hypotheses_of(result, row)] == [limit] * beam_size
+        assert EOS_ID not in result.ids.numpy()[row]
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_wide_beam_is_exhaustive(seed, alpha):
+    limits = [3, 1, 4]
+    beam_size = 127  # 121 hypotheses of at most 4 tokens over three words
+    tables = random_tables(seed, rows=len(limits))
+    result = beams_of(tables, limits, beam_size, alpha)
+    for row, limit in enumerate(limits):
+        expected = reference.exhaustive_search(
+            table_log_probs(tables[row]), EOS_ID, (EOS_ID, *WORDS), limit, alpha, beam_size
+        )
+        actual = hypotheses_of(result, row)
+        # By tokens, since float32 may swap two that are almost equal.
+        assert dict(actual) == pytest.approx(dict(expected), rel=1e-5)
+        assert [score for _, score in actual] == sorted(dict(actual).values(), reverse=True)
+        assert actual[0][0] == expected[0][0]
+
+
+@pytest.mark.parametrize("beam_size", [2, 5])
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize("seed", [1, 2, 3, 4, 5])
+def test_early_stop_changes_nothing(seed, alpha, beam_size):
+    tables = random_tables(seed, rows=1)
+    assert_same(
+        beams_of(tables, [11], beam_size, alpha, early_stop=True),
+        beams_of(tables, [11], beam_size, alpha, early_stop=False),
+    )
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_rows_are_independent(beam_size):
+    limits = [7, 1, 11, 5, 2]
+    tables = random_tables(seed=6, rows=len(limits))
+
+    def search_rows(rows):
+        return search(
+            table_step(tables[rows]),
+            start(len(limits[rows]), beam_size),
+            tf.constant(limits[rows]),
+            beam_size,
+            alpha=0.6,
+        )
+
+    together = search_rows(slice(None))
+    for row in range(len(limits)):
+        alone = search_rows(slice(row, row + 1))
+        assert_same(alone, decoding.Hypotheses(*(field[row : row + 1] for field in together)))
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6])
+def test_greedy_is_the_plain_loop(alpha):
+    limits = [11, 1, 7, 5, 13]
+    tables = random_tables(seed=8, rows=len(limits))
+    result = greedy_search(table_step(tables), start(len(limits), 1), tf.constant(limits), alpha)
+    ends = set()
+    for row, limit in enumerate(limits):
+        log_probs = table_log_probs(tables[row], suppress=(PAD_ID, UNK_ID, BOS_ID))
+        tokens, log_prob = reference.greedy_search(log_probs, EOS_ID, limit)
+        score = log_prob / reference.length_penalty(len(tokens), alpha)
+        assert_hypotheses(hypotheses_of(result, row), [(tokens, score)])
+        ends.add(tokens[-1] == EOS_ID)
+    assert ends == {True, False}  # some were cut, some were not
+
+
+def test_beam_size_one_is_greedy():
+    limits = tf.constant([7, 11, 3])
+    tables = random_tables(seed=9, rows=3)
+    greedy = greedy_search(table_step(tables), start(3, 1), limits, alpha=0.6)
+    assert_same(search(table_step(tables), start(3, 1), limits, beam_size=1, alpha=0.6), greedy)
+    # Without a penalty no longer hypothesis can win, and one beam finds what greedy search does.
+    greedy = greedy_search(table_step(tables), start(3, 1), limits, alpha=0.0)
+    assert_same(beam_search(table_step(tables), start(3, 1), limits, 1, alpha=0.0), greedy)
+
+
+def test_missing_hypotheses_have_no_score_and_no_tokens():
+    result = beams_of(random_tables(seed=10, rows=2), limits=[1, 3], beam_size=5, alpha=0.6)
+    # EOS and three words are all that one token can say.
+    assert np.isfinite(result.scores).tolist() == [[True] * 4 + [False], [True] * 5]
+    assert result.scores.numpy()[0, 4] == -math.inf
+    assert result.ids.numpy()[0, 4].tolist() == [PAD_ID] * 3
+    assert (np.diff(result.scores.numpy()[1]) <= 0).all()
+
+
+def test_scores_belong_to_the_ids():
+    tables = random_tables(seed=11, rows=3)
+    result = beams_of(tables, limits=[7, 11, 5], beam_size=3, alpha=0.6)
+    for row, table in enumerate(tables):
+        log_probs = table_log_probs(table)
+        for tokens, score in hypotheses_of(result, row):
+            log_prob = sum(log_probs(tokens[:i])[token] for i, token in enumerate(tokens))
+            assert score == pytest.approx(
+                log_prob / reference.length_penalty(len(tokens), 0.6), rel=1e-5
+            )
+
+
+def test_cache_follows_its_beam(monkeypatch):
+    """A cache that records what the step function saw holds the live ids, in their order."""
+    states = []
+    advance_beams = decoding._advance_beams
+
+    def spy(*args):
+        states.append(advance_beams(*args))
+        return states[-1]
+
+    def step(ids, position, cache):
+        history = tf.concat([cache["history"], tf.reshape(ids, [-1, 1])], axis=1)
+        logits, hashes = table_step(tables)(ids, position, cache["states"])
+        return logits, {"states": hashes, "history": history}
+
+    monkeypatch.setattr(decoding, "_advance_beams", spy)
+    tables = random_tables(seed=12, rows=2)
+    cache = {"states": start(2, 3), "history": tf.zeros([6, 0], tf.int32)}
+    beam_search(step, cache, tf.constant([7, 5]), beam_size=3, alpha=0.6, early_stop=False)
+
+    assert len(states) == 7
+    for number, state in enumerate(states, start=1):
+        history = state.cache["history"].numpy().reshape(2, 3, number)
+        assert (history[..., 0] == BOS_ID).all()
+        np.testing.assert_array_equal(history[..., 1:], state.live_ids[..., :-1])
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_empty_batch(beam_size):
+    result = search(
+        table_step(random_tables(seed=13, rows=0)),
+        start(0, beam_size),
+        tf.zeros([0], tf.int32),
+        beam_size,
+        alpha=0.6,
+    )
+    assert result.ids.shape[:2] == (0, beam_size)
+    assert result.scores.shape == (0, beam_size)
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_graph_is_eager(beam_size):
+    def run(tables, limits):
+        num_rows = tf.shape(limits)[0] * beam_size
+        return search(
+            table_step(tables), tf.zeros([num_rows], tf.int32), limits, beam_size, alpha=0.6
+        )
+
+    graph = tf.function(
+        run,
+        input_signature=[
+            tf.TensorSpec([None, NUM_STATES, V], tf.float32),
+            tf.TensorSpec([None], tf.int32),
+        ],
+    )
+    for rows, limits in ((3, [7, 2, 5]), (2, [1, 3]), (0, [])):
+        arguments = tf.constant(random_tables(14, rows)), tf.constant(limits, tf.int32)
+        assert_same(graph(*arguments), run(*arguments))
+    assert (graph(*arguments).ids.dtype, graph(*arguments).scores.dtype) == (tf.int32, tf.float32)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"beam_size": 0, "alpha": 0.6}, "`beam_size` must be at least 1. Received: beam_size=0"),
+        ({"beam_size": 2, "alpha": -0.5}, "`alpha` must be at least 0. Received: alpha=-0.5"),
+    ],
+)
+def test_wrong_options(options, message):
+    with pytest.raises(InputError, match=message):
+        search(table_step(random_tables(1, 1)), start(1, 1), tf.constant([3]), **options)

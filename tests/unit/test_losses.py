@@ -1,0 +1,206 @@
+import keras
+import numpy as np
+import pytest
+import reference
+import tensorflow as tf
+from keras import ops
+
+from keras_transformer import LabelSmoothedCrossEntropy, Perplexity, TokenAccuracy, TokenLoss
+from keras_transformer.losses import cross_entropy
+
+B, T, V = 3, 11, 19
+SMOOTHINGS = [0.0, 0.1, 0.3]
+
+
+@pytest.fixture(scope="module")
+def targets():
+    """Ids [B, T] of 11, 4 and 2 tokens, then padding: 17 tokens in all."""
+    ids = np.random.default_rng(23).integers(1, V, size=(B, T))
+    ids[1, 4:] = ids[2, 2:] = 0
+    return ids
+
+
+@pytest.fixture(scope="module")
+def logits():
+    return np.random.default_rng(29).normal(scale=3.0, size=(B, T, V)).astype("float32")
+
+
+def assert_close(actual, expected, **tolerance):
+    actual = ops.convert_to_numpy(actual)
+    np.testing.assert_allclose(actual, expected, **{"rtol": 1e-5, "atol": 1e-6, **tolerance})
+    assert (actual.dtype, actual.shape) == (np.float32, np.shape(expected))
+
+
+# The loss.
+
+
+@pytest.mark.parametrize("smoothing", SMOOTHINGS)
+def test_loss_of_each_token_is_the_oracles(logits, targets, smoothing):
+    expected = reference.label_smoothed_cross_entropy(logits, targets, smoothing)
+    assert_close(LabelSmoothedCrossEntropy(smoothing).call(targets, logits), expected)
+
+
+def test_cross_entropy_without_padding_counts_every_id(logits, targets):
+    expected = reference.label_smoothed_cross_entropy(logits, targets, 0.1, pad_id=-1)
+    assert_close(cross_entropy(logits, targets, 0.1), expected)
+
+
+@pytest.mark.parametrize("smoothing", SMOOTHINGS)
+def test_loss_is_the_mean_of_tokens(logits, targets, smoothing):
+    losses = reference.label_smoothed_cross_entropy(logits, targets, smoothing)
+    assert_close(LabelSmoothedCrossEntropy(smoothing)(targets, logits), losses.sum() / 17)
+
+
+def test_loss_with_weights_is_the_weighted_sum(logits, targets):
+    losses = reference.label_smoothed_cross_entropy(logits, targets, 0.1)
+    weights = np.random.default_rng(31).uniform(size=(B, T))  # padding too has a weight
+    actual = LabelSmoothedCrossEntropy(0.1)(targets, logits, sample_weight=weights)
+    assert_close(actual, (losses * weights).sum())
+
+
+def test_weights_of_one_over_tokens_give_the_mean_in_any_partition(logits, targets):
+    loss = LabelSmoothedCrossEntropy(0.1)
+    weights = (targets != 0) / 17
+    parts = [loss(targets[i], logits[i], weights[i]) for i in (slice(0, 1), slice(1, 3))]
+    assert_close(sum(parts), loss(targets, logits))
+
+
+@pytest.mark.parametrize("smoothing", SMOOTHINGS)
+def test_loss_is_torchs(logits, targets, smoothing):
+    torch = pytest.importorskip("torch")
+    expected = torch.nn.functional.cross_entropy(
+        torch.tensor(logits.reshape(-1, V)),
+        torch.tensor(targets.reshape(-1)),
+        ignore_index=0,
+        label_smoothing=smoothing,
+    )
+    assert_close(LabelSmoothedCrossEntropy(smoothing)(targets, logits), expected.numpy())
+
+
+def test_gradient_is_softmax_minus_smoothed_labels_and_zero_at_padding(logits, targets):
+    smoothed = np.full((B, T, V), 0.1 / V) + 0.9 * np.eye(V)[targets]
+    expected = (reference.softmax(logits) - smoothed) * (targets != 0)[..., None] / 17
+    x = tf.constant(logits)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = LabelSmoothedCrossEntropy(0.1)(targets, x)
+    assert_close(tape.gradient(loss, x), expected)
+
+
+def test_padding_counts_nowhere(logits, targets):
+    loss = LabelSmoothedCrossEntropy(0.1)
+    other = np.where((targets == 0)[..., None], 1e4 * logits, logits)
+    assert_close(loss(targets, other), loss(targets, logits), rtol=0, atol=0)
+    wider_targets = np.pad(targets, ((0, 0), (0, 2)))
+    wider_logits = np.pad(logits, ((0, 0), (0, 2), (0, 0)), constant_values=7.0)
+    assert_close(loss(wider_targets, wider_logits), loss(targets, logits))
+
+
+def test_padding_id_is_a_choice(logits, targets):
+    losses = reference.label_smoothed_cross_entropy(logits, targets, 0.1, pad_id=targets[0, 0])
+    actual = LabelSmoothedCrossEntropy(0.1, pad_id=targets[0, 0])(targets, logits)
+    assert_close(actual, losses.sum() / (targets != targets[0, 0]).sum())
+
+
+def test_loss_of_padding_only_is_zero(logits):
+    assert_close(LabelSmoothedCrossEntropy(0.1)(np.zeros((B, T), int), logits), 0.0)
+
+
+def test_large_logits_do_not_overflow():
+    # The true logit is below the largest by 2000, the mean of the three by 3000 / 3.
+    loss = LabelSmoothedCrossEntropy(0.3)([[2]], np.array([[[1e4, 9e3, 8e3]]]))
+    assert_close(loss, 0.7 * 2000 + 0.3 * 1000)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_loss_of_half_precision_logits_is_computed_in_float32(logits, targets, dtype):
+    # 17 tokens 30 times: 16 bits keep no more than 3 digits of the sum.
+    low = ops.cast(np.tile(logits, (30, 1, 1)), dtype)
+    many_targets = np.tile(targets, (30, 1))
+    exact = ops.convert_to_numpy(ops.cast(low, "float32"))
+    losses = reference.label_smoothed_cross_entropy(exact, many_targets, 0.1)
+    loss = LabelSmoothedCrossEntropy(0.1)
+    assert_close(loss.call(many_targets, low), losses)
+    assert_close(loss(many_targets, low), losses.sum() / 510)
+    assert_close(loss(many_targets, low, ops.ones((90, T), dtype)), losses.sum())
+
+
+@pytest.mark.parametrize("smoothing", [-0.1, 1.0, 1.5])
+def test_smoothing_out_of_range(smoothing):
+    message = (
+        f"`label_smoothing` must be at least 0 and below 1. Received: label_smoothing={smoothing}"
+    )
+    with pytest.raises(ValueError, match=message):
+        LabelSmoothedCrossEntropy(smoothing)
+
+
+# The metrics: two batches of 2 and 3 tokens, whose targets have probabilities of powers of 2.
+
+
+def log_probs(*probabilities):
+    return np.log(np.array(probabilities, dtype="float32"))
+
+
+LIKELY = log_probs(1 / 8, 1 / 2, 1 / 4, 1 / 8)  # of ids 0 to 3
+SURE_OF_PADDING = log_probs(0.97, 0.01, 0.01, 0.01)
+BATCHES = [
+    # Target probabilities 1/2 (the highest) and 1/4: 1 and 2 bits.
+    (np.array([[1, 2]]), np.stack([LIKELY, LIKELY])[None]),
+    # 1/8; 1/8 and 1/2: 3, 3 and 1 bits; three positions of padding, "predicted" right.
+    (
+        np.array([[3, 0, 0], [3, 1, 0]]),
+        np.array([[LIKELY, SURE_OF_PADDING, SURE_OF_PADDING], [LIKELY, LIKELY, SURE_OF_PADDING]]),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("metric", "at_first", "expected"),
+    [
+        (TokenLoss, 0.0, 2 * np.log(2)),  # 10 bits in 5 tokens
+        (Perplexity, 1.0, 4.0),  # 2^2
+        (TokenAccuracy, 0.0, 2 / 5),
+    ],
+)
+def test_metrics_are_means_of_tokens_and_not_of_batches(metric, at_first, expected):
+    metric = metric()
+    assert_close(metric.result(), at_first)
+    for _ in range(2):
+        for target_ids, logits in BATCHES:
+            metric.update_state(target_ids, logits, sample_weight=np.full(target_ids.shape, 0.1))
+        assert_close(metric.result(), expected)
+        metric.reset_state()
+        assert_close(metric.result(), at_first)
+
+
+def test_metrics_do_not_need_normalised_logits():
+    target_ids, logits = BATCHES[1]
+    for metric in (TokenLoss(), Perplexity(), TokenAccuracy()):
+        expected = metric(target_ids, logits)
+        metric.reset_state()
+        assert_close(metric(target_ids, logits + 5.0), expected)
+
+
+def test_token_loss_with_smoothing_is_the_oracles(logits, targets):
+    metric = TokenLoss(label_smoothing=0.3)
+    metric.update_state(targets[:1], logits[:1])
+    metric.update_state(targets[1:], logits[1:])
+    losses = reference.label_smoothed_cross_entropy(logits, targets, 0.3)
+    assert_close(metric.result(), losses.sum() / 17)
+
+
+@pytest.mark.parametrize(
+    ("original", "expected"),
+    [
+        (LabelSmoothedCrossEntropy(0.3, 5), {"label_smoothing": 0.3, "pad_id": 5}),
+        (TokenLoss(0.3, "nats", pad_id=5), {"label_smoothing": 0.3, "pad_id": 5, "name": "nats"}),
+        (Perplexity("ppl", pad_id=5), {"pad_id": 5, "name": "ppl"}),
+        (TokenAccuracy("hits", pad_id=5), {"pad_id": 5, "name": "hits"}),
+    ],
+)
+def test_config_round_trip(original, expected):
+    config = original.get_config()
+    assert config.items() >= expected.items()
+    copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(original))
+    assert type(copy) is type(original)
+    assert copy.get_config() == config
