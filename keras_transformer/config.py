@@ -1,4 +1,4 @@
-"""The model's sizes: one frozen, validated record and the presets of the paper."""
+"""The model's sizes, one frozen, validated record; the presets; the ids with a meaning."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -6,6 +6,8 @@ from types import MappingProxyType
 from typing import Any, Literal, Self
 
 from keras_transformer.errors import InputError
+
+PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from keras_transformer.errors import InputError
-from keras_transformer.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
 # (ids [B, K], position [], cache) -> (logits float32 [B, K, V], cache). `ids` are the newest
 # tokens. `cache` is any nest of tensors with a leading dimension of B * K; a dimension that

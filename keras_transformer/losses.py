@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.masks import PAD_ID
+from keras_transformer.config import PAD_ID
 
 
 def cross_entropy(logits: Any, target_ids: Any, label_smoothing: float = 0.0) -> Any:

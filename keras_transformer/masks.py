@@ -7,7 +7,7 @@ from typing import Any
 
 from keras import ops
 
-PAD_ID = 0
+from keras_transformer.config import PAD_ID
 
 
 def padding_mask(ids: Any, pad_id: int = PAD_ID) -> Any:

@@ -15,9 +15,9 @@ import sentencepiece
 import tensorflow as tf
 import tensorflow_text as tf_text
 
+from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from keras_transformer.errors import InputError
 
-PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 # SentencePiece holds its training sentences in memory; more than this teach it little.
 MAX_TRAINING_SENTENCES = 4_000_000
 

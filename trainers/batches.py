@@ -16,8 +16,9 @@ import numpy as np
 import tensorflow as tf
 from array_record.python import array_record_module
 
+from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID
 from keras_transformer.errors import InputError
-from keras_transformer.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer
+from keras_transformer.tokenizer import Tokenizer
 from keras_transformer.trainers.grammar import Pair
 
 TOKENIZE_ROWS = 2_000

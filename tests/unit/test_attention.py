@@ -1,0 +1,272 @@
+import keras
+import layer_weights
+import numpy as np
+import pytest
+import reference
+import tensorflow as tf
+
+from keras_transformer import MultiHeadAttention
+
+B, N, D, S, T = 3, 2, 10, 7, 11
+QUERY_WIDTH, VALUE_WIDTH, KEY_WIDTH = 13, 17, 19
+SIZES = [(None, None), (3, None), (None, 4), (4, 3)]  # (d_k, d_v); None: H = 5
+
+
+@pytest.fixture(scope="module")
+def inputs():
+    """Query, value and key, float32, of three different widths."""
+    rng = np.random.default_rng(23)
+    shapes = [(B, T, QUERY_WIDTH), (B, S, VALUE_WIDTH), (B, S, KEY_WIDTH)]
+    return [rng.normal(size=shape).astype("float32") for shape in shapes]
+
+
+@pytest.fixture(scope="module")
+def mask():
+    """[B, T, S], with two rows that may attend to nothing."""
+    mask = np.random.default_rng(29).uniform(size=(B, T, S)) < 0.5
+    mask[..., 3] = True
+    mask[1, 2] = mask[2, 10] = False
+    return mask
+
+
+def make_layer(*shapes, **arguments):
+    layer = MultiHeadAttention(D, N, **arguments)
+    layer.build(*shapes)
+    return layer_weights.randomize(layer)
+
+
+def layer_for(inputs, **arguments):
+    return make_layer(*(x.shape for x in inputs), **arguments)
+
+
+def assert_close(actual, expected, **tolerance):
+    actual = keras.ops.convert_to_numpy(actual)
+    np.testing.assert_allclose(actual, expected, **{"rtol": 2e-5, "atol": 2e-5, **tolerance})
+    assert actual.shape == np.shape(expected)
+
+
+# Against the oracle.
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("d_k", "d_v"), SIZES)
+def test_output_and_weights_are_the_oracles(inputs, mask, d_k, d_v, masked):
+    layer = layer_for(inputs, d_k=d_k, d_v=d_v)
+    mask = mask if masked else None
+    output, scores = layer(*inputs, attention_mask=mask, return_attention_scores=True)
+    expected, expected_scores = reference.multi_head_attention(
+        *inputs, layer_weights.attention(layer), N, mask
+    )
+    assert_close(output, expected)
+    assert_close(scores, expected_scores)
+    assert_close(layer(*inputs, attention_mask=mask), output, rtol=0, atol=0)
+
+
+def test_key_is_the_value_by_default(inputs):
+    query, value, _ = inputs
+    layer = make_layer(query.shape, value.shape)
+    expected, _ = reference.multi_head_attention(
+        query, value, value, layer_weights.attention(layer), N
+    )
+    assert_close(layer(query, value), expected)
+
+
+def test_projections_without_bias(inputs):
+    layer = layer_for(inputs, use_bias=False)
+    assert len(layer.weights) == 4
+    expected, _ = reference.multi_head_attention(*inputs, layer_weights.attention(layer), N)
+    assert_close(layer(*inputs), expected)
+
+
+def test_masks_of_rank_4_broadcast(inputs, mask):
+    layer = layer_for(inputs)
+    keys = mask[:, :1]  # [B, 1, S]
+    for rank_4, rank_3 in [
+        (mask[:, None], mask),
+        (np.repeat(mask[:, None], N, axis=1), mask),
+        (keys[:, None], np.repeat(keys, T, axis=1)),
+        (mask[:1, None], np.repeat(mask[:1], B, axis=0)),
+    ]:
+        expected = reference.multi_head_attention(
+            *inputs, layer_weights.attention(layer), N, rank_3
+        )
+        actual = layer(*inputs, attention_mask=rank_4, return_attention_scores=True)
+        for a, e in zip(actual, expected, strict=True):
+            assert_close(a, e)
+
+
+def test_masks_of_rank_3_broadcast_over_heads_and_not_over_the_batch(inputs):
+    query, value, key = (x[:N] for x in inputs)  # B = N: the place where the two get mixed up
+    layer = layer_for(inputs)
+    mask = np.stack([np.tri(T, S, dtype=bool), ~np.tri(T, S, -3, dtype=bool)])
+    actual = layer(query, value, key, attention_mask=mask)
+    expected, _ = reference.multi_head_attention(
+        query, value, key, layer_weights.attention(layer), N, mask
+    )
+    assert_close(actual, expected)
+
+
+# Against PyTorch.
+
+
+def to_torch(layer):
+    """torch.nn.MultiheadAttention with the weights of `layer`, whose d_k and d_v are D / N."""
+    torch = pytest.importorskip("torch")
+    twin = torch.nn.MultiheadAttention(D, N, kdim=KEY_WIDTH, vdim=VALUE_WIDTH, batch_first=True)
+    weights = {
+        name: tuple(map(torch.tensor, pair))
+        for name, pair in layer_weights.attention(layer).items()
+    }
+    with torch.no_grad():
+        twin.q_proj_weight.copy_(weights["query"][0].T)
+        twin.k_proj_weight.copy_(weights["key"][0].T)
+        twin.v_proj_weight.copy_(weights["value"][0].T)
+        twin.in_proj_bias.copy_(torch.cat([weights[n][1] for n in ("query", "key", "value")]))
+        twin.out_proj.weight.copy_(weights["output"][0].T)
+        twin.out_proj.bias.copy_(weights["output"][1])
+    return torch, twin
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_output_and_weights_are_torchs(inputs, masked):
+    query, value, key = inputs[0][..., :D], *inputs[1:]
+    layer = make_layer(query.shape, value.shape, key.shape)
+    torch, twin = to_torch(layer)
+    mask = None
+    if masked:  # another one for every head
+        mask = np.random.default_rng(31).uniform(size=(B, N, T, S)) < 0.5
+        mask[..., 0] = True
+    with torch.no_grad():
+        expected = twin(
+            *map(torch.tensor, (query, key, value)),
+            attn_mask=torch.tensor(~mask.reshape(B * N, T, S)) if masked else None,
+            average_attn_weights=False,
+        )
+    actual = layer(query, value, key, attention_mask=mask, return_attention_scores=True)
+    for a, e in zip(actual, expected, strict=True):
+        assert_close(a, e.numpy())
+
+
+# Rows that may attend to nothing.
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_float16", "mixed_bfloat16"])
+def test_masked_weights_are_zero_and_others_sum_to_one(inputs, mask, dtype):
+    layer = layer_for(inputs, dtype=dtype)
+    output, scores = layer(*inputs, attention_mask=mask, return_attention_scores=True)
+    scores = keras.ops.convert_to_numpy(keras.ops.cast(scores, "float32"))
+    everywhere = np.broadcast_to(mask[:, None], scores.shape)
+    assert np.all(scores[~everywhere] == 0)
+    sums = np.broadcast_to(mask.any(-1)[:, None], (B, N, T)).astype(float)
+    np.testing.assert_allclose(scores.sum(-1), sums, atol=1e-5 if dtype == "float32" else 1e-2)
+    bias = keras.ops.cast(layer.output_dense.bias, output.dtype)
+    for row in [(1, 2), (2, 10)]:
+        assert_close(output[row], keras.ops.convert_to_numpy(bias), rtol=0, atol=0)
+
+
+def test_rows_masked_entirely_have_finite_gradients(inputs, mask):
+    layer = layer_for(inputs)
+    x = [tf.constant(x) for x in inputs]
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = tf.reduce_sum(layer(*x, attention_mask=mask) ** 2)
+    by_input, by_weight = tape.gradient(loss, [x, layer.trainable_weights])
+    for gradient in [*by_input, *by_weight]:
+        assert np.all(np.isfinite(gradient))
+        assert np.any(gradient != 0)
+    by_query = by_input[0].numpy()
+    dead = ~mask.any(-1)  # [B, T]
+    assert np.all(by_query[dead] == 0)
+    assert np.all(np.any(by_query[~dead] != 0, axis=-1))
+
+
+# Precision and dropout.
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("dtype", "bits"), [("mixed_float16", 11), ("mixed_bfloat16", 8)])
+def test_softmax_is_computed_in_float32(dtype, bits, masked):
+    # All projections are 1, so the scores are the keys, which 8 bits hold exactly; the weights
+    # are then right but for one rounding.
+    layer = MultiHeadAttention(1, 1, use_bias=False, dtype=dtype)
+    keys = np.random.default_rng(37).integers(-31, 32, size=(1, 401, 1)) / 16
+    layer.build((1, 1, 1), keys.shape)
+    layer.set_weights([np.ones((1, 1))] * 4)
+    mask = np.ones((1, 1, 401), bool) if masked else None
+    output, scores = layer(
+        np.ones((1, 1, 1)), keys, attention_mask=mask, return_attention_scores=True
+    )
+    assert output.dtype == scores.dtype == dtype.removeprefix("mixed_")
+    scores = keras.ops.convert_to_numpy(keras.ops.cast(scores, "float32"))[0, 0, 0]
+    np.testing.assert_allclose(
+        scores, reference.softmax(keys[0, :, 0]), rtol=1.01 * 2.0**-bits, atol=2.0**-24
+    )
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("mixed_float16", 0.02), ("mixed_bfloat16", 0.2)])
+def test_mixed_precision_is_near_the_oracle(inputs, mask, dtype, tolerance):
+    layer = layer_for(inputs, dtype=dtype)
+    output = layer(*inputs, attention_mask=mask)
+    assert output.dtype == dtype.removeprefix("mixed_")
+    assert {weight.dtype for weight in layer.weights} == {"float32"}
+    expected, _ = reference.multi_head_attention(*inputs, layer_weights.attention(layer), N, mask)
+    assert_close(keras.ops.cast(output, "float32"), expected, rtol=0, atol=tolerance)
+
+
+def test_dropout_acts_on_weights_and_only_in_training(inputs):
+    layer = layer_for(inputs, dropout_rate=0.5)
+    expected, expected_scores = layer_for(inputs)(*inputs, return_attention_scores=True)
+    for training in (None, False):
+        assert_close(layer(*inputs, training=training), expected, rtol=0, atol=0)
+    output, scores = layer(*inputs, return_attention_scores=True, training=True)
+    assert_close(scores, expected_scores, rtol=0, atol=0)  # as they are before dropout
+    assert np.abs(output - expected).max() > 0.01
+    assert np.abs(output - layer(*inputs, training=True)).max() > 0.01
+
+
+# Configuration.
+
+
+def test_config_round_trip():
+    config = {"d_model": 10, "num_heads": 3, "dropout_rate": 0.25, "d_k": 5, "d_v": 7}
+    layer = MultiHeadAttention(**config, use_bias=False, dtype="mixed_bfloat16", name="heads")
+    assert layer.get_config().items() >= (config | {"use_bias": False, "name": "heads"}).items()
+    copy = MultiHeadAttention.from_config(layer.get_config())
+    assert copy.get_config() == layer.get_config()
+    assert copy.dtype_policy.name == "mixed_bfloat16"
+
+
+def test_saved_and_loaded_outputs_are_equal(inputs, mask, tmp_path):
+    query, value, key = (keras.Input(x.shape[1:]) for x in inputs)
+    attention_mask = keras.Input((T, S), dtype="bool")
+    layer = MultiHeadAttention(D, N, d_k=3, d_v=4)
+    output = layer(query, value, key, attention_mask=attention_mask)
+    model = layer_weights.randomize(keras.Model([query, value, key, attention_mask], output))
+    model.save(tmp_path / "attention.keras")
+    loaded = keras.models.load_model(tmp_path / "attention.keras")
+    expected = layer(*inputs, attention_mask=mask)
+    assert_close(loaded([*inputs, mask]), expected, rtol=0, atol=0)
+
+
+def test_symbolic_calls_know_their_shapes():
+    query, value = keras.Input((None, D)), keras.Input((None, D))
+    layer = MultiHeadAttention(D, N)
+    assert layer(query, value).shape == (None, None, D)
+    output, scores = layer(query, value, return_attention_scores=True)
+    assert output.shape == (None, None, D)
+    assert scores.shape == (None, N, None, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((10, 3), "`d_model` must be a multiple of `num_heads`.*d_model=10, num_heads=3"),
+        ((10, 3, 0.0, 5), "`d_model` must be a multiple of `num_heads`.*d_model=10, num_heads=3"),
+        ((10, 3, 0.0, None, 5), "`d_k` and `d_v` be given. Received: d_model=10, num_heads=3"),
+        ((10, 0), "`num_heads` must be at least 1. Received: d_model=10, num_heads=0"),
+        ((0, 2), "`num_heads` must be at least 1. Received: d_model=0, num_heads=2"),
+    ],
+)
+def test_errors(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        MultiHeadAttention(*arguments)

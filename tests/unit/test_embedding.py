@@ -1,0 +1,137 @@
+import keras
+import layer_weights
+import numpy as np
+import pytest
+import reference
+
+from keras_transformer import PositionalEmbedding
+from keras_transformer.embedding import sinusoidal_encoding
+
+B, T, V = 3, 11, 19
+WIDTHS = [1, 2, 5, 10]
+IDS = np.random.default_rng(23).integers(0, V, size=(B, T))
+
+
+def make_layer(d_model, **arguments):
+    layer = PositionalEmbedding(V, d_model, **{"dropout_rate": 0.0, **arguments})
+    layer.build(IDS.shape)
+    return layer_weights.randomize(layer)
+
+
+def assert_close(actual, expected, **tolerance):
+    actual = keras.ops.convert_to_numpy(actual)
+    np.testing.assert_allclose(actual, expected, **{"rtol": 1e-5, "atol": 1e-5, **tolerance})
+    assert actual.shape == np.shape(expected)
+
+
+@pytest.mark.parametrize("d_model", WIDTHS)
+def test_sinusoids_are_the_oracles(d_model):
+    encoding = sinusoidal_encoding(np.arange(T), d_model)
+    assert encoding.dtype == "float32"
+    assert_close(encoding, reference.positional_encoding(T, d_model))
+
+
+def test_sinusoids_of_any_positions():
+    expected = reference.positional_encoding(60, 10)[[53, 7, 7]]
+    assert_close(sinusoidal_encoding(np.array([53, 7, 7]), 10), expected)
+
+
+def test_sinusoids_far_beyond_any_table():
+    # float32 angles are off by up to 2003 * 2^-23, about 2.4e-4.
+    actual = make_layer(5, max_length=2)(np.zeros((1, 2003), int))
+    table = np.zeros((V, 5))
+    table[0] = make_layer(5).token_embedding.embeddings[0]
+    expected = reference.positional_embedding(np.zeros((1, 2003), int), table)
+    assert_close(actual, expected, atol=5e-4)
+
+
+@pytest.mark.parametrize("start", [0, 1, 13])
+@pytest.mark.parametrize("d_model", WIDTHS)
+def test_embedding_is_the_oracles(d_model, start):
+    layer = make_layer(d_model)
+    table = layer.token_embedding.embeddings.numpy()
+    expected = reference.positional_embedding(IDS, table, start)
+    assert_close(layer(IDS, start=start), expected)
+
+
+def test_later_start_is_a_slice_of_the_whole():
+    for layer in (make_layer(5), make_layer(5, position_encoding="learned", max_length=13)):
+        assert_close(layer(IDS[:, 4:], start=4), layer(IDS)[:, 4:], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("start", [0, 2])
+def test_learned_positions(start):
+    layer = make_layer(5, position_encoding="learned", max_length=13)
+    tokens, positions = layer.get_weights()
+    assert (tokens.shape, positions.shape) == ((V, 5), (13, 5))
+    assert_close(layer(IDS, start=start), tokens[IDS] * 5**0.5 + positions[start : start + T])
+
+
+def test_embeddings_and_logits_start_with_unit_variance():
+    layer = PositionalEmbedding(701, 101, dropout_rate=0.0)
+    layer.build((None, None))
+    table = layer.token_embedding.embeddings.numpy()  # 70801 entries
+    assert (table * 101**0.5).std() == pytest.approx(1.0, abs=0.02)
+    normalised = np.random.default_rng(29).normal(size=(1, 103, 101)).astype("float32")
+    logits = layer.token_embedding(normalised, reverse=True)
+    assert_close(logits, normalised @ table.T, atol=1e-4)
+    assert np.std(logits) == pytest.approx(1.0, abs=0.05)
+
+
+def test_dropout_acts_on_the_sum_and_only_in_training():
+    layer = make_layer(101, dropout_rate=0.5)
+    expected = make_layer(101)(IDS).numpy()
+    for training in (None, False):
+        assert_close(layer(IDS, training=training), expected, rtol=0, atol=0)
+    dropped = layer(IDS, training=True).numpy()
+    kept = dropped != 0
+    assert 0.4 < kept.mean() < 0.6
+    assert_close(dropped[kept], 2 * expected[kept])
+
+
+@pytest.mark.parametrize("position_encoding", ["sinusoidal", "learned"])
+@pytest.mark.parametrize(("dtype", "bits"), [("mixed_float16", 11), ("mixed_bfloat16", 8)])
+def test_mixed_precision(dtype, bits, position_encoding):
+    # Angles beyond 256 need more than the 8 bits of bfloat16.
+    arguments = {"position_encoding": position_encoding, "max_length": 500}
+    layer = make_layer(10, dtype=dtype, **arguments)
+    output = layer(IDS, start=401)
+    assert output.dtype == dtype.removeprefix("mixed_")
+    expected = make_layer(10, **arguments)(IDS, start=401)
+    # A handful of roundings of numbers below 8.
+    assert_close(keras.ops.cast(output, "float32"), expected, rtol=0, atol=3 * 8 * 2.0**-bits)
+
+
+@pytest.mark.parametrize("position_encoding", ["sinusoidal", "learned"])
+def test_saved_and_loaded_outputs_are_equal(position_encoding, tmp_path):
+    ids = keras.Input((None,), dtype="int32")
+    layer = PositionalEmbedding(V, 5, position_encoding=position_encoding, max_length=13)
+    model = layer_weights.randomize(keras.Model(ids, layer(ids)))
+    model.save(tmp_path / "embedding.keras")
+    loaded = keras.models.load_model(tmp_path / "embedding.keras")
+    assert_close(loaded(IDS), layer(IDS), rtol=0, atol=0)
+
+
+def test_config_round_trip():
+    config = {
+        "vocab_size": V,
+        "d_model": 5,
+        "dropout_rate": 0.25,
+        "position_encoding": "learned",
+        "max_length": 13,
+        "name": "words",
+    }
+    layer = PositionalEmbedding(**config, dtype="mixed_bfloat16")
+    assert layer.get_config().items() >= config.items()
+    copy = PositionalEmbedding.from_config(layer.get_config())
+    assert copy.get_config() == layer.get_config()
+    assert copy.dtype_policy.name == "mixed_bfloat16"
+
+
+def test_unknown_position_encoding():
+    message = (
+        "`position_encoding` must be 'sinusoidal' or 'learned'. "
+        "Received: position_encoding='rotary'"
+    )
+    with pytest.raises(ValueError, match=message):
+        PositionalEmbedding(V, 5, position_encoding="rotary")

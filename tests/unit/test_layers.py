@@ -1,0 +1,310 @@
+import keras
+import layer_weights
+import numpy as np
+import pytest
+import reference
+
+from keras_transformer import DecoderLayer, EncoderLayer, FeedForward
+from keras_transformer.layers import AddNorm
+
+B, N, D, F, S, T = 3, 2, 10, 17, 7, 11
+RATES = ["dropout_rate", "attention_dropout_rate", "feed_forward_dropout_rate"]
+HEADS = [{}, {"num_heads": 3, "d_k": 4, "d_v": 5}]
+# The rows' lengths; a mask hides what is beyond.
+SOURCE_LENGTHS, TARGET_LENGTHS = np.array([7, 3, 5]), np.array([2, 11, 5])
+
+
+@pytest.fixture(scope="module")
+def source():
+    return np.random.default_rng(23).normal(size=(B, S, D)).astype("float32")
+
+
+@pytest.fixture(scope="module")
+def target():
+    return np.random.default_rng(29).normal(size=(B, T, D)).astype("float32")
+
+
+def make_encoder(**arguments):
+    layer = EncoderLayer(**{"d_model": D, "d_ff": F, "num_heads": N, **arguments})
+    layer.build((B, S, D))
+    return layer_weights.randomize(layer)
+
+
+def make_decoder(**arguments):
+    layer = DecoderLayer(**{"d_model": D, "d_ff": F, "num_heads": N, **arguments})
+    layer.build((B, T, D), (B, S, D))
+    return layer_weights.randomize(layer)
+
+
+def masks():
+    """Encoder mask [B, S, S], decoder mask [B, T, T] and cross mask [B, T, S]."""
+    source_visible = np.arange(S) < SOURCE_LENGTHS[:, None]  # [B, S]
+    target_visible = np.arange(T) < TARGET_LENGTHS[:, None]  # [B, T]
+    return (
+        np.repeat(source_visible[:, None], S, axis=1),
+        target_visible[:, None] & np.tri(T, dtype=bool),
+        np.repeat(source_visible[:, None], T, axis=1),
+    )
+
+
+def assert_close(actual, expected, **tolerance):
+    actual = keras.ops.convert_to_numpy(actual)
+    np.testing.assert_allclose(actual, expected, **{"rtol": 5e-5, "atol": 5e-5, **tolerance})
+    assert actual.shape == np.shape(expected)
+
+
+# Against the oracle.
+
+
+def test_feed_forward_is_the_oracles(source):
+    layer = FeedForward(D, F)
+    layer.build(source.shape)
+    layer_weights.randomize(layer)
+    weights = layer_weights.dense(layer.inner_dense) + layer_weights.dense(layer.output_dense)
+    assert_close(layer(source), reference.feed_forward(source, *weights))
+
+
+def test_feed_forward_with_another_activation():
+    layer = FeedForward(1, 1, activation="tanh")
+    layer.build((1, 1, 1))
+    layer.set_weights([np.array(x) for x in ([[2.0]], [1.0], [[3.0]], [0.5])])
+    assert_close(layer(np.full((1, 1, 1), 0.25)), [[[3 * np.tanh(1.5) + 0.5]]])
+
+
+def test_add_norm_by_hand():
+    layer = AddNorm(0.0)
+    layer.build((1, 1, 2))
+    layer.set_weights([np.array([2.0, 3.0]), np.array([10.0, 20.0])])
+    # The sum is 1, 3, normalised -1, 1.
+    assert_close(layer(np.array([[[0.5, 1.0]]]), np.array([[[0.5, 2.0]]])), [[[8.0, 23.0]]])
+
+
+def test_epsilon_of_layer_norm_is_small():
+    layer = AddNorm(0.0)
+    layer.build((1, 1, 2))
+    # Of -0.001 and 0.001 the variance is 1e-6, as epsilon is: the divisor is sqrt(2e-6).
+    x = np.array([[[-0.001, 0.001]]])
+    assert_close(layer(x, np.zeros_like(x)), [[[-(0.5**0.5), 0.5**0.5]]], rtol=1e-4)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("heads", HEADS)
+def test_encoder_layer_is_the_oracles(source, heads, masked):
+    layer = make_encoder(**heads)
+    mask = masks()[0] if masked else None
+    expected = reference.encoder_layer(
+        source, layer_weights.encoder_layer(layer), heads.get("num_heads", N), mask
+    )
+    assert_close(layer(source, attention_mask=mask), expected)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("heads", HEADS)
+def test_decoder_layer_is_the_oracles(source, target, heads, masked):
+    layer = make_decoder(**heads)
+    self_mask, cross_mask = masks()[1:] if masked else (None, None)
+    expected = reference.decoder_layer(
+        target,
+        source,
+        layer_weights.decoder_layer(layer),
+        heads.get("num_heads", N),
+        self_mask,
+        cross_mask,
+    )
+    actual = layer(target, source, self_attention_mask=self_mask, cross_attention_mask=cross_mask)
+    assert_close(actual, expected)
+
+
+# Against PyTorch.
+
+
+def copy_dense(torch, layer, twin):
+    kernel, bias = layer_weights.dense(layer)
+    twin.weight.copy_(torch.tensor(kernel).T)
+    twin.bias.copy_(torch.tensor(bias))
+
+
+def copy_attention(torch, layer, twin):
+    dense = layer_weights.attention(layer)
+    projections = [dense[name] for name in ("query", "key", "value")]
+    twin.in_proj_weight.copy_(torch.cat([torch.tensor(kernel).T for kernel, _ in projections]))
+    twin.in_proj_bias.copy_(torch.cat([torch.tensor(bias) for _, bias in projections]))
+    copy_dense(torch, layer.output_dense, twin.out_proj)
+
+
+def copy_norm(torch, layer, twin):
+    gamma, beta = layer_weights.norm(layer)
+    twin.weight.copy_(torch.tensor(gamma))
+    twin.bias.copy_(torch.tensor(beta))
+
+
+TORCH = {"dropout": 0.0, "layer_norm_eps": 1e-6, "batch_first": True}
+
+
+def test_encoder_layer_is_torchs(source):
+    torch = pytest.importorskip("torch")
+    layer, twin = make_encoder(), torch.nn.TransformerEncoderLayer(D, N, F, **TORCH)
+    hidden = torch.tensor(np.arange(S) >= SOURCE_LENGTHS[:, None])
+    with torch.no_grad():
+        copy_attention(torch, layer.self_attention, twin.self_attn)
+        copy_norm(torch, layer.self_attention_norm, twin.norm1)
+        copy_dense(torch, layer.feed_forward.inner_dense, twin.linear1)
+        copy_dense(torch, layer.feed_forward.output_dense, twin.linear2)
+        copy_norm(torch, layer.feed_forward_norm, twin.norm2)
+        expected = twin(torch.tensor(source), src_key_padding_mask=hidden)
+    assert_close(layer(source, attention_mask=masks()[0]), expected.numpy())
+
+
+def test_decoder_layer_is_torchs(source, target):
+    torch = pytest.importorskip("torch")
+    layer, twin = make_decoder(), torch.nn.TransformerDecoderLayer(D, N, F, **TORCH)
+    with torch.no_grad():
+        copy_attention(torch, layer.self_attention, twin.self_attn)
+        copy_norm(torch, layer.self_attention_norm, twin.norm1)
+        copy_attention(torch, layer.cross_attention, twin.multihead_attn)
+        copy_norm(torch, layer.cross_attention_norm, twin.norm2)
+        copy_dense(torch, layer.feed_forward.inner_dense, twin.linear1)
+        copy_dense(torch, layer.feed_forward.output_dense, twin.linear2)
+        copy_norm(torch, layer.feed_forward_norm, twin.norm3)
+        expected = twin(
+            torch.tensor(target),
+            torch.tensor(source),
+            tgt_mask=torch.tensor(~np.tri(T, dtype=bool)),
+            tgt_key_padding_mask=torch.tensor(np.arange(T) >= TARGET_LENGTHS[:, None]),
+            memory_key_padding_mask=torch.tensor(np.arange(S) >= SOURCE_LENGTHS[:, None]),
+        )
+    _, self_mask, cross_mask = masks()
+    actual = layer(target, source, self_attention_mask=self_mask, cross_attention_mask=cross_mask)
+    assert_close(actual, expected.numpy())
+
+
+# Precision and dropout.
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bits", "values"),
+    [
+        ("mixed_float16", 11, [1000.0, -900.0, 700.0, -500.0]),  # the squares overflow
+        ("mixed_float16", 11, [2048.0, 2050.0, 2048.0, 2048.0]),  # the mean needs 13 bits
+        ("mixed_bfloat16", 8, [256.0, 258.0, 256.0, 256.0]),  # the mean needs 10 bits
+    ],
+)
+def test_layer_norm_is_computed_in_float32(dtype, bits, values):
+    layer = AddNorm(0.0, dtype=dtype)
+    layer.build((1, 1, 4))
+    x = np.array([[values]])
+    output = layer(x, np.zeros_like(x))
+    assert output.dtype == dtype.removeprefix("mixed_")
+    expected = reference.layer_norm(x, np.ones(4), np.zeros(4))
+    assert_close(keras.ops.cast(output, "float32"), expected, rtol=1.01 * 2.0**-bits, atol=0)
+
+
+@pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16"])
+def test_mixed_precision_reaches_every_sublayer(source, target, dtype):
+    compute_dtype = dtype.removeprefix("mixed_")
+    encoder, decoder = make_encoder(dtype=dtype), make_decoder(dtype=dtype)
+    assert encoder(source).dtype == decoder(target, source).dtype == compute_dtype
+    for layer in [*encoder._flatten_layers(), *decoder._flatten_layers()]:
+        assert layer.dtype_policy.name == dtype
+    assert {weight.dtype for weight in encoder.weights + decoder.weights} == {"float32"}
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_encoder_layer_drops_out_only_in_training(source, rate):
+    layer = make_encoder(**{**dict.fromkeys(RATES, 0.0), rate: 0.5})
+    expected = make_encoder(**dict.fromkeys(RATES, 0.0))(source, training=True)
+    for training in (None, False):
+        assert_close(layer(source, training=training), expected, rtol=0, atol=0)
+    assert np.abs(layer(source, training=True) - expected).max() > 0.01
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_decoder_layer_drops_out_only_in_training(source, target, rate):
+    layer = make_decoder(**{**dict.fromkeys(RATES, 0.0), rate: 0.5})
+    expected = make_decoder(**dict.fromkeys(RATES, 0.0))(target, source, training=True)
+    for training in (None, False):
+        assert_close(layer(target, source, training=training), expected, rtol=0, atol=0)
+    assert np.abs(layer(target, source, training=True) - expected).max() > 0.01
+
+
+def test_every_sublayer_has_its_dropout():
+    """Section 5.4: on the output of each sub-layer, before it is added."""
+    encoder, decoder = make_encoder(dropout_rate=0.25), make_decoder(dropout_rate=0.25)
+    norms = [layer for layer in encoder._flatten_layers() if isinstance(layer, AddNorm)]
+    assert [norm.dropout.rate for norm in norms] == [0.25] * 2
+    norms = [layer for layer in decoder._flatten_layers() if isinstance(layer, AddNorm)]
+    assert [norm.dropout.rate for norm in norms] == [0.25] * 3
+
+
+def test_add_norm_drops_the_sublayer_and_not_the_residual():
+    layer = AddNorm(0.9)
+    layer.build((1, 997, 2))
+    x = np.tile([1.0, -1.0], (1, 997, 1))
+    # Where the sub-layer is dropped, x is left: normalised, it is itself.
+    output = layer(x, np.tile([-5.0, 5.0], (1, 997, 1)), training=True).numpy()
+    left = np.all(np.isclose(output, x, atol=1e-4), axis=-1)
+    assert 0.7 < left.mean() < 0.9  # 0.9^2 is 0.81
+
+
+# Configuration.
+
+CONFIG = {
+    "d_model": D,
+    "d_ff": F,
+    "num_heads": 3,
+    "dropout_rate": 0.25,
+    "attention_dropout_rate": 0.125,
+    "feed_forward_dropout_rate": 0.0625,
+    "d_k": 4,
+    "d_v": 5,
+    "activation": "gelu",
+    "name": "layer",
+}
+FEED_FORWARD_CONFIG = {
+    "d_model": D,
+    "d_ff": F,
+    "dropout_rate": 0.25,
+    "activation": "gelu",
+    "name": "layer",
+}
+
+
+@pytest.mark.parametrize(
+    ("layer_class", "config"),
+    [(FeedForward, FEED_FORWARD_CONFIG), (EncoderLayer, CONFIG), (DecoderLayer, CONFIG)],
+)
+def test_config_round_trip(layer_class, config):
+    layer = layer_class(**config, dtype="mixed_bfloat16")
+    assert layer.get_config().items() >= config.items()
+    copy = layer_class.from_config(layer.get_config())
+    assert copy.get_config() == layer.get_config()
+    assert copy.dtype_policy.name == "mixed_bfloat16"
+
+
+def test_arguments_reach_the_sublayers():
+    layer = DecoderLayer(**CONFIG)
+    for attention in (layer.self_attention, layer.cross_attention):
+        config = attention.get_config()
+        assert [config[key] for key in ("d_model", "num_heads", "d_k", "d_v")] == [D, 3, 4, 5]
+        assert attention.dropout.rate == 0.125
+    assert layer.feed_forward.dropout.rate == 0.0625
+    assert layer.feed_forward.get_config()["activation"] == "gelu"
+
+
+def test_saved_and_loaded_outputs_are_equal(source, target, tmp_path):
+    x, memory = keras.Input((None, D)), keras.Input((None, D))
+    self_mask = keras.Input((None, None), dtype="bool")
+    encoder, decoder, feed_forward = (
+        EncoderLayer(**CONFIG),
+        DecoderLayer(**CONFIG),
+        FeedForward(D, F),
+    )
+    output = decoder(x, encoder(memory), self_attention_mask=self_mask)
+    model = keras.Model([x, memory, self_mask], feed_forward(output))
+    layer_weights.randomize(model).save(tmp_path / "layers.keras")
+    loaded = keras.models.load_model(tmp_path / "layers.keras")
+    mask = np.broadcast_to(np.tri(T, dtype=bool), (B, T, T))
+    expected = feed_forward(decoder(target, encoder(source), self_attention_mask=mask))
+    assert_close(loaded([target, source, mask]), expected, rtol=0, atol=0)
+    without_mask = feed_forward(decoder(target, encoder(source)))
+    assert np.abs(without_mask - expected).max() > 0.01

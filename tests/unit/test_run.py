@@ -1,0 +1,303 @@
+"""The run directory: what is written is read back, and what is damaged is refused."""
+
+import hashlib
+import json
+import pickle
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from keras_transformer.config import TransformerConfig
+from keras_transformer.errors import InputError
+from keras_transformer.model import Transformer
+from keras_transformer.run import FORMAT, FORMAT_VERSION, Run, claim
+from keras_transformer.tokenizer import Tokenizer
+
+SIZES = {"d_model": 10, "d_ff": 17, "num_heads": 2, "num_encoder_layers": 1}
+SIZES |= {"num_decoder_layers": 1}
+SETTINGS = {"data": "corpus", "steps": 7, "peak_rate": None, "model_overrides": {"d_ff": 17}}
+VOCAB_SIZE = 270
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer.train(["ab ba", "abba baab ab"], VOCAB_SIZE)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return Transformer(TransformerConfig(vocab_size=VOCAB_SIZE, **SIZES))
+
+
+@pytest.fixture
+def new_run(tokenizer, model, tmp_path):
+    """A run without a checkpoint."""
+    return Run.create(claim(tmp_path / "new"), model.config, tokenizer, "en", "de", SETTINGS)
+
+
+@pytest.fixture
+def saved_run(new_run, model):
+    """A run with a checkpoint."""
+    new_run.save_checkpoint(model, step=5, metrics={"loss": 1.25}, is_best=True)
+    return new_run
+
+
+def set_weights(model, value):
+    for variable in model.trainable_variables:
+        variable.assign(np.full(variable.shape, value, "float32"))
+
+
+def edit_manifest(run, **changes):
+    path = run.path / "run.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def replace_file(run, name, content, sha256_follows):
+    """Replaces a file, and if wanted its SHA-256 in the manifest."""
+    (run.path / name).write_bytes(content)
+    if not sha256_follows:
+        return
+    digest = hashlib.sha256(content).hexdigest()
+    if name == "tokenizer.model":
+        edit_manifest(run, tokenizer_sha256=digest)
+    else:
+        edit_manifest(run, best={**run.best._asdict(), "sha256": digest})
+
+
+def test_create_and_load(saved_run, tokenizer):
+    loaded = Run.load(str(saved_run.path))
+    assert loaded == saved_run
+    assert (loaded.status, loaded.source, loaded.target) == ("training", "en", "de")
+    assert loaded.settings == SETTINGS
+    assert loaded.config == TransformerConfig(vocab_size=VOCAB_SIZE, **SIZES)
+    assert loaded.best == loaded.last
+    assert (loaded.best.step, loaded.best.metrics) == (5, {"loss": 1.25})
+    assert loaded.tokenizer().model == tokenizer.model
+    assert {"python", "keras_transformer", "tensorflow"} <= loaded.versions.keys()
+
+
+def test_model_has_the_saved_weights(saved_run, model):
+    for actual, expected in zip(saved_run.model().get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
+def test_finish(saved_run):
+    saved_run.finish()
+    assert Run.load(saved_run.path).status == "complete"
+
+
+def test_manifest_holds_the_hashes_of_the_files(saved_run):
+    manifest = json.loads((saved_run.path / "run.json").read_text())
+    assert (manifest["format"], manifest["format_version"]) == (FORMAT, FORMAT_VERSION)
+    for name, digest in (
+        ("tokenizer.model", manifest["tokenizer_sha256"]),
+        (manifest["best"]["file"], manifest["best"]["sha256"]),
+    ):
+        assert hashlib.sha256((saved_run.path / name).read_bytes()).hexdigest() == digest
+
+
+def test_best_and_last_checkpoints_are_kept(new_run, model):
+    kept = []
+    for step, is_best in ((1, True), (2, False), (3, False), (4, True), (5, False)):
+        set_weights(model, step)
+        new_run.save_checkpoint(model, step, {"loss": 0.5}, is_best)
+        files = sorted(path.name for path in (new_run.path / "checkpoints").iterdir())
+        kept.append([int(re.fullmatch(r"step-(\d{8})\.weights\.h5", name)[1]) for name in files])
+        if step == 3:
+            loaded = Run.load(new_run.path)
+            for checkpoint, value in (("best", 1.0), ("last", 3.0)):
+                restored = loaded.model(checkpoint).trainable_variables[0]
+                np.testing.assert_array_equal(restored, np.full(restored.shape, value))
+    assert kept == [[1], [1, 2], [1, 3], [4], [4, 5]]
+
+
+def test_no_temporary_file_is_left(saved_run):
+    names = {path.relative_to(saved_run.path).as_posix() for path in saved_run.path.rglob("*")}
+    assert names == {
+        "run.json",
+        "tokenizer.model",
+        "checkpoints",
+        "checkpoints/step-00000005.weights.h5",
+    }
+
+
+def test_metrics(new_run):
+    new_run.log_metrics(3, {"loss": 2.5})
+    new_run.log_metrics(7, {"loss": 1.5, "accuracy": 0.25})
+    assert new_run.metrics() == [
+        {"step": 3, "loss": 2.5},
+        {"step": 7, "loss": 1.5, "accuracy": 0.25},
+    ]
+
+
+def test_no_checkpoint_yet(new_run):
+    for checkpoint in ("best", "last"):
+        with pytest.raises(InputError, match="holds no checkpoint yet"):
+            Run.load(new_run.path).model(checkpoint)
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_not_a_run_directory(tmp_path, exists):
+    path = tmp_path / "some"
+    if exists:
+        path.mkdir()
+    message = f"{re.escape(str(path))} is not a run directory: it holds no file run.json"
+    with pytest.raises(InputError, match=message):
+        Run.load(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff\xfe\x00",
+        b"[]",
+        b'["format"]',
+        b'"format"',
+        b"7",
+        b"null",
+        b'{"name": "left-pad"}',
+    ],
+)
+def test_foreign_manifest(tmp_path, content):
+    (tmp_path / "run.json").write_bytes(content)
+    with pytest.raises(InputError, match=r"run\.json is not the manifest of a run"):
+        Run.load(tmp_path)
+
+
+def test_truncated_manifest(saved_run):
+    path = saved_run.path / "run.json"
+    path.write_bytes(path.read_bytes()[:-23])
+    with pytest.raises(InputError, match=r"run\.json is not the manifest of a run"):
+        Run.load(saved_run.path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "received"),
+    [
+        ({"format_version": 97}, r"\('keras-transformer run', 97\)"),
+        ({"format": "joey"}, r"\('joey', 1\)"),
+    ],
+)
+def test_other_format(saved_run, changes, received):
+    edit_manifest(saved_run, **changes)
+    expected = r"must be of the format \('keras-transformer run', 1\)"
+    with pytest.raises(InputError, match=f"{expected}. Received: {received}"):
+        Run.load(saved_run.path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"config": {"vocab_size": 7, "d_model": -1}}, "`d_model` must be at least 1"),
+        ({"config": {"d_model": 10}}, "`vocab_size` is missing"),
+        ({"config": None}, "NoneType"),
+        ({"best": {"file": "x"}}, "missing"),
+        ({"best": [1, 2]}, "mapping"),
+        ({"surprise": 1}, "surprise"),
+    ],
+)
+def test_damaged_manifest(saved_run, changes, reason):
+    edit_manifest(saved_run, **changes)
+    with pytest.raises(InputError, match=rf"run\.json is damaged: .*{reason}"):
+        Run.load(saved_run.path)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.model", "checkpoints/step-00000005.weights.h5"])
+def test_missing_file(saved_run, name):
+    (saved_run.path / name).unlink()
+    run = Run.load(saved_run.path)
+    with pytest.raises(InputError, match=f"{name} is missing: the run directory is not complete"):
+        run.tokenizer() if name == "tokenizer.model" else run.model()
+
+
+@pytest.mark.parametrize("name", ["tokenizer.model", "checkpoints/step-00000005.weights.h5"])
+def test_one_wrong_byte(saved_run, name):
+    content = bytearray((saved_run.path / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    replace_file(saved_run, name, bytes(content), sha256_follows=False)
+    run = Run.load(saved_run.path)
+    with pytest.raises(InputError, match=f"{name} is damaged: its SHA-256 is not the one"):
+        run.tokenizer() if name == "tokenizer.model" else run.model()
+
+
+class Trap:
+    """Creates a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+def foreign_weights(kind, run, tmp_path):
+    """Files that are no weights of this model."""
+    if kind == "truncated":
+        return (run.path / run.best.file).read_bytes()[:-101]
+    if kind == "of another model":
+        other = Transformer(TransformerConfig(vocab_size=VOCAB_SIZE, **SIZES | {"d_ff": 19}))
+        other.save_weights(tmp_path / "other.weights.h5")
+        return (tmp_path / "other.weights.h5").read_bytes()
+    if kind == "pickle":
+        return pickle.dumps(Trap(tmp_path / "trapped"))
+    return kind.encode()
+
+
+@pytest.mark.parametrize("kind", ["", "text", "truncated", "of another model", "pickle"])
+def test_foreign_weights(saved_run, tmp_path, kind):
+    content = foreign_weights(kind, saved_run, tmp_path)
+    for sha256_follows, message in ((False, "SHA-256"), (True, "does not hold the weights of")):
+        replace_file(saved_run, saved_run.best.file, content, sha256_follows)
+        with pytest.raises(InputError, match=message):
+            Run.load(saved_run.path).model()
+    assert not (tmp_path / "trapped").exists()
+
+
+def test_foreign_tokenizer(saved_run, tmp_path):
+    for content in (b"", b"text", pickle.dumps(Trap(tmp_path / "trapped"))):
+        replace_file(saved_run, "tokenizer.model", content, sha256_follows=True)
+        with pytest.raises(InputError, match=r"tokenizer\.model: The tokenizer"):
+            Run.load(saved_run.path).tokenizer()
+    assert not (tmp_path / "trapped").exists()
+
+
+def test_pickled_manifest_is_not_opened(tmp_path):
+    (tmp_path / "run.json").write_bytes(pickle.dumps(Trap(tmp_path / "trapped"), protocol=0))
+    with pytest.raises(InputError, match="is not the manifest of a run"):
+        Run.load(tmp_path)
+    assert not (tmp_path / "trapped").exists()
+
+
+def test_trap_works(tmp_path):
+    pickle.loads(pickle.dumps(Trap(tmp_path / "trapped"))).close()
+    assert (tmp_path / "trapped").exists()
+
+
+def test_run_can_be_moved(saved_run, tmp_path):
+    shutil.move(saved_run.path, tmp_path / "elsewhere")
+    assert Run.load(tmp_path / "elsewhere").model().count_params() > 0
+
+
+def test_claim_creates_or_takes_an_empty_directory(tmp_path):
+    path = claim(tmp_path / "a" / "b")
+    assert path.is_dir()
+    assert claim(str(path)) == path
+
+
+def test_claim_refuses_what_is_in_use(tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(InputError, match="exists and is not empty: choose another run directory"):
+        claim(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+def test_claim_refuses_a_file(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("here")
+    with pytest.raises(InputError, match=f"Cannot create the directory {re.escape(str(path))}: "):
+        claim(path)
+    assert path.read_text() == "here"

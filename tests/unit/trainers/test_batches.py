@@ -1,0 +1,245 @@
+import itertools
+
+import numpy as np
+import pytest
+import sentencepiece
+import tensorflow as tf
+
+from keras_transformer.errors import InputError
+from keras_transformer.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from keras_transformer.trainers.batches import BatchPlan, TokenizedPairs, make_dataset
+from keras_transformer.trainers.corpora import load_corpus
+from keras_transformer.trainers.grammar import Pair
+
+B, E, P = BOS_ID, EOS_ID, PAD_ID
+
+
+class Numbers:
+    """A tokenizer of texts that are written-out ids: "7 11" is 7, 11."""
+
+    @staticmethod
+    def tokenize(texts):
+        return tf.strings.to_number(tf.strings.split(texts), tf.int32)
+
+
+def write(folder, pairs, max_length=99, **kwargs):
+    return TokenizedPairs.write(
+        folder / "pairs", itertools.starmap(Pair, pairs), Numbers, max_length, **kwargs
+    )
+
+
+def random_lengths(seed, rows=211, longest=53):
+    """Lengths of both sides of pairs; long ones are rare, as in text."""
+    return np.minimum(np.random.default_rng(seed).geometric(0.1, (rows, 2)) + 1, longest)
+
+
+def epoch(plan, number):
+    steps = range(number * plan.batches_per_epoch, (number + 1) * plan.batches_per_epoch)
+    return [rows.tolist() for _, rows in map(plan.batch, steps)]
+
+
+@pytest.fixture(scope="module")
+def number_pairs(tmp_path_factory):
+    """Pairs whose lengths, with `EOS_ID`, spread over several buckets."""
+    random = np.random.default_rng(7)
+    texts = [
+        [" ".join(map(str, random.integers(4, 99, length - 1))) for length in row]
+        for row in random_lengths(3, rows=61, longest=23)
+    ]
+    return write(tmp_path_factory.mktemp("numbers"), texts)[0]
+
+
+# Token ids on disk.
+
+
+def test_pairs_are_the_tokens_and_the_end(tmp_path, corpus_dir, tiny_translator):
+    tokenizer = tiny_translator.tokenizer
+    pairs = list(load_corpus(str(corpus_dir), "en", "de").pairs("test"))
+    written, tally = TokenizedPairs.write(tmp_path / "test", pairs, tokenizer, max_length=99)
+    assert tally == (9, 0, 0)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
+    expected = [[[*processor.encode(text), E] for text in pair] for pair in pairs]
+    for opened in (written, TokenizedPairs(tmp_path / "test")):
+        assert opened.lengths.tolist() == [[len(ids) for ids in pair] for pair in expected]
+        actual = [[ids.tolist() for ids in pair] for pair in opened.read(range(9))]
+        assert actual == expected
+
+
+def test_rows_are_read_in_the_order_asked_for(tmp_path):
+    pairs, _ = write(tmp_path, [("5", "6 7"), ("8 9 10", "11"), ("12", "13")])
+    rows = [[ids.tolist() for ids in pair] for pair in pairs.read([2, 0, 1, 2])]
+    assert rows == [[[12, E], [13, E]], [[5, E], [6, 7, E]], [[8, 9, 10, E], [11, E]]] + rows[:1]
+
+
+def test_tally(tmp_path):
+    # Three tokens and the end are four.
+    texts = [("5 6 7", "8"), ("", "9"), ("9", ""), ("", ""), ("5 6 7 8", "9"), ("9", "5 6 7 8")]
+    pairs, tally = write(tmp_path, [*texts, ("", "5 6 7 8"), ("10", "11 12 13")], max_length=4)
+    assert (tally.kept, tally.empty, tally.too_long) == (2, 4, 2)
+    assert pairs.lengths.tolist() == [[4, 2], [2, 4]]
+    assert [source.tolist() for source, _ in pairs.read([0, 1])] == [[5, 6, 7, E], [10, E]]
+
+
+def test_no_pair_left(tmp_path):
+    with pytest.raises(InputError, match="2 have an empty side and 1 are longer than 3 tokens"):
+        write(tmp_path, [("", "5"), ("5 6 7", "8"), ("", "")], max_length=3)
+
+
+def test_many_pairs_are_written_in_their_order(tmp_path):
+    progress = []
+    texts = [(str(4 + number), str(9999 - number)) for number in range(2003)]
+    pairs, tally = write(tmp_path, texts, progress=progress.append)
+    assert sum(progress) == tally.kept == len(pairs.lengths) == 2003
+    assert [s.tolist() + t.tolist() for s, t in pairs.read([0, 1999, 2000, 2002])] == [
+        [4 + number, E, 9999 - number, E] for number in (0, 1999, 2000, 2002)
+    ]
+
+
+# The plan.
+
+
+@pytest.mark.parametrize("seed", [None, 0, 5])
+@pytest.mark.parametrize("tokens_per_batch", [53, 128, 1000, 10**6])
+def test_every_row_once_an_epoch(seed, tokens_per_batch):
+    plan = BatchPlan(random_lengths(1), tokens_per_batch, seed)
+    for number in (0, 1, 7):
+        rows = list(itertools.chain.from_iterable(epoch(plan, number)))
+        assert sorted(rows) == list(range(211))
+
+
+@pytest.mark.parametrize("seed", [None, 0, 5])
+@pytest.mark.parametrize("tokens_per_batch", [53, 128, 1000])
+def test_no_side_of_a_batch_exceeds_the_limit(seed, tokens_per_batch):
+    lengths = random_lengths(2)
+    plan = BatchPlan(lengths, tokens_per_batch, seed)
+    for rows in epoch(plan, 0) + epoch(plan, 1):
+        assert len(rows) * lengths[rows].max() <= tokens_per_batch
+    for bucket in plan.buckets:
+        assert bucket.batch_rows * bucket.length <= tokens_per_batch
+        assert lengths[bucket.rows].max() <= bucket.length
+
+
+def test_batches_are_full():
+    # 17 pairs of 8 tokens, 5 to a batch of at most 47 tokens: 5, 5, 5 and 2.
+    plan = BatchPlan(np.full((17, 2), 8), tokens_per_batch=47, seed=1)
+    assert plan.batches_per_epoch == 4
+    assert sorted(map(len, epoch(plan, 0))) == [2, 5, 5, 5]
+
+
+def test_batch_depends_on_seed_and_step_alone():
+    plan, other = (BatchPlan(random_lengths(4), 128, seed=3) for _ in range(2))
+    steps = list(range(3 * plan.batches_per_epoch))
+    batches = {step: plan.batch(step)[1].tolist() for step in steps}
+    assert batches == {step: other.batch(step)[1].tolist() for step in reversed(steps)}
+
+
+@pytest.mark.timeout(20)
+def test_a_late_step_needs_no_replay():
+    bucket, rows = BatchPlan(random_lengths(4), 128, seed=3).batch(10**15)
+    assert set(rows) <= set(bucket.rows)
+
+
+def test_epochs_and_seeds_differ():
+    first, second = (BatchPlan(random_lengths(4), 128, seed) for seed in (1, 2))
+    orders = [epoch(first, 0), epoch(first, 1), epoch(first, 2), epoch(second, 0)]
+    for one, other in itertools.combinations(orders, 2):
+        assert one != other  # the order of the batches
+        assert sorted(map(sorted, one)) != sorted(map(sorted, other))  # and what they hold
+
+
+def test_without_a_seed_batches_come_by_length():
+    lengths = random_lengths(5)
+    plan = BatchPlan(lengths, 128, seed=None)
+    longest = [lengths[rows].max(axis=1) for rows in epoch(plan, 0)]
+    assert all(
+        one.max() <= other.min() or plan.batch(i)[0] is plan.batch(i + 1)[0]
+        for i, (one, other) in enumerate(itertools.pairwise(longest))
+    )
+    assert longest[0].max() < longest[-1].min()
+    assert epoch(plan, 0) == epoch(plan, 1)
+
+
+def test_padding_share():
+    # One batch of three pairs: 3 * (7 + 6) positions and 8 + 9 + 12 tokens; one of a single
+    # pair: 15 of each. So 10 of 54 positions are padding.
+    lengths = np.array([[3, 5], [7, 2], [6, 6], [11, 4]])
+    for seed in (None, 1):
+        assert BatchPlan(lengths, 24, seed).padding_share == pytest.approx(10 / 54)
+
+
+def test_padding_share_of_text_like_lengths_is_small():
+    lengths = random_lengths(6, rows=20_011)
+    sides_alike = np.repeat(lengths[:, :1], 2, axis=1)
+    assert BatchPlan(sides_alike, 4096, seed=1).padding_share < 0.1
+
+
+def test_batch_must_hold_the_longest_pair():
+    assert BatchPlan(np.array([[3, 5], [13, 4]]), 13, seed=1).batches_per_epoch == 2
+    match = "at least the longest pair's tokens, 13. Received: tokens_per_batch=12"
+    with pytest.raises(InputError, match=match):
+        BatchPlan(np.array([[3, 5], [13, 4]]), 12, seed=1)
+
+
+# The dataset.
+
+
+def test_dataset_shifts_the_target(tmp_path):
+    pairs, _ = write(tmp_path, [("5 6 7", "8"), ("9", "10 11 12 13")])
+    plan = BatchPlan(pairs.lengths, 24, seed=None)
+    ((inputs, labels, weights),) = make_dataset(pairs, plan, range(1)).as_numpy_iterator()
+    np.testing.assert_array_equal(inputs["source_ids"], [[5, 6, 7, E], [9, E, P, P]])
+    np.testing.assert_array_equal(labels, [[8, E, P, P, P], [10, 11, 12, 13, E]])
+    # The start symbol, then the labels but for the end.
+    np.testing.assert_array_equal(inputs["target_ids"], [[B, 8, P, P, P], [B, 10, 11, 12, 13]])
+    # Seven tokens.
+    np.testing.assert_allclose(weights, np.array([[1, 1, 0, 0, 0], [1] * 5]) / 7, rtol=1e-6)
+    assert {array.dtype.name for array in (*inputs.values(), labels)} == {"int32"}
+    assert weights.dtype == np.float32
+
+
+@pytest.mark.parametrize("static_shapes", [False, True])
+def test_weights_sum_to_one(number_pairs, static_shapes):
+    plan = BatchPlan(number_pairs.lengths, 64, seed=1)
+    steps = range(plan.batches_per_epoch)
+    dataset = make_dataset(number_pairs, plan, steps, static_shapes)
+    assert dataset.cardinality() == plan.batches_per_epoch
+    for _, labels, weights in dataset.as_numpy_iterator():
+        assert weights.sum() == pytest.approx(1.0)
+        np.testing.assert_array_equal(weights > 0, labels != P)
+        assert len(set(weights[weights > 0].tolist())) == 1
+
+
+def test_static_shapes_are_few_and_hold_the_same_tokens(number_pairs):
+    plan = BatchPlan(number_pairs.lengths, 64, seed=1)
+    assert len(plan.buckets) > 2
+    batches, static_batches = (
+        list(make_dataset(number_pairs, plan, range(plan.batches_per_epoch), static_shapes))
+        for static_shapes in (False, True)
+    )
+    shapes = set()
+    for (inputs, labels, weights), static in zip(batches, static_batches, strict=True):
+        static_inputs, static_labels, static_weights = static
+        shapes |= {tuple(array.shape) for array in (*static_inputs.values(), static_labels)}
+        rows = len(labels)
+        for dense, padded in (
+            (inputs["source_ids"], static_inputs["source_ids"]),
+            (inputs["target_ids"], static_inputs["target_ids"]),
+            (labels, static_labels),
+            (weights, static_weights),
+        ):
+            width = dense.shape[1]
+            np.testing.assert_array_equal(padded[:rows, :width], dense)
+            np.testing.assert_array_equal(padded[:rows, width:], 0)
+        assert np.all(static_weights[rows:] == 0)
+        assert np.prod(static_labels.shape) <= 64
+    assert shapes == {(bucket.batch_rows, bucket.length) for bucket in plan.buckets}
+
+
+def test_starting_late_is_skipping(number_pairs):
+    plan = BatchPlan(number_pairs.lengths, 64, seed=1)
+    stop = plan.batches_per_epoch + 3
+    start = plan.batches_per_epoch - 2
+    late = list(make_dataset(number_pairs, plan, range(start, stop)))
+    skipped = list(make_dataset(number_pairs, plan, range(stop)).skip(start))
+    assert len(late) == 5
+    tf.nest.map_structure(np.testing.assert_array_equal, late, skipped)

@@ -1,0 +1,256 @@
+import itertools
+import os
+
+import pytest
+import tensorflow_datasets as tfds
+
+from keras_transformer.errors import InputError
+from keras_transformer.trainers.corpora import Corpus, load_corpus
+from keras_transformer.trainers.grammar import Pair, bundled_splits
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes files of a corpus: `write(en_train=b"...")` is `en.train.txt`."""
+
+    def write_files(**files):
+        for name, content in files.items():
+            data = content.encode() if isinstance(content, str) else content
+            (tmp_path / f"{name.replace('_', '.')}.txt").write_bytes(data)
+        return load_corpus(str(tmp_path), "en", "de")
+
+    return write_files
+
+
+def test_languages_must_differ():
+    with pytest.raises(InputError, match="Source and target language must differ. .*'de' twice"):
+        load_corpus("bundled", "de", "de")
+
+
+# Bundled.
+
+
+def test_bundled_both_ways():
+    there = load_corpus("bundled", "en", "de")
+    back = load_corpus("bundled", "de", "en")
+    assert there.splits == back.splits == ("train", "val", "test")
+    assert there.validation_split == "val"
+    for split in there.splits:
+        pairs = list(there.pairs(split))
+        assert pairs == bundled_splits()[split]
+        assert list(back.pairs(split)) == [Pair(target, source) for source, target in pairs]
+    # Which language is which, by their articles.
+    sources, targets = zip(*there.pairs("val"), strict=True)
+    assert sum(" the " in text for text in sources) > 100 > sum(" the " in text for text in targets)
+
+
+@pytest.mark.parametrize("languages", [("en", "fr"), ("pt", "de")])
+def test_bundled_has_two_languages(languages):
+    with pytest.raises(InputError, match=f"holds the languages en and de. .*{languages[0]}.*"):
+        load_corpus("bundled", *languages)
+
+
+# Folders.
+
+
+def test_folder(write):
+    corpus = write(
+        en_train="a dog\na cat\n",
+        de_train="ein Hund\neine Katze\n",
+        en_test="öl",  # the last line needs no end
+        de_test="Öl\n",
+        en_extra="no German\n",
+        fr_train="un chien\nun chat\n",
+    )
+    assert corpus.splits == ("test", "train")
+    assert corpus.validation_split is None
+    assert list(corpus.pairs("train")) == [("a dog", "ein Hund"), ("a cat", "eine Katze")]
+    assert list(corpus.pairs("test")) == [("öl", "Öl")]
+
+
+def test_folder_source_is_what_was_asked_for(write, tmp_path):
+    write(en_train="a dog\n", de_train="ein Hund\n")
+    assert list(load_corpus(str(tmp_path), "de", "en").pairs("train")) == [("ein Hund", "a dog")]
+
+
+@pytest.mark.parametrize(
+    ("splits", "expected"),
+    [
+        (("train", "dev"), "dev"),
+        (("dev", "validation"), "validation"),
+        (("validation", "valid"), "valid"),
+        (("valid", "val"), "val"),
+        (("train", "evaluation", "test"), None),
+    ],
+)
+def test_validation_split_goes_by_several_names(splits, expected):
+    assert Corpus("name", splits, iter).validation_split == expected
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["plain", "byte order mark"])
+def test_line_ends_and_byte_order_marks_are_no_text(write, end, mark):
+    text = f"a{end}{end}b{end}"
+    corpus = write(en_train=mark + text.encode(), de_train=text)
+    assert list(corpus.pairs("train")) == [("a", "a"), ("", ""), ("b", "b")]
+
+
+@pytest.mark.parametrize("character", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\r"])
+def test_only_a_line_feed_ends_a_line(write, character):
+    line = f"one{character}line"
+    corpus = write(en_train=f"{line}\nnext\n", de_train="eine Zeile\nnoch eine\n")
+    assert list(corpus.pairs("train")) == [(line, "eine Zeile"), ("next", "noch eine")]
+
+
+def test_folder_missing(tmp_path):
+    with pytest.raises(InputError, match=r"There is no folder .*/nowhere: data must be 'bundled'"):
+        load_corpus(str(tmp_path / "nowhere"), "en", "de")
+
+
+@pytest.mark.parametrize(("language", "other"), [("en", "de"), ("de", "en")])
+def test_folder_without_a_language(tmp_path, language, other):
+    (tmp_path / f"{other}.train.txt").touch()
+    (tmp_path / f"{language}.txt").touch()  # of no split
+    with pytest.raises(InputError, match=rf"no file {language}.SPLIT.txt, such as {language}\.tr"):
+        load_corpus(str(tmp_path), "en", "de")
+
+
+def test_folder_without_a_common_split(write):
+    with pytest.raises(InputError, match="no split with a file for both en and de"):
+        write(en_train="a\n", de_val="b\n")
+
+
+def test_unknown_split_says_what_there_is(write):
+    corpus = write(en_train="a\n", de_train="b\n", en_val="c\n", de_val="d\n")
+    with pytest.raises(InputError, match=r"has no split 'test'. There are: train, val$"):
+        corpus.pairs("test")
+
+
+def test_line_counts_must_be_equal(write):
+    corpus = write(en_train="a\n" * 3, de_train="b\n" * 5)
+    with pytest.raises(InputError, match=r"en.train.txt and .*de.train.txt .* Received: 3 and 5$"):
+        corpus.pairs("train")
+
+
+def test_invalid_utf8_names_the_line(write):
+    corpus = write(en_train="a\nb\nc\n", de_train="ä\nö\nü\n".encode("latin-1").replace(b"\xe4", b"a"))
+    with pytest.raises(InputError, match=r"de\.train\.txt, line 2: not valid UTF-8$"):
+        corpus.pairs("train")
+
+
+def test_empty_split(write):
+    corpus = write(en_train="", de_train="")
+    with pytest.raises(InputError, match="the split 'train' is empty"):
+        corpus.pairs("train")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
+def test_unreadable_file(write, tmp_path):
+    corpus = write(en_train="a\n", de_train="b\n")
+    (tmp_path / "de.train.txt").chmod(0)
+    with pytest.raises(InputError, match=r"Cannot read .*de.train.txt: Permission denied"):
+        corpus.pairs("train")
+
+
+def test_file_that_vanished(write, tmp_path):
+    corpus = write(en_train="a\n", de_train="b\n")
+    (tmp_path / "de.train.txt").unlink()
+    with pytest.raises(InputError, match=r"Cannot read .*de.train.txt: No such file"):
+        corpus.pairs("train")
+
+
+def test_pairs_are_streamed():
+    read = []
+
+    def endless(split):
+        for number in itertools.count():
+            read.append(number)
+            yield Pair(f"{split} {number}", "")
+
+    pairs = Corpus("endless", ("train",), endless).pairs("train")
+    assert [next(pairs).source for _ in range(3)] == ["train 0", "train 1", "train 2"]
+    assert len(read) <= 4
+
+
+def test_folder_is_read_from_the_start_by_every_reader(write):
+    corpus = write(en_train="a\nb\n", de_train="c\nd\n")
+    first, second = corpus.pairs("train"), corpus.pairs("train")
+    assert iter(first) is first  # not a list
+    assert next(first) == next(second) == ("a", "c")
+    assert next(first) == next(second) == ("b", "d")
+
+
+# TensorFlow Datasets.
+
+PARROTS = {"train": [("um papagaio", "a parrot"), ("olá", "hello")], "validation": [("sim", "yes")]}
+
+
+class ParrotTranslate(tfds.core.GeneratorBasedBuilder):
+    """A translation data set that must be prepared before its splits are known."""
+
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        features = tfds.features.Translation(["pt", "en"])
+        return self.dataset_info_from_configs(features=features)
+
+    def _split_generators(self, dl_manager):
+        return {split: self._generate_examples(pairs) for split, pairs in PARROTS.items()}
+
+    def _generate_examples(self, pairs):
+        for number, (pt, en) in enumerate(pairs):
+            yield number, {"pt": pt, "en": en}
+
+
+@pytest.fixture
+def tfds_dir(tmp_path, monkeypatch):
+    monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("is_prepared", [True, False])
+def test_tfds(tfds_dir, is_prepared):
+    if is_prepared:
+        tfds.builder("parrot_translate").download_and_prepare()
+    corpus = load_corpus("tfds:parrot_translate", "en", "pt")
+    assert set(corpus.splits) == {"train", "validation"}
+    assert corpus.validation_split == "validation"
+    for split, expected in PARROTS.items():
+        # TFDS shuffles once, by a hash of the keys.
+        assert sorted(corpus.pairs(split)) == sorted((en, pt) for pt, en in expected)
+        assert list(corpus.pairs(split)) == list(corpus.pairs(split))
+
+
+def test_tfds_configuration(tmp_path):
+    """A data set of the catalogue, with the splits of its metadata and made-up text."""
+    with tfds.testing.mock_data(num_examples=7, data_dir=str(tmp_path)):
+        builder = tfds.builder("ted_hrlr_translate/pt_to_en")
+        splits = [
+            tfds.core.SplitInfo(name=name, shard_lengths=[7], num_bytes=99)
+            for name in ("train", "validation", "test")
+        ]
+        builder.info.set_splits(tfds.core.SplitDict(splits))
+        builder.data_path.mkdir(parents=True)
+        builder.info.write_to_directory(builder.data_dir)
+        corpus = load_corpus("tfds:ted_hrlr_translate/pt_to_en", "pt", "en")
+        assert set(corpus.splits) == {"train", "validation", "test"}
+        pairs = list(corpus.pairs("train"))
+        assert len(pairs) == 7
+        assert all(isinstance(text, str) and text for pair in pairs for text in pair)
+        turned = load_corpus("tfds:ted_hrlr_translate/pt_to_en", "en", "pt").pairs("train")
+        assert list(turned) == [(target, source) for source, target in pairs]
+
+
+def test_tfds_unknown_name(tfds_dir):
+    with pytest.raises(InputError, match="TensorFlow Datasets has no 'parrots'. .*wmt14_translate"):
+        load_corpus("tfds:parrots", "en", "de")
+
+
+def test_tfds_unknown_configuration(tfds_dir):
+    with pytest.raises(InputError, match="cannot load 'ted_hrlr_translate/xx_to_en': .*xx_to_en"):
+        load_corpus("tfds:ted_hrlr_translate/xx_to_en", "xx", "en")
+
+
+def test_tfds_unknown_language(tfds_dir):
+    with pytest.raises(InputError, match="tfds:parrot_translate holds .*. Received: 'de'$"):
+        load_corpus("tfds:parrot_translate", "en", "de")
