@@ -19,13 +19,12 @@ from keras_transformer.errors import InputError
 if TYPE_CHECKING:
     from keras_transformer.translator import Translator
 
-# Chosen on the validation split: the shortest schedule that learns the whole grammar.
-STEPS = 1_200
-VOCAB_SIZE = 1_000
+# Chosen on the validation split. The grammar is learnt soonest by half of tiny's layers.
+STEPS = 1_000
 TOKENS_PER_BATCH = 2_048
 WARMUP_STEPS = 200
 PEAK_RATE = 0.003
-DROPOUT_RATE = 0.1
+MODEL_OVERRIDES = {"num_encoder_layers": 2, "num_decoder_layers": 2}
 
 
 def demo_command(
@@ -85,7 +84,7 @@ def _train(run_dir: Path) -> None:
     from keras_transformer.run import Run
     from keras_transformer.trainers.training import TrainSettings, train
 
-    if run_dir.exists():
+    if run_dir.exists() and any(run_dir.iterdir()):
         run = Run.load(run_dir)  # something else in its place is an error
         if run.status == "complete":
             say(f"Training: found a complete run: {run_dir}")
@@ -94,12 +93,11 @@ def _train(run_dir: Path) -> None:
         shutil.rmtree(run_dir)
     settings = TrainSettings(
         data="bundled",
-        vocab_size=VOCAB_SIZE,
         steps=STEPS,
         tokens_per_batch=TOKENS_PER_BATCH,
         warmup_steps=WARMUP_STEPS,
         peak_rate=PEAK_RATE,
-        model_overrides={"dropout_rate": DROPOUT_RATE},
+        model_overrides=MODEL_OVERRIDES,
     )
     with _stage() as done, keras_progress() as verbose:
         train(settings, run_dir, verbose)
