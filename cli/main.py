@@ -14,6 +14,7 @@ app = typer.Typer(
     name="keras-transformer",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # brackets in a help text are brackets
     help=(
         'Train, evaluate, export and use the Transformer of "Attention Is All You Need".\n\n'
         "A run directory holds all that training leaves; every other command reads it:\n\n"

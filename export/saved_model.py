@@ -74,14 +74,14 @@ def export_saved_model(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=".writing-", dir=path.parent))
-    except OSError as error:
-        raise InputError(f"Cannot write {path}: {error.strerror}") from error
-    try:
-        tf.saved_model.save(
-            module, temporary, signatures={"serving_default": module.serving_default}
-        )
-        temporary.chmod(0o755)  # mkdtemp's is for the owner only
-        os.rename(temporary, path)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        try:
+            tf.saved_model.save(
+                module, temporary, signatures={"serving_default": module.serving_default}
+            )
+            temporary.chmod(0o755)  # mkdtemp's is for the owner only
+            os.rename(temporary, path)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    except (OSError, tf.errors.OpError) as error:
+        raise InputError(f"Cannot write {path}: {error}") from error
     return path

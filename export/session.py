@@ -49,7 +49,11 @@ class SavedModelSession:
         """Returns the outputs for each text: `translation`, `score` and `truncated`."""
         if not texts:
             return []
-        columns = self._session.run(self._outputs, {self._input: list(texts)})
+        encoded = [
+            text if isinstance(text, bytes) else text.encode("utf-8", errors="replace")
+            for text in texts
+        ]
+        columns = self._session.run(self._outputs, {self._input: encoded})
         rows = []
         for values in zip(*columns.values(), strict=True):
             row = dict(zip(columns, values, strict=True))
@@ -74,7 +78,7 @@ def _load_text_ops() -> None:
 
 def _main() -> None:
     session = SavedModelSession(sys.argv[1])
-    texts = sys.stdin.buffer.read().decode().removesuffix("\n").split("\n")
+    texts = [line.rstrip(b"\r\n") for line in sys.stdin.buffer]
     for row in session.translate(texts):
         sys.stdout.write(json.dumps(row) + "\n")
 

@@ -227,13 +227,13 @@ def _advance_beams(
     is_final = (is_eos | at_limit)[:, :beam_size]  # [B, K]
     scores = log_probs[:, :beam_size] / length_penalty(step, alpha)
     scores = tf.where(is_final, scores, -float("inf"))
-    # Earlier hypotheses come first: top_k prefers them where scores are equal.
+    # Earlier entries come first: top_k prefers them where scores are equal, so that places
+    # without a hypothesis keep their padding.
     all_scores = tf.concat([state.finished_scores, scores], axis=1)  # [B, 2K]
     padded_ids = tf.pad(state.finished_ids, [[0, 0], [0, 0], [0, 1]], constant_values=PAD_ID)
     all_ids = tf.concat([padded_ids, ids[:, :beam_size]], axis=1)  # [B, 2K, T + 1]
     finished_scores, best = tf.math.top_k(all_scores, beam_size)  # [B, K]
     finished_ids = tf.gather(all_ids, best, batch_dims=1)  # [B, K, T + 1]
-    is_none = finished_scores == -float("inf")
 
     live_log_probs = tf.where(is_eos | at_limit, -float("inf"), log_probs)
     live_log_probs, best = tf.math.top_k(live_log_probs, beam_size)  # [B, K]
@@ -243,7 +243,7 @@ def _advance_beams(
         step=step,
         live_ids=tf.gather(ids, best, batch_dims=1),  # [B, K, T + 1]
         live_log_probs=live_log_probs,
-        finished_ids=tf.where(is_none[..., None], PAD_ID, finished_ids),
+        finished_ids=finished_ids,
         finished_scores=finished_scores,
         cache=tf.nest.map_structure(lambda tensor: tf.gather(tensor, rows), cache),
     )

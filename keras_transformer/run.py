@@ -120,7 +120,7 @@ class Run:
         try:
             manifest = json.loads(manifest_path.read_bytes())
             found = manifest.pop("format"), manifest.pop("format_version")
-        except (ValueError, KeyError, AttributeError, OSError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
             raise InputError(f"{manifest_path} is not the manifest of a run") from error
         if found != (FORMAT, FORMAT_VERSION):
             raise InputError(

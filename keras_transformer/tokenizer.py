@@ -18,6 +18,7 @@ import tensorflow_text as tf_text
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from keras_transformer.errors import InputError
 
+NUM_FIXED_IDS = 4 + 256  # the special ids and the bytes
 # SentencePiece holds its training sentences in memory; more than this teach it little.
 MAX_TRAINING_SENTENCES = 4_000_000
 
@@ -55,11 +56,11 @@ class EncodedTexts(NamedTuple):
 class Tokenizer:
     """Splits texts of both languages into subwords and joins them again.
 
-    `detokenize(tokenize(x))` gives x back up to SentencePiece's normalisation "nmt_nfkc":
-    Unicode NFKC, every run of white space as one space, none at the ends, hardly a control
-    or zero-width character left; the meta symbol U+2581 reads as a space. Characters outside
-    the vocabulary become their UTF-8 bytes, so none is ever unknown. Bytes that are not UTF-8
-    become U+FFFD.
+    `detokenize(tokenize(x))` gives x back up to normalisation: control characters, zero-width
+    characters, the meta symbol U+2581 and bytes that are not UTF-8 read as white space; then
+    SentencePiece's "nmt_nfkc", which is Unicode NFKC with every run of white space as one space
+    and none at the ends. Characters outside the vocabulary become their UTF-8 bytes, so none is
+    ever unknown.
 
     Ids: pad 0, unk 1, bos 2, eos 3, then 256 bytes, then subwords.
 
@@ -106,6 +107,11 @@ class Tokenizer:
         Raises:
             InputError: if the texts do not support a vocabulary of this size.
         """
+        if vocab_size <= NUM_FIXED_IDS:
+            raise InputError(
+                f"`vocab_size` must be at least {NUM_FIXED_IDS + 1}, as {NUM_FIXED_IDS} ids are "
+                f"fixed. Received: vocab_size={vocab_size}"
+            )
         model = io.BytesIO()
         # SentencePiece itself drops lines of more than 4,192 bytes from training.
         sentences = (text for text in texts if text.strip())
@@ -161,7 +167,7 @@ class Tokenizer:
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Splits texts, string [B], into ids, int32 [B, (tokens)], without bos and eos."""
         utf8 = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
-        return self.op.tokenize(utf8)
+        return self.op.tokenize(tf.strings.regex_replace(utf8, r"\p{Cc}", " "))
 
     def encode(self, texts: tf.Tensor, max_length: int) -> EncodedTexts:
         """Prepares texts for the encoder.
@@ -191,7 +197,7 @@ def _training_error(message: str, vocab_size: int) -> InputError:
         return VocabularyTooLargeError(vocab_size, int(limit[1]))
     if minimum := re.search(r"smaller than required_chars. \d+ vs (\d+)", message):
         return InputError(
-            "`vocab_size` must be more than the fixed ids and the corpus's characters, "
+            "`vocab_size` must be at least the fixed ids and the corpus's characters, "
             f"{minimum[1]}. Received: vocab_size={vocab_size}"
         )
     if "sentences_.empty" in message or not message:

@@ -56,7 +56,7 @@ def test_embedding_is_the_oracles(d_model, start):
 
 def test_later_start_is_a_slice_of_the_whole():
     for layer in (make_layer(5), make_layer(5, position_encoding="learned", max_length=13)):
-        assert_close(layer(IDS[:, 4:], start=4), layer(IDS)[:, 4:], rtol=0, atol=0)
+        assert_close(layer(IDS[:, 4:], start=4), layer(IDS)[:, 4:])
 
 
 @pytest.mark.parametrize("start", [0, 2])

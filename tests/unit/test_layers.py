@@ -294,11 +294,9 @@ def test_arguments_reach_the_sublayers():
 def test_saved_and_loaded_outputs_are_equal(source, target, tmp_path):
     x, memory = keras.Input((None, D)), keras.Input((None, D))
     self_mask = keras.Input((None, None), dtype="bool")
-    encoder, decoder, feed_forward = (
-        EncoderLayer(**CONFIG),
-        DecoderLayer(**CONFIG),
-        FeedForward(D, F),
-    )
+    encoder = EncoderLayer(**CONFIG | {"name": "encoder"})
+    decoder = DecoderLayer(**CONFIG | {"name": "decoder"})
+    feed_forward = FeedForward(D, F)
     output = decoder(x, encoder(memory), self_attention_mask=self_mask)
     model = keras.Model([x, memory, self_mask], feed_forward(output))
     layer_weights.randomize(model).save(tmp_path / "layers.keras")

@@ -4,7 +4,6 @@ import itertools
 import math
 
 import pytest
-import tensorflow as tf
 
 from keras_transformer.errors import InputError
 from keras_transformer.tokenizer import Tokenizer
@@ -151,18 +150,18 @@ def test_wrong_options(tiny_translator, options, message):
 
 
 def test_wrong_extra_length():
-    with pytest.raises(InputError, match="`extra_length` must be at least 0. Received: .*=-1"):
+    with pytest.raises(InputError, match=r"`extra_length` must be at least 0\. Received: .*=-1"):
         DecodingOptions(extra_length=-1)
 
 
 def test_single_string_is_an_error(tiny_translator):
-    with pytest.raises(InputError, match="`texts` must be a list of strings. Received: a string"):
+    with pytest.raises(InputError, match="`texts` must be a list of strings"):
         tiny_translator.translate("one two")
 
 
 def test_foreign_tokenizer(tiny_translator):
     tokenizer = Tokenizer.train(["ab ba abba"], 265)
-    with pytest.raises(InputError, match="must have one size. Received: 290 and 265"):
+    with pytest.raises(InputError, match=r"must have one size\. Received: 290 and 265"):
         Translator(tiny_translator.model, tokenizer)
 
 
@@ -176,4 +175,3 @@ def test_options_are_traced_once(tiny_translator, monkeypatch):
     assert tiny_translator.translate(["a much longer text", "one"], beam_size=4)
     with pytest.raises(AssertionError, match="traced again"):
         tiny_translator.translate(["one"], beam_size=2, alpha=0.25)
-    tf.debugging.assert_equal(len(tiny_translator.translate(["one"])), 1)

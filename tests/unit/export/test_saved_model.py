@@ -1,6 +1,7 @@
 """A SavedModel answers as the translator does, in a Session and without Keras."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -107,11 +108,15 @@ def test_signature(meta_graph):
 
 
 def test_graph_runs_anywhere(meta_graph):
-    functions = meta_graph.graph_def.library.function
-    nodes = [*meta_graph.graph_def.node, *(node for f in functions for node in f.node_def)]
-    ops = {node.op for node in nodes}
-    assert "SentencepieceOp" in ops  # the search is among them
-    assert not {op for op in ops if "PyFunc" in op}
+    functions = [
+        function
+        for function in meta_graph.graph_def.library.function
+        # TensorFlow's own saver names the CPU, which every machine has.
+        if not re.search("_traced_(save|restore)_", function.signature.name)
+    ]
+    nodes = [node for function in functions for node in function.node_def]
+    assert {"SentencepieceOp", "While"} <= {node.op for node in nodes}  # the search is among them
+    assert not [node.name for node in nodes if "PyFunc" in node.op]
     assert {node.device for node in nodes} == {""}
     for holder in (*nodes, *functions):
         assert not holder.attr["_XlaMustCompile"].b
@@ -148,14 +153,14 @@ def test_failed_export_leaves_nothing(tiny_translator, tmp_path, monkeypatch):
 
 
 def test_wrong_version(tiny_translator, tmp_path):
-    with pytest.raises(InputError, match="`version` must be at least 1. Received: version=0"):
+    with pytest.raises(InputError, match=r"`version` must be at least 1\. .*=0"):
         export_saved_model(tiny_translator, tmp_path / "tiny", version=0)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_folder_is_a_file(tiny_translator, tmp_path):
     (tmp_path / "tiny").write_text("here")
-    with pytest.raises(InputError, match="Cannot write .*tiny/1: "):
+    with pytest.raises(InputError, match=r"Cannot write .*tiny/1: "):
         export_saved_model(tiny_translator, tmp_path / "tiny")
     assert (tmp_path / "tiny").read_text() == "here"
 

@@ -23,7 +23,7 @@ def write(tmp_path):
 
 
 def test_languages_must_differ():
-    with pytest.raises(InputError, match="Source and target language must differ. .*'de' twice"):
+    with pytest.raises(InputError, match=r"Source and target language must differ\. .*'de' twice"):
         load_corpus("bundled", "de", "de")
 
 
@@ -95,6 +95,11 @@ def test_line_ends_and_byte_order_marks_are_no_text(write, end, mark):
     assert list(corpus.pairs("train")) == [("a", "a"), ("", ""), ("b", "b")]
 
 
+def test_blanks_are_text(write):
+    corpus = write(en_train=" a\t \n", de_train="\u3000b\u00a0\n")
+    assert list(corpus.pairs("train")) == [(" a\t ", "\u3000b\u00a0")]
+
+
 @pytest.mark.parametrize("character", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\r"])
 def test_only_a_line_feed_ends_a_line(write, character):
     line = f"one{character}line"
@@ -133,7 +138,9 @@ def test_line_counts_must_be_equal(write):
 
 
 def test_invalid_utf8_names_the_line(write):
-    corpus = write(en_train="a\nb\nc\n", de_train="ä\nö\nü\n".encode("latin-1").replace(b"\xe4", b"a"))
+    corpus = write(
+        en_train="a\nb\nc\n", de_train="ä\nö\nü\n".encode("latin-1").replace(b"\xe4", b"a")
+    )
     with pytest.raises(InputError, match=r"de\.train\.txt, line 2: not valid UTF-8$"):
         corpus.pairs("train")
 
@@ -242,15 +249,17 @@ def test_tfds_configuration(tmp_path):
 
 
 def test_tfds_unknown_name(tfds_dir):
-    with pytest.raises(InputError, match="TensorFlow Datasets has no 'parrots'. .*wmt14_translate"):
+    with pytest.raises(
+        InputError, match=r"TensorFlow Datasets has no 'parrots'\. .*wmt14_translate"
+    ):
         load_corpus("tfds:parrots", "en", "de")
 
 
 def test_tfds_unknown_configuration(tfds_dir):
-    with pytest.raises(InputError, match="cannot load 'ted_hrlr_translate/xx_to_en': .*xx_to_en"):
+    with pytest.raises(InputError, match=r"cannot load 'ted_hrlr_translate/xx_to_en': .*xx_to_en"):
         load_corpus("tfds:ted_hrlr_translate/xx_to_en", "xx", "en")
 
 
 def test_tfds_unknown_language(tfds_dir):
-    with pytest.raises(InputError, match="tfds:parrot_translate holds .*. Received: 'de'$"):
+    with pytest.raises(InputError, match=r"tfds:parrot_translate holds .*\. Received: 'de'$"):
         load_corpus("tfds:parrot_translate", "en", "de")

@@ -1,0 +1,277 @@
+"""The command line: what goes to which stream, and how bad input ends."""
+
+import io
+import json
+import logging
+import re
+import subprocess
+import sys
+
+import pytest
+
+from keras_transformer._version import __version__
+from keras_transformer.cli.main import main
+
+COMMANDS = ("train", "evaluate", "translate", "export", "demo")
+MAX_SOURCE_LENGTH = 11
+
+
+def cli(*arguments, stdin=b""):
+    """Runs a command in this process; returns its exit status, standard output and error."""
+    logger = logging.getLogger("keras_transformer")
+    level = logger.level
+    code = 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["keras-transformer", *map(str, arguments)])
+        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        patch.setattr(sys, "stdout", io.StringIO())
+        patch.setattr(sys, "stderr", io.StringIO())
+        patch.setattr(logger, "handlers", [])  # whose stream is this call's standard error
+        try:
+            main()
+        except SystemExit as error:
+            code = error.code or 0
+        finally:
+            logger.setLevel(level)
+        return code, sys.stdout.getvalue(), sys.stderr.getvalue()
+
+
+@pytest.fixture(scope="module")
+def saved_model(tiny_run, tmp_path_factory):
+    """The folder of a model with one version, exported by the command."""
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    options = ("--beam-size", 1, "--max-source-length", MAX_SOURCE_LENGTH, "--version", 3)
+    code, out, err = cli("export", tiny_run.path, folder, *options)
+    assert (code, out) == (0, "")
+    assert "Export: SavedModel in" in err
+    assert f"Next: keras-transformer translate {folder / '3'} TEXT" in err
+    return folder
+
+
+def one_line(text):
+    return " ".join(text.splitlines())
+
+
+def test_help_needs_no_tensorflow():
+    program = f"""
+import sys
+from keras_transformer.cli.main import main
+for command in {["", *COMMANDS]}:
+    sys.argv = ["keras-transformer", *command.split(), "--help"]
+    try:
+        main()
+    except SystemExit as error:
+        assert not error.code, command
+print({{"tensorflow", "keras"}} & set(sys.modules))
+"""
+    process = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert process.returncode == 0, process.stderr
+    assert process.stderr == ""
+    usages = re.findall(r"Usage: keras-transformer (\w*)", process.stdout)
+    assert usages == ["", *COMMANDS]
+    assert process.stdout.splitlines()[-1] == "set()"
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        ("train", "tfds:NAME[/CONFIG]"),
+        ("train", "[default: the paper's]"),
+        ("translate", "[default: 4, or the export's]"),
+    ],
+)
+def test_help_shows_what_is_in_brackets(command, text):
+    code, out, _ = cli(command, "--help")
+    assert code == 0
+    words = out.replace("│", " ").split()  # lines may be wrapped anywhere
+    assert text.replace(" ", "") in "".join(words)
+
+
+def test_version():
+    assert cli("--version") == (0, f"{__version__}\n", "")
+
+
+def test_one_line_out_for_each_line_in(tiny_run, tiny_translator):
+    texts = ["red dog .", "", "öl 😀", "one"]
+    stdin = "red dog .\r\n\nöl 😀\r\none"  # CRLF, an empty line, no line feed at the end
+    code, out, err = cli("translate", tiny_run.path, "--beam-size", 1, stdin=stdin.encode())
+    expected = tiny_translator.translate(texts, beam_size=1)
+    assert out == "".join(f"{one_line(translation.text)}\n" for translation in expected)
+    assert out.split("\n")[1] == ""
+    assert (code, err) == (0, "")
+
+
+def test_only_a_line_feed_ends_a_line(saved_model):
+    stdin = "red\u2028dog\x0bcat\x85one\n".encode()
+    code, out, _ = cli("translate", saved_model, stdin=stdin)
+    assert (code, out.count("\n")) == (0, 1)
+
+
+def test_line_breaks_in_a_translation_are_spaces(tiny_run, tiny_translator, monkeypatch):
+    class Breaking:
+        @classmethod
+        def load(cls, path):
+            return cls()
+
+        def translate(self, texts):
+            (translation,) = tiny_translator.translate(["one"])
+            return [translation._replace(text=f"{text}\nx\u2028y") for text in texts]
+
+    monkeypatch.setattr("keras_transformer.translator.Translator", Breaking)
+    assert cli("translate", tiny_run.path, "one", "two") == (0, "one x y\ntwo x y\n", "")
+
+
+def test_nothing_in_nothing_out(saved_model):
+    assert cli("translate", saved_model, stdin=b"") == (0, "", "")
+
+
+def test_saved_model_in_its_own_process(saved_model, tiny_translator):
+    texts = ["red dog .", "", "one " * 23]
+    process = subprocess.run(
+        [sys.executable, "-c", "from keras_transformer.cli.main import main; main()"]
+        + ["translate", str(saved_model / "3")],
+        input="".join(f"{text}\n" for text in texts).encode(),
+        capture_output=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr.decode()
+    expected = tiny_translator.translate(texts, beam_size=1, max_source_length=MAX_SOURCE_LENGTH)
+    lines = [one_line(translation.text) for translation in expected]
+    assert process.stdout.decode().split("\n") == [*lines, ""]
+    warning = b"warning: text 3 is too long and its end was not translated\n"
+    assert process.stderr.count(b"warning:") == process.stderr.count(warning) == 1
+
+
+def test_folder_of_versions_means_the_newest(saved_model):
+    texts = ("red dog .", "", "cat")
+    own = cli("translate", saved_model / "3", *texts)
+    assert own[0] == 0
+    older = saved_model / "2"
+    older.mkdir()
+    (saved_model / "notes").mkdir()
+    try:
+        assert cli("translate", saved_model, *texts) == own
+    finally:
+        older.rmdir()
+        (saved_model / "notes").rmdir()
+
+
+def test_evaluate_writes_files_and_prints_scores(tiny_run, corpus_dir, tiny_translator):
+    code, out, err = cli("evaluate", tiny_run.path, "--data", corpus_dir, "--beam-size", 1)
+    assert code == 0, err
+    bleu, chrf = out.splitlines()
+    assert re.fullmatch(r"BLEU \d+\.\d\d  nrefs:1\|case:mixed\|.*tok:13a\|.*version:.+", bleu)
+    assert re.fullmatch(r"chrF \d+\.\d\d  nrefs:1\|case:mixed\|.*nc:6\|.*version:.+", chrf)
+    folder = tiny_run.path / "evaluation"
+    assert f"Evaluation: 9 sentences: {folder / 'test'}.hypothesis" in err
+
+    sources = (corpus_dir / "en.test.txt").read_text(encoding="utf-8")
+    hypotheses = [t.text for t in tiny_translator.translate(sources.splitlines(), beam_size=1)]
+    assert {path.name for path in folder.iterdir()} == {
+        f"test.{name}" for name in ("source", "reference", "hypothesis", "scores.json")
+    }
+    assert (folder / "test.source").read_text(encoding="utf-8") == sources
+    references = (corpus_dir / "de.test.txt").read_text(encoding="utf-8")
+    assert (folder / "test.reference").read_text(encoding="utf-8") == references
+    written = (folder / "test.hypothesis").read_text(encoding="utf-8")
+    assert written == "".join(f"{one_line(text)}\n" for text in hypotheses)
+    scores = json.loads((folder / "test.scores.json").read_text())
+    assert bleu == f"BLEU {scores['bleu']:.2f}  {scores['bleu_signature']}"
+    assert (scores["num_pairs"], scores["beam_size"]) == (9, 1)
+
+
+@pytest.mark.parametrize("command", ["translate", "evaluate", "export"])
+@pytest.mark.parametrize("exists", [False, True])
+def test_no_run_directory(tmp_path, corpus_dir, command, exists):
+    path = tmp_path / "run"
+    if exists:
+        path.mkdir()
+    rest = {"translate": ["one"], "evaluate": ["--data", corpus_dir], "export": [tmp_path / "m"]}
+    code, out, err = cli(command, path, *rest[command])
+    message = f"{path} is not a run directory: it holds no file run.json"
+    if command == "translate" and exists:
+        message = f"{path} is neither a run directory nor a SavedModel"
+    assert (code, out, err) == (1, "", f"error: {message}\n")
+    assert not (tmp_path / "m").exists()
+
+
+def assert_refused(result, message):
+    code, out, err = result
+    assert (code, out) == (1, "")
+    assert re.fullmatch(f"error: {message}\n", err)
+
+
+def test_unknown_preset_tells_what_there_is(corpus_dir, tmp_path):
+    run_dir = tmp_path / "run"
+    result = cli("train", "--data", corpus_dir, "--run-dir", run_dir, "--preset", "huge")
+    assert_refused(result, "`preset` must be one of tiny, base, big. Received: preset='huge'")
+    assert not run_dir.exists()
+
+
+def test_unknown_split_tells_what_there_is(tiny_run, corpus_dir):
+    result = cli("evaluate", tiny_run.path, "--data", corpus_dir, "--split", "dev")
+    assert_refused(result, ".* has no split 'dev'. There are: test, train, val")
+
+
+def test_unknown_data_folder(tiny_run, tmp_path):
+    message = f"There is no folder {tmp_path}/none: data must be .*"
+    run_dir = tmp_path / "run"
+    assert_refused(cli("evaluate", tiny_run.path, "--data", tmp_path / "none"), message)
+    assert_refused(cli("train", "--data", tmp_path / "none", "--run-dir", run_dir), message)
+    assert not run_dir.exists()
+
+
+def test_existing_run_directory(tiny_run, corpus_dir):
+    before = (tiny_run.path / "run.json").read_bytes()
+    result = cli("train", "--data", corpus_dir, "--run-dir", tiny_run.path)
+    assert_refused(result, f"{tiny_run.path} exists and is not empty: choose another .*")
+    assert (tiny_run.path / "run.json").read_bytes() == before
+
+
+def test_existing_version(tiny_run, saved_model):
+    result = cli("export", tiny_run.path, saved_model, "--version", 3)
+    assert_refused(result, f"{saved_model}/3 exists already: choose another version, or delete it")
+
+
+@pytest.mark.parametrize(("option", "name"), [("--beam-size", "beam_size"), ("--alpha", "alpha")])
+def test_the_search_of_a_saved_model_is_fixed(saved_model, option, name):
+    result = cli("translate", saved_model, "one", option, 1)
+    assert_refused(result, f".*tiny is a SavedModel, whose search was fixed .*: {name} cannot .*")
+
+
+def test_damaged_saved_model(tmp_path):
+    (tmp_path / "saved_model.pb").write_bytes(b"half")
+    result = cli("translate", tmp_path, "one")
+    assert_refused(result, f"{tmp_path} does not hold a SavedModel with a signature .*")
+
+
+def test_wrong_option(tiny_run):
+    result = cli("translate", tiny_run.path, "one", "--beam-size", 0)
+    assert_refused(result, "`beam_size` must be at least 1. Received: beam_size=0")
+
+
+def test_invalid_utf8_on_standard_input(saved_model):
+    result = cli("translate", saved_model, stdin=b"one\n\ntwo \xff\nred\n")
+    assert_refused(result, "standard input, line 3: not valid UTF-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["translate"], "Missing argument 'RUN"),
+        (["fly"], "No such command 'fly'"),
+        (["train", "--data", "bundled"], "Missing option '--run-dir'"),
+        (
+            ["export", "run", "models", "--version", "x"],
+            "Invalid value for '--version'",
+        ),
+        (["evaluate", "run", "--data", "x", "--checkpoint", "worst"], "'worst' is not one of"),
+    ],
+)
+def test_wrong_usage(arguments, message):
+    code, out, err = cli(*arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert "Traceback" not in err

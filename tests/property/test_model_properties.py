@@ -1,0 +1,206 @@
+"""What holds for every model, whatever its weights."""
+
+import keras
+import layer_weights
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer import Transformer, TransformerConfig
+
+B, S, T, V = 3, 7, 11, 19
+SIZES = {
+    "vocab_size": V,
+    "d_model": 10,
+    "d_ff": 17,
+    "num_heads": 2,
+    "num_encoder_layers": 2,
+    "num_decoder_layers": 3,
+}
+VARIANTS = {
+    "tied": {},
+    "untied": {"share_embeddings": False},
+    "learned": {"position_encoding": "learned", "max_length": 13},
+    "untied learned": {
+        "share_embeddings": False,
+        "position_encoding": "learned",
+        "max_length": 13,
+        "num_heads": 3,
+        "d_k": 4,
+        "d_v": 5,
+    },
+}
+SOURCE_LENGTHS, TARGET_LENGTHS = [7, 4, 2], [11, 5, 8]
+
+
+@pytest.fixture(scope="module", params=VARIANTS)
+def model(request):
+    return layer_weights.randomize(
+        Transformer(TransformerConfig(**SIZES | VARIANTS[request.param]))
+    )
+
+
+@pytest.fixture(scope="module")
+def source_ids():
+    return random_ids(SOURCE_LENGTHS, seed=31)
+
+
+@pytest.fixture(scope="module")
+def target_ids():
+    return random_ids(TARGET_LENGTHS, seed=37)
+
+
+def random_ids(lengths, seed):
+    """int32 [B, longest], padded with 0 behind the lengths."""
+    ids = np.random.default_rng(seed).integers(1, V, (len(lengths), max(lengths)))
+    return np.where(np.arange(max(lengths)) < np.array(lengths)[:, None], ids, 0).astype("int32")
+
+
+def logits_of(model, source_ids, target_ids):
+    return model({"source_ids": source_ids, "target_ids": target_ids}).numpy()
+
+
+def assert_close(actual, expected):
+    np.testing.assert_allclose(actual, expected, rtol=5e-5, atol=5e-5)
+    assert np.shape(actual) == np.shape(expected)
+
+
+def assert_far(actual, expected):
+    """Every position differs, so that agreement elsewhere says something."""
+    assert np.abs(actual - expected).max(axis=-1).min() > 1e-3
+
+
+@pytest.mark.parametrize("position", [1, 4, 10])
+def test_future_target_tokens_change_nothing_before(model, source_ids, target_ids, position):
+    changed = target_ids.copy()
+    changed[:, position:] = 1 + changed[:, position:] % (V - 1)
+    logits = logits_of(model, source_ids, target_ids)
+    other = logits_of(model, source_ids, changed)
+    assert_close(other[:, :position], logits[:, :position])
+    assert_far(other[:, position:], logits[:, position:])
+
+
+def test_source_tokens_change_every_position(model, source_ids, target_ids):
+    for column in (0, 1):  # tokens in all sentences
+        changed = source_ids.copy()
+        changed[:, column] = 1 + changed[:, column] % (V - 1)
+        assert_far(logits_of(model, changed, target_ids), logits_of(model, source_ids, target_ids))
+
+
+def test_padding_of_the_source_changes_nothing(model, source_ids, target_ids):
+    padded = np.pad(source_ids, ((0, 0), (0, 5)))
+    assert_close(logits_of(model, padded, target_ids), logits_of(model, source_ids, target_ids))
+
+
+def test_padding_of_the_target_changes_nothing_before(model, source_ids, target_ids):
+    padded = np.pad(target_ids, ((0, 0), (0, 2)))
+    assert_close(
+        logits_of(model, source_ids, padded)[:, :T], logits_of(model, source_ids, target_ids)
+    )
+
+
+def test_padding_before_a_target_token_is_not_attended_to(model, source_ids, target_ids):
+    gap = target_ids.copy()
+    gap[:, 2] = 0
+    logits = logits_of(model, source_ids, gap)
+    table = model.target_embedding.token_embedding.embeddings
+    before = table.numpy()
+    row = before.copy()
+    row[0] += 3.0
+    table.assign(row)
+    other = logits_of(model, source_ids, gap)
+    table.assign(before)
+    real = gap != 0
+    # The first logit is padding's own: where the output matrix is the table, it has changed.
+    assert_close(other[real][:, 1:], logits[real][:, 1:])
+
+
+def test_batch_order_does_not_matter(model, source_ids, target_ids):
+    order = [2, 0, 1]
+    assert_close(
+        logits_of(model, source_ids[order], target_ids[order]),
+        logits_of(model, source_ids, target_ids)[order],
+    )
+
+
+def test_batch_is_its_sentences_one_by_one(model, source_ids, target_ids):
+    batch = logits_of(model, source_ids, target_ids)
+    for b, (s, t) in enumerate(zip(SOURCE_LENGTHS, TARGET_LENGTHS, strict=True)):
+        alone = logits_of(model, source_ids[b : b + 1, :s], target_ids[b : b + 1, :t])
+        assert_close(alone[0], batch[b, :t])
+
+
+def test_source_of_padding_only_gives_finite_logits(model, source_ids, target_ids):
+    source_ids = source_ids.copy()
+    source_ids[1] = 0
+    logits = logits_of(model, source_ids, target_ids)
+    assert np.all(np.isfinite(logits))
+    assert_close(logits[2], logits_of(model, source_ids[2:], target_ids[2:])[0])
+
+
+# Cached decoding.
+
+SENTENCES, BEAMS, STEPS = 2, 3, 5
+
+
+@pytest.fixture(scope="module")
+def prefixes():
+    """int32 [B, K, T], another prefix for every beam."""
+    return np.random.default_rng(41).integers(1, V, (SENTENCES, BEAMS, STEPS)).astype("int32")
+
+
+def uncached_logits(model, source_ids, prefixes):
+    """The whole model on each beam with a copy of its source: float [B, K, T, V]."""
+    logits = logits_of(
+        model, np.repeat(source_ids, BEAMS, axis=0), prefixes.reshape(-1, prefixes.shape[2])
+    )
+    return logits.reshape(*prefixes.shape, V)
+
+
+def test_cached_steps_are_the_uncached_call(model, source_ids, prefixes):
+    source_ids = source_ids[:SENTENCES]  # of 7 and 4 tokens
+    expected = uncached_logits(model, source_ids, prefixes)
+    memory, cache = model.memory(source_ids), model.empty_cache(SENTENCES * BEAMS)
+    for position in range(STEPS):
+        logits, cache = model.decode_step(prefixes[:, :, position], position, cache, memory)
+        assert_close(logits, expected[:, :, position])
+
+
+def test_reordered_cache_continues_the_chosen_beams(model, source_ids, prefixes):
+    source_ids = source_ids[:SENTENCES]
+    chosen = np.array([[2, 0, 0], [1, 1, 2]])  # beams that live on, one of them twice
+    rows = (chosen + np.array([[0], [BEAMS]])).reshape(-1)
+    continued = np.concatenate(
+        [
+            np.take_along_axis(prefixes[:, :, :3], chosen[:, :, None], axis=1),
+            prefixes[:, :, 3:4],
+        ],
+        axis=2,
+    )
+    expected = uncached_logits(model, source_ids, continued)
+    memory, cache = model.memory(source_ids), model.empty_cache(SENTENCES * BEAMS)
+    for position in range(3):
+        _, cache = model.decode_step(prefixes[:, :, position], position, cache, memory)
+    cache = keras.tree.map_structure(lambda x: tf.gather(x, rows), cache)
+    logits, _ = model.decode_step(prefixes[:, :, 3], 3, cache, memory)
+    assert_close(logits, expected[:, :, 3])
+
+
+def test_cached_steps_have_no_dropout(source_ids, prefixes):
+    config = TransformerConfig(
+        **SIZES, dropout_rate=0.5, attention_dropout_rate=0.5, feed_forward_dropout_rate=0.5
+    )
+    model = layer_weights.randomize(Transformer(config))
+    memory, cache = model.memory(source_ids[:SENTENCES]), model.empty_cache(SENTENCES * BEAMS)
+    logits, _ = model.decode_step(prefixes[:, :, 0], 0, cache, memory)
+    expected = uncached_logits(model, source_ids[:SENTENCES], prefixes)
+    assert_close(logits, expected[:, :, 0])
+
+
+@pytest.mark.parametrize("model", ["tied", "untied learned"], indirect=True)
+def test_graph_is_eager(model, source_ids, target_ids):
+    function = tf.function(
+        lambda source, target: model({"source_ids": source, "target_ids": target}),
+        input_signature=[tf.TensorSpec((None, None), "int32")] * 2,
+    )
+    assert_close(function(source_ids, target_ids), logits_of(model, source_ids, target_ids))

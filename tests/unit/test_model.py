@@ -1,0 +1,266 @@
+import keras
+import layer_weights
+import numpy as np
+import pytest
+import reference
+import tensorflow as tf
+
+from keras_transformer import InputError, LabelSmoothedCrossEntropy, Transformer, TransformerConfig
+
+B, S, T, V = 3, 7, 11, 19
+SIZES = {
+    "vocab_size": V,
+    "d_model": 10,
+    "d_ff": 17,
+    "num_heads": 2,
+    "num_encoder_layers": 2,
+    "num_decoder_layers": 3,
+}
+VARIANTS = {
+    "tied": {},
+    "untied": {"share_embeddings": False},
+    "learned": {"position_encoding": "learned", "max_length": 13, "d_k": 3, "d_v": 4},
+    "untied learned": {
+        "share_embeddings": False,
+        "position_encoding": "learned",
+        "max_length": 13,
+        "num_heads": 3,
+        "d_k": 4,
+        "d_v": 5,
+    },
+}
+
+
+def make_model(**settings):
+    return layer_weights.randomize(Transformer(TransformerConfig(**SIZES | settings)))
+
+
+@pytest.fixture(scope="module", params=VARIANTS)
+def model(request):
+    return make_model(**VARIANTS[request.param])
+
+
+@pytest.fixture(scope="module")
+def inputs():
+    """Ids of 7, 4 and 2 source tokens, and of 11, 5 and 8 target tokens."""
+    rng = np.random.default_rng(29)
+    source_ids, target_ids = rng.integers(1, V, (B, S)), rng.integers(1, V, (B, T))
+    source_ids[1, 4:] = source_ids[2, 2:] = 0
+    target_ids[1, 5:] = target_ids[2, 8:] = 0
+    return {"source_ids": source_ids.astype("int32"), "target_ids": target_ids.astype("int32")}
+
+
+@pytest.fixture
+def set_policy():
+    """A function that sets the global dtype policy, until the end of the test."""
+    before = keras.config.dtype_policy()
+    yield keras.config.set_dtype_policy
+    keras.config.set_dtype_policy(before)
+
+
+def assert_close(actual, expected, **tolerance):
+    actual = keras.ops.convert_to_numpy(actual)
+    np.testing.assert_allclose(actual, expected, **{"rtol": 1e-4, "atol": 1e-4, **tolerance})
+    assert actual.shape == np.shape(expected)
+
+
+# The logits.
+
+
+def reference_embedding(layer, ids):
+    if layer.position_embedding is None:
+        return reference.positional_embedding(ids, layer.token_embedding.embeddings.numpy())
+    tokens, positions = layer.get_weights()
+    return tokens[ids] * tokens.shape[1] ** 0.5 + positions[: ids.shape[1]]
+
+
+def reference_logits(model, source_ids, target_ids):
+    num_heads = model.config.num_heads
+    source_visible, target_visible = source_ids != 0, target_ids != 0
+    source_mask = np.repeat(source_visible[:, None], S, axis=1)  # [B, S, S]
+    target_mask = target_visible[:, None] & np.tri(T, dtype=bool)  # [B, T, T]
+    cross_mask = np.repeat(source_visible[:, None], T, axis=1)  # [B, T, S]
+
+    encoded = reference_embedding(model.source_embedding, source_ids)
+    for layer in model.encoder_layers:
+        weights = layer_weights.encoder_layer(layer)
+        encoded = reference.encoder_layer(encoded, weights, num_heads, source_mask)
+    x = reference_embedding(model.target_embedding, target_ids)
+    for layer in model.decoder_layers:
+        weights = layer_weights.decoder_layer(layer)
+        x = reference.decoder_layer(x, encoded, weights, num_heads, target_mask, cross_mask)
+    if model.config.share_embeddings:
+        return x @ model.target_embedding.token_embedding.embeddings.numpy().T
+    return x @ model.output_dense.kernel.numpy()
+
+
+def test_logits_are_the_oracles(model, inputs):
+    logits = model(inputs)
+    assert logits.dtype == "float32"
+    assert_close(logits, reference_logits(model, **inputs))
+
+
+def test_encode_is_the_first_half(model, inputs):
+    x = reference_embedding(model.source_embedding, inputs["source_ids"])
+    mask = np.repeat((inputs["source_ids"] != 0)[:, None], S, axis=1)
+    for layer in model.encoder_layers:
+        weights = layer_weights.encoder_layer(layer)
+        x = reference.encoder_layer(x, weights, model.config.num_heads, mask)
+    assert_close(model.encode(inputs["source_ids"]), x)
+
+
+def test_source_and_target_share_one_embedding_only_when_tied():
+    tied, untied = make_model(), make_model(share_embeddings=False)
+    assert tied.source_embedding is tied.target_embedding
+    assert tied.output_dense is None
+    matrices = [weight for weight in untied.weights if V in weight.shape]
+    assert [tuple(weight.shape) for weight in matrices] == [(V, 10), (V, 10), (10, V)]
+
+
+def test_gradients_reach_every_weight(model, inputs):
+    with tf.GradientTape() as tape:
+        loss = LabelSmoothedCrossEntropy()(inputs["target_ids"], model(inputs))
+    gradients = tape.gradient(loss, model.trainable_weights)
+    for weight, gradient in zip(model.trainable_weights, gradients, strict=True):
+        # A key's bias adds the same to all scores of a query, which the softmax ignores.
+        largest = np.abs(tf.convert_to_tensor(gradient)).max()
+        assert (largest > 1e-5) != weight.path.endswith("key/bias"), weight.path
+
+
+# The number of parameters, by the formula of a layer's parts.
+
+
+def num_parameters(vocab_size, d_model, d_ff, layers):
+    attention = 4 * (d_model * d_model + d_model)
+    feed_forward = d_model * d_ff + d_ff + d_ff * d_model + d_model
+    norm = 2 * d_model
+    encoder_layer = attention + feed_forward + 2 * norm
+    decoder_layer = 2 * attention + feed_forward + 3 * norm
+    return vocab_size * d_model + layers * (encoder_layer + decoder_layer)
+
+
+@pytest.fixture
+def _weights_without_values(monkeypatch):
+    """Weights start as zeros, which are fast to make: these models are only counted."""
+    for name in ("GlorotUniform", "RandomNormal"):
+        initializer = getattr(keras.initializers, name)
+        monkeypatch.setattr(
+            initializer,
+            "__call__",
+            lambda self, shape, dtype=None: keras.ops.zeros(shape, dtype),
+        )
+
+
+@pytest.mark.usefixtures("_weights_without_values")
+@pytest.mark.parametrize(
+    ("preset", "formula", "expected"),
+    [
+        ("tiny", num_parameters(37_000, 128, 256, 4), 6_061_056),
+        ("base", num_parameters(37_000, 512, 2048, 6), 63_082_496),
+        ("big", num_parameters(37_000, 1024, 4096, 6), 214_245_376),
+    ],
+)
+def test_number_of_parameters(preset, formula, expected):
+    model = Transformer.from_preset(preset, vocab_size=37_000)
+    assert model.count_params() == formula == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "extra"),
+    [
+        ({"share_embeddings": False}, 2 * V * 10),
+        ({"position_encoding": "learned", "max_length": 13}, 13 * 10),
+        (
+            {"share_embeddings": False, "position_encoding": "learned", "max_length": 13},
+            2 * V * 10 + 2 * 13 * 10,
+        ),
+        # 2 encoder and 2 * 3 decoder attentions, whose queries and keys have 6, not 10, columns
+        # with a bias each, and whose values have 14 columns with a bias and 14 rows.
+        ({"d_k": 3, "d_v": 7}, (2 + 2 * 3) * (-2 * 4 * (10 + 1) + 4 * (10 + 1) + 4 * 10)),
+    ],
+)
+def test_number_of_parameters_of_variants(settings, extra):
+    plain = Transformer(TransformerConfig(**SIZES))
+    variant = Transformer(TransformerConfig(**SIZES | settings))
+    assert variant.count_params() == plain.count_params() + extra
+
+
+# Dropout and precision.
+
+RATES = ["dropout_rate", "attention_dropout_rate", "feed_forward_dropout_rate"]
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_dropout_acts_only_in_training(inputs, rate):
+    none = dict.fromkeys(RATES, 0.0)
+    model, expected = make_model(**none | {rate: 0.5}), make_model(**none)(inputs, training=True)
+    for training in (None, False):
+        assert_close(model(inputs, training=training), expected, rtol=0, atol=0)
+    assert np.abs(model(inputs, training=True) - expected).max() > 0.1
+
+
+def test_embedding_sums_have_dropout(inputs):
+    model = make_model(dropout_rate=0.5)
+    embedded = model.source_embedding(inputs["source_ids"], training=True)
+    assert 0.3 < np.mean(embedded.numpy() == 0) < 0.7
+
+
+@pytest.mark.parametrize(
+    ("policy", "tolerance"), [("mixed_float16", 0.02), ("mixed_bfloat16", 0.2)]
+)
+@pytest.mark.parametrize("variant", ["tied", "untied learned"])
+def test_mixed_precision(inputs, set_policy, policy, tolerance, variant):
+    set_policy(policy)
+    model = make_model(**VARIANTS[variant])
+    assert {weight.dtype for weight in model.weights} == {"float32"}
+    assert model.encode(inputs["source_ids"]).dtype == policy.removeprefix("mixed_")
+    logits = model(inputs)
+    assert logits.dtype == "float32"
+    expected = reference_logits(model, **inputs)
+    error = np.abs(logits - expected)[inputs["target_ids"] != 0]
+    assert error.mean() < tolerance
+    assert LabelSmoothedCrossEntropy()(inputs["target_ids"], logits).dtype == "float32"
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_mixed_precision_of_a_cached_step(inputs, set_policy, policy):
+    set_policy(policy)
+    model = make_model()
+    memory, cache = model.memory(inputs["source_ids"]), model.empty_cache(B * 5)
+    logits, cache = model.decode_step(np.full((B, 5), 2), 0, cache, memory)
+    assert logits.dtype == "float32"
+    tensors = [memory.output_kernel, *(x for layer in (*cache, *memory.layers) for x in layer)]
+    assert {keras.backend.standardize_dtype(x.dtype) for x in tensors} == {
+        policy.removeprefix("mixed_")
+    }
+
+
+# Configuration and files.
+
+
+def test_saved_and_loaded_outputs_are_equal(model, inputs, tmp_path):
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert isinstance(loaded, Transformer)
+    assert loaded.config == model.config
+    assert_close(loaded(inputs), model(inputs), rtol=0, atol=0)
+
+
+def test_weights_files_move_between_models(model, inputs, tmp_path):
+    model.save_weights(tmp_path / "model.weights.h5")
+    other = layer_weights.randomize(Transformer(model.config), seed=31)
+    assert np.abs(other(inputs) - model(inputs)).max() > 0.1
+    other.load_weights(tmp_path / "model.weights.h5")
+    assert_close(other(inputs), model(inputs), rtol=0, atol=0)
+
+
+def test_config_round_trip():
+    config = TransformerConfig(**SIZES | VARIANTS["untied learned"])
+    model = Transformer(config, name="translator")
+    copy = Transformer.from_config(model.get_config())
+    assert (copy.config, copy.name) == (config, "translator")
+
+
+def test_unknown_preset():
+    with pytest.raises(InputError, match="`preset` must be one of tiny, base, big"):
+        Transformer.from_preset("huge", vocab_size=V)

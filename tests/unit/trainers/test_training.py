@@ -1,0 +1,301 @@
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+import reference
+
+from keras_transformer.errors import InputError
+from keras_transformer.run import Run
+from keras_transformer.tokenizer import PAD_ID, Tokenizer
+from keras_transformer.trainers import training
+from keras_transformer.trainers.batches import BatchPlan, TokenizedPairs, make_dataset
+from keras_transformer.trainers.training import TrainSettings, train
+
+SIZES = {
+    "d_model": 10,
+    "d_ff": 17,
+    "num_heads": 2,
+    "num_encoder_layers": 1,
+    "num_decoder_layers": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def short_settings(tmp_path_factory):
+    """Settings of a corpus of 16 short pairs, 7 to a batch, that has no validation split."""
+    folder = tmp_path_factory.mktemp("short")
+    words = ["red", "dog", "cat", "two"]
+    texts = [f"{words[i % 4]} {words[i // 4]}\n" for i in range(16)]
+    (folder / "en.train.txt").write_text("".join(texts))
+    (folder / "de.train.txt").write_text("".join(texts[5:] + texts[:5]).upper())
+    return TrainSettings(
+        data=str(folder),
+        steps=2,
+        tokens_per_batch=56,
+        max_length=8,
+        warmup_steps=2,
+        model_overrides=SIZES,
+    )
+
+
+@pytest.fixture(scope="module")
+def short_run(short_settings, tmp_path_factory):
+    settings = dataclasses.replace(short_settings, steps=7)
+    return train(settings, tmp_path_factory.mktemp("short_run"), verbose=0)
+
+
+@pytest.fixture
+def fitted(monkeypatch):
+    """The models that `fit` trains from now on."""
+    models = []
+
+    class Spy(training.TrainingModel):
+        def fit(self, *args, **kwargs):
+            models.append(self)
+            return super().fit(*args, **kwargs)
+
+    monkeypatch.setattr(training, "TrainingModel", Spy)
+    return models
+
+
+def weights(run):
+    return [weight.numpy() for weight in run.model("last").weights]
+
+
+def plan_of(run, settings):
+    pairs = TokenizedPairs(run.path / "corpus" / "train")
+    return pairs, BatchPlan(pairs.lengths, settings.tokens_per_batch, settings.seed)
+
+
+# What a run leaves.
+
+
+def test_run_is_complete(tiny_run, tiny_settings):
+    assert tiny_run.status == "complete"
+    assert Run.load(tiny_run.path) == tiny_run
+    manifest = json.loads((tiny_run.path / "run.json").read_text())
+    assert manifest["status"] == "complete"
+    assert manifest["settings"] == dataclasses.asdict(tiny_settings)
+    assert TrainSettings(**manifest["settings"]) == tiny_settings
+    assert (manifest["source"], manifest["target"]) == ("en", "de")
+    assert manifest["config"]["vocab_size"] == 290
+    assert tiny_settings.model_overrides.items() <= manifest["config"].items()
+
+
+def test_run_holds_nothing_else(tiny_run):
+    def names(folder):
+        return {path.name for path in (tiny_run.path / folder).iterdir()}
+
+    contents = {"run.json", "tokenizer.model", "metrics.jsonl"}
+    assert names("") == contents | {"checkpoints", "corpus", "tensorboard"}
+    assert names("checkpoints") == {
+        f"step-{checkpoint.step:08d}.weights.h5" for checkpoint in (tiny_run.best, tiny_run.last)
+    }
+    assert names("corpus") == {
+        f"{split}.{kind}" for split in ("train", "val") for kind in ("array_record", "lengths.npy")
+    }
+    for part in ("train", "validation"):
+        (events,) = names(f"tensorboard/{part}")
+        assert events.startswith("events.out.tfevents.")
+
+
+def test_updates_are_counted_exactly(tiny_run):
+    # Five updates, validated every three.
+    assert tiny_run.last.step == 5
+    metrics = tiny_run.metrics()
+    assert [line["step"] for line in metrics] == [3, 5]
+    names = {"loss", "token_loss", "perplexity", "accuracy"}
+    assert set(metrics[0]) == {"step"} | names | {f"val_{name}" for name in names}
+    assert {"step": 5, **tiny_run.last.metrics} == metrics[1]
+
+
+def test_best_checkpoint_has_the_lowest_validation_loss(tiny_run):
+    lowest = min(tiny_run.metrics(), key=lambda line: line["val_token_loss"])
+    assert {"step": tiny_run.best.step, **tiny_run.best.metrics} == lowest
+
+
+def test_validation_metrics_are_those_of_the_saved_weights(tiny_run, tiny_settings):
+    """Dropout is off, and the mean is over tokens, not over batches."""
+    pairs = TokenizedPairs(tiny_run.path / "corpus" / "val")
+    plan = BatchPlan(pairs.lengths, tiny_settings.tokens_per_batch, seed=None)
+    model = tiny_run.model("last")
+    total, num_tokens, num_right = 0.0, 0, 0
+    for inputs, labels, _ in make_dataset(pairs, plan, range(plan.batches_per_epoch)):
+        logits, labels = model(inputs).numpy(), labels.numpy()
+        is_token = labels != PAD_ID
+        total += reference.label_smoothed_cross_entropy(logits, labels, smoothing=0.0).sum()
+        num_tokens += is_token.sum()
+        num_right += (is_token & (logits.argmax(axis=-1) == labels)).sum()
+    metrics = tiny_run.last.metrics
+    assert num_tokens == pairs.lengths[:, 1].sum()
+    assert metrics["val_token_loss"] == pytest.approx(total / num_tokens, rel=1e-5)
+    assert metrics["val_perplexity"] == pytest.approx(math.exp(total / num_tokens), rel=1e-4)
+    assert metrics["val_accuracy"] == pytest.approx(num_right / num_tokens, rel=1e-5)
+
+
+# Updates and seeds.
+
+
+def test_same_seed_same_weights(short_run, short_settings, tmp_path, fitted):
+    settings = dataclasses.replace(short_settings, steps=7)
+    again = train(settings, tmp_path / "again", verbose=0)
+    for one, other in zip(weights(short_run), weights(again), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert int(fitted[0].optimizer.iterations) == 7
+
+
+def test_other_seed_other_weights(short_run, short_settings, tmp_path):
+    settings = dataclasses.replace(short_settings, steps=7, seed=2)
+    other = train(settings, tmp_path / "other", verbose=0)
+    differ = [np.any(a != b) for a, b in zip(weights(short_run), weights(other), strict=True)]
+    assert all(differ)
+
+
+def test_validation_is_once_an_epoch_by_default(short_run, short_settings):
+    # 16 pairs are batches of 7, 7 and 2; the seventh update begins the third epoch.
+    _, plan = plan_of(short_run, short_settings)
+    assert plan.batches_per_epoch == 3
+    assert [line["step"] for line in short_run.metrics()] == [3, 6, 7]
+
+
+def test_without_validation_the_last_is_the_best(short_run):
+    assert short_run.best == short_run.last
+    assert short_run.last.step == 7
+    assert not any(name.startswith("val_") for name in short_run.last.metrics)
+    assert len(list((short_run.path / "checkpoints").iterdir())) == 1
+
+
+def test_vocabulary_defaults_to_what_the_corpus_supports(short_run, short_settings):
+    size = short_run.config.vocab_size
+    assert size == short_run.tokenizer().vocab_size
+    assert 260 < size < 8000
+    corpus = training.load_corpus(short_settings.data, "en", "de")
+    texts = [text for pair in corpus.pairs("train") for text in pair]
+    assert Tokenizer.train(texts, size).vocab_size == size
+    with pytest.raises(InputError, match=rf"must be at most {size}\."):
+        Tokenizer.train(texts, size + 1)
+
+
+@pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
+def test_mixed_precision(short_settings, tmp_path, fitted, precision):
+    settings = dataclasses.replace(short_settings, precision=precision)
+    run = train(settings, tmp_path / "run", verbose=0)
+    optimizer = getattr(fitted[0].optimizer, "inner_optimizer", fitted[0].optimizer)
+    assert int(optimizer.iterations) == 2  # loss scaling skipped none
+    layer = fitted[0].get_layer("encoder_0")
+    assert (layer.compute_dtype, layer.variable_dtype) == (precision[6:], "float32")
+    assert training.keras.config.dtype_policy().name == "float32"
+    model = run.model()
+    assert model.get_layer("encoder_0").compute_dtype == "float32"
+    for trained, saved in zip(fitted[0].weights, model.weights, strict=True):
+        assert np.all(np.isfinite(saved))
+        np.testing.assert_array_equal(trained, saved)
+
+
+def test_jit(short_settings, tmp_path, fitted):
+    """XLA sees padded rows; at a rate of almost 0 the loss is that of the saved weights."""
+    overrides = {**SIZES, "dropout_rate": 0.0}
+    settings = dataclasses.replace(
+        short_settings, steps=3, jit=True, peak_rate=1e-12, model_overrides=overrides
+    )
+    run = train(settings, tmp_path / "run", verbose=0)
+    assert fitted[0].jit_compile is True
+    assert int(fitted[0].optimizer.iterations) == 3
+    pairs, plan = plan_of(run, settings)
+    model = run.model()
+    total = sum(
+        reference.label_smoothed_cross_entropy(
+            model(inputs).numpy(), labels.numpy(), smoothing=0.0
+        ).sum()
+        for inputs, labels, _ in make_dataset(pairs, plan, range(3))
+    )
+    expected = total / pairs.lengths[:, 1].sum()
+    assert run.last.metrics["token_loss"] == pytest.approx(expected, rel=1e-4)
+
+
+# What goes wrong.
+
+
+def test_loss_that_is_no_number(short_settings, tmp_path):
+    settings = dataclasses.replace(
+        short_settings, peak_rate=1e30, warmup_steps=1, precision="mixed_bfloat16"
+    )
+    with pytest.raises(
+        InputError, match=r"loss is (nan|inf) after 2 updates: .* lower `peak_rate`"
+    ):
+        train(settings, tmp_path / "run", verbose=0)
+    assert training.keras.config.dtype_policy().name == "float32"
+    run = Run.load(tmp_path / "run")
+    assert run.status == "training"
+    assert run.best is run.last is None
+
+
+def test_runs_are_never_overwritten(tiny_run, tiny_settings):
+    def contents():
+        return {path: path.read_bytes() for path in tiny_run.path.rglob("*") if path.is_file()}
+
+    before = contents()
+    with pytest.raises(InputError, match="exists and is not empty: choose another run directory"):
+        train(tiny_settings, tiny_run.path, verbose=0)
+    assert contents() == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"data": "nowhere"}, "There is no folder nowhere"),
+        ({"target": "fr"}, r"holds no file fr\.SPLIT\.txt"),
+        ({"preset": "huge"}, "`preset` must be one of tiny, base, big. .*'huge'"),
+        ({"model_overrides": {"depth": 3}}, "Unknown model setting depth"),
+        ({"model_overrides": {"dropout_rate": 1.0}}, "`dropout_rate` must be at least 0 and below"),
+        ({"strategy": "tpu"}, "`strategy` must be one or mirrored. Received: strategy='tpu'"),
+        ({"vocab_size": 9999}, "`vocab_size` must be at most .* vocab_size=9999"),
+        ({"vocab_size": 261}, "`vocab_size` must be more than .* vocab_size=261"),
+        ({"max_length": 2}, "No sentence pair is left to train on: 0 have an empty side and 16"),
+        ({"label_smoothing": 1.0}, "`label_smoothing` must be .* label_smoothing=1.0"),
+        ({"peak_rate": 0.0}, "`peak_rate` must be positive. Received: peak_rate=0.0"),
+        ({"seed": -1}, "`seed` must be .* seed=-1"),
+        ({"seed": 2**32}, "`seed` must be .* seed=4294967296"),
+    ],
+)
+def test_bad_settings_leave_nothing_behind(short_settings, tmp_path, changes, match):
+    with pytest.raises(InputError, match=match):
+        train(dataclasses.replace(short_settings, **changes), tmp_path / "run", verbose=0)
+    assert not (tmp_path / "run").exists()
+
+
+def test_bad_files_leave_nothing_behind(short_settings, tmp_path):
+    (tmp_path / "en.train.txt").write_text("a b\n" * 3)
+    (tmp_path / "de.train.txt").write_text("c d\n" * 3)
+    (tmp_path / "en.val.txt").write_text("a\n" * 5)
+    (tmp_path / "de.val.txt").write_text("a\n" * 7)
+    settings = dataclasses.replace(short_settings, data=str(tmp_path))
+    with pytest.raises(InputError, match="Received: 5 and 7"):
+        train(settings, tmp_path / "run", verbose=0)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"steps": 0}, "`steps` must be at least 1. Received: steps=0"),
+        ({"warmup_steps": -3}, "`warmup_steps` must be at least 1. Received: warmup_steps=-3"),
+        ({"steps_per_validation": 0}, "`steps_per_validation` must be at least 1"),
+        ({"vocab_size": 0}, "`vocab_size` must be at least 1. Received: vocab_size=0"),
+        ({"tokens_per_batch": 0}, "`tokens_per_batch` must be at least 1"),
+        ({"max_length": 1}, "`max_length` must be at least 2 .* max_length=1, tokens_per_b.*=4096"),
+        (
+            {"max_length": 50, "tokens_per_batch": 49},
+            "at most `tokens_per_batch`. Received: max_length=50, tokens_per_batch=49",
+        ),
+        (
+            {"precision": "float16"},
+            "one of float32, mixed_bfloat16, mixed_float16. Received: precision='float16'",
+        ),
+    ],
+)
+def test_settings_out_of_range(settings, match):
+    with pytest.raises(InputError, match=match):
+        TrainSettings(data="bundled", **settings)
