@@ -62,11 +62,12 @@ class MultiHeadAttention(keras.layers.Layer):
         as they are before dropout.
 
     Raises:
-        ValueError: if `d_model` is not a multiple of `num_heads` and `d_k` or `d_v` is not given.
+        ValueError: if a size is below 1, or if `d_model` is not a multiple of `num_heads` and
+            `d_k` or `d_v` is not given.
 
     Deviations:
-        The projections have biases, which the paper does not mention; its parameter counts
-        and its code (tensor2tensor's dense layers) leave both readings open.
+        The projections have biases, which the paper's formulas have not; `use_bias=False`
+        leaves them out.
     """
 
     def __init__(
@@ -80,11 +81,10 @@ class MultiHeadAttention(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if min(d_model, num_heads) < 1:
-            raise ValueError(
-                "`d_model` and `num_heads` must be at least 1. "
-                f"Received: d_model={d_model}, num_heads={num_heads}"
-            )
+        sizes = {"d_model": d_model, "num_heads": num_heads, "d_k": d_k, "d_v": d_v}
+        for name, size in sizes.items():
+            if size is not None and size < 1:
+                raise ValueError(f"`{name}` must be at least 1. Received: {name}={size}")
         if None in (d_k, d_v) and d_model % num_heads:
             raise ValueError(
                 "`d_model` must be a multiple of `num_heads`, or `d_k` and `d_v` be given. "
@@ -93,8 +93,8 @@ class MultiHeadAttention(keras.layers.Layer):
         self.d_model = d_model
         self.num_heads = num_heads
         self.dropout_rate = dropout_rate
-        self.d_k = d_k or d_model // num_heads
-        self.d_v = d_v or d_model // num_heads
+        self.d_k = d_model // num_heads if d_k is None else d_k
+        self.d_v = d_model // num_heads if d_v is None else d_v
         self.use_bias = use_bias
 
         def dense(units: int, name: str) -> keras.layers.Dense:
@@ -177,10 +177,6 @@ class MultiHeadAttention(keras.layers.Layer):
     def _split_heads(self, x: Any) -> Any:
         length = x.shape[1] or ops.shape(x)[1]
         return ops.reshape(x, (-1, length, self.num_heads, x.shape[-1] // self.num_heads))
-
-    def compute_output_shape(self, query_shape: Any, *_: Any) -> Any:
-        """Returns [B, T, D]."""
-        return (*query_shape[:-1], self.d_model)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""

@@ -81,6 +81,7 @@ class PositionalEmbedding(keras.layers.Layer):
             vocab_size,
             d_model,
             embeddings_initializer=keras.initializers.RandomNormal(stddev=d_model**-0.5),
+            reverse_dtype=self.compute_dtype,
             dtype=self.dtype_policy,
             name="token_embedding",
         )

@@ -39,6 +39,7 @@ class Transformer(keras.Model):
     precision. Source embedding, target embedding and output projection are one matrix
     (section 3.4) unless the config says otherwise.
 
+    Its precision is Keras's global dtype policy at the time it is built.
     `fit`, `save` and `keras.models.load_model` work as for every functional model;
     `encode`, `memory`, `empty_cache` and `decode_step` give the same computation in the pieces
     that a search needs.

@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from keras_transformer.errors import InputError
 from keras_transformer.trainers.grammar import Pair, bundled_splits
@@ -146,13 +145,12 @@ def _tfds(data: str, source: str, target: str) -> Corpus:
     for language in (source, target):
         if language not in languages:
             raise InputError(f"{data} holds {', '.join(languages)}. Received: {language!r}")
-    datasets: dict[str, Any] = {}
+    if not builder.info.splits:  # the data set's splits are known once it is prepared
+        builder.download_and_prepare()
 
     def read(split: str) -> Iterator[Pair]:
-        if split not in datasets:
-            builder.download_and_prepare()
-            datasets[split] = builder.as_dataset(split=split)
-        for example in datasets[split].as_numpy_iterator():
+        builder.download_and_prepare()  # does nothing the second time
+        for example in builder.as_dataset(split=split).as_numpy_iterator():
             yield Pair(example[source].decode(), example[target].decode())
 
     return Corpus(data, tuple(builder.info.splits), read)

@@ -82,7 +82,7 @@ def evaluate(
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         for name, lines in columns.items():
-            text = "".join(f"{line}\n" for line in lines)
+            text = "".join(f"{one_line(line)}\n" for line in lines)
             output.with_name(f"{output.name}.{name}").write_text(text, encoding="utf-8")
         values = {**scores._asdict(), "beam_size": beam_size, "alpha": alpha}
         output.with_name(f"{output.name}.scores.json").write_text(
@@ -94,5 +94,5 @@ def evaluate(
 
 
 def one_line(text: str) -> str:
-    """Joins lines by spaces: a byte token may be a line break."""
+    """Joins lines by spaces: a data set may hold line breaks, and a byte token may be one."""
     return " ".join(text.splitlines())

@@ -83,6 +83,15 @@ class TrainSettings:
                 "`max_length` must be at least 2 and at most `tokens_per_batch`. Received: "
                 f"max_length={self.max_length}, tokens_per_batch={self.tokens_per_batch}"
             )
+        if not 0 <= self.seed < 2**32:
+            raise InputError(f"`seed` must be 0 to 2**32 - 1. Received: seed={self.seed}")
+        if not 0 <= self.label_smoothing < 1:
+            raise InputError(
+                "`label_smoothing` must be at least 0 and below 1. "
+                f"Received: label_smoothing={self.label_smoothing}"
+            )
+        if self.peak_rate is not None and not self.peak_rate > 0:
+            raise InputError(f"`peak_rate` must be positive. Received: peak_rate={self.peak_rate}")
         if self.precision not in PRECISIONS:
             raise InputError(
                 f"`precision` must be one of {', '.join(PRECISIONS)}. "

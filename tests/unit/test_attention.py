@@ -263,8 +263,8 @@ def test_symbolic_calls_know_their_shapes():
         ((10, 3), "`d_model` must be a multiple of `num_heads`.*d_model=10, num_heads=3"),
         ((10, 3, 0.0, 5), "`d_model` must be a multiple of `num_heads`.*d_model=10, num_heads=3"),
         ((10, 3, 0.0, None, 5), "`d_k` and `d_v` be given. Received: d_model=10, num_heads=3"),
-        ((10, 0), "`num_heads` must be at least 1. Received: d_model=10, num_heads=0"),
-        ((0, 2), "`num_heads` must be at least 1. Received: d_model=0, num_heads=2"),
+        ((10, 0), "`num_heads` must be at least 1. Received: num_heads=0"),
+        ((0, 2), "`d_model` must be at least 1. Received: d_model=0"),
     ],
 )
 def test_errors(arguments, message):
