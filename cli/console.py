@@ -20,21 +20,24 @@ def say(message: str) -> None:
     stderr.print(message, markup=False, soft_wrap=True)
 
 
+class _SayHandler(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        say(record.getMessage())
+
+
 def prepare() -> None:
     """Sends the package's log to standard error."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(message)s"))
     logger = logging.getLogger("keras_transformer")
     if not logger.handlers:
-        logger.addHandler(handler)
+        logger.addHandler(_SayHandler())
     logger.setLevel(logging.INFO)
 
 
 def load_tensorflow() -> None:
     """Imports TensorFlow, which takes seconds, without the notes that it prints on the way.
 
-    They are written before its log level applies, hence the closed file descriptor. Errors of the
-    import are exceptions and still seen.
+    They are written before its log level applies, hence the redirected file descriptor. Errors of
+    the import are exceptions and still seen.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     logging.getLogger("tensorflow").setLevel(logging.ERROR)

@@ -1,5 +1,6 @@
 """`keras-transformer demo`: the main job from end to end, on the bundled corpus."""
 
+import dataclasses
 import json
 import resource
 import shutil
@@ -61,7 +62,8 @@ def demo_command(
     answers = _check(saved_model, translator, unseen)
     for text, answer in zip(unseen, answers, strict=True):
         typer.echo(f"{text}\n  -> {answer}")
-    peak = max(
+    # The process of the check runs beside this one, so their peaks add up.
+    peak = sum(
         resource.getrusage(who).ru_maxrss
         for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     )
@@ -84,13 +86,6 @@ def _train(run_dir: Path) -> None:
     from keras_transformer.run import Run
     from keras_transformer.trainers.training import TrainSettings, train
 
-    if run_dir.exists() and any(run_dir.iterdir()):
-        run = Run.load(run_dir)  # something else in its place is an error
-        if run.status == "complete":
-            say(f"Training: found a complete run: {run_dir}")
-            return
-        say(f"Training: the run in {run_dir} was interrupted, and starts again")
-        shutil.rmtree(run_dir)
     settings = TrainSettings(
         data="bundled",
         steps=STEPS,
@@ -99,6 +94,15 @@ def _train(run_dir: Path) -> None:
         peak_rate=PEAK_RATE,
         model_overrides=MODEL_OVERRIDES,
     )
+    if run_dir.exists() and any(run_dir.iterdir()):
+        run = Run.load(run_dir)
+        if run.settings != dataclasses.asdict(settings):
+            raise InputError(f"{run_dir} holds another run: choose another directory, or delete it")
+        if run.status == "complete":
+            say(f"Training: found a complete run: {run_dir}")
+            return
+        say(f"Training: the run in {run_dir} was interrupted, and starts again")
+        shutil.rmtree(run_dir)
     with _stage() as done, keras_progress() as verbose:
         train(settings, run_dir, verbose)
         done += [f"Training: {STEPS:,} updates", str(run_dir)]

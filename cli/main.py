@@ -49,6 +49,8 @@ def _options(
 def main() -> None:
     """Runs the command line; bad input ends in one sentence and exit status 1."""
     try:
+        if sys.stdout is None or sys.stderr is None:
+            raise InputError("Standard output and standard error must be open")
         app()
     except InputError as error:
         say(f"error: {error}")
@@ -56,6 +58,3 @@ def main() -> None:
     except OSError as error:  # a full disk, a directory without permission
         say(f"error: {error.filename or 'input or output'}: {error.strerror or error}")
         sys.exit(1)
-    except KeyboardInterrupt:
-        say("interrupted")
-        sys.exit(130)

@@ -44,7 +44,7 @@ def train_command(
         float | None, typer.Option(help="0 to 1. [default: the preset's]")
     ] = None,
     steps_per_validation: Annotated[
-        int | None, typer.Option(help="Updates between validations. [default: an epoch]")
+        int | None, typer.Option(help="Updates between validations. [default: an epoch, or 1000]")
     ] = None,
     strategy: Annotated[
         Literal["one", "mirrored"],

@@ -44,11 +44,14 @@ def translate_command(
         for name, value in (("beam_size", beam_size), ("alpha", alpha))
         if value is not None
     }
+    if not texts and sys.stdin is None:
+        raise InputError("Standard input is closed: give TEXT, or lines of standard input")
     load_tensorflow()
     translate = _load(model, options)
     lines = iter(texts) if texts else _stdin_lines()
     number = 0
-    while chunk := list(itertools.islice(lines, CHUNK_LINES)):
+    chunk_lines = 1 if not texts and sys.stdin.isatty() else CHUNK_LINES
+    while chunk := list(itertools.islice(lines, chunk_lines)):
         for line in translate(chunk):
             number += 1
             typer.echo(" ".join(line.text.splitlines()))
@@ -58,7 +61,9 @@ def translate_command(
 
 def _load(model: Path, options: dict[str, float]) -> Callable[[list[str]], Iterator[Line]]:
     """Opens a run directory or a SavedModel, and returns what translates."""
-    if (model / "run.json").is_file() or not model.exists():
+    if not model.exists():
+        raise InputError(f"There is no {model}: it must be a run directory or a SavedModel")
+    if (model / "run.json").is_file():
         from keras_transformer.translator import Translator
 
         translator = Translator.load(model)

@@ -65,8 +65,10 @@ def export_saved_model(
     Raises:
         InputError: if the version exists already, or cannot be written.
     """
-    if version < 1:
-        raise InputError(f"`version` must be at least 1. Received: version={version}")
+    if not 1 <= version < 2**63:
+        raise InputError(
+            f"`version` must be at least 1 and below 2**63. Received: version={version}"
+        )
     path = Path(folder) / str(version)
     if path.exists():
         raise InputError(f"{path} exists already: choose another version, or delete it")
@@ -82,6 +84,8 @@ def export_saved_model(
             os.rename(temporary, path)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-    except (OSError, tf.errors.OpError) as error:
-        raise InputError(f"Cannot write {path}: {error}") from error
+    except OSError as error:
+        raise InputError(f"Cannot write {path}: {error.strerror}") from error
+    except tf.errors.OpError as error:
+        raise InputError(f"Cannot write {path}: {error.message}") from error
     return path

@@ -39,8 +39,10 @@ class SavedModelSession:
                 meta_graph = tf.compat.v1.saved_model.load(self._session, ["serve"], str(path))
             signature = meta_graph.signature_def["serving_default"]
             self._input = signature.inputs["text"].name
-            self._outputs = {name: info.name for name, info in signature.outputs.items()}
-        except (OSError, RuntimeError, KeyError, tf.errors.OpError) as error:
+            self._outputs = {
+                name: signature.outputs[name].name for name in ("translation", "score", "truncated")
+            }
+        except (OSError, RuntimeError, KeyError, ValueError, tf.errors.OpError) as error:
             raise ValueError(
                 f"{path} does not hold a SavedModel with a signature serving_default of text"
             ) from error
@@ -79,8 +81,9 @@ def _load_text_ops() -> None:
 def _main() -> None:
     session = SavedModelSession(sys.argv[1])
     texts = [line.rstrip(b"\r\n") for line in sys.stdin.buffer]
-    for row in session.translate(texts):
-        sys.stdout.write(json.dumps(row) + "\n")
+    for start in range(0, len(texts), 32):
+        for row in session.translate(texts[start : start + 32]):
+            sys.stdout.write(json.dumps(row) + "\n")
 
 
 if __name__ == "__main__":

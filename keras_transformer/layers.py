@@ -73,6 +73,7 @@ class FeedForward(keras.layers.Layer):
         }
 
 
+@keras.saving.register_keras_serializable("keras_transformer")
 class AddNorm(keras.layers.Layer):
     """The residual connection around a sub-layer (section 3.1, "Add & Norm" in Figure 1).
 
@@ -107,6 +108,10 @@ class AddNorm(keras.layers.Layer):
         """Adds and normalises; see the class."""
         return self.norm(x + self.dropout(sublayer_output, training=training))
 
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments."""
+        return super().get_config() | {"dropout_rate": self.dropout_rate}
+
 
 class _ResidualLayer(keras.layers.Layer):
     """What `EncoderLayer` and `DecoderLayer` share: arguments, sub-layer makers, config."""
@@ -134,6 +139,10 @@ class _ResidualLayer(keras.layers.Layer):
         self.d_k = d_k
         self.d_v = d_v
         self.activation = activation
+        self._make_sublayers()
+
+    def _make_sublayers(self) -> None:
+        raise NotImplementedError
 
     def _attention(self, name: str) -> MultiHeadAttention:
         return MultiHeadAttention(
@@ -202,8 +211,7 @@ class EncoderLayer(_ResidualLayer):
         float [B, S, D].
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def _make_sublayers(self) -> None:
         self.self_attention = self._attention("self_attention")
         self.self_attention_norm = self._add_norm("self_attention_norm")
         self.feed_forward = self._feed_forward()
@@ -253,8 +261,7 @@ class DecoderLayer(_ResidualLayer):
         float [B, T, D].
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def _make_sublayers(self) -> None:
         self.self_attention = self._attention("self_attention")
         self.self_attention_norm = self._add_norm("self_attention_norm")
         self.cross_attention = self._attention("cross_attention")
@@ -308,8 +315,10 @@ class DecoderLayer(_ResidualLayer):
         """
         rows = ops.reshape(x, (-1, 1, self.d_model))  # [B * K, 1, D]
         cache = cache.append(self.self_attention.project_memory(rows))
-        attention, _ = self.self_attention.attend(rows, cache)  # [B * K, 1, D]
-        x = self.self_attention_norm(x, ops.reshape(attention, ops.shape(x)))
-        attention, _ = self.cross_attention.attend(x, memory, memory_mask)  # [B, K, D]
-        x = self.cross_attention_norm(x, attention)
-        return self.feed_forward_norm(x, self.feed_forward(x)), cache
+        attention, _ = self.self_attention.attend(rows, cache, training=False)  # [B * K, 1, D]
+        x = self.self_attention_norm(x, ops.reshape(attention, ops.shape(x)), training=False)
+        attention, _ = self.cross_attention.attend(x, memory, memory_mask, training=False)
+        x = self.cross_attention_norm(x, attention, training=False)  # [B, K, D]
+        return self.feed_forward_norm(
+            x, self.feed_forward(x, training=False), training=False
+        ), cache

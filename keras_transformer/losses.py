@@ -62,7 +62,7 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
         name: str = "label_smoothed_cross_entropy",
         **kwargs: Any,
     ) -> None:
-        super().__init__(name=name, **{"reduction": "sum", **kwargs})
+        super().__init__(name=name, **kwargs)
         if not 0 <= label_smoothing < 1:
             raise ValueError(
                 "`label_smoothing` must be at least 0 and below 1. "

@@ -64,7 +64,7 @@ class Transformer(keras.Model):
                 name=name,
             )
 
-        sizes = {
+        sizes: dict[str, Any] = {
             "d_model": config.d_model,
             "d_ff": config.d_ff,
             "num_heads": config.num_heads,

@@ -7,10 +7,11 @@
       metrics.jsonl     a line an evaluation: step and metrics
       corpus/           token ids of the training data; may be deleted after training
       tensorboard/      event files
+      evaluation/       sources, references, hypotheses and scores of evaluated splits
 
-`run.json` holds the SHA-256 of every file that is read back. Files are written under a temporary
-name and renamed, `run.json` last, so that a run is whole at any moment. Reading one runs no code:
-there are JSON, HDF5 weights and a SentencePiece model, and no pickle.
+`run.json` holds the SHA-256 of every file that the model is made from. Checkpoints are written
+under a temporary name and renamed, then `run.json` likewise, so that a run is whole at any moment.
+Reading one runs no code: there are JSON, HDF5 weights and a SentencePiece model, and no pickle.
 """
 
 import dataclasses
@@ -115,6 +116,8 @@ class Run:
         """
         path = Path(path)
         manifest_path = path / "run.json"
+        if not path.exists():
+            raise InputError(f"There is no run directory {path}")
         if not manifest_path.is_file():
             raise InputError(f"{path} is not a run directory: it holds no file run.json")
         try:
@@ -178,6 +181,8 @@ class Run:
         file = f"checkpoints/step-{step:08d}.weights.h5"
         temporary = self.path / f"{file.removesuffix('.weights.h5')}.tmp.weights.h5"
         model.save_weights(temporary)
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())  # the manifest must not outlive what it names
         digest = _sha256(temporary)
         os.replace(temporary, self.path / file)
         self.last = Checkpoint(file, digest, step, dict(metrics))
@@ -195,9 +200,16 @@ class Run:
             file.write(json.dumps({"step": step, **metrics}) + "\n")
 
     def metrics(self) -> list[dict[str, float]]:
-        """Reads `metrics.jsonl`, oldest first."""
-        lines = (self.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        return [json.loads(line) for line in lines]
+        """Reads `metrics.jsonl`, oldest first.
+
+        Raises:
+            InputError: if it is missing or damaged.
+        """
+        path = self.path / "metrics.jsonl"
+        try:
+            return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        except (OSError, ValueError) as error:
+            raise InputError(f"Cannot read {path}: {error}") from error
 
     def finish(self) -> None:
         """Marks the run as complete."""

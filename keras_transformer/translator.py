@@ -37,15 +37,17 @@ class DecodingOptions:
     max_source_length: int = 512
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("beam_size", 1),
-            ("alpha", 0),
-            ("extra_length", 0),
-            ("max_source_length", 2),
+        for name, least, most in (
+            ("beam_size", 1, 1_000),
+            ("alpha", 0, 1_000),
+            ("extra_length", 0, 2**20),
+            ("max_source_length", 2, 2**20),
         ):
             value = getattr(self, name)
             if not value >= least:
                 raise InputError(f"`{name}` must be at least {least}. Received: {name}={value}")
+            if value > most:
+                raise InputError(f"`{name}` must be at most {most}. Received: {name}={value}")
 
 
 class TranslatedBatch(NamedTuple):
@@ -76,14 +78,17 @@ def translate_batch(
         texts: string [B]; bytes that are not UTF-8 read as U+FFFD.
         options: how to search.
     """
-    source = tokenizer.encode(texts, options.max_source_length)
+    # Learned positions end somewhere; sinusoids do not.
+    is_learned = model.config.position_encoding == "learned"
+    most = model.config.max_length if is_learned else tf.int32.max
+    source = tokenizer.encode(texts, min(options.max_source_length, most))
     is_empty = source.lengths == 0  # [B]
     memory = model.memory(source.ids)
     beam_size = options.beam_size
     hypotheses = search(
         lambda ids, position, cache: model.decode_step(ids, position, cache, memory),
         model.empty_cache(tf.shape(source.ids)[0] * beam_size),
-        limits=tf.where(is_empty, 1, source.lengths + options.extra_length),
+        limits=tf.where(is_empty, 1, tf.minimum(source.lengths + options.extra_length, most)),
         beam_size=beam_size,
         alpha=options.alpha,
     )
@@ -221,6 +226,8 @@ def _to_translation(texts: Any, scores: Any, truncated: Any) -> Translation:
         for text, score in zip(texts, scores, strict=True)
         if score > -float("inf")
     )
+    if not hypotheses:
+        raise InputError("The model's scores are not numbers: its training has diverged")
     return Translation(hypotheses[0].text, hypotheses[0].score, bool(truncated), hypotheses)
 
 

@@ -97,7 +97,7 @@ class TokenizedPairs:
         writer.close()
         if not lengths:
             raise InputError(
-                f"No sentence pair is left to train on: {empty} have an empty side and "
+                f"No sentence pair of {path.name} is left: {empty} have an empty side and "
                 f"{too_long} are longer than {max_length} tokens"
             )
         rows = np.array(lengths, np.int32).reshape(-1, 2)
@@ -157,15 +157,15 @@ class BatchPlan:
             if (index == i).any()
         ]
         self.batches_per_epoch = sum(bucket.num_batches for bucket in self.buckets)
+        # An input pipeline reads ahead over the end of an epoch, hence two.
+        self._epoch = functools.lru_cache(maxsize=2)(self._plan_epoch)
 
     def batch(self, step: int) -> tuple[Bucket, np.ndarray]:
         """Returns the bucket and the row numbers of the batch of a step, counted from 0."""
         epoch, index = divmod(step, self.batches_per_epoch)
         return self._epoch(epoch)[index]
 
-    # An input pipeline reads ahead over the end of an epoch, hence two.
-    @functools.lru_cache(maxsize=2)  # noqa: B019 (a plan lives as long as its training)
-    def _epoch(self, epoch: int) -> list[tuple[Bucket, np.ndarray]]:
+    def _plan_epoch(self, epoch: int) -> list[tuple[Bucket, np.ndarray]]:
         random = None if self.seed is None else np.random.default_rng([self.seed, epoch])
         batches = []
         for bucket in self.buckets:

@@ -61,6 +61,10 @@ def load_corpus(data: str, source: str, target: str) -> Corpus:
     """
     if source == target:
         raise InputError(f"Source and target language must differ. Received: {source!r} twice")
+    if data in ("", "tfds:"):
+        raise InputError(
+            f"`data` must be 'bundled', 'tfds:NAME' or a folder. Received: data={data!r}"
+        )
     if data == "bundled":
         return _bundled(source, target)
     if data.startswith("tfds:"):
@@ -140,16 +144,24 @@ def _tfds(data: str, source: str, target: str) -> Corpus:
             "wmt14_translate/de-en, ted_hrlr_translate/pt_to_en, opus"
         ) from error
     except ValueError as error:  # an unknown configuration
-        raise InputError(f"TensorFlow Datasets cannot load {name!r}: {error}") from error
+        reason = str(error).splitlines()[0]
+        raise InputError(f"TensorFlow Datasets cannot load {name!r}: {reason}") from error
     languages = list(builder.info.features or {})
     for language in (source, target):
         if language not in languages:
             raise InputError(f"{data} holds {', '.join(languages)}. Received: {language!r}")
+
+    def prepare() -> None:  # does nothing the second time
+        try:
+            builder.download_and_prepare()
+        except Exception as error:  # of the network, the disk, the archive, ...
+            raise InputError(f"{data} cannot be prepared: {error}") from error
+
     if not builder.info.splits:  # the data set's splits are known once it is prepared
-        builder.download_and_prepare()
+        prepare()
 
     def read(split: str) -> Iterator[Pair]:
-        builder.download_and_prepare()  # does nothing the second time
+        prepare()
         for example in builder.as_dataset(split=split).as_numpy_iterator():
             yield Pair(example[source].decode(), example[target].decode())
 

@@ -67,6 +67,11 @@ def evaluate(
     Raises:
         InputError: if an option is out of range or the files cannot be written.
     """
+    output = Path(output)
+    try:  # what cannot be written is known before anything is translated
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"Cannot write {error.filename}: {error.strerror}") from error
     sources, references = map(list, zip(*pairs, strict=True))
     translations = translator.translate(
         sources,
@@ -77,10 +82,8 @@ def evaluate(
     )
     hypotheses = [one_line(translation.text) for translation in translations]
     scores = score(hypotheses, references)
-    output = Path(output)
     columns = {"source": sources, "reference": references, "hypothesis": hypotheses}
     try:
-        output.parent.mkdir(parents=True, exist_ok=True)
         for name, lines in columns.items():
             text = "".join(f"{one_line(line)}\n" for line in lines)
             output.with_name(f"{output.name}.{name}").write_text(text, encoding="utf-8")

@@ -26,6 +26,7 @@ from keras_transformer.trainers.strategies import StrategyName, TrainingModel, m
 
 logger = logging.getLogger(__name__)
 
+MAX_STEPS_PER_VALIDATION = 1_000
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
@@ -48,7 +49,8 @@ class TrainSettings:
         peak_rate: the highest learning rate; None for the paper's.
         label_smoothing: 0.1: section 5.4.
         model_overrides: attributes of `TransformerConfig` that differ from the preset's.
-        steps_per_validation: updates between validations; None for an epoch.
+        steps_per_validation: updates between validations and checkpoints; None for an epoch, or
+            for `MAX_STEPS_PER_VALIDATION` in a long one.
         strategy: "one" device, or "mirrored" over this machine's GPUs.
         precision: "float32", "mixed_bfloat16" or "mixed_float16".
         jit: whether to compile the step by XLA; every bucket of lengths compiles once.
@@ -76,8 +78,10 @@ class TrainSettings:
         counts = ("steps", "tokens_per_batch", "warmup_steps", "steps_per_validation", "vocab_size")
         for name in counts:
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"`{name}` must be at least 1. Received: {name}={value}")
+            if value is not None and not 1 <= value < 2**31:
+                raise InputError(
+                    f"`{name}` must be at least 1 and below 2**31. Received: {name}={value}"
+                )
         if not 2 <= self.max_length <= self.tokens_per_batch:
             raise InputError(
                 "`max_length` must be at least 2 and at most `tokens_per_batch`. Received: "
@@ -90,8 +94,10 @@ class TrainSettings:
                 "`label_smoothing` must be at least 0 and below 1. "
                 f"Received: label_smoothing={self.label_smoothing}"
             )
-        if self.peak_rate is not None and not self.peak_rate > 0:
-            raise InputError(f"`peak_rate` must be positive. Received: peak_rate={self.peak_rate}")
+        if self.peak_rate is not None and not 0 < self.peak_rate < math.inf:
+            raise InputError(
+                f"`peak_rate` must be positive and finite. Received: peak_rate={self.peak_rate}"
+            )
         if self.precision not in PRECISIONS:
             raise InputError(
                 f"`precision` must be one of {', '.join(PRECISIONS)}. "
@@ -127,12 +133,13 @@ class SaveRun(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Saves; the best checkpoint is that of the lowest validation loss."""
         metrics = {name: float(value) for name, value in (logs or {}).items()}
+        for name in ("loss", "val_token_loss"):
+            if not math.isfinite(metrics.get(name, 0.0)):
+                raise InputError(
+                    f"`{name}` is {metrics[name]} after {self.limit.step} updates: "
+                    "try a lower `peak_rate` or more `warmup_steps`"
+                )
         self.run.log_metrics(self.limit.step, metrics)
-        if not math.isfinite(metrics["loss"]):
-            raise InputError(
-                f"The training loss is {metrics['loss']} after {self.limit.step} updates: "
-                "try a lower `peak_rate` or more `warmup_steps`"
-            )
         # Without a validation set the newest weights are the best known.
         loss = metrics.get("val_token_loss", -math.inf)
         is_best = loss < self.lowest or loss == -math.inf
@@ -155,7 +162,12 @@ def train(settings: TrainSettings, run_dir: str | Path, verbose: int = 1) -> Run
         InputError: if a setting does not fit the data, or the directory is in use.
     """
     # What can be told at once is told before anything is written.
-    _config(settings, vocab_size=8)
+    config = _config(settings, vocab_size=8)
+    if config.position_encoding == "learned" and settings.max_length > config.max_length:
+        raise InputError(
+            f"`max_length` must be at most the model's {config.max_length} learned positions. "
+            f"Received: max_length={settings.max_length}"
+        )
     strategy = make_strategy(settings.strategy)
     corpus = load_corpus(settings.data, settings.source, settings.target)
     corpus.pairs("train")
@@ -248,7 +260,10 @@ def _tokenize(
     if split is None:
         logger.warning("No validation: %s has no split val, valid, validation or dev", corpus.name)
         return training, None
-    validation, _ = TokenizedPairs.write(folder / "val", corpus.pairs(split), tokenizer, max_length)
+    validation, tally = TokenizedPairs.write(
+        folder / "val", corpus.pairs(split), tokenizer, max_length
+    )
+    logger.info("Validation: %d pairs (dropped: %d empty, %d too long)", *tally)
     return training, validation
 
 
@@ -280,7 +295,10 @@ def _fit(
         validation_data = make_dataset(
             validation, validation_plan, range(validation_plan.batches_per_epoch), settings.jit
         )
-    steps_per_epoch = min(settings.steps_per_validation or plan.batches_per_epoch, settings.steps)
+    interval = settings.steps_per_validation or min(
+        plan.batches_per_epoch, MAX_STEPS_PER_VALIDATION
+    )
+    steps_per_epoch = min(interval, settings.steps)
     limit = StepLimit(settings.steps)
     trained.fit(
         make_dataset(training, plan, range(settings.steps), settings.jit),

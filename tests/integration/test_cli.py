@@ -190,9 +190,12 @@ def test_no_run_directory(tmp_path, corpus_dir, command, exists):
         path.mkdir()
     rest = {"translate": ["one"], "evaluate": ["--data", corpus_dir], "export": [tmp_path / "m"]}
     code, out, err = cli(command, path, *rest[command])
-    message = f"{path} is not a run directory: it holds no file run.json"
-    if command == "translate" and exists:
-        message = f"{path} is neither a run directory nor a SavedModel"
+    message = {
+        ("translate", True): f"{path} is neither a run directory nor a SavedModel",
+        ("translate", False): f"There is no {path}: it must be a run directory or a SavedModel",
+    }.get((command, exists), f"{path} is not a run directory: it holds no file run.json")
+    if command != "translate" and not exists:
+        message = f"There is no run directory {path}"
     assert (code, out, err) == (1, "", f"error: {message}\n")
     assert not (tmp_path / "m").exists()
 
@@ -275,3 +278,26 @@ def test_wrong_usage(arguments, message):
     assert (code, out) == (2, "")
     assert message in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--beam-size", 10**20],
+            f"`beam_size` must be at most 1000. Received: beam_size={10**20}",
+        ),
+        (["--alpha", "inf"], "`alpha` must be at most 1000. Received: alpha=inf"),
+    ],
+)
+def test_search_has_bounds(tiny_run, arguments, message):
+    assert_refused(cli("translate", tiny_run.path, "one", *arguments), message)
+
+
+@pytest.mark.parametrize("stream", ["stdin", "stdout"])
+def test_closed_stream(tiny_run, stream):
+    program = "import sys; sys.{} = None; from keras_transformer.cli.main import main; main()"
+    command = [sys.executable, "-c", program.format(stream), "translate", tiny_run.path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(r"error: Standard (input|output).*\n", done.stderr)

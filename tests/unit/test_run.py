@@ -138,14 +138,16 @@ def test_no_checkpoint_yet(new_run):
             Run.load(new_run.path).model(checkpoint)
 
 
-@pytest.mark.parametrize("exists", [False, True])
-def test_not_a_run_directory(tmp_path, exists):
+def test_no_run_directory(tmp_path):
     path = tmp_path / "some"
-    if exists:
-        path.mkdir()
-    message = f"{re.escape(str(path))} is not a run directory: it holds no file run.json"
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=f"There is no run directory {re.escape(str(path))}"):
         Run.load(path)
+
+
+def test_not_a_run_directory(tmp_path):
+    message = f"{re.escape(str(tmp_path))} is not a run directory: it holds no file run.json"
+    with pytest.raises(InputError, match=message):
+        Run.load(tmp_path)
 
 
 @pytest.mark.parametrize(

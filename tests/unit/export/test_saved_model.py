@@ -153,7 +153,7 @@ def test_failed_export_leaves_nothing(tiny_translator, tmp_path, monkeypatch):
 
 
 def test_wrong_version(tiny_translator, tmp_path):
-    with pytest.raises(InputError, match=r"`version` must be at least 1\. .*=0"):
+    with pytest.raises(InputError, match=r"`version` must be at least 1 .*=0"):
         export_saved_model(tiny_translator, tmp_path / "tiny", version=0)
     assert list(tmp_path.iterdir()) == []
 

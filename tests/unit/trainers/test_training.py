@@ -224,7 +224,7 @@ def test_loss_that_is_no_number(short_settings, tmp_path):
         short_settings, peak_rate=1e30, warmup_steps=1, precision="mixed_bfloat16"
     )
     with pytest.raises(
-        InputError, match=r"loss is (nan|inf) after 2 updates: .* lower `peak_rate`"
+        InputError, match=r"`loss` is (nan|inf) after 2 updates: .* lower `peak_rate`"
     ):
         train(settings, tmp_path / "run", verbose=0)
     assert training.keras.config.dtype_policy().name == "float32"
@@ -254,9 +254,11 @@ def test_runs_are_never_overwritten(tiny_run, tiny_settings):
         ({"strategy": "tpu"}, "`strategy` must be one or mirrored. Received: strategy='tpu'"),
         ({"vocab_size": 9999}, "`vocab_size` must be at most .* vocab_size=9999"),
         ({"vocab_size": 261}, "`vocab_size` must be at least .* vocab_size=261"),
-        ({"max_length": 2}, "No sentence pair is left to train on: 0 have an empty side and 16"),
+        ({"max_length": 2}, "No sentence pair of train is left: 0 have an empty side and 16"),
         ({"label_smoothing": 1.0}, "`label_smoothing` must be .* label_smoothing=1.0"),
-        ({"peak_rate": 0.0}, "`peak_rate` must be positive. Received: peak_rate=0.0"),
+        ({"peak_rate": 0.0}, "`peak_rate` must be positive and finite. .* peak_rate=0.0"),
+        ({"peak_rate": float("inf")}, "`peak_rate` must be positive and finite. .* peak_rate=inf"),
+        ({"steps": 10**20}, r"`steps` must be at least 1 and below 2\*\*31. .* steps=10"),
         ({"seed": -1}, "`seed` must be .* seed=-1"),
         ({"seed": 2**32}, "`seed` must be .* seed=4294967296"),
     ],
@@ -281,10 +283,10 @@ def test_bad_files_leave_nothing_behind(short_settings, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
-        ({"steps": 0}, "`steps` must be at least 1. Received: steps=0"),
-        ({"warmup_steps": -3}, "`warmup_steps` must be at least 1. Received: warmup_steps=-3"),
+        ({"steps": 0}, "`steps` must be at least 1 .* Received: steps=0"),
+        ({"warmup_steps": -3}, "`warmup_steps` must be at least 1 .* Received: warmup_steps=-3"),
         ({"steps_per_validation": 0}, "`steps_per_validation` must be at least 1"),
-        ({"vocab_size": 0}, "`vocab_size` must be at least 1. Received: vocab_size=0"),
+        ({"vocab_size": 0}, "`vocab_size` must be at least 1 .* Received: vocab_size=0"),
         ({"tokens_per_batch": 0}, "`tokens_per_batch` must be at least 1"),
         ({"max_length": 1}, "`max_length` must be at least 2 .* max_length=1, tokens_per_b.*=4096"),
         (
