@@ -62,13 +62,9 @@ def demo_command(
     answers = _check(saved_model, translator, unseen)
     for text, answer in zip(unseen, answers, strict=True):
         typer.echo(f"{text}\n  -> {answer}")
-    # The process of the check runs beside this one, so their peaks add up.
-    peak = sum(
-        resource.getrusage(who).ru_maxrss
-        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    )
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in KiB
     seconds = time.monotonic() - started
-    say(f"All done in {seconds:.0f} s, with at most {peak / 1e6:.1f} GB of memory")
+    say(f"All done in {seconds:.0f} s; this process took at most {peak / 1e6:.1f} GB of memory")
     say(f"Next: keras-transformer translate {saved_model} TEXT")
 
 
