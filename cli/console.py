@@ -25,7 +25,7 @@ class _SayHandler(logging.Handler):
         say(record.getMessage())
 
 
-def prepare() -> None:
+def show_log() -> None:
     """Sends the package's log to standard error."""
     logger = logging.getLogger("keras_transformer")
     if not logger.handlers:

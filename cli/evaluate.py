@@ -6,41 +6,90 @@ from typing import Annotated, Literal
 import typer
 
 from keras_transformer.cli.console import load_tensorflow, progress_bar, say
+from keras_transformer.errors import InputError
+
+LABELS = {
+    "bleu": "BLEU",
+    "bleu_lowercased": "BLEU, lower-cased",
+    "bleu_multimodal": "BLEU, multimodal protocol",
+    "bleu_paper": "BLEU, the paper's protocol",
+    "chrf": "chrF",
+}
 
 
 def evaluate_command(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
-    data: Annotated[str, typer.Option(help="A corpus, as for train.")],
-    split: Annotated[str, typer.Option(help="Which split to translate.")] = "test",
-    beam_size: Annotated[int, typer.Option(help="Beams; 1 is greedy search.")] = 4,
-    alpha: Annotated[float, typer.Option(help="Strength of the length penalty.")] = 0.6,
+    data: Annotated[str | None, typer.Option(help="A corpus, as for train.")] = None,
+    split: Annotated[str, typer.Option(help="Which split of it to translate.")] = "test",
+    test_set: Annotated[
+        str | None,
+        typer.Option(help="In place of a corpus: a test set of sacreBLEU, such as wmt14/full."),
+    ] = None,
+    beam_size: Annotated[
+        int | None, typer.Option(help="Beams; 1 is greedy search. [default: the run's, or 4]")
+    ] = None,
+    alpha: Annotated[
+        float | None,
+        typer.Option(help="Strength of the length penalty. [default: the run's, or 0.6]"),
+    ] = None,
     batch_size: Annotated[int, typer.Option(help="Most sentences to translate at once.")] = 64,
     checkpoint: Annotated[
-        Literal["best", "last"],
-        typer.Option(help="The best is that of the lowest validation loss."),
-    ] = "best",
+        Literal["averaged", "best", "last"] | None,
+        typer.Option(help="Which weights. [default: averaged if there are any, else best]"),
+    ] = None,
+    tokenized_references: Annotated[
+        Path | None,
+        typer.Option(help="References as multimodal-translation papers prepared them."),
+    ] = None,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(help="Another system's translations, for a test of significance."),
+    ] = None,
 ) -> None:
-    """Translate a split and print sacreBLEU and chrF with their signatures."""
+    """Translate a split and print its scores, each with the signature of its protocol."""
+    if (data is None) == (test_set is None):
+        raise InputError("Give either --data or --test-set")
     load_tensorflow()
     from keras_transformer.run import Run
+    from keras_transformer.trainers import evaluation
     from keras_transformer.trainers.corpora import load_corpus
-    from keras_transformer.trainers.evaluation import evaluate
     from keras_transformer.translator import Translator
 
     opened = Run.load(run)
-    pairs = load_corpus(data, opened.source, opened.target).pairs(split)
+    if test_set is not None:
+        pairs = evaluation.load_test_set(test_set, opened.source, opened.target)
+        name = test_set.replace("/", "-")
+    else:
+        corpus = load_corpus(data or "", opened.source, opened.target)
+        pairs, name = list(corpus.pairs(split)), split
+    others = baseline and evaluation.read_sentences(baseline, len(pairs))
+    chosen = opened.checkpoint(checkpoint)
     translator = Translator.load(run, checkpoint)
-    output = run / "evaluation" / split
+    output = run / "evaluation" / name
     with progress_bar("Translating") as progress:
-        scores = evaluate(
+        scores = evaluation.evaluate(
             translator,
             pairs,
             output,
+            opened.target,
             beam_size=beam_size,
             alpha=alpha,
             batch_size=batch_size,
+            tokenized_references=tokenized_references,
+            notes={"data": data or test_set or "", "checkpoint": chosen.file},
             progress=progress,
         )
-    typer.echo(f"BLEU {scores.bleu:.2f}  {scores.bleu_signature}")
-    typer.echo(f"chrF {scores.chrf:.2f}  {scores.chrf_signature}")
-    say(f"Evaluation: {scores.num_pairs:,} sentences: {output}.hypothesis, .reference, .source")
+    for field, label in LABELS.items():
+        value = getattr(scores, field)
+        typer.echo(f"{label:26} {value.value:5.2f}  {value.signature}")
+    if others:
+        hypotheses = evaluation.read_sentences(f"{output}.hypothesis", len(pairs))
+        test = evaluation.compare(hypotheses, others, [pair.target for pair in pairs])
+        typer.echo(
+            f"{'BLEU of the baseline':26} {test.baseline:5.2f}  p = {test.p_value:.4f} "
+            f"(paired bootstrap, {evaluation.NUM_RESAMPLES} resamples)"
+        )
+    say(
+        f"Evaluation: {scores.num_pairs:,} sentences by {chosen.file}: "
+        f"{output}.hypothesis, .reference, .source, .scores.json"
+    )

@@ -15,23 +15,29 @@ def export_command(
         Path, typer.Argument(metavar="MODELS/NAME", help="The model's folder for TF Serving.")
     ],
     version: Annotated[int, typer.Option(help="Number of the version.")] = 1,
-    beam_size: Annotated[int, typer.Option(help="Beams; 1 is greedy search.")] = 4,
-    alpha: Annotated[float, typer.Option(help="Strength of the length penalty.")] = 0.6,
+    beam_size: Annotated[
+        int | None, typer.Option(help="Beams; 1 is greedy search. [default: the run's, or 4]")
+    ] = None,
+    alpha: Annotated[
+        float | None,
+        typer.Option(help="Strength of the length penalty. [default: the run's, or 0.6]"),
+    ] = None,
     max_source_length: Annotated[
         int, typer.Option(help="Longer sources are cut to this many tokens, and marked.")
     ] = 512,
     checkpoint: Annotated[
-        Literal["best", "last"],
-        typer.Option(help="The best is that of the lowest validation loss."),
-    ] = "best",
+        Literal["averaged", "best", "last"] | None,
+        typer.Option(help="Which weights. [default: averaged if there are any, else best]"),
+    ] = None,
 ) -> None:
     """Write a SavedModel that takes strings and returns strings."""
     load_tensorflow()
     from keras_transformer.export.saved_model import export_saved_model
-    from keras_transformer.translator import DecodingOptions, Translator
+    from keras_transformer.translator import Translator
 
     started = time.monotonic()
-    options = DecodingOptions(beam_size=beam_size, alpha=alpha, max_source_length=max_source_length)
-    path = export_saved_model(Translator.load(run, checkpoint), folder, version, options)
+    translator = Translator.load(run, checkpoint)
+    options = translator.decoding_options(beam_size, alpha, max_source_length)
+    path = export_saved_model(translator, folder, version, options)
     say(f"Export: SavedModel in {time.monotonic() - started:.1f} s: {path}")
     say(f"Next: keras-transformer translate {path} TEXT")

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from keras_transformer._version import __version__
-from keras_transformer.cli import demo, evaluate, export, train, translate
-from keras_transformer.cli.console import prepare, say
+from keras_transformer.cli import average, demo, evaluate, export, prepare, train, translate
+from keras_transformer.cli.console import say, show_log
 from keras_transformer.errors import InputError
 
 app = typer.Typer(
@@ -21,7 +21,9 @@ app = typer.Typer(
         "train --data DATA --run-dir RUN, then evaluate RUN, translate RUN, export RUN MODELS/NAME."
     ),
 )
+app.command("prepare")(prepare.prepare_command)
 app.command("train")(train.train_command)
+app.command("average")(average.average_command)
 app.command("evaluate")(evaluate.evaluate_command)
 app.command("translate")(translate.translate_command)
 app.command("export")(export.export_command)
@@ -43,7 +45,7 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    prepare()
+    show_log()
 
 
 def main() -> None:

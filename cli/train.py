@@ -1,67 +1,74 @@
 """`keras-transformer train`."""
 
+import shlex
 import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from keras_transformer.cli.console import keras_progress, load_tensorflow, say
+from keras_transformer.cli.console import keras_progress, load_tensorflow, progress_bar, say
+
+if TYPE_CHECKING:
+    from keras_transformer.trainers.recipes import TrainSettings
+
+DATA_HELP = (
+    "bundled; tfds:NAME[/CONFIG]; a folder of files LANGUAGE.SPLIT.txt, one sentence a line "
+    "(en.train.txt, de.train.txt, en.val.txt, ...); or a folder that prepare wrote. "
+    "[default: the recipe's]"
+)
+RECIPE_HELP = (
+    "Settings: a TOML file, or one of wmt14-ende-base, wmt14-ende-big, wmt14-enfr-base, "
+    "wmt14-enfr-big, multi30k-ende-tiny, demo. The other options come before it."
+)
+SET_HELP = "A setting, such as warmup_steps=400 or model.dropout_rate=0.2; may be repeated."
+
+Data = Annotated[str | None, typer.Option(help=DATA_HELP)]
+Recipe = Annotated[str | None, typer.Option(metavar="NAME|FILE", help=RECIPE_HELP)]
+Changes = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET_HELP)]
+Source = Annotated[str | None, typer.Option(help="Source language. [default: en]")]
+Target = Annotated[str | None, typer.Option(help="Target language. [default: de]")]
 
 
 def train_command(
-    data: Annotated[
-        str,
-        typer.Option(
-            help="bundled; tfds:NAME[/CONFIG]; or a folder of files LANGUAGE.SPLIT.txt, "
-            "one sentence a line (en.train.txt, de.train.txt, en.val.txt, ...)."
-        ),
-    ],
     run_dir: Annotated[Path, typer.Option(help="New directory for all that training leaves.")],
-    source: Annotated[str, typer.Option(help="Source language.")] = "en",
-    target: Annotated[str, typer.Option(help="Target language.")] = "de",
-    preset: Annotated[str, typer.Option(help="Size of the model: tiny, base or big.")] = "tiny",
-    steps: Annotated[int, typer.Option(help="Updates.")] = 10_000,
-    seed: Annotated[int, typer.Option(help="Of weights, dropout and batches.")] = 1,
+    data: Data = None,
+    recipe: Recipe = None,
+    changes: Changes = None,
+    source: Source = None,
+    target: Target = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Size of the model: tiny, base or big. [default: tiny]")
+    ] = None,
     vocab_size: Annotated[
         int | None,
         typer.Option(
             help="Subwords of both languages. [default: 8000, or what the corpus supports]"
         ),
     ] = None,
-    tokens_per_batch: Annotated[
-        int, typer.Option(help="Most tokens of each side of a batch, padding included.")
-    ] = 4096,
-    max_length: Annotated[
-        int, typer.Option(help="Pairs with a side of more tokens are dropped.")
-    ] = 256,
-    warmup_steps: Annotated[int, typer.Option(help="Step of the highest learning rate.")] = 4000,
-    peak_rate: Annotated[
-        float | None, typer.Option(help="Highest learning rate. [default: the paper's]")
-    ] = None,
-    label_smoothing: Annotated[float, typer.Option(help="Of the labels, 0 to 1.")] = 0.1,
-    dropout_rate: Annotated[
-        float | None, typer.Option(help="0 to 1. [default: the preset's]")
-    ] = None,
-    steps_per_validation: Annotated[
-        int | None, typer.Option(help="Updates between validations. [default: an epoch, or 1000]")
+    steps: Annotated[int | None, typer.Option(help="Updates. [default: 10000]")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Of weights, dropout and batches. [default: 1]")
     ] = None,
     strategy: Annotated[
-        Literal["one", "mirrored"],
-        typer.Option(help="One device, or mirrored over all GPUs of this machine."),
-    ] = "one",
+        Literal["one", "mirrored"] | None,
+        typer.Option(help="One device, or mirrored over all GPUs of this machine. [default: one]"),
+    ] = None,
     precision: Annotated[
-        Literal["float32", "mixed_bfloat16", "mixed_float16"],
-        typer.Option(help="Of the computation; weights are float32."),
-    ] = "float32",
-    jit: Annotated[bool, typer.Option("--jit", help="Compile the training step by XLA.")] = False,
+        Literal["float32", "mixed_bfloat16", "mixed_float16"] | None,
+        typer.Option(help="Of the computation; weights are float32. [default: float32]"),
+    ] = None,
+    jit: Annotated[
+        bool | None, typer.Option("--jit", help="Compile the training step by XLA.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with an interrupted run, if there is one.")
+    ] = False,
 ) -> None:
     """Train a model on parallel text, and write its run directory."""
-    load_tensorflow()
-    from keras_transformer.trainers import training
-
-    started = time.monotonic()
-    settings = training.TrainSettings(
+    settings = make_settings(
+        recipe,
+        changes,
         data=data,
         source=source,
         target=target,
@@ -69,18 +76,30 @@ def train_command(
         vocab_size=vocab_size,
         steps=steps,
         seed=seed,
-        tokens_per_batch=tokens_per_batch,
-        max_length=max_length,
-        warmup_steps=warmup_steps,
-        peak_rate=peak_rate,
-        label_smoothing=label_smoothing,
-        model_overrides={} if dropout_rate is None else {"dropout_rate": dropout_rate},
-        steps_per_validation=steps_per_validation,
         strategy=strategy,
         precision=precision,
         jit=jit,
     )
-    with keras_progress() as verbose:
-        run = training.train(settings, run_dir, verbose)
-    say(f"Training: {steps:,} updates in {time.monotonic() - started:.1f} s: {run.path}")
-    say(f"Next: keras-transformer evaluate {run.path} --data {data} --split test")
+    load_tensorflow()
+    from keras_transformer.trainers.training import train
+
+    started = time.monotonic()
+    with progress_bar("Preparing") as progress, keras_progress() as verbose:
+        run = train(settings, run_dir, verbose, resume=resume, progress=progress)
+    step = run.last.step if run.last else 0
+    say(f"Training: {step:,} updates in {time.monotonic() - started:.1f} s: {run.path}")
+    say(
+        f"Next: keras-transformer evaluate {shlex.quote(str(run.path))} "
+        f"--data {shlex.quote(settings.data)} --split test"
+    )
+
+
+def make_settings(
+    recipe: str | None, changes: list[str] | None, **options: str | int | None
+) -> "TrainSettings":
+    """A recipe, changed by options, then by `--set`."""
+    from keras_transformer.trainers.recipes import TrainSettings, change_recipe, load_recipe
+
+    given = {name: value for name, value in options.items() if value is not None}
+    values = {**(load_recipe(recipe) if recipe else {}), **given}
+    return TrainSettings.from_dict(change_recipe(values, changes or []))

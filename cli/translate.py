@@ -32,10 +32,10 @@ def translate_command(
         typer.Argument(metavar="[TEXT ...]", help="Lines of standard input when there is none."),
     ] = None,
     beam_size: Annotated[
-        int | None, typer.Option(help="Beams; 1 is greedy search. [default: 4, or the export's]")
+        int | None, typer.Option(help="Beams; 1 is greedy search. [default: the run's or export's]")
     ] = None,
     alpha: Annotated[
-        float | None, typer.Option(help="Strength of the length penalty. [default: 0.6]")
+        float | None, typer.Option(help="Strength of the length penalty. [default: likewise]")
     ] = None,
 ) -> None:
     """Translate texts; one line comes out for each line that goes in."""

@@ -57,7 +57,7 @@ def export_saved_model(
         translator: model and tokenizer.
         folder: the model's folder, `MODELS/NAME`.
         version: number of the version, at least 1.
-        options: how to search; None for the defaults.
+        options: how to search; None for the translator's defaults.
 
     Returns:
         The folder of the version.
@@ -72,7 +72,7 @@ def export_saved_model(
     path = Path(folder) / str(version)
     if path.exists():
         raise InputError(f"{path} exists already: choose another version, or delete it")
-    module = ServingModule(translator.model, translator.tokenizer, options or DecodingOptions())
+    module = ServingModule(translator.model, translator.tokenizer, options or translator.defaults)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=".writing-", dir=path.parent))

@@ -27,6 +27,34 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 )
 
 
+# Table 3 of the paper: each row as its changes to base. What a row changes in training, and not in
+# the model, is in the recipes: label smoothing (D) and updates (big).
+TABLE_3: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "base": {},
+        "A-1-head": {"num_heads": 1},  # d_k = d_v = 512
+        "A-4-heads": {"num_heads": 4},  # 128
+        "A-16-heads": {"num_heads": 16},  # 32
+        "A-32-heads": {"num_heads": 32},  # 16
+        "B-d_k-16": {"d_k": 16},
+        "B-d_k-32": {"d_k": 32},
+        "C-2-layers": {"num_encoder_layers": 2, "num_decoder_layers": 2},
+        "C-4-layers": {"num_encoder_layers": 4, "num_decoder_layers": 4},
+        "C-8-layers": {"num_encoder_layers": 8, "num_decoder_layers": 8},
+        "C-d_model-256": {"d_model": 256},  # d_k = d_v = 32
+        "C-d_model-1024": {"d_model": 1024},  # d_k = d_v = 128
+        "C-d_ff-1024": {"d_ff": 1024},
+        "C-d_ff-4096": {"d_ff": 4096},
+        "D-dropout-0.0": {"dropout_rate": 0.0},
+        "D-dropout-0.2": {"dropout_rate": 0.2},
+        "D-smoothing-0.0": {},
+        "D-smoothing-0.2": {},
+        "E-learned-positions": {"position_encoding": "learned"},
+        "big": PRESETS["big"],
+    }
+)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TransformerConfig:
     """Sizes and rates of a `Transformer`; the defaults are Table 3's "base".
@@ -98,16 +126,17 @@ class TransformerConfig:
         """Returns the sizes of a preset, changed by `overrides`.
 
         Args:
-            preset: "tiny", "base" or "big".
+            preset: "tiny", "base", "big", or a row of `TABLE_3`.
             vocab_size: number of token ids.
             **overrides: other attributes of this class.
 
         Raises:
             InputError: if there is no such preset or attribute.
         """
-        if preset not in PRESETS:
-            raise InputError(_expected("preset", f"one of {', '.join(PRESETS)}", preset))
-        return cls.from_dict({**PRESETS[preset], **overrides, "vocab_size": vocab_size})
+        presets = {**PRESETS, **TABLE_3}
+        if preset not in presets:
+            raise InputError(_expected("preset", f"one of {', '.join(presets)}", preset))
+        return cls.from_dict({**presets[preset], **overrides, "vocab_size": vocab_size})
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:

@@ -3,7 +3,7 @@
     RUN/
       run.json          format, versions, languages, model sizes, settings, checkpoints, hashes
       tokenizer.model   SentencePiece model of both languages
-      checkpoints/      weights by step; run.json names the best and the last
+      checkpoints/      weights by step, the averaged ones, and what resuming needs
       metrics.jsonl     a line an evaluation: step and metrics
       corpus/           token ids of the training data; may be deleted after training
       tensorboard/      event files
@@ -19,11 +19,13 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
+
+import numpy as np
 
 from keras_transformer._version import __version__
 from keras_transformer.config import TransformerConfig
@@ -32,7 +34,9 @@ from keras_transformer.model import Transformer
 from keras_transformer.tokenizer import Tokenizer
 
 FORMAT = "keras-transformer run"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+
+CheckpointName = Literal["averaged", "best", "last"]
 
 
 class Checkpoint(NamedTuple):
@@ -48,7 +52,7 @@ class Checkpoint(NamedTuple):
     file: str
     sha256: str
     step: int
-    metrics: dict[str, float]
+    metrics: dict[str, Any]
 
 
 @dataclasses.dataclass
@@ -63,8 +67,10 @@ class Run:
         settings: how it was trained, plain values.
         tokenizer_sha256: fingerprint of the tokenizer.
         status: "training" until `finish`, then "complete".
-        best: checkpoint with the lowest validation loss; None before the first.
-        last: newest checkpoint.
+        checkpoints: those kept of each validation, oldest first.
+        best: checkpoint with the best validation BLEU, or loss; None before the first.
+        averaged: mean of checkpoints; None if there is none.
+        state: what resuming needs beside the settings, of the newest checkpoint's step.
         created: UTC time in ISO 8601.
         versions: of Python and the packages that wrote it.
     """
@@ -76,8 +82,10 @@ class Run:
     settings: dict[str, Any]
     tokenizer_sha256: str
     status: Literal["training", "complete"] = "training"
+    checkpoints: list[Checkpoint] = dataclasses.field(default_factory=list)
     best: Checkpoint | None = None
-    last: Checkpoint | None = None
+    averaged: Checkpoint | None = None
+    state: Checkpoint | None = None
     created: str = dataclasses.field(default_factory=lambda: datetime.now(UTC).isoformat())
     versions: dict[str, str] = dataclasses.field(default_factory=lambda: _versions())
 
@@ -132,8 +140,9 @@ class Run:
             )
         try:
             manifest["config"] = TransformerConfig.from_dict(manifest["config"])
-            for name in ("best", "last"):
+            for name in ("best", "averaged", "state"):
                 manifest[name] = Checkpoint(**manifest[name]) if manifest[name] else None
+            manifest["checkpoints"] = [Checkpoint(**kept) for kept in manifest["checkpoints"]]
             return cls(path=path, **manifest)
         except (TypeError, KeyError, ValueError) as error:
             raise InputError(f"{manifest_path} is damaged: {error}") from error
@@ -147,28 +156,63 @@ class Run:
         _check_file(self.path / "tokenizer.model", self.tokenizer_sha256)
         return Tokenizer.load(self.path / "tokenizer.model")
 
-    def model(self, checkpoint: Literal["best", "last"] = "best") -> Transformer:
+    @property
+    def last(self) -> Checkpoint | None:
+        """The newest checkpoint; None before the first."""
+        return self.checkpoints[-1] if self.checkpoints else None
+
+    def model(self, checkpoint: CheckpointName | None = None) -> Transformer:
         """Builds the model with the weights of a checkpoint.
 
+        Args:
+            checkpoint: which one; None for the averaged one if there is one, else the best.
+
         Raises:
-            InputError: if there is no checkpoint yet, or it is missing or damaged.
+            InputError: if there is no such checkpoint yet, or it is missing or damaged.
         """
-        chosen = self.best if checkpoint == "best" else self.last
-        if chosen is None:
+        model = Transformer(self.config)
+        self.load_weights(model, self.checkpoint(checkpoint))
+        return model
+
+    def checkpoint(self, name: CheckpointName | None = None) -> Checkpoint:
+        """Finds a checkpoint; see `model`."""
+        if self.last is None:
             raise InputError(
                 f"{self.path} holds no checkpoint yet: its training has not got to one"
             )
-        file = self.path / chosen.file
-        _check_file(file, chosen.sha256)
-        model = Transformer(self.config)
+        chosen = {
+            None: self.averaged or self.best,
+            "averaged": self.averaged,
+            "best": self.best,
+            "last": self.last,
+        }[name]
+        if chosen is None:
+            raise InputError(
+                f"{self.path} holds no averaged checkpoint: `keras-transformer average` makes one"
+            )
+        return chosen
+
+    def load_weights(self, model: Transformer, checkpoint: Checkpoint) -> None:
+        """Reads a checkpoint's weights into a model.
+
+        Raises:
+            InputError: if the file is missing, damaged, or another model's.
+        """
+        file = self.path / checkpoint.file
+        _check_file(file, checkpoint.sha256)
         try:
             model.load_weights(file)
         except (OSError, ValueError, KeyError) as error:
             raise InputError(f"{file} does not hold the weights of this model") from error
-        return model
 
     def save_checkpoint(
-        self, model: Transformer, step: int, metrics: Mapping[str, float], is_best: bool
+        self,
+        model: Transformer,
+        step: int,
+        metrics: Mapping[str, float],
+        is_best: bool,
+        keep: int = 1,
+        state: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         """Writes weights as the last checkpoint, and as the best one if they are.
 
@@ -177,27 +221,86 @@ class Run:
             step: updates so far.
             metrics: validation metrics at this step.
             is_best: whether no earlier checkpoint is better.
+            keep: newest checkpoints to keep; the best is kept beside them.
+            state: what `load_state` is to return.
         """
-        file = f"checkpoints/step-{step:08d}.weights.h5"
-        temporary = self.path / f"{file.removesuffix('.weights.h5')}.tmp.weights.h5"
-        model.save_weights(temporary)
+        saved = self._write_weights(model, f"step-{step:08d}", step, metrics)
+        if state is not None:
+            self.state = self._write(
+                f"state-{step:08d}.npz",
+                step,
+                {},
+                lambda path: np.savez(path, **dict(state)),  # type: ignore[arg-type]
+            )
+        self.checkpoints = [*self.checkpoints, saved][-keep:]
+        if is_best:
+            self.best = saved
+        self._write_manifest()
+        self._delete_unnamed()
+
+    def save_average(self, model: Transformer, of: list[Checkpoint]) -> Checkpoint:
+        """Writes the mean of checkpoints as the averaged one, in the place of an earlier one.
+
+        Args:
+            model: the model, with the mean of their weights.
+            of: the checkpoints, oldest first.
+        """
+        steps = [checkpoint.step for checkpoint in of]
+        name = f"averaged-{steps[0]:08d}-{steps[-1]:08d}-{len(steps)}"
+        self.averaged = self._write_weights(model, name, steps[-1], {"of_steps": steps})
+        self._write_manifest()
+        self._delete_unnamed()
+        return self.averaged
+
+    def load_state(self) -> dict[str, np.ndarray]:
+        """Reads the `state` of the newest checkpoint.
+
+        Raises:
+            InputError: if there is none, or it is missing or damaged.
+        """
+        if self.state is None or self.last is None or self.state.step != self.last.step:
+            raise InputError(f"{self.path} holds no training state to resume from")
+        file = self.path / self.state.file
+        _check_file(file, self.state.sha256)
+        with np.load(file) as arrays:
+            return dict(arrays)
+
+    def _write_weights(
+        self, model: Transformer, name: str, step: int, metrics: Mapping[str, Any]
+    ) -> Checkpoint:
+        return self._write(f"{name}.weights.h5", step, metrics, model.save_weights)
+
+    def _write(
+        self, name: str, step: int, metrics: Mapping[str, Any], write: Callable[[Path], None]
+    ) -> Checkpoint:
+        """Writes a file of `checkpoints/` under a temporary name, then renames it."""
+        path = self.path / "checkpoints" / name
+        temporary = path.with_name(f"tmp-{name}")
+        write(temporary)
         with temporary.open("rb") as written:
             os.fsync(written.fileno())  # the manifest must not outlive what it names
         digest = _sha256(temporary)
-        os.replace(temporary, self.path / file)
-        self.last = Checkpoint(file, digest, step, dict(metrics))
-        if is_best:
-            self.best = self.last
-        self._write_manifest()
-        kept = {checkpoint.file for checkpoint in (self.best, self.last) if checkpoint}
-        for old in (self.path / "checkpoints").glob("step-*.weights.h5"):
-            if f"checkpoints/{old.name}" not in kept:
-                old.unlink()
+        os.replace(temporary, path)
+        return Checkpoint(f"checkpoints/{name}", digest, step, dict(metrics))
+
+    def _delete_unnamed(self) -> None:
+        named = {kept.file for kept in self.checkpoints}
+        named |= {kept.file for kept in (self.best, self.averaged, self.state) if kept}
+        for path in (self.path / "checkpoints").iterdir():
+            if f"checkpoints/{path.name}" not in named:
+                path.unlink()
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Appends a line to `metrics.jsonl`."""
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **metrics}) + "\n")
+
+    def cut_metrics(self, step: int) -> None:
+        """Drops the lines of `metrics.jsonl` after a step, which resuming will write again."""
+        lines = [json.dumps(line) + "\n" for line in self.metrics() if line["step"] <= step]
+        temporary = self.path / "metrics.jsonl.tmp"
+        temporary.write_text("".join(lines), encoding="utf-8")
+        os.replace(temporary, self.path / "metrics.jsonl")
 
     def metrics(self) -> list[dict[str, float]]:
         """Reads `metrics.jsonl`, oldest first.
@@ -223,8 +326,9 @@ class Run:
             if field.name != "path"
         }
         values["config"] = self.config.to_dict()
-        for name in ("best", "last"):
+        for name in ("best", "averaged", "state"):
             values[name] = values[name] and values[name]._asdict()
+        values["checkpoints"] = [kept._asdict() for kept in self.checkpoints]
         manifest = {"format": FORMAT, "format_version": FORMAT_VERSION, **values}
         temporary = self.path / "run.json.tmp"
         with temporary.open("w", encoding="utf-8") as file:

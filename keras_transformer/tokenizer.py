@@ -1,15 +1,16 @@
-"""Subword tokens by SentencePiece: the same TF.Text op in training and in the exported graph.
+"""Subword tokens: the same TF.Text ops in training and in the exported graph.
 
 Shapes (the package's glossary): B batch, S length in tokens.
 """
 
+import abc
 import hashlib
 import io
 import itertools
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import sentencepiece
 import tensorflow as tf
@@ -18,7 +19,10 @@ import tensorflow_text as tf_text
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from keras_transformer.errors import InputError
 
-NUM_FIXED_IDS = 4 + 256  # the special ids and the bytes
+NUM_FIXED_IDS = 4 + 256  # SentencePiece's: the special ids and the bytes
+SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
+WORD_PIECE_HEADER = "# word-pieces"
+MAX_WORD_BYTES = 2**20  # the op's own limit is 100, beyond which a word is unknown
 # SentencePiece holds its training sentences in memory; more than this teach it little.
 MAX_TRAINING_SENTENCES = 4_000_000
 
@@ -53,19 +57,87 @@ class EncodedTexts(NamedTuple):
     truncated: tf.Tensor
 
 
-class Tokenizer:
+class Tokenizer(abc.ABC):
     """Splits texts of both languages into subwords and joins them again.
+
+    Its kinds are `SentencePieceTokenizer` and `WordPieceTokenizer`; `Tokenizer.load` reads either.
+    Ids of all kinds: pad 0, unk 1, bos 2, eos 3, then the rest.
+
+    Attributes:
+        model: all that it is made from, as the file that `save` writes.
+        vocab_size: number of ids.
+    """
+
+    model: bytes
+    vocab_size: int
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Tokenizer":
+        """Reads what `save` wrote.
+
+        Raises:
+            InputError: if the file is missing or is no tokenizer.
+        """
+        try:
+            model = Path(path).read_bytes()
+        except OSError as error:
+            raise InputError(f"Cannot read the tokenizer {path}: {error.strerror}") from error
+        is_word_piece = model.startswith(WORD_PIECE_HEADER.encode())
+        try:
+            return (WordPieceTokenizer if is_word_piece else SentencePieceTokenizer)(model)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
+
+    def save(self, path: str | Path) -> None:
+        """Writes the model's file: a SentencePiece model, or a word-piece a line."""
+        Path(path).write_bytes(self.model)
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the model; equal for tokenizers that give equal ids."""
+        return hashlib.sha256(self.model).hexdigest()
+
+    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Splits texts, string [B], into ids, int32 [B, (tokens)], without bos and eos."""
+        utf8 = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+        return self._tokenize(tf.strings.regex_replace(utf8, r"\p{Cc}", " "))
+
+    @abc.abstractmethod
+    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """`tokenize` of valid UTF-8 without control characters."""
+
+    @abc.abstractmethod
+    def detokenize(self, ids: tf.Tensor) -> tf.Tensor:
+        """Joins ids, int32 [B, S], into texts, string [B]; pad, bos and eos leave no trace."""
+
+    def encode(self, texts: tf.Tensor, max_length: int) -> EncodedTexts:
+        """Prepares texts for the encoder.
+
+        Args:
+            texts: string [B].
+            max_length: most tokens of a text, `EOS_ID` included; the rest is cut off.
+        """
+        tokens = self.tokenize(texts)  # [B, (tokens)]
+        num_tokens = tokens.row_lengths()
+        tokens = tokens[:, : max_length - 1]
+        end = tf.fill([tokens.nrows(), 1], EOS_ID)  # [B, 1]
+        return EncodedTexts(
+            ids=tf.concat([tokens, end], axis=1).to_tensor(PAD_ID),  # [B, S]
+            lengths=tf.cast(tokens.row_lengths(), tf.int32),
+            truncated=num_tokens >= max_length,
+        )
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """Subwords by SentencePiece, with which no text is unknown.
 
     `detokenize(tokenize(x))` gives x back up to normalisation: control characters, zero-width
     characters, the meta symbol U+2581 and bytes that are not UTF-8 read as white space; then
     SentencePiece's "nmt_nfkc", which is Unicode NFKC with every run of white space as one space
-    and none at the ends. Characters outside the vocabulary become their UTF-8 bytes, so none is
-    ever unknown.
-
-    Ids: pad 0, unk 1, bos 2, eos 3, then 256 bytes, then subwords.
+    and none at the ends. Characters outside the vocabulary become their UTF-8 bytes: ids 4 to 259.
 
     Args:
-        model: a serialized SentencePiece model with these ids.
+        model: a serialized SentencePiece model with the fixed ids.
 
     Raises:
         InputError: if `model` is not such a model.
@@ -112,48 +184,9 @@ class Tokenizer:
                 f"`vocab_size` must be at least {NUM_FIXED_IDS + 1}, as {NUM_FIXED_IDS} ids are "
                 f"fixed. Received: vocab_size={vocab_size}"
             )
-        model = io.BytesIO()
-        # SentencePiece itself drops lines of more than 4,192 bytes from training.
-        sentences = (text for text in texts if text.strip())
-        try:
-            sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=itertools.islice(sentences, MAX_TRAINING_SENTENCES),
-                model_writer=model,
-                model_type=model_type,
-                vocab_size=vocab_size,
-                byte_fallback=True,
-                pad_id=PAD_ID,
-                unk_id=UNK_ID,
-                bos_id=BOS_ID,
-                eos_id=EOS_ID,
-                minloglevel=2,
-            )
-        except (RuntimeError, StopIteration) as error:
-            raise _training_error(str(error), vocab_size) from error
-        return cls(model.getvalue())
-
-    @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Reads what `save` wrote.
-
-        Raises:
-            InputError: if the file is missing or is not a SentencePiece model.
-        """
-        try:
-            return cls(Path(path).read_bytes())
-        except OSError as error:
-            raise InputError(f"Cannot read the tokenizer {path}: {error.strerror}") from error
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from error
-
-    def save(self, path: str | Path) -> None:
-        """Writes a SentencePiece model file, readable by any SentencePiece."""
-        Path(path).write_bytes(self.model)
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 of the model; equal for tokenizers that give equal ids."""
-        return hashlib.sha256(self.model).hexdigest()
+        return cls(
+            _train_sentencepiece(texts, vocab_size, model_type=model_type, byte_fallback=True)
+        )
 
     @property
     def op(self) -> tf_text.SentencepieceTokenizer:
@@ -164,31 +197,146 @@ class Tokenizer:
         """
         return tf_text.SentencepieceTokenizer(model=self.model, out_type=tf.int32)
 
-    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Splits texts, string [B], into ids, int32 [B, (tokens)], without bos and eos."""
-        utf8 = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
-        return self.op.tokenize(tf.strings.regex_replace(utf8, r"\p{Cc}", " "))
-
-    def encode(self, texts: tf.Tensor, max_length: int) -> EncodedTexts:
-        """Prepares texts for the encoder.
-
-        Args:
-            texts: string [B].
-            max_length: most tokens of a text, `EOS_ID` included; the rest is cut off.
-        """
-        tokens = self.tokenize(texts)  # [B, (tokens)]
-        num_tokens = tokens.row_lengths()
-        tokens = tokens[:, : max_length - 1]
-        end = tf.fill([tokens.nrows(), 1], EOS_ID)  # [B, 1]
-        return EncodedTexts(
-            ids=tf.concat([tokens, end], axis=1).to_tensor(PAD_ID),  # [B, S]
-            lengths=tf.cast(tokens.row_lengths(), tf.int32),
-            truncated=num_tokens >= max_length,
-        )
+    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        return self.op.tokenize(texts)
 
     def detokenize(self, ids: tf.Tensor) -> tf.Tensor:
         """Joins ids, int32 [B, S], into texts, string [B]; pad, bos and eos leave no trace."""
         return self.op.detokenize(ids)
+
+
+class WordPieceTokenizer(Tokenizer):
+    """Word-pieces: each word from its start by the longest pieces (Schuster and Nakajima 2012).
+
+    Words are what white space separates, punctuation included, so that joining gives the text
+    back: up to white space, and up to words with a character outside the vocabulary, which are
+    unknown as wholes. A piece that continues a word starts with "##".
+
+    Args:
+        model: the header, then a piece a line, the four special ones first.
+
+    Raises:
+        InputError: if `model` is not of this form.
+    """
+
+    def __init__(self, model: bytes) -> None:
+        self.model = model
+        try:
+            header, *self._pieces = model.decode().removesuffix("\n").split("\n")
+        except UnicodeDecodeError as error:
+            raise InputError("The tokenizer is not valid UTF-8") from error
+        if header != WORD_PIECE_HEADER or self._pieces[:4] != list(SPECIAL_PIECES):
+            raise InputError(
+                f"The tokenizer must start with {WORD_PIECE_HEADER!r} and the pieces "
+                f"{', '.join(SPECIAL_PIECES)}. Received: {', '.join([header, *self._pieces[:4]])}"
+            )
+        if len(set(self._pieces)) < len(self._pieces):
+            raise InputError("The tokenizer must not hold a piece twice")
+        self.vocab_size = len(self._pieces)
+        # No word has a space, so that text which looks like these is text.
+        self._op_pieces = [
+            f" {piece}" if i in (PAD_ID, BOS_ID, EOS_ID) or piece.startswith("##") else piece
+            for i, piece in enumerate(self._pieces)
+        ]
+
+    @classmethod
+    def train(cls, texts: Iterable[str], vocab_size: int) -> Self:
+        """Learns word-pieces from texts of both languages.
+
+        The pieces are those that SentencePiece's BPE finds, and every character twice: at the
+        start of a word and inside.
+
+        Args:
+            texts: sentences; at most `MAX_TRAINING_SENTENCES` are read.
+            vocab_size: number of ids; there is one less if every character starts a word.
+
+        Raises:
+            InputError: if the texts do not support a vocabulary of this size.
+        """
+        if vocab_size <= len(SPECIAL_PIECES):
+            raise InputError(
+                f"`vocab_size` must be at least {len(SPECIAL_PIECES) + 1}, as "
+                f"{len(SPECIAL_PIECES)} ids are fixed. Received: vocab_size={vocab_size}"
+            )
+        processor = sentencepiece.SentencePieceProcessor(
+            model_proto=_train_sentencepiece(
+                texts,
+                vocab_size,
+                model_type="bpe",
+                normalization_rule_name="identity",
+                # A word with an unknown character is unknown as a whole.
+                character_coverage=0.99999,
+            )
+        )
+        found = [processor.id_to_piece(i) for i in range(len(SPECIAL_PIECES), vocab_size)]
+        characters = sorted({character for piece in found for character in piece} - {"\u2581"})
+        forms = [form for character in characters for form in (character, f"##{character}")]
+        # The meta symbol starts a word; the best pieces come first.
+        marked = [
+            piece[1:] if piece.startswith("\u2581") else f"##{piece}"
+            for piece in found
+            if piece != "\u2581"
+        ]
+        pieces = list(dict.fromkeys([*SPECIAL_PIECES, *forms, *marked]))[:vocab_size]
+        if len(pieces) <= len(SPECIAL_PIECES) + len(forms):
+            raise InputError(
+                "`vocab_size` must be more than the corpus's characters need, "
+                f"{len(SPECIAL_PIECES) + len(forms)}. Received: vocab_size={vocab_size}"
+            )
+        text = "".join(f"{piece}\n" for piece in (WORD_PIECE_HEADER, *pieces))
+        return cls(text.encode())
+
+    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        words = tf.strings.split(tf.strings.regex_replace(texts, r"\p{Z}", " "))
+        return self._op.tokenize(words).merge_dims(1, 2)
+
+    def detokenize(self, ids: tf.Tensor) -> tf.Tensor:
+        """Joins ids, int32 [B, S], into texts, string [B]; pad, bos and eos leave no trace."""
+        is_special = (ids == PAD_ID) | (ids == BOS_ID) | (ids == EOS_ID)  # [B, S]
+        return self._op.detokenize(tf.ragged.boolean_mask(ids, ~is_special))
+
+    @property
+    def _op(self) -> tf_text.FastWordpieceTokenizer:
+        return tf_text.FastWordpieceTokenizer(
+            self._op_pieces,
+            suffix_indicator=" ##",
+            max_bytes_per_word=MAX_WORD_BYTES,
+            token_out_type=tf.int32,
+            unknown_token=SPECIAL_PIECES[UNK_ID],
+            no_pretokenization=True,
+            support_detokenization=True,
+        )
+
+
+def train_tokenizer(
+    kind: Literal["bpe", "unigram", "wordpiece"], texts: Iterable[str], vocab_size: int
+) -> Tokenizer:
+    """Learns a tokenizer of a kind; see the `train` of the classes."""
+    if kind == "wordpiece":
+        return WordPieceTokenizer.train(texts, vocab_size)
+    return SentencePieceTokenizer.train(texts, vocab_size, kind)
+
+
+def _train_sentencepiece(texts: Iterable[str], vocab_size: int, **options: Any) -> bytes:
+    """Trains a SentencePiece model with the special ids."""
+    model = io.BytesIO()
+    # SentencePiece itself drops lines of more than 4,192 bytes from training.
+    sentences = (text for text in texts if text.strip())
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=itertools.islice(sentences, MAX_TRAINING_SENTENCES),
+            model_writer=model,
+            vocab_size=vocab_size,
+            pad_id=PAD_ID,
+            unk_id=UNK_ID,
+            bos_id=BOS_ID,
+            eos_id=EOS_ID,
+            minloglevel=2,
+            **options,
+        )
+    except (RuntimeError, StopIteration) as error:
+        raise _training_error(str(error), vocab_size) from error
+    return model.getvalue()
 
 
 def _training_error(message: str, vocab_size: int) -> InputError:

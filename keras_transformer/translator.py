@@ -6,14 +6,14 @@ Shapes (the package's glossary): B batch, S source length, T target length, K be
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import tensorflow as tf
 
 from keras_transformer.decoding import search
 from keras_transformer.errors import InputError
 from keras_transformer.model import Transformer
-from keras_transformer.run import Run
+from keras_transformer.run import CheckpointName, Run
 from keras_transformer.tokenizer import Tokenizer
 
 # Rows times bytes of the longest text: bounds the memory of a batch.
@@ -138,6 +138,7 @@ class Translator:
     Args:
         model: the model.
         tokenizer: the model's.
+        defaults: how to search where a call does not say.
 
     Example:
         >>> translator = Translator.load("demo/run")                # doctest: +SKIP
@@ -145,7 +146,9 @@ class Translator:
         'Heute kauft der Mann ein Buch.'
     """
 
-    def __init__(self, model: Transformer, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, model: Transformer, tokenizer: Tokenizer, defaults: DecodingOptions | None = None
+    ) -> None:
         if model.config.vocab_size != tokenizer.vocab_size:
             raise InputError(
                 "The model's and the tokenizer's vocabulary must have one size. "
@@ -153,29 +156,45 @@ class Translator:
             )
         self.model = model
         self.tokenizer = tokenizer
+        self.defaults = defaults or DecodingOptions()
         self._graphs: dict[DecodingOptions, Any] = {}
 
     @classmethod
-    def load(cls, run_dir: str | Path, checkpoint: Literal["best", "last"] = "best") -> Self:
+    def load(cls, run_dir: str | Path, checkpoint: CheckpointName | None = None) -> Self:
         """Opens a run directory.
 
         Args:
             run_dir: the directory.
-            checkpoint: which weights to take.
+            checkpoint: which weights to take; None for the averaged ones if there are any, else
+                the best.
 
         Raises:
             InputError: if it is missing, damaged, or something else.
         """
         run = Run.load(run_dir)
-        return cls(run.model(checkpoint), run.tokenizer())
+        given = {
+            name: run.settings[name] for name in ("beam_size", "alpha") if name in run.settings
+        }
+        return cls(run.model(checkpoint), run.tokenizer(), DecodingOptions(**given))
+
+    def decoding_options(
+        self,
+        beam_size: int | None = None,
+        alpha: float | None = None,
+        max_source_length: int | None = None,
+    ) -> DecodingOptions:
+        """Returns the defaults, changed where a value is given."""
+        given = {"beam_size": beam_size, "alpha": alpha, "max_source_length": max_source_length}
+        changes = {name: value for name, value in given.items() if value is not None}
+        return dataclasses.replace(self.defaults, **changes)  # type: ignore[arg-type]
 
     def translate(
         self,
         texts: Sequence[str],
         *,
-        beam_size: int = 4,
-        alpha: float = 0.6,
-        max_source_length: int = 512,
+        beam_size: int | None = None,
+        alpha: float | None = None,
+        max_source_length: int | None = None,
         batch_size: int = 64,
         progress: Callable[[int], None] = lambda texts: None,
     ) -> list[Translation]:
@@ -183,9 +202,9 @@ class Translator:
 
         Args:
             texts: any number of texts, in any order.
-            beam_size: beams; 1 is greedy search (4: section 6.1).
-            alpha: strength of the length penalty (0.6: section 6.1).
-            max_source_length: longer texts are cut to this many tokens, and marked.
+            beam_size: beams; 1 is greedy search; None for the run's, or 4 (section 6.1).
+            alpha: strength of the length penalty; None for the run's, or 0.6 (section 6.1).
+            max_source_length: longer texts are cut to this many tokens, and marked; None for 512.
             batch_size: most texts to translate at once.
             progress: called with the number of texts translated since the last call.
 
@@ -197,10 +216,7 @@ class Translator:
         """
         if isinstance(texts, str):
             raise InputError("`texts` must be a list of strings. Received: a string")
-        options = DecodingOptions(
-            beam_size=beam_size, alpha=alpha, max_source_length=max_source_length
-        )
-        graph = self._graph(options)
+        graph = self._graph(self.decoding_options(beam_size, alpha, max_source_length))
         encoded = [text.encode("utf-8", errors="replace") for text in texts]
         translations: list[Translation | None] = [None] * len(encoded)
         for rows in _batches([len(text) for text in encoded], batch_size):

@@ -15,7 +15,8 @@ tf.config.set_logical_device_configuration(
 )
 
 from keras_transformer.run import Run
-from keras_transformer.trainers.training import TrainSettings, train
+from keras_transformer.trainers.recipes import TrainSettings
+from keras_transformer.trainers.training import train
 from keras_transformer.translator import Translator
 
 TINY = {"d_model": 16, "d_ff": 24, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 2}
@@ -60,7 +61,7 @@ def tiny_settings(corpus_dir):
         max_length=40,
         warmup_steps=3,
         steps_per_validation=3,
-        model_overrides=TINY,
+        model=TINY,
     )
 
 

@@ -1,4 +1,4 @@
-"""From sentence pairs to batches: tokenise once to disk, then plan and read by row number.
+"""From token ids on disk to batches: an epoch is planned, then read by row number.
 
 A batch is a pure function of (corpus, seed, step), whatever the number of replicas.
 Shapes (the package's glossary): B batch, S source length, T target length.
@@ -6,108 +6,15 @@ Shapes (the package's glossary): B batch, S source length, T target length.
 
 import dataclasses
 import functools
-import itertools
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple, Self
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from array_record.python import array_record_module
 
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID
 from keras_transformer.errors import InputError
-from keras_transformer.tokenizer import Tokenizer
-from keras_transformer.trainers.grammar import Pair
-
-TOKENIZE_ROWS = 2_000
-
-
-class Tally(NamedTuple):
-    """What became of a split's pairs.
-
-    Attributes:
-        kept: pairs to train on.
-        empty: pairs dropped because a side holds no token.
-        too_long: pairs dropped because a side is longer than allowed.
-    """
-
-    kept: int
-    empty: int
-    too_long: int
-
-
-class TokenizedPairs:
-    """Token ids of a split on disk, read by row number; never wholly in memory.
-
-    `NAME.array_record` holds a record a pair: int32, the number of source tokens, these, then
-    the target's, each side with its `EOS_ID`. `NAME.lengths.npy` holds both lengths, int32
-    [rows, 2].
-
-    Args:
-        path: the files' common path, without their endings.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.lengths: np.ndarray = np.load(f"{path}.lengths.npy")
-        # Rows are read in random order, so reading ahead would be in vain.
-        self._reader = array_record_module.ArrayRecordReader(
-            f"{path}.array_record", "readahead_buffer_size:0"
-        )
-
-    @classmethod
-    def write(
-        cls,
-        path: Path,
-        pairs: Iterable[Pair],
-        tokenizer: Tokenizer,
-        max_length: int,
-        progress: Callable[[int], None] = lambda rows: None,
-    ) -> tuple[Self, Tally]:
-        """Tokenises pairs to disk, and opens the result.
-
-        Args:
-            path: the files' common path, without their endings.
-            pairs: sentence pairs, read once.
-            tokenizer: for both languages.
-            max_length: most tokens of a side, `EOS_ID` included; longer pairs are dropped.
-            progress: called with the number of pairs read since the last call.
-
-        Raises:
-            InputError: if no pair is left.
-        """
-        lengths, empty, too_long = array("i"), 0, 0  # compact: there may be millions
-        writer = array_record_module.ArrayRecordWriter(f"{path}.array_record", "group_size:1")
-        pairs = iter(pairs)
-        while chunk := list(itertools.islice(pairs, TOKENIZE_ROWS)):
-            sides = [
-                tokenizer.tokenize(tf.constant(side)).numpy() for side in zip(*chunk, strict=True)
-            ]
-            for source, target in zip(*sides, strict=True):
-                if not (len(source) and len(target)):
-                    empty += 1
-                elif max(len(source), len(target)) >= max_length:
-                    too_long += 1
-                else:
-                    record = [len(source) + 1, *source, EOS_ID, *target, EOS_ID]
-                    writer.write(np.array(record, np.int32).tobytes())
-                    lengths.extend((len(source) + 1, len(target) + 1))
-            progress(len(chunk))
-        writer.close()
-        if not lengths:
-            raise InputError(
-                f"No sentence pair of {path.name} is left: {empty} have an empty side and "
-                f"{too_long} are longer than {max_length} tokens"
-            )
-        rows = np.array(lengths, np.int32).reshape(-1, 2)
-        np.save(f"{path}.lengths.npy", rows)
-        return cls(path), Tally(len(rows), empty, too_long)
-
-    def read(self, rows: Sequence[int]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Returns the (source, target) token ids of rows, each with its `EOS_ID`."""
-        records = (np.frombuffer(record, np.int32) for record in self._reader.read(list(rows)))
-        return [(ids[1 : 1 + ids[0]], ids[1 + ids[0] :]) for ids in records]
+from keras_transformer.trainers.preparation import TokenizedPairs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,9 +57,13 @@ class BatchPlan:
                 f"{longer.max()}. Received: tokens_per_batch={tokens_per_batch}"
             )
         bounds = np.minimum(_bucket_bounds(longer.max()), tokens_per_batch)
-        index = np.searchsorted(bounds, longer)
+        index = np.searchsorted(bounds, longer).astype(np.uint8)
         self.buckets = [
-            Bucket(np.flatnonzero(index == i), int(bound), tokens_per_batch // int(bound))
+            Bucket(
+                np.flatnonzero(index == i).astype(np.int32),  # half the memory
+                int(bound),
+                tokens_per_batch // int(bound),
+            )
             for i, bound in enumerate(bounds)
             if (index == i).any()
         ]

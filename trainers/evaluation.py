@@ -1,55 +1,236 @@
-"""Translation quality: sacreBLEU and chrF of a corpus."""
+"""Translation quality as the papers measure it, each figure with the signature of its protocol."""
 
+import importlib.metadata
 import json
-from collections.abc import Callable, Iterable
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sacrebleu
+from sacrebleu.significance import PairedTest
+from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
 from keras_transformer.errors import InputError
 from keras_transformer.trainers.grammar import Pair
 from keras_transformer.translator import Translator
 
+NUM_RESAMPLES = 1_000
 
-class Scores(NamedTuple):
-    """Scores of a corpus, each with the signature that makes it comparable.
+
+class Score(NamedTuple):
+    """A score of a corpus.
 
     Attributes:
-        bleu: sacreBLEU, 0 to 100.
-        bleu_signature: its settings and version.
-        chrf: chrF2, 0 to 100.
-        chrf_signature: its settings and version.
+        value: 0 to 100.
+        signature: what makes it comparable: sacreBLEU's settings and version, then ours.
+    """
+
+    value: float
+    signature: str
+
+
+class Scores(NamedTuple):
+    """Scores of a corpus by each protocol; figures of different protocols do not compare.
+
+    Attributes:
+        bleu: sacreBLEU's default: raw text, tokenised by 13a, with case.
+        bleu_lowercased: the same without case.
+        bleu_multimodal: of the multimodal-translation papers: Moses's normalised punctuation and
+            tokenisation, lower-cased.
+        bleu_paper: of the paper's Table 2: Moses's tokenisation, with case and, for German, with
+            compounds split at hyphens.
+        chrf: chrF2 of raw text.
         num_pairs: sentence pairs.
     """
 
-    bleu: float
-    bleu_signature: str
-    chrf: float
-    chrf_signature: str
+    bleu: Score
+    bleu_lowercased: Score
+    bleu_multimodal: Score
+    bleu_paper: Score
+    chrf: Score
     num_pairs: int
 
 
-def score(hypotheses: list[str], references: list[str]) -> Scores:
-    """Scores translations against one reference each, by sacreBLEU's defaults (13a, cased)."""
-    bleu, chrf = sacrebleu.BLEU(), sacrebleu.CHRF()
+def score(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    language: str,
+    tokenized_references: Sequence[str] | None = None,
+) -> Scores:
+    """Scores translations against one reference each.
+
+    Args:
+        hypotheses: translations, raw text.
+        references: raw text.
+        language: of both, for Moses's tokeniser.
+        tokenized_references: the references as the multimodal-translation papers prepared them;
+            None to prepare them here.
+    """
+
+    def corpus_bleu(
+        hypotheses: Sequence[str], references: Sequence[str], note: str, **options: Any
+    ) -> Score:
+        # `force` accepts tokenised text without a warning.
+        bleu = sacrebleu.BLEU(force=True, **options)
+        value = bleu.corpus_score(hypotheses, [references]).score
+        return Score(value, f"{bleu.get_signature()}{note}")
+
+    multimodal = multimodal_form(hypotheses, language)
+    if tokenized_references is None:
+        tokenized_references = multimodal_form(references, language)
+    moses = f"|sacremoses:{importlib.metadata.version('sacremoses')}|lang:{language}"
+    split = "|compounds:split" if language == "de" else ""
+    chrf = sacrebleu.CHRF()
     return Scores(
-        bleu=bleu.corpus_score(hypotheses, [references]).score,
-        bleu_signature=str(bleu.get_signature()),
-        chrf=chrf.corpus_score(hypotheses, [references]).score,
-        chrf_signature=str(chrf.get_signature()),
+        bleu=corpus_bleu(hypotheses, references, ""),
+        bleu_lowercased=corpus_bleu(hypotheses, references, "", lowercase=True),
+        bleu_multimodal=corpus_bleu(
+            multimodal, tokenized_references, f"{moses}|punct:normalised|text:lc", tokenize="none"
+        ),
+        bleu_paper=corpus_bleu(
+            paper_form(hypotheses, language),
+            paper_form(references, language),
+            f"{moses}|punct:ascii{split}",
+            tokenize="none",
+        ),
+        chrf=Score(chrf.corpus_score(hypotheses, [references]).score, str(chrf.get_signature())),
         num_pairs=len(references),
     )
+
+
+def multimodal_form(texts: Iterable[str], language: str) -> list[str]:
+    """Prepares raw text as the multimodal-translation papers do."""
+    normalizer, tokenizer = MosesPunctNormalizer(language), MosesTokenizer(language)
+    return [
+        tokenizer.tokenize(normalizer.normalize(text), return_str=True).lower() for text in texts
+    ]
+
+
+def paper_form(texts: Iterable[str], language: str) -> list[str]:
+    """Prepares raw text as for the figures of Table 2: as tensor2tensor's script for them does."""
+    normalizer, tokenizer = MosesPunctNormalizer(language), MosesTokenizer(language)
+    lines = [
+        tokenizer.tokenize(normalizer.replace_unicode_punct(text), return_str=True)
+        for text in texts
+    ]
+    if language == "de":
+        return [re.sub(r"(\S)-(\S)", r"\1 ##AT##-##AT## \2", line) for line in lines]
+    return lines
+
+
+class Comparison(NamedTuple):
+    """A paired bootstrap test against another system (Koehn 2004).
+
+    Attributes:
+        baseline: BLEU of the other system.
+        p_value: how likely a difference at least as large is by chance.
+    """
+
+    baseline: float
+    p_value: float
+
+
+def compare(
+    hypotheses: Sequence[str], baseline: Sequence[str], references: Sequence[str]
+) -> Comparison:
+    """Tests whether the BLEU (13a) of two systems differs by more than chance.
+
+    Args:
+        hypotheses: translations.
+        baseline: the other system's.
+        references: of both.
+
+    Raises:
+        InputError: if the other system has another number of translations.
+    """
+    if len(baseline) != len(references):
+        raise InputError(
+            f"The baseline must have a line for each of the {len(references)} references. "
+            f"Received: {len(baseline)} lines"
+        )
+    test = PairedTest(
+        [("baseline", baseline), ("this", hypotheses)],
+        {"BLEU": sacrebleu.BLEU()},
+        references=[references],
+        test_type="bs",
+        n_samples=NUM_RESAMPLES,
+    )
+    columns: dict[str, list[Any]] = test()[1]
+    other, this = columns["BLEU"]
+    # sacreBLEU takes even no difference for a significant one.
+    p_value = 1.0 if this.score == other.score else this.p_value
+    return Comparison(baseline=other.score, p_value=p_value)
+
+
+def load_test_set(name: str, source: str, target: str) -> list[Pair]:
+    """Reads one of sacreBLEU's test sets, which it downloads the first time.
+
+    Args:
+        name: for example "wmt14/full".
+        source: source language.
+        target: target language.
+
+    Raises:
+        InputError: if there is no such test set, or it cannot be downloaded.
+    """
+    languages = f"{source}-{target}"
+    if name not in sacrebleu.DATASETS:
+        raise InputError(
+            f"sacreBLEU has no test set {name!r}. There are, for example: "
+            "wmt14/full, wmt16, wmt20, iwslt17, multi30k/2016"
+        )
+    if languages not in sacrebleu.DATASETS[name].langpairs:
+        pairs = ", ".join(sacrebleu.DATASETS[name].langpairs)
+        raise InputError(f"The test set {name} holds {pairs}. Received: {languages}")
+    try:
+        files = [
+            sacrebleu.get_source_file(name, languages),
+            sacrebleu.get_reference_files(name, languages)[0],
+        ]
+    except (Exception, SystemExit) as error:  # it ends the program when there is no network
+        raise InputError(f"sacreBLEU cannot download the test set {name}: {error}") from error
+    return [Pair(*pair) for pair in zip(*map(_read_lines, files), strict=True)]
+
+
+def _read_lines(path: str | Path) -> list[str]:
+    """Reads a file of a sentence a line.
+
+    Raises:
+        InputError: if it cannot be read.
+    """
+    try:
+        return Path(path).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    except OSError as error:
+        raise InputError(f"Cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not valid UTF-8") from error
+
+
+def read_sentences(path: str | Path, count: int) -> list[str]:
+    """Reads a file that must have `count` lines.
+
+    Raises:
+        InputError: if it cannot be read, or has another number of lines.
+    """
+    lines = _read_lines(path)
+    if len(lines) != count:
+        raise InputError(f"{path} must have {count} lines. Received: {len(lines)} lines")
+    return lines
 
 
 def evaluate(
     translator: Translator,
     pairs: Iterable[Pair],
     output: str | Path,
+    language: str,
     *,
-    beam_size: int = 4,
-    alpha: float = 0.6,
+    beam_size: int | None = None,
+    alpha: float | None = None,
     batch_size: int = 64,
+    tokenized_references: str | Path | None = None,
+    notes: dict[str, str] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Scores:
     """Translates a corpus, scores it, and writes what can be looked at.
@@ -59,20 +240,25 @@ def evaluate(
         pairs: sources and reference translations.
         output: common path of the files: `.source`, `.reference` and `.hypothesis`, a sentence a
             line, and `.scores.json`.
-        beam_size: beams; 1 is greedy search.
-        alpha: strength of the length penalty.
+        language: target language.
+        beam_size: beams; 1 is greedy search; None for the translator's default.
+        alpha: strength of the length penalty; None for the translator's default.
         batch_size: most sentences to translate at once.
+        tokenized_references: file of the references as the multimodal-translation papers
+            prepared them.
+        notes: what else `.scores.json` is to say.
         progress: called with the number of sentences translated since the last call, and of all.
 
     Raises:
-        InputError: if an option is out of range or the files cannot be written.
+        InputError: if an option is out of range or a file cannot be read or written.
     """
     output = Path(output)
+    sources, references = map(list, zip(*pairs, strict=True))
+    tokenized = tokenized_references and read_sentences(tokenized_references, len(references))
     try:  # what cannot be written is known before anything is translated
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"Cannot write {error.filename}: {error.strerror}") from error
-    sources, references = map(list, zip(*pairs, strict=True))
     translations = translator.translate(
         sources,
         beam_size=beam_size,
@@ -81,19 +267,27 @@ def evaluate(
         progress=lambda done: progress(done, len(sources)),
     )
     hypotheses = [one_line(translation.text) for translation in translations]
-    scores = score(hypotheses, references)
+    scores = score(hypotheses, references, language, tokenized or None)
     columns = {"source": sources, "reference": references, "hypothesis": hypotheses}
+    values = {
+        name: value._asdict() if isinstance(value, Score) else value
+        for name, value in scores._asdict().items()
+    }
+    options = translator.decoding_options(beam_size, alpha)
+    values |= {**(notes or {}), "beam_size": options.beam_size, "alpha": options.alpha}
     try:
         for name, lines in columns.items():
-            text = "".join(f"{one_line(line)}\n" for line in lines)
-            output.with_name(f"{output.name}.{name}").write_text(text, encoding="utf-8")
-        values = {**scores._asdict(), "beam_size": beam_size, "alpha": alpha}
-        output.with_name(f"{output.name}.scores.json").write_text(
-            json.dumps(values, indent=2) + "\n"
-        )
+            _write(output, name, "".join(f"{one_line(line)}\n" for line in lines))
+        _write(output, "scores.json", json.dumps(values, indent=2) + "\n")
     except OSError as error:
         raise InputError(f"Cannot write {error.filename}: {error.strerror}") from error
     return scores
+
+
+def _write(output: Path, ending: str, text: str) -> None:
+    temporary = output.with_name(f"{output.name}.{ending}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, output.with_name(f"{output.name}.{ending}"))
 
 
 def one_line(text: str) -> str:

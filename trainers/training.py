@@ -1,117 +1,56 @@
 """From a corpus to a run directory, by `model.fit`."""
 
-import dataclasses
-import itertools
 import logging
 import math
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
+import sacrebleu
 
-from keras_transformer.config import TransformerConfig
 from keras_transformer.errors import InputError
 from keras_transformer.losses import LabelSmoothedCrossEntropy, Perplexity, TokenAccuracy, TokenLoss
 from keras_transformer.model import Transformer
 from keras_transformer.run import Run, claim
 from keras_transformer.schedules import WarmupSchedule
-from keras_transformer.tokenizer import Tokenizer, VocabularyTooLargeError
-from keras_transformer.trainers.batches import BatchPlan, TokenizedPairs, make_dataset
-from keras_transformer.trainers.corpora import Corpus, load_corpus
-from keras_transformer.trainers.strategies import StrategyName, TrainingModel, make_strategy
+from keras_transformer.trainers.averaging import average_checkpoints
+from keras_transformer.trainers.batches import BatchPlan, make_dataset
+from keras_transformer.trainers.preparation import (
+    PreparedCorpus,
+    Progress,
+    is_prepared,
+    no_progress,
+    open_prepared,
+    prepare,
+)
+from keras_transformer.trainers.recipes import TrainSettings
+from keras_transformer.trainers.strategies import TrainingModel, make_strategy
+from keras_transformer.translator import Translator
 
 logger = logging.getLogger(__name__)
 
 MAX_STEPS_PER_VALIDATION = 1_000
-PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainSettings:
-    """How to train; the run directory records them.
-
-    Attributes:
-        data: "bundled", "tfds:NAME[/CONFIG]", or a folder of files `{language}.{split}.txt`.
-        source: source language.
-        target: target language.
-        preset: sizes of the model, "tiny", "base" or "big".
-        vocab_size: number of subwords of both languages; None for 8,000, or as many as the
-            corpus supports.
-        steps: updates.
-        seed: of weights, dropout and batches.
-        tokens_per_batch: most tokens of each side of a batch (25,000: section 5.1).
-        max_length: pairs with a side of more tokens are dropped.
-        warmup_steps: step of the highest learning rate (4,000: section 5.3).
-        peak_rate: the highest learning rate; None for the paper's.
-        label_smoothing: 0.1: section 5.4.
-        model_overrides: attributes of `TransformerConfig` that differ from the preset's.
-        steps_per_validation: updates between validations and checkpoints; None for an epoch, or
-            for `MAX_STEPS_PER_VALIDATION` in a long one.
-        strategy: "one" device, or "mirrored" over this machine's GPUs.
-        precision: "float32", "mixed_bfloat16" or "mixed_float16".
-        jit: whether to compile the step by XLA; every bucket of lengths compiles once.
-    """
-
-    data: str
-    source: str = "en"
-    target: str = "de"
-    preset: str = "tiny"
-    vocab_size: int | None = None
-    steps: int = 10_000
-    seed: int = 1
-    tokens_per_batch: int = 4096
-    max_length: int = 256
-    warmup_steps: int = 4000
-    peak_rate: float | None = None
-    label_smoothing: float = 0.1
-    model_overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    steps_per_validation: int | None = None
-    strategy: StrategyName = "one"
-    precision: str = "float32"
-    jit: bool = False
-
-    def __post_init__(self) -> None:
-        counts = ("steps", "tokens_per_batch", "warmup_steps", "steps_per_validation", "vocab_size")
-        for name in counts:
-            value = getattr(self, name)
-            if value is not None and not 1 <= value < 2**31:
-                raise InputError(
-                    f"`{name}` must be at least 1 and below 2**31. Received: {name}={value}"
-                )
-        if not 2 <= self.max_length <= self.tokens_per_batch:
-            raise InputError(
-                "`max_length` must be at least 2 and at most `tokens_per_batch`. Received: "
-                f"max_length={self.max_length}, tokens_per_batch={self.tokens_per_batch}"
-            )
-        if not 0 <= self.seed < 2**32:
-            raise InputError(f"`seed` must be 0 to 2**32 - 1. Received: seed={self.seed}")
-        if not 0 <= self.label_smoothing < 1:
-            raise InputError(
-                "`label_smoothing` must be at least 0 and below 1. "
-                f"Received: label_smoothing={self.label_smoothing}"
-            )
-        if self.peak_rate is not None and not 0 < self.peak_rate < math.inf:
-            raise InputError(
-                f"`peak_rate` must be positive and finite. Received: peak_rate={self.peak_rate}"
-            )
-        if self.precision not in PRECISIONS:
-            raise InputError(
-                f"`precision` must be one of {', '.join(PRECISIONS)}. "
-                f"Received: precision={self.precision!r}"
-            )
+# What may change when a training is resumed: it decides when the training ends, not what it does.
+RESUMABLE = ("steps", "max_hours", "patience", "average_last")
 
 
 class StepLimit(keras.callbacks.Callback):
-    """Ends `fit` after a number of updates, in the middle of an epoch if need be."""
+    """Ends `fit` after a number of updates, in the middle of an epoch if need be.
 
-    def __init__(self, steps: int) -> None:
+    Args:
+        steps: the limit.
+        step: updates before this call of `fit`.
+    """
+
+    def __init__(self, steps: int, step: int) -> None:
         super().__init__()
         self.steps = steps
-        self.step = 0
+        self.step = step
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Counts an update."""
@@ -120,18 +59,110 @@ class StepLimit(keras.callbacks.Callback):
             self.model.stop_training = True
 
 
-class SaveRun(keras.callbacks.Callback):
-    """Writes checkpoints and metrics to the run directory after every validation."""
+class ValidationBleu(keras.callbacks.Callback):
+    """Translates validation sentences greedily and adds `val_bleu` to the metrics.
 
-    def __init__(self, run: Run, model: Transformer, limit: StepLimit) -> None:
+    Args:
+        translator: of the model that is trained.
+        sources: sentences.
+        references: their translations.
+    """
+
+    def __init__(self, translator: Translator, sources: list[str], references: list[str]) -> None:
+        super().__init__()
+        self.translator = translator
+        self.sources = sources
+        self.references = references
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Measures."""
+        try:
+            translations = self.translator.translate(self.sources, beam_size=1)
+        except InputError:  # the scores are not numbers; `SaveRun` says so
+            return
+        if logs is not None:
+            hypotheses = [translation.text for translation in translations]
+            logs["val_bleu"] = sacrebleu.corpus_bleu(hypotheses, [self.references]).score
+
+
+class ExactSwap(keras.callbacks.SwapEMAWeights):
+    """Validates and saves the moving average of the weights.
+
+    Keras swaps by adding and subtracting, which rounds; here what comes back is what was.
+    """
+
+    def _tf_swap_variables(self, optimizer: Any) -> None:
+        self._backend_swap_variables(optimizer)
+
+
+class TrainingState(keras.callbacks.Callback):
+    """Takes all that the next update depends on, before the weights give way to their average.
+
+    Args:
+        model: the compiled model.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        super().__init__()
+        self.trained = model
+        self.arrays: dict[str, np.ndarray] = {}
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Copies the variables of model, optimizer and dropout."""
+        self.arrays = {
+            f"{i:05d}": keras.ops.convert_to_numpy(variable)
+            for i, variable in enumerate(self._variables())
+        }
+
+    def restore(self, arrays: dict[str, np.ndarray]) -> None:
+        """Inverse of `on_epoch_end`.
+
+        Raises:
+            InputError: if the arrays are another model's.
+        """
+        variables = self._variables()
+        if len(variables) != len(arrays):
+            raise InputError(
+                f"The training state must hold {len(variables)} variables, and holds {len(arrays)}"
+            )
+        for variable, value in zip(variables, arrays.values(), strict=True):
+            variable.assign(value)
+
+    def _variables(self) -> list[Any]:
+        metrics = {id(variable) for variable in self.trained.metrics_variables}
+        model = [variable for variable in self.trained.variables if id(variable) not in metrics]
+        return [*model, *self.trained.optimizer.variables]
+
+
+class SaveRun(keras.callbacks.Callback):
+    """Writes checkpoints and metrics to the run directory after every validation.
+
+    Args:
+        run: the run.
+        model: the model.
+        settings: how to train.
+        limit: counts the updates.
+        state: what resuming needs.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        model: Transformer,
+        settings: TrainSettings,
+        limit: StepLimit,
+        state: TrainingState,
+    ) -> None:
         super().__init__()
         self.run = run
         self.transformer = model
+        self.settings = settings
         self.limit = limit
-        self.lowest = float("inf")
+        self.state = state
+        self.ends = time.monotonic() + 3600 * (settings.max_hours or math.inf)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Saves; the best checkpoint is that of the lowest validation loss."""
+        """Saves; the best checkpoint is that of the highest BLEU, or of the lowest loss."""
         metrics = {name: float(value) for name, value in (logs or {}).items()}
         for name in ("loss", "val_token_loss"):
             if not math.isfinite(metrics.get(name, 0.0)):
@@ -140,20 +171,57 @@ class SaveRun(keras.callbacks.Callback):
                     "try a lower `peak_rate` or more `warmup_steps`"
                 )
         self.run.log_metrics(self.limit.step, metrics)
-        # Without a validation set the newest weights are the best known.
-        loss = metrics.get("val_token_loss", -math.inf)
-        is_best = loss < self.lowest or loss == -math.inf
-        self.lowest = min(self.lowest, loss)
-        self.run.save_checkpoint(self.transformer, self.limit.step, metrics, is_best)
+        self.run.save_checkpoint(
+            self.transformer,
+            self.limit.step,
+            metrics,
+            # Without validation the newest weights are the best known.
+            is_best=self.run.best is None
+            or quality(metrics) > quality(self.run.best.metrics)
+            or quality(metrics) == -math.inf,
+            keep=self.settings.keep_checkpoints,
+            state=self.state.arrays,
+        )
+        if self._has_lost_patience():
+            logger.info(
+                "No better validation for %d times: the training ends", self.settings.patience
+            )
+            self.model.stop_training = True
+        if time.monotonic() >= self.ends:
+            logger.info("%s hours are over: the training ends", self.settings.max_hours)
+            self.model.stop_training = True
+
+    def _has_lost_patience(self) -> bool:
+        if self.settings.patience is None or self.run.best is None:
+            return False
+        later = [line for line in self.run.metrics() if line["step"] > self.run.best.step]
+        return len(later) >= self.settings.patience
 
 
-def train(settings: TrainSettings, run_dir: str | Path, verbose: int = 1) -> Run:
+def quality(metrics: dict[str, float]) -> float:
+    """How good validation metrics are: BLEU, else the loss, else nothing is known."""
+    if "val_bleu" in metrics:
+        return metrics["val_bleu"]
+    return -metrics.get("val_token_loss", math.inf)
+
+
+def train(
+    settings: TrainSettings,
+    run_dir: str | Path,
+    verbose: int = 1,
+    *,
+    resume: bool = False,
+    progress: Progress = no_progress,
+) -> Run:
     """Trains a model and writes its run directory.
 
     Args:
         settings: what to train and how.
         run_dir: a directory that does not exist yet, or is empty.
         verbose: of `model.fit`: 1 for progress bars, 2 for a line an epoch, 0 for silence.
+        resume: whether to go on with the interrupted run of `run_dir`, if there is one, from its
+            last checkpoint; the result is that of a training without interruption.
+        progress: called with the number of pairs prepared since the last call.
 
     Returns:
         The finished run.
@@ -162,36 +230,58 @@ def train(settings: TrainSettings, run_dir: str | Path, verbose: int = 1) -> Run
         InputError: if a setting does not fit the data, or the directory is in use.
     """
     # What can be told at once is told before anything is written.
-    config = _config(settings, vocab_size=8)
-    if config.position_encoding == "learned" and settings.max_length > config.max_length:
-        raise InputError(
-            f"`max_length` must be at most the model's {config.max_length} learned positions. "
-            f"Received: max_length={settings.max_length}"
-        )
     strategy = make_strategy(settings.strategy)
-    corpus = load_corpus(settings.data, settings.source, settings.target)
-    corpus.pairs("train")
-    path = claim(run_dir)
+    path = Path(run_dir)
+    going_on = resume and path.is_dir() and any(path.iterdir())
+    if not going_on:
+        claim(path)
+    elif not ((path / "run.json").is_file() or (path / "corpus").is_dir()):
+        Run.load(path)  # says what it is not
     try:
-        run, training, validation = _prepare(settings, corpus, path, verbose)
-        plan = BatchPlan(training.lengths, settings.tokens_per_batch, settings.seed)
+        if is_prepared(settings.data):
+            corpus = open_prepared(settings.data, settings)
+        else:
+            corpus = prepare(settings, path / "corpus", progress)
+        plan = BatchPlan(corpus.training.lengths, settings.tokens_per_batch, settings.seed)
+        run = _open_run(settings, path, corpus)
     except InputError:
-        shutil.rmtree(path)  # `claim` found it empty; no training is lost
+        if not going_on:
+            shutil.rmtree(path)  # `claim` found it empty; no training is lost
         raise
+    if run.status == "complete" and run.last and run.last.step >= settings.steps:
+        logger.info("%s is complete: %d updates", path, run.last.step)
+        return run
     logger.info(
         "Batches: %d an epoch, %.0f %% padding", plan.batches_per_epoch, 100 * plan.padding_share
     )
     keras.utils.set_random_seed(settings.seed)
     with _precision(settings.precision), strategy.scope():
-        _fit(run, settings, training, plan, validation, verbose)
+        _fit(run, settings, corpus, plan, verbose)
+    if settings.average_last:
+        average_checkpoints(run, min(settings.average_last, len(run.checkpoints)))
     run.finish()
     return run
 
 
-def _config(settings: TrainSettings, vocab_size: int) -> TransformerConfig:
-    return TransformerConfig.from_preset(
-        settings.preset, vocab_size=vocab_size, **settings.model_overrides
-    )
+def _open_run(settings: TrainSettings, path: Path, corpus: PreparedCorpus) -> Run:
+    """Starts the run directory, or checks that it is the same training's."""
+    if not (path / "run.json").is_file():
+        config = settings.config(corpus.tokenizer.vocab_size)
+        return Run.create(
+            path, config, corpus.tokenizer, settings.source, settings.target, settings.to_dict()
+        )
+    run = Run.load(path)
+    for name, value in settings.to_dict().items():
+        before = run.settings.get(name)
+        if before != value and name not in RESUMABLE:
+            raise InputError(
+                f"{path} is a training with {name}={before!r}, which cannot change "
+                f"when it is resumed. Received: {name}={value!r}"
+            )
+    if run.tokenizer_sha256 != corpus.tokenizer.fingerprint:
+        raise InputError(f"{path} was trained with another tokenizer than its corpus's")
+    run.settings = settings.to_dict()
+    return run
 
 
 @contextmanager
@@ -205,111 +295,64 @@ def _precision(policy: str) -> Iterator[None]:
         keras.config.set_dtype_policy(before)
 
 
-def _prepare(
-    settings: TrainSettings, corpus: Corpus, path: Path, verbose: int
-) -> tuple[Run, TokenizedPairs, TokenizedPairs | None]:
-    """Trains the tokenizer, starts the run directory and tokenises the corpus."""
-    started = time.monotonic()
-    tokenizer = _train_tokenizer(corpus, settings.vocab_size)
-    run = Run.create(
-        path,
-        _config(settings, tokenizer.vocab_size),
-        tokenizer,
-        settings.source,
-        settings.target,
-        dataclasses.asdict(settings),
-    )
-    logger.info(
-        "Tokenizer: %d subwords in %.1f s: %s",
-        tokenizer.vocab_size,
-        time.monotonic() - started,
-        path / "tokenizer.model",
-    )
-    return run, *_tokenize(corpus, tokenizer, path / "corpus", settings.max_length, verbose)
-
-
-def _train_tokenizer(corpus: Corpus, vocab_size: int | None) -> Tokenizer:
-    def texts() -> Iterator[str]:
-        return itertools.chain.from_iterable(corpus.pairs("train"))
-
-    if vocab_size is not None:
-        return Tokenizer.train(texts(), vocab_size)
-    try:
-        return Tokenizer.train(texts(), 8_000)
-    except VocabularyTooLargeError as error:
-        return Tokenizer.train(texts(), error.limit)
-
-
-def _tokenize(
-    corpus: Corpus, tokenizer: Tokenizer, folder: Path, max_length: int, verbose: int
-) -> tuple[TokenizedPairs, TokenizedPairs | None]:
-    """Tokenises the training and, if there is one, the validation split."""
-    folder.mkdir()
-    started = time.monotonic()
-    bar = keras.utils.Progbar(None, unit_name="pair", verbose=int(verbose == 1))
-    training, tally = TokenizedPairs.write(
-        folder / "train", corpus.pairs("train"), tokenizer, max_length, progress=bar.add
-    )
-    logger.info(
-        "Corpus: %d pairs (dropped: %d empty, %d too long) in %.1f s: %s",
-        *tally,
-        time.monotonic() - started,
-        folder,
-    )
-    split = corpus.validation_split
-    if split is None:
-        logger.warning("No validation: %s has no split val, valid, validation or dev", corpus.name)
-        return training, None
-    validation, tally = TokenizedPairs.write(
-        folder / "val", corpus.pairs(split), tokenizer, max_length
-    )
-    logger.info("Validation: %d pairs (dropped: %d empty, %d too long)", *tally)
-    return training, validation
-
-
 def _fit(
-    run: Run,
-    settings: TrainSettings,
-    training: TokenizedPairs,
-    plan: BatchPlan,
-    validation: TokenizedPairs | None,
-    verbose: int,
+    run: Run, settings: TrainSettings, corpus: PreparedCorpus, plan: BatchPlan, verbose: int
 ) -> None:
     model = Transformer(run.config)
-    trained = TrainingModel(model)
+    trained = TrainingModel(model, settings.r_drop)
     trained.compile(
         optimizer=keras.optimizers.Adam(
             WarmupSchedule(run.config.d_model, settings.warmup_steps, settings.peak_rate),
             beta_1=0.9,
             beta_2=0.98,
             epsilon=1e-9,
+            global_clipnorm=settings.clip_norm,
+            use_ema=settings.ema_decay is not None,
+            ema_momentum=settings.ema_decay or 0.0,
         ),
         loss=LabelSmoothedCrossEntropy(settings.label_smoothing),
         metrics=[TokenLoss(), Perplexity(), TokenAccuracy()],
         # "auto" would mean no XLA on a CPU, and a crash under several replicas.
         jit_compile=settings.jit,
     )
+    trained.optimizer.build(trained.trainable_variables)
+    state = TrainingState(trained)
+    step = 0
+    if run.last is not None:
+        step = run.last.step
+        state.restore(run.load_state())
+        run.cut_metrics(step)
+        logger.info("Resumed after %d updates", step)
     validation_data = None
-    if validation is not None:
-        validation_plan = BatchPlan(validation.lengths, settings.tokens_per_batch, seed=None)
+    if corpus.validation is not None:
+        validation_plan = BatchPlan(corpus.validation.lengths, settings.tokens_per_batch, seed=None)
         validation_data = make_dataset(
-            validation, validation_plan, range(validation_plan.batches_per_epoch), settings.jit
+            corpus.validation,
+            validation_plan,
+            range(validation_plan.batches_per_epoch),
+            settings.jit,
         )
     interval = settings.steps_per_validation or min(
         plan.batches_per_epoch, MAX_STEPS_PER_VALIDATION
     )
-    steps_per_epoch = min(interval, settings.steps)
-    limit = StepLimit(settings.steps)
+    limit = StepLimit(settings.steps, step)
+    callbacks = [limit, state]
+    if settings.ema_decay is not None:
+        callbacks.append(ExactSwap(swap_on_epoch=True))
+    if pairs := corpus.validation_pairs[: settings.bleu_sentences]:
+        sources, references = map(list, zip(*pairs, strict=True))
+        callbacks.append(ValidationBleu(Translator(model, corpus.tokenizer), sources, references))
+    callbacks += [
+        SaveRun(run, model, settings, limit, state),
+        keras.callbacks.TensorBoard(run.path / "tensorboard"),
+    ]
     trained.fit(
-        make_dataset(training, plan, range(settings.steps), settings.jit),
-        epochs=-(-settings.steps // steps_per_epoch),
-        steps_per_epoch=steps_per_epoch,
+        make_dataset(corpus.training, plan, range(step, settings.steps), settings.jit),
+        initial_epoch=step // interval,
+        epochs=step // interval - (step - settings.steps) // interval,
+        steps_per_epoch=min(interval, settings.steps - step),
         validation_data=validation_data,
-        callbacks=[
-            limit,
-            SaveRun(run, model, limit),
-            keras.callbacks.TensorBoard(run.path / "tensorboard"),
-        ],
+        callbacks=callbacks,
         shuffle=False,  # the plan has shuffled
         verbose=verbose,
     )

@@ -12,7 +12,7 @@ import pytest
 from keras_transformer._version import __version__
 from keras_transformer.cli.main import main
 
-COMMANDS = ("train", "evaluate", "translate", "export", "demo")
+COMMANDS = ("prepare", "train", "average", "evaluate", "translate", "export", "demo")
 MAX_SOURCE_LENGTH = 11
 
 
@@ -78,8 +78,8 @@ print({{"tensorflow", "keras"}} & set(sys.modules))
     ("command", "text"),
     [
         ("train", "tfds:NAME[/CONFIG]"),
-        ("train", "[default: the paper's]"),
-        ("translate", "[default: 4, or the export's]"),
+        ("train", "[default: the recipe's]"),
+        ("translate", "[default: the run's or export's]"),
     ],
 )
 def test_help_shows_what_is_in_brackets(command, text):
@@ -161,11 +161,20 @@ def test_folder_of_versions_means_the_newest(saved_model):
 def test_evaluate_writes_files_and_prints_scores(tiny_run, corpus_dir, tiny_translator):
     code, out, err = cli("evaluate", tiny_run.path, "--data", corpus_dir, "--beam-size", 1)
     assert code == 0, err
-    bleu, chrf = out.splitlines()
-    assert re.fullmatch(r"BLEU \d+\.\d\d  nrefs:1\|case:mixed\|.*tok:13a\|.*version:.+", bleu)
-    assert re.fullmatch(r"chrF \d+\.\d\d  nrefs:1\|case:mixed\|.*nc:6\|.*version:.+", chrf)
+    lines = [re.split("  +", line, maxsplit=2) for line in out.splitlines()]
+    assert [label for label, _, _ in lines] == [
+        "BLEU",
+        "BLEU, lower-cased",
+        "BLEU, multimodal protocol",
+        "BLEU, the paper's protocol",
+        "chrF",
+    ]
+    for _, value, signature in lines:
+        assert re.fullmatch(r"\d+\.\d\d", value)
+        assert re.fullmatch(r"nrefs:1\|case:.*\|version:.+", signature)
     folder = tiny_run.path / "evaluation"
-    assert f"Evaluation: 9 sentences: {folder / 'test'}.hypothesis" in err
+    said = f"Evaluation: 9 sentences by {tiny_run.best.file}: {folder / 'test'}.hypothesis"
+    assert said in err
 
     sources = (corpus_dir / "en.test.txt").read_text(encoding="utf-8")
     hypotheses = [t.text for t in tiny_translator.translate(sources.splitlines(), beam_size=1)]
@@ -178,7 +187,9 @@ def test_evaluate_writes_files_and_prints_scores(tiny_run, corpus_dir, tiny_tran
     written = (folder / "test.hypothesis").read_text(encoding="utf-8")
     assert written == "".join(f"{one_line(text)}\n" for text in hypotheses)
     scores = json.loads((folder / "test.scores.json").read_text())
-    assert bleu == f"BLEU {scores['bleu']:.2f}  {scores['bleu_signature']}"
+    assert lines[0][1:] == [f"{scores['bleu']['value']:.2f}", scores["bleu"]["signature"]]
+    assert scores["data"] == str(corpus_dir)
+    assert scores["checkpoint"] == tiny_run.best.file
     assert (scores["num_pairs"], scores["beam_size"]) == (9, 1)
 
 
@@ -209,7 +220,7 @@ def assert_refused(result, message):
 def test_unknown_preset_tells_what_there_is(corpus_dir, tmp_path):
     run_dir = tmp_path / "run"
     result = cli("train", "--data", corpus_dir, "--run-dir", run_dir, "--preset", "huge")
-    assert_refused(result, "`preset` must be one of tiny, base, big. Received: preset='huge'")
+    assert_refused(result, "`preset` must be one of tiny, base, big, .*. Received: preset='huge'")
     assert not run_dir.exists()
 
 
@@ -301,3 +312,120 @@ def test_closed_stream(tiny_run, stream):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert re.fullmatch(r"error: Standard (input|output).*\n", done.stderr)
+
+
+# Recipes, preparation, averaging.
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory):
+    """A recipe of a training of a second, with all that a recipe may ask for."""
+    path = tmp_path_factory.mktemp("recipe") / "small.toml"
+    path.write_text(
+        "vocab_size = 290\nsteps = 4\ntokens_per_batch = 300\nmax_length = 40\n"
+        "steps_per_validation = 1\nkeep_checkpoints = 3\nbeam_size = 2\nalpha = 1.5\n"
+        "[model]\nd_model = 12\nd_ff = 14\nnum_heads = 2\nnum_encoder_layers = 1\n"
+        "num_decoder_layers = 1\n"
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def recipe_run(recipe, corpus_dir, tmp_path_factory):
+    """A run of the recipe, by way of a prepared corpus."""
+    folder = tmp_path_factory.mktemp("recipe_run")
+    code, out, err = cli("prepare", folder / "corpus", "--recipe", recipe, "--data", corpus_dir)
+    assert (code, out) == (0, ""), err
+    assert "Prepared: 150 pairs (dropped: none) in" in err
+    options = ["--recipe", recipe, "--data", folder / "corpus", "--run-dir", folder / "run"]
+    changes = ["--set", "model.d_ff=18", "--set", "label_smoothing=0.2", "--seed", 3]
+    code, out, err = cli("train", *options, *changes)
+    assert (code, out) == (0, ""), err
+    return folder / "run"
+
+
+def test_run_records_the_resolved_recipe(recipe_run):
+    settings = json.loads((recipe_run / "run.json").read_text())["settings"]
+    assert (settings["steps"], settings["seed"], settings["label_smoothing"]) == (4, 3, 0.2)
+    assert (settings["model"]["d_model"], settings["model"]["d_ff"]) == (12, 18)
+    assert settings["warmup_steps"] == 4000  # neither in the recipe nor on the command line
+
+
+def test_average_is_what_the_other_commands_take(recipe_run, corpus_dir):
+    code, out, err = cli("average", recipe_run, "--last", 2)
+    assert (code, out) == (0, "")
+    assert "Averaged: the checkpoints after 3, 4 updates: " in err
+    code, out, err = cli("evaluate", recipe_run, "--data", corpus_dir)
+    assert code == 0, err
+    scores = json.loads((recipe_run / "evaluation" / "test.scores.json").read_text())
+    assert scores["checkpoint"] == "checkpoints/averaged-00000003-00000004-2.weights.h5"
+    assert (scores["beam_size"], scores["alpha"]) == (2, 1.5)  # the recipe's
+
+
+def test_average_of_more_than_there_are(recipe_run):
+    result = cli("average", recipe_run, "--last", 4)
+    assert_refused(result, "`last` must be at most the 3 checkpoints that .* Received: last=4")
+
+
+def test_baseline_and_tokenized_references(recipe_run, corpus_dir, tmp_path):
+    sources = (corpus_dir / "en.test.txt").read_text(encoding="utf-8")
+    references = (corpus_dir / "de.test.txt").read_text(encoding="utf-8")
+    (tmp_path / "tokenized").write_text(references.lower(), encoding="utf-8")
+    options = ["--data", corpus_dir, "--baseline", corpus_dir / "de.test.txt"]
+    options += ["--tokenized-references", tmp_path / "tokenized"]
+    code, out, err = cli("evaluate", recipe_run, *options)
+    assert code == 0, err
+    *_, last = out.splitlines()
+    assert re.fullmatch(r"BLEU of the baseline +100\.00  p = 0\.00\d\d \(paired bootstrap.*", last)
+    (tmp_path / "short").write_text(sources.split("\n")[0] + "\n", encoding="utf-8")
+    for option in ("--baseline", "--tokenized-references"):
+        result = cli("evaluate", recipe_run, "--data", corpus_dir, option, tmp_path / "short")
+        assert_refused(result, f"{tmp_path}/short must have 9 lines. Received: 1 lines")
+
+
+def test_resume(recipe, recipe_run, corpus_dir, tmp_path):
+    run_dir = tmp_path / "run"
+    for steps, resumed in ((2, False), (4, True)):
+        options = ["--recipe", recipe, "--data", corpus_dir, "--run-dir", run_dir, "--resume"]
+        code, _, err = cli("train", *options, "--steps", steps)
+        assert code == 0, err
+        assert ("Resumed after 2 updates" in err) == resumed
+    assert len((run_dir / "metrics.jsonl").read_text().splitlines()) == 4
+
+
+def test_resuming_what_is_no_run(recipe, corpus_dir, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    result = cli(
+        "train", "--recipe", recipe, "--data", corpus_dir, "--run-dir", tmp_path, "--resume"
+    )
+    assert_refused(result, f"{tmp_path} is not a run directory: .*")
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--recipe", "wmt15"], "Cannot read the recipe wmt15: No such file.* one of: demo, .*"),
+        (["--set", "stepz=3"], "Unknown setting stepz. There are: data, .*"),
+        (["--set", "model.depth=3"], "Unknown model setting depth. There are: .*"),
+        (["--set", "steps=many"], "`steps` must be an integer. Received: steps='many'"),
+        (["--set", "jit=1"], "`jit` must be true or false. Received: jit=1"),
+        (["--set", "steps"], "A change must have the form key=value. Received: 'steps'"),
+    ],
+)
+def test_wrong_settings(corpus_dir, tmp_path, arguments, message):
+    run_dir = tmp_path / "run"
+    assert_refused(cli("train", "--data", corpus_dir, "--run-dir", run_dir, *arguments), message)
+    assert not run_dir.exists()
+
+
+def test_no_data(tmp_path):
+    assert_refused(cli("train", "--run-dir", tmp_path / "run"), "The setting `data` is missing")
+
+
+def test_evaluate_wants_one_corpus(recipe_run, corpus_dir):
+    message = "Give either --data or --test-set"
+    assert_refused(cli("evaluate", recipe_run), message)
+    assert_refused(
+        cli("evaluate", recipe_run, "--data", corpus_dir, "--test-set", "wmt14/full"), message
+    )

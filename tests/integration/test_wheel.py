@@ -42,7 +42,12 @@ def test_every_module_is_in_it(wheel):
         for path in (ROOT / folder).glob("*.py")
     }
     assert len(expected) > 25
-    assert expected | {"keras_transformer/py.typed"} <= names
+    recipes = {
+        f"keras_transformer/trainers/recipes/{path.name}"
+        for path in (ROOT / "trainers" / "recipes").glob("*.toml")
+    }
+    assert len(recipes) == 6
+    assert expected | recipes | {"keras_transformer/py.typed"} <= names
 
 
 def test_command_line_is_declared(wheel):

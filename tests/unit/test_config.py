@@ -5,6 +5,8 @@ import re
 import pytest
 
 from keras_transformer import InputError, TransformerConfig
+from keras_transformer.config import TABLE_3
+from keras_transformer.model import Transformer
 
 V = 19
 
@@ -74,7 +76,8 @@ def test_is_frozen():
 
 
 def test_unknown_preset_says_what_there_is():
-    message = "`preset` must be one of tiny, base, big. Received: preset='huge'"
+    rows = [row for row in TABLE_3 if row not in ("base", "big")]
+    message = f"`preset` must be one of tiny, base, big, {', '.join(rows)}. Received: preset='huge'"
     with pytest.raises(InputError, match=re.escape(message)):
         TransformerConfig.from_preset("huge", vocab_size=V)
 
@@ -133,3 +136,100 @@ def test_values_of_the_wrong_type_or_out_of_range(name, value, expected):
     message = f"`{name}` must be {expected}. Received: {name}={value!r}"
     with pytest.raises(InputError, match=re.escape(message)):
         TransformerConfig(**{"vocab_size": V, name: value})
+
+
+# Table 3.
+
+MILLIONS = {
+    "base": 65,
+    "A-1-head": 65,
+    "A-4-heads": 65,
+    "A-16-heads": 65,
+    "A-32-heads": 65,
+    "B-d_k-16": 58,
+    "B-d_k-32": 60,
+    "C-2-layers": 36,
+    "C-4-layers": 50,
+    "C-8-layers": 80,
+    "C-d_model-256": 28,
+    "C-d_model-1024": 168,
+    "C-d_ff-1024": 53,
+    "C-d_ff-4096": 90,
+}
+
+
+def num_parameters(config):
+    """Weights and biases of all matrices, scales and offsets of layer normalisation."""
+    d_model, d_ff, heads = config.d_model, config.d_ff, config.num_heads
+    d_k, d_v = (size or d_model // heads for size in (config.d_k, config.d_v))
+    attention = heads * ((d_model + 1) * (2 * d_k + d_v) + d_v * d_model) + d_model
+    feed_forward = (d_model + 1) * d_ff + (d_ff + 1) * d_model
+    encoder_layer = attention + feed_forward + 2 * 2 * d_model
+    decoder_layer = 2 * attention + feed_forward + 3 * 2 * d_model
+    return (
+        config.vocab_size * d_model
+        + config.num_encoder_layers * encoder_layer
+        + config.num_decoder_layers * decoder_layer
+    )
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"d_model": 10, "d_ff": 17, "num_heads": 5},
+        {"d_model": 7, "d_ff": 11, "num_heads": 3, "d_k": 2, "d_v": 5},
+    ],
+)
+def test_number_of_parameters(sizes):
+    config = TransformerConfig(vocab_size=V, num_encoder_layers=1, num_decoder_layers=2, **sizes)
+    assert Transformer(config).count_params() == num_parameters(config)
+
+
+@pytest.mark.parametrize(("row", "millions"), MILLIONS.items())
+def test_table_3_counts(row, millions):
+    config = TransformerConfig.from_preset(row, vocab_size=41_000)
+    assert num_parameters(config) / 1e6 == pytest.approx(millions, abs=0.6)
+
+
+def test_table_3_count_of_big():
+    config = TransformerConfig.from_preset("big", vocab_size=37_000)
+    assert num_parameters(config) / 1e6 == pytest.approx(213, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("row", "sizes"),
+    [
+        ("A-1-head", (1, 512)),
+        ("A-4-heads", (4, 128)),
+        ("A-16-heads", (16, 32)),
+        ("A-32-heads", (32, 16)),
+        ("C-d_model-256", (8, 32)),
+        ("C-d_model-1024", (8, 128)),
+        ("big", (16, 64)),
+    ],
+)
+def test_table_3_head_sizes(row, sizes):
+    config = TransformerConfig.from_preset(row, vocab_size=V)
+    assert (config.num_heads, config.d_model // config.num_heads) == sizes
+    assert (config.d_k, config.d_v) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("row", "change"),
+    [
+        ("D-dropout-0.0", {"dropout_rate": 0.0}),
+        ("D-dropout-0.2", {"dropout_rate": 0.2}),
+        ("D-smoothing-0.0", {}),
+        ("D-smoothing-0.2", {}),
+        ("E-learned-positions", {"position_encoding": "learned"}),
+    ],
+)
+def test_table_3_rows_of_bases_size(row, change):
+    base = TransformerConfig(vocab_size=V)
+    assert TransformerConfig.from_preset(row, vocab_size=V) == dataclasses.replace(base, **change)
+
+
+def test_every_row_of_table_3_is_tested():
+    others = {row for row in TABLE_3 if row.startswith(("D-", "E-"))}
+    assert set(TABLE_3) == {*MILLIONS, *others, "big"}
+    assert len(others) == 5

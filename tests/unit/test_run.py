@@ -13,17 +13,17 @@ from keras_transformer.config import TransformerConfig
 from keras_transformer.errors import InputError
 from keras_transformer.model import Transformer
 from keras_transformer.run import FORMAT, FORMAT_VERSION, Run, claim
-from keras_transformer.tokenizer import Tokenizer
+from keras_transformer.tokenizer import SentencePieceTokenizer
 
 SIZES = {"d_model": 10, "d_ff": 17, "num_heads": 2, "num_encoder_layers": 1}
 SIZES |= {"num_decoder_layers": 1}
-SETTINGS = {"data": "corpus", "steps": 7, "peak_rate": None, "model_overrides": {"d_ff": 17}}
+SETTINGS = {"data": "corpus", "steps": 7, "peak_rate": None, "model": {"d_ff": 17}}
 VOCAB_SIZE = 270
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return Tokenizer.train(["ab ba", "abba baab ab"], VOCAB_SIZE)
+    return SentencePieceTokenizer.train(["ab ba", "abba baab ab"], VOCAB_SIZE)
 
 
 @pytest.fixture(scope="module")
@@ -180,12 +180,12 @@ def test_truncated_manifest(saved_run):
     ("changes", "received"),
     [
         ({"format_version": 97}, r"\('keras-transformer run', 97\)"),
-        ({"format": "joey"}, r"\('joey', 1\)"),
+        ({"format": "joey"}, r"\('joey', 2\)"),
     ],
 )
 def test_other_format(saved_run, changes, received):
     edit_manifest(saved_run, **changes)
-    expected = r"must be of the format \('keras-transformer run', 1\)"
+    expected = r"must be of the format \('keras-transformer run., 2\)"
     with pytest.raises(InputError, match=f"{expected}. Received: {received}"):
         Run.load(saved_run.path)
 

@@ -17,10 +17,14 @@ from keras_transformer.tokenizer import (
     EOS_ID,
     PAD_ID,
     UNK_ID,
+    SentencePieceTokenizer,
     Tokenizer,
     VocabularyTooLargeError,
+    WordPieceTokenizer,
 )
 
+SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
+PIECES = ("a", "ab", "abc", "##b", "##c", "##cd", "##d", "b", "c", "##a", ".", "##.")  # from 4
 CORPUS = ["the red dog sees the cat", "der rote Hund sieht die Katze", "öl über alles"] * 3
 VOCAB_SIZE = 293
 FIRST_BYTE = 4  # after pad, unk, bos, eos
@@ -28,7 +32,7 @@ FIRST_BYTE = 4  # after pad, unk, bos, eos
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return Tokenizer.train(CORPUS, VOCAB_SIZE)
+    return SentencePieceTokenizer.train(CORPUS, VOCAB_SIZE)
 
 
 def ids_of(tokenizer, text):
@@ -181,12 +185,12 @@ def test_save_and_load(tokenizer, tmp_path):
     loaded = Tokenizer.load(tmp_path / "t.model")
     assert loaded.fingerprint == tokenizer.fingerprint
     assert ids_of(loaded, CORPUS[1]) == ids_of(tokenizer, CORPUS[1])
-    other = Tokenizer.train(CORPUS, VOCAB_SIZE - 2)
+    other = SentencePieceTokenizer.train(CORPUS, VOCAB_SIZE - 2)
     assert other.fingerprint != tokenizer.fingerprint
 
 
 def test_unigram_model():
-    tokenizer = Tokenizer.train(CORPUS, 283, model_type="unigram")
+    tokenizer = SentencePieceTokenizer.train(CORPUS, 283, model_type="unigram")
     assert tokenizer.vocab_size == 283
     assert round_trip(tokenizer, "the red 😀") == "the red 😀"
 
@@ -216,18 +220,18 @@ def test_foreign_special_ids():
     )
     message = "ids for pad, unk, bos, eos must be 0, 1, 2, 3. Received: -1, 0, 1, 2"
     with pytest.raises(InputError, match=message):
-        Tokenizer(model.getvalue())
+        SentencePieceTokenizer(model.getvalue())
 
 
 @pytest.mark.parametrize("model_type", ["bpe", "unigram"])
 def test_vocabulary_too_large_tells_the_limit(model_type):
     with pytest.raises(VocabularyTooLargeError, match="Received: vocab_size=50000") as caught:
-        Tokenizer.train(CORPUS, 50_000, model_type)
+        SentencePieceTokenizer.train(CORPUS, 50_000, model_type)
     limit = caught.value.limit
     assert f"`vocab_size` must be at most {limit}. " in str(caught.value)
-    assert Tokenizer.train(CORPUS, limit, model_type).vocab_size == limit
+    assert SentencePieceTokenizer.train(CORPUS, limit, model_type).vocab_size == limit
     with pytest.raises(VocabularyTooLargeError):
-        Tokenizer.train(CORPUS, limit + 1, model_type)
+        SentencePieceTokenizer.train(CORPUS, limit + 1, model_type)
 
 
 @pytest.mark.parametrize("vocab_size", [1, 200, 265])
@@ -236,12 +240,182 @@ def test_vocabulary_too_small_tells_the_least(vocab_size):
     texts = ["abcde", "edcba", "abc de"]
     message = f"`vocab_size` must be at least .*Received: vocab_size={vocab_size}"
     with pytest.raises(InputError, match=message) as caught:
-        Tokenizer.train(texts, vocab_size)
+        SentencePieceTokenizer.train(texts, vocab_size)
     assert "266" in str(caught.value) or vocab_size < 260
-    assert Tokenizer.train(texts, 266).vocab_size == 266
+    assert SentencePieceTokenizer.train(texts, 266).vocab_size == 266
 
 
 @pytest.mark.parametrize("texts", [[], [""], [" ", "\t\n", "\u3000"]])
 def test_corpus_without_text(texts):
     with pytest.raises(InputError, match="The corpus holds no text to train a tokenizer from"):
-        Tokenizer.train(iter(texts), 300)
+        SentencePieceTokenizer.train(iter(texts), 300)
+
+
+# Word-pieces.
+
+
+def word_pieces(*pieces, header="# word-pieces"):
+    return "".join(f"{line}\n" for line in (header, *pieces)).encode()
+
+
+@pytest.fixture(scope="module")
+def by_hand():
+    return WordPieceTokenizer(word_pieces(*SPECIAL, *PIECES))
+
+
+def named(tokenizer, text):
+    """The pieces of a text by their names in `PIECES`."""
+    return [(*SPECIAL, *PIECES)[i] for i in ids_of(tokenizer, text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("abcd", ["abc", "##d"]),  # not ab ##cd
+        ("acd", ["a", "##cd"]),
+        ("acb", ["a", "##c", "##b"]),
+        ("bab", ["b", "##a", "##b"]),
+        ("ab abc", ["ab", "abc"]),
+        ("ba.", ["b", "##a", "##."]),
+        (". .", [".", "."]),
+        ("", []),
+    ],
+)
+def test_longest_pieces_first(by_hand, text, pieces):
+    assert named(by_hand, text) == pieces
+    assert round_trip(by_hand, text) == text
+
+
+def test_word_piece_ids(by_hand):
+    assert ids_of(by_hand, "a . b") == [4, 14, 11]
+    assert by_hand.vocab_size == 16
+
+
+@pytest.mark.parametrize("word", ["x", "abx", "xab", "A", "😀", "ä", "d"])
+def test_words_are_unknown_as_wholes(by_hand, word):
+    assert named(by_hand, f"ab {word} c") == ["ab", "<unk>", "c"]
+
+
+@pytest.mark.parametrize("blank", [" ", "\t", "\r\n", "\u00a0", "\u3000", "\u2028", "\x00", "\x7f"])
+def test_blanks_and_control_characters_separate_words(by_hand, blank):
+    assert named(by_hand, f"{blank}a{blank}{blank}b{blank}") == ["a", "b"]
+    assert round_trip(by_hand, f"{blank}a{blank}{blank}b{blank}") == "a b"
+
+
+@pytest.mark.parametrize("text", [*SPECIAL, "##b", "##"])
+def test_text_is_never_a_special_piece(by_hand, text):
+    assert ids_of(by_hand, f"a {text} b") == [4, UNK_ID, 11]
+
+
+def test_long_words(by_hand):
+    assert round_trip(by_hand, "ab" * 97) == "ab" * 97
+
+
+def test_word_pieces_join_without_special_ids(by_hand):
+    rows = [[BOS_ID, 11, 13, EOS_ID, PAD_ID], [EOS_ID, *[PAD_ID] * 4], [4, UNK_ID, 5, 7, EOS_ID]]
+    texts = by_hand.detokenize(tf.constant(rows)).numpy().tolist()
+    assert texts == [b"ba", b"", b"a <unk> abb"]
+
+
+def test_word_pieces_are_encoded_and_cut(by_hand):
+    encoded = by_hand.encode(tf.constant(["abcd a", "", "b"]), max_length=3)
+    assert encoded.ids.numpy().tolist() == [[6, 10, 3], [3, 0, 0], [11, 3, 0]]
+    assert encoded.lengths.numpy().tolist() == [2, 0, 1]
+    assert encoded.truncated.numpy().tolist() == [True, False, False]
+
+
+def test_word_pieces_in_a_graph(by_hand):
+    texts = tf.constant(["abcd a", "", "b\tx", b"\xff"])
+    graph = tf.function(
+        lambda texts: by_hand.encode(texts, 7),
+        input_signature=[tf.TensorSpec([None], tf.string)],
+    )
+    for actual, expected in zip(graph(texts), by_hand.encode(texts, 7), strict=True):
+        assert actual.numpy().tolist() == expected.numpy().tolist()
+
+
+def test_save_and_load_word_pieces(by_hand, tmp_path):
+    by_hand.save(tmp_path / "t.model")
+    loaded = Tokenizer.load(tmp_path / "t.model")
+    assert isinstance(loaded, WordPieceTokenizer)
+    assert loaded.fingerprint == by_hand.fingerprint
+    assert named(loaded, "abcd") == ["abc", "##d"]
+    assert (tmp_path / "t.model").read_text().split("\n")[:6] == ["# word-pieces", *SPECIAL, "a"]
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (
+            word_pieces(*SPECIAL[1:], *PIECES),
+            "must start with '# word-pieces' and the pieces <pad>",
+        ),
+        (word_pieces(*PIECES), "must start with .* Received: # word-pieces, a, ab, abc, ##b$"),
+        (word_pieces(), "must start with .* Received: # word-pieces$"),
+        (
+            word_pieces(*SPECIAL, header="# word-pieces 2"),
+            "must start with .* Received: # word-pieces 2, <pad>, <unk>",
+        ),
+        (word_pieces(*SPECIAL, "a", "b", "a"), "must not hold a piece twice$"),
+        (word_pieces(*SPECIAL, "a", "<s>"), "must not hold a piece twice$"),
+        (word_pieces(*SPECIAL) + b"\xff\n", "is not valid UTF-8$"),
+    ],
+)
+def test_wrong_word_pieces(model, message, tmp_path):
+    (tmp_path / "t.model").write_bytes(model)
+    with pytest.raises(InputError, match=f"^The tokenizer {message}"):
+        WordPieceTokenizer(model)
+    path = re.escape(str(tmp_path / "t.model"))
+    with pytest.raises(InputError, match=f"^{path}: The tokenizer {message}"):
+        Tokenizer.load(tmp_path / "t.model")
+
+
+# CORPUS has 20 characters, each in two forms, and there are 4 special ids: 44.
+@pytest.mark.parametrize("vocab_size", [45, 53, 71])
+def test_trained_word_pieces(vocab_size):
+    tokenizer = WordPieceTokenizer.train(CORPUS, vocab_size)
+    pieces = tokenizer.model.decode().split("\n")[1:-1]
+    assert tokenizer.vocab_size == len(pieces) == vocab_size
+    assert set("".join(CORPUS)) - {" "} <= set(pieces)
+    assert {f"##{character}" for character in "".join(CORPUS) if character != " "} <= set(pieces)
+    for text in (*CORPUS, "dog öl rebü"):
+        assert UNK_ID not in ids_of(tokenizer, text)
+        assert round_trip(tokenizer, text) == text
+
+
+@pytest.mark.parametrize("vocab_size", [11, 13])
+def test_trained_word_pieces_of_which_all_characters_start_words(vocab_size):
+    tokenizer = WordPieceTokenizer.train(["a b ab ba a b"] * 3, vocab_size)
+    assert tokenizer.vocab_size == vocab_size - 1
+
+
+def test_frequent_words_become_pieces():
+    tokenizer = WordPieceTokenizer.train(CORPUS, 71)
+    assert len(ids_of(tokenizer, "the")) == 1
+
+
+@pytest.mark.parametrize("vocab_size", [1, 4, 23])
+def test_too_few_word_pieces_for_sentencepiece(vocab_size):
+    with pytest.raises(InputError, match=rf"^`vocab_size` must .*: vocab_size={vocab_size}$"):
+        WordPieceTokenizer.train(CORPUS, vocab_size)
+
+
+@pytest.mark.parametrize("vocab_size", [25, 44])
+def test_too_few_word_pieces_for_the_characters(vocab_size):
+    message = (
+        "^`vocab_size` must be more than the corpus's characters need, 44. "
+        f"Received: vocab_size={vocab_size}$"
+    )
+    with pytest.raises(InputError, match=message):
+        WordPieceTokenizer.train(CORPUS, vocab_size)
+
+
+def test_too_many_word_pieces_tell_the_limit():
+    with pytest.raises(VocabularyTooLargeError, match="Received: vocab_size=5000") as caught:
+        WordPieceTokenizer.train(CORPUS, 5000)
+    assert WordPieceTokenizer.train(CORPUS, caught.value.limit).vocab_size == caught.value.limit
+
+
+def test_corpus_without_words():
+    with pytest.raises(InputError, match="The corpus holds no text to train a tokenizer from"):
+        WordPieceTokenizer.train(iter(["", " "]), 50)

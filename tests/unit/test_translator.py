@@ -6,7 +6,7 @@ import math
 import pytest
 
 from keras_transformer.errors import InputError
-from keras_transformer.tokenizer import Tokenizer
+from keras_transformer.tokenizer import SentencePieceTokenizer
 from keras_transformer.translator import (
     MAX_BATCH_BYTES,
     DecodingOptions,
@@ -160,7 +160,7 @@ def test_single_string_is_an_error(tiny_translator):
 
 
 def test_foreign_tokenizer(tiny_translator):
-    tokenizer = Tokenizer.train(["ab ba abba"], 265)
+    tokenizer = SentencePieceTokenizer.train(["ab ba abba"], 265)
     with pytest.raises(InputError, match=r"must have one size\. Received: 290 and 265"):
         Translator(tiny_translator.model, tokenizer)
 

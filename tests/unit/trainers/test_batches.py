@@ -2,30 +2,28 @@ import itertools
 
 import numpy as np
 import pytest
-import sentencepiece
 import tensorflow as tf
 
 from keras_transformer.errors import InputError
 from keras_transformer.tokenizer import BOS_ID, EOS_ID, PAD_ID
-from keras_transformer.trainers.batches import BatchPlan, TokenizedPairs, make_dataset
-from keras_transformer.trainers.corpora import load_corpus
-from keras_transformer.trainers.grammar import Pair
+from keras_transformer.trainers.batches import BatchPlan, make_dataset
 
 B, E, P = BOS_ID, EOS_ID, PAD_ID
 
 
 class Numbers:
-    """A tokenizer of texts that are written-out ids: "7 11" is 7, 11."""
+    """Token ids in memory, of texts that are written-out ids: "7 11" is 7, 11 and the end."""
 
-    @staticmethod
-    def tokenize(texts):
-        return tf.strings.to_number(tf.strings.split(texts), tf.int32)
+    def __init__(self, texts):
+        self.rows = [
+            tuple(np.array([*map(int, text.split()), E], np.int32) for text in pair)
+            for pair in texts
+        ]
+        lengths = [[len(source), len(target)] for source, target in self.rows]
+        self.lengths = np.array(lengths, np.uint16)
 
-
-def write(folder, pairs, max_length=99, **kwargs):
-    return TokenizedPairs.write(
-        folder / "pairs", itertools.starmap(Pair, pairs), Numbers, max_length, **kwargs
-    )
+    def read(self, rows):
+        return [self.rows[row] for row in rows]
 
 
 def random_lengths(seed, rows=211, longest=53):
@@ -39,60 +37,14 @@ def epoch(plan, number):
 
 
 @pytest.fixture(scope="module")
-def number_pairs(tmp_path_factory):
+def number_pairs():
     """Pairs whose lengths, with `EOS_ID`, spread over several buckets."""
     random = np.random.default_rng(7)
     texts = [
         [" ".join(map(str, random.integers(4, 99, length - 1))) for length in row]
         for row in random_lengths(3, rows=61, longest=23)
     ]
-    return write(tmp_path_factory.mktemp("numbers"), texts)[0]
-
-
-# Token ids on disk.
-
-
-def test_pairs_are_the_tokens_and_the_end(tmp_path, corpus_dir, tiny_run):
-    tokenizer = tiny_run.tokenizer()
-    pairs = list(load_corpus(str(corpus_dir), "en", "de").pairs("test"))
-    written, tally = TokenizedPairs.write(tmp_path / "test", pairs, tokenizer, max_length=99)
-    assert tally == (9, 0, 0)
-    processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
-    expected = [[[*processor.encode(text), E] for text in pair] for pair in pairs]
-    for opened in (written, TokenizedPairs(tmp_path / "test")):
-        assert opened.lengths.tolist() == [[len(ids) for ids in pair] for pair in expected]
-        actual = [[ids.tolist() for ids in pair] for pair in opened.read(range(9))]
-        assert actual == expected
-
-
-def test_rows_are_read_in_the_order_asked_for(tmp_path):
-    pairs, _ = write(tmp_path, [("5", "6 7"), ("8 9 10", "11"), ("12", "13")])
-    rows = [[ids.tolist() for ids in pair] for pair in pairs.read([2, 0, 1, 2])]
-    assert rows == [[[12, E], [13, E]], [[5, E], [6, 7, E]], [[8, 9, 10, E], [11, E]]] + rows[:1]
-
-
-def test_tally(tmp_path):
-    # Three tokens and the end are four.
-    texts = [("5 6 7", "8"), ("", "9"), ("9", ""), ("", ""), ("5 6 7 8", "9"), ("9", "5 6 7 8")]
-    pairs, tally = write(tmp_path, [*texts, ("", "5 6 7 8"), ("10", "11 12 13")], max_length=4)
-    assert (tally.kept, tally.empty, tally.too_long) == (2, 4, 2)
-    assert pairs.lengths.tolist() == [[4, 2], [2, 4]]
-    assert [source.tolist() for source, _ in pairs.read([0, 1])] == [[5, 6, 7, E], [10, E]]
-
-
-def test_no_pair_left(tmp_path):
-    with pytest.raises(InputError, match="2 have an empty side and 1 are longer than 3 tokens"):
-        write(tmp_path, [("", "5"), ("5 6 7", "8"), ("", "")], max_length=3)
-
-
-def test_many_pairs_are_written_in_their_order(tmp_path):
-    progress = []
-    texts = [(str(4 + number), str(9999 - number)) for number in range(2003)]
-    pairs, tally = write(tmp_path, texts, progress=progress.append)
-    assert sum(progress) == tally.kept == len(pairs.lengths) == 2003
-    assert [s.tolist() + t.tolist() for s, t in pairs.read([0, 1999, 2000, 2002])] == [
-        [4 + number, E, 9999 - number, E] for number in (0, 1999, 2000, 2002)
-    ]
+    return Numbers(texts)
 
 
 # The plan.
@@ -185,8 +137,8 @@ def test_batch_must_hold_the_longest_pair():
 # The dataset.
 
 
-def test_dataset_shifts_the_target(tmp_path):
-    pairs, _ = write(tmp_path, [("5 6 7", "8"), ("9", "10 11 12 13")])
+def test_dataset_shifts_the_target():
+    pairs = Numbers([("5 6 7", "8"), ("9", "10 11 12 13")])
     plan = BatchPlan(pairs.lengths, 24, seed=None)
     ((inputs, labels, weights),) = make_dataset(pairs, plan, range(1)).as_numpy_iterator()
     np.testing.assert_array_equal(inputs["source_ids"], [[5, 6, 7, E], [9, E, P, P]])

@@ -3,12 +3,16 @@ import dataclasses
 import keras
 import numpy as np
 import pytest
+import reference
 import tensorflow as tf
 
 from keras_transformer.errors import InputError
-from keras_transformer.trainers.batches import BatchPlan, TokenizedPairs
-from keras_transformer.trainers.strategies import make_strategy
-from keras_transformer.trainers.training import TrainSettings, train
+from keras_transformer.losses import LabelSmoothedCrossEntropy
+from keras_transformer.trainers.batches import BatchPlan
+from keras_transformer.trainers.preparation import TokenizedPairs
+from keras_transformer.trainers.recipes import TrainSettings
+from keras_transformer.trainers.strategies import TrainingModel, make_strategy
+from keras_transformer.trainers.training import train
 
 NUM_DEVICES = 3  # of conftest.py
 
@@ -47,7 +51,7 @@ def test_replicas_train_as_one_device(tmp_path):
         max_length=8,
         peak_rate=0.01,
         warmup_steps=2,
-        model_overrides={
+        model={
             "d_model": 10,
             "d_ff": 17,
             "num_heads": 2,
@@ -60,7 +64,7 @@ def test_replicas_train_as_one_device(tmp_path):
         train(dataclasses.replace(settings, strategy=strategy), tmp_path / strategy, verbose=0)
         for strategy in ("one", "mirrored")
     ]
-    lengths = TokenizedPairs(tmp_path / "one" / "corpus" / "train").lengths
+    lengths = TokenizedPairs(tmp_path / "one" / "corpus", "train").lengths
     plan = BatchPlan(lengths, settings.tokens_per_batch, settings.seed)
     rows = [len(plan.batch(step)[1]) for step in range(settings.steps)]
     assert {rows % NUM_DEVICES for rows in rows} - {0}
@@ -84,3 +88,33 @@ def test_keras_still_needs_the_cure():
     dataset = tf.data.Dataset.from_tensors((tf.ones((rows, 2)), tf.ones((rows, 1))))
     with pytest.raises(tf.errors.InvalidArgumentError, match="must have the same size and shape"):
         model.fit(dataset, shuffle=False, verbose=0)
+
+
+def test_r_drop_by_hand():
+    """Dropout of 0.5 before a linear layer; the loss of both passes' logits, in float64."""
+    inputs = keras.Input((3, 5))
+    logits = keras.layers.Dense(7)(keras.layers.Dropout(0.5, seed=1)(inputs))
+    passes = []
+
+    class Spy(TrainingModel):
+        def call(self, inputs, training=None, mask=None):
+            passes.append(super().call(inputs, training, mask))
+            return passes[-1]
+
+    model = Spy(keras.Model(inputs, logits), r_drop=3.0)
+    model.compile(loss=LabelSmoothedCrossEntropy(0.1))
+    random = np.random.default_rng(2)
+    x = random.normal(size=(2, 3, 5)).astype("float32")
+    y = np.array([[1, 4, 6], [2, 0, 0]])
+    weights = (y != 0) / 4
+    first = model(x, training=True)
+    loss = model.compute_loss(x, y, first, weights.astype("float32"))
+    p, q = (np.array(value, np.float64) for value in passes)
+    assert np.abs(p - q).max() > 0.1
+    log_p, log_q = (z - np.log(np.exp(z).sum(-1, keepdims=True)) for z in (p, q))
+    divergences = [(np.exp(a) * (a - b)).sum(-1) for a, b in ((log_p, log_q), (log_q, log_p))]
+    losses = [reference.label_smoothed_cross_entropy(z, y, smoothing=0.1) for z in (p, q)]
+    expected = (weights * (sum(losses) / 2 + 3.0 / 2 * sum(divergences) / 2)).sum()
+    assert float(loss) == pytest.approx(expected, rel=1e-5)
+    at_rest = model.compute_loss(x, y, first, weights.astype("float32"), training=False)
+    assert float(at_rest) == pytest.approx((weights * losses[0]).sum(), rel=1e-5)

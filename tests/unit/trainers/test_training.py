@@ -1,17 +1,23 @@
 import dataclasses
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import reference
+import sacrebleu
 
 from keras_transformer.errors import InputError
 from keras_transformer.run import Run
-from keras_transformer.tokenizer import PAD_ID, Tokenizer
+from keras_transformer.tokenizer import PAD_ID, SentencePieceTokenizer
 from keras_transformer.trainers import training
-from keras_transformer.trainers.batches import BatchPlan, TokenizedPairs, make_dataset
-from keras_transformer.trainers.training import TrainSettings, train
+from keras_transformer.trainers.batches import BatchPlan, make_dataset
+from keras_transformer.trainers.corpora import load_corpus
+from keras_transformer.trainers.preparation import TokenizedPairs, prepare
+from keras_transformer.trainers.recipes import TrainSettings
+from keras_transformer.trainers.training import train
+from keras_transformer.translator import Translator
 
 SIZES = {
     "d_model": 10,
@@ -36,7 +42,7 @@ def short_settings(tmp_path_factory):
         tokens_per_batch=56,
         max_length=8,
         warmup_steps=2,
-        model_overrides=SIZES,
+        model=SIZES,
     )
 
 
@@ -65,7 +71,7 @@ def weights(run):
 
 
 def plan_of(run, settings):
-    pairs = TokenizedPairs(run.path / "corpus" / "train")
+    pairs = TokenizedPairs(run.path / "corpus", "train")
     return pairs, BatchPlan(pairs.lengths, settings.tokens_per_batch, settings.seed)
 
 
@@ -78,10 +84,10 @@ def test_run_is_complete(tiny_run, tiny_settings):
     manifest = json.loads((tiny_run.path / "run.json").read_text())
     assert manifest["status"] == "complete"
     assert manifest["settings"] == dataclasses.asdict(tiny_settings)
-    assert TrainSettings(**manifest["settings"]) == tiny_settings
+    assert TrainSettings.from_dict(manifest["settings"]) == tiny_settings
     assert (manifest["source"], manifest["target"]) == ("en", "de")
     assert manifest["config"]["vocab_size"] == 290
-    assert tiny_settings.model_overrides.items() <= manifest["config"].items()
+    assert tiny_settings.model.items() <= manifest["config"].items()
 
 
 def test_run_holds_what_is_documented(tiny_run):
@@ -91,11 +97,13 @@ def test_run_holds_what_is_documented(tiny_run):
     contents = {"run.json", "tokenizer.model", "metrics.jsonl"}
     # Other tests evaluate the shared run.
     assert names("") - {"evaluation"} == contents | {"checkpoints", "corpus", "tensorboard"}
-    assert names("checkpoints") == {
+    assert names("checkpoints") == {"state-00000005.npz"} | {
         f"step-{checkpoint.step:08d}.weights.h5" for checkpoint in (tiny_run.best, tiny_run.last)
     }
+    shard = ("array_record", "lengths.npy", "json")
     assert names("corpus") == {
-        f"{split}.{kind}" for split in ("train", "val") for kind in ("array_record", "lengths.npy")
+        *("corpus.json", "tokenizer.model", "train.json", "val.json", "val.pairs.json"),
+        *(f"{split}-00000.{kind}" for split in ("train", "val") for kind in shard),
     }
     for part in ("train", "validation"):
         (events,) = names(f"tensorboard/{part}")
@@ -119,7 +127,7 @@ def test_best_checkpoint_has_the_lowest_validation_loss(tiny_run):
 
 def test_validation_metrics_are_those_of_the_saved_weights(tiny_run, tiny_settings):
     """Dropout is off, and the mean is over tokens, not over batches."""
-    pairs = TokenizedPairs(tiny_run.path / "corpus" / "val")
+    pairs = TokenizedPairs(tiny_run.path / "corpus", "val")
     plan = BatchPlan(pairs.lengths, tiny_settings.tokens_per_batch, seed=None)
     model = tiny_run.model("last")
     total, num_tokens, num_right = 0.0, 0, 0
@@ -165,18 +173,18 @@ def test_without_validation_the_last_is_the_best(short_run):
     assert short_run.best == short_run.last
     assert short_run.last.step == 7
     assert not any(name.startswith("val_") for name in short_run.last.metrics)
-    assert len(list((short_run.path / "checkpoints").iterdir())) == 1
+    assert len(list((short_run.path / "checkpoints").glob("*.h5"))) == 1
 
 
 def test_vocabulary_defaults_to_what_the_corpus_supports(short_run, short_settings):
     size = short_run.config.vocab_size
     assert size == short_run.tokenizer().vocab_size
     assert 260 < size < 8000
-    corpus = training.load_corpus(short_settings.data, "en", "de")
+    corpus = load_corpus(short_settings.data, "en", "de")
     texts = [text for pair in corpus.pairs("train") for text in pair]
-    assert Tokenizer.train(texts, size).vocab_size == size
+    assert SentencePieceTokenizer.train(texts, size).vocab_size == size
     with pytest.raises(InputError, match=rf"must be at most {size}\."):
-        Tokenizer.train(texts, size + 1)
+        SentencePieceTokenizer.train(texts, size + 1)
 
 
 @pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
@@ -199,7 +207,7 @@ def test_jit(short_settings, tmp_path, fitted):
     """XLA sees padded rows; at a rate of almost 0 the loss is that of the saved weights."""
     overrides = {**SIZES, "dropout_rate": 0.0}
     settings = dataclasses.replace(
-        short_settings, steps=3, jit=True, peak_rate=1e-12, model_overrides=overrides
+        short_settings, steps=3, jit=True, peak_rate=1e-12, model=overrides
     )
     run = train(settings, tmp_path / "run", verbose=0)
     assert fitted[0].jit_compile is True
@@ -214,6 +222,156 @@ def test_jit(short_settings, tmp_path, fitted):
     )
     expected = total / pairs.lengths[:, 1].sum()
     assert run.last.metrics["token_loss"] == pytest.approx(expected, rel=1e-4)
+
+
+# Resuming.
+
+
+@pytest.fixture(scope="module")
+def long_settings(short_settings):
+    """All that has a state: dropout, the optimizer, a moving average, two passes, clipping."""
+    return dataclasses.replace(
+        short_settings,
+        steps=11,
+        steps_per_validation=3,
+        ema_decay=0.75,
+        r_drop=2.0,
+        clip_norm=1.0,
+        keep_checkpoints=3,
+        average_last=2,
+    )
+
+
+class KilledError(Exception):
+    pass
+
+
+def test_resumed_training_is_the_uninterrupted_one(long_settings, tmp_path, monkeypatch):
+    whole = train(long_settings, tmp_path / "whole", verbose=0)
+    real = Run.save_checkpoint
+
+    def kill(run, *args, **kwargs):
+        if len(run.metrics()) == 3:  # the ninth update is logged, but not saved
+            raise KilledError
+        real(run, *args, **kwargs)
+
+    monkeypatch.setattr(Run, "save_checkpoint", kill)
+    with pytest.raises(KilledError):
+        train(long_settings, tmp_path / "killed", verbose=0)
+    monkeypatch.undo()
+    resumed = train(long_settings, tmp_path / "killed", verbose=0, resume=True)
+    assert [line["step"] for line in resumed.metrics()] == [3, 6, 9, 11]
+    assert [saved.step for saved in resumed.checkpoints] == [6, 9, 11]
+    for expected, actual in zip(whole.metrics(), resumed.metrics(), strict=True):
+        assert actual == expected
+    for checkpoint in ("last", "averaged"):
+        for expected, actual in zip(
+            whole.model(checkpoint).weights, resumed.model(checkpoint).weights, strict=True
+        ):
+            np.testing.assert_array_equal(actual, expected)
+
+
+def test_more_updates_for_a_complete_run(short_settings, tmp_path):
+    train(dataclasses.replace(short_settings, steps=3), tmp_path / "run", verbose=0)
+    longer = dataclasses.replace(short_settings, steps=8)
+    run = train(longer, tmp_path / "run", verbose=0, resume=True)
+    assert [line["step"] for line in run.metrics()] == [3, 6, 8]
+    expected = train(longer, tmp_path / "at_once", verbose=0)
+    for one, other in zip(weights(run), weights(expected), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_resuming_a_complete_run_changes_nothing(tiny_run, tiny_settings):
+    before = (tiny_run.path / "run.json").read_bytes()
+    assert train(tiny_settings, tiny_run.path, verbose=0, resume=True) == tiny_run
+    assert (tiny_run.path / "run.json").read_bytes() == before
+
+
+def test_resuming_with_other_settings(tiny_run, tiny_settings):
+    other = dataclasses.replace(tiny_settings, warmup_steps=4)
+    with pytest.raises(InputError, match=r"with warmup_steps=3, .* Received: warmup_steps=4"):
+        train(other, tiny_run.path, verbose=0, resume=True)
+
+
+def test_resuming_with_another_vocabulary(tiny_run, tiny_settings):
+    other = dataclasses.replace(tiny_settings, vocab_size=291)
+    with pytest.raises(InputError, match=r"vocab_size=290. Received: vocab_size=291"):
+        train(other, tiny_run.path, verbose=0, resume=True)
+
+
+# Options of the recipe.
+
+
+def test_moving_average_is_what_is_saved(short_settings, tmp_path):
+    """By hand: w' = d w' + (1 - d) w after each update, from the first update's weights."""
+    settings = dataclasses.replace(short_settings, steps_per_validation=1, keep_checkpoints=4)
+    settings = dataclasses.replace(settings, steps=4)
+    plain = train(settings, tmp_path / "plain", verbose=0)
+    averaged = train(dataclasses.replace(settings, ema_decay=0.75), tmp_path / "ema", verbose=0)
+    model = plain.model("last")
+    expected = None
+    for kept, shown in zip(plain.checkpoints, averaged.checkpoints, strict=True):
+        plain.load_weights(model, kept)
+        new = [np.array(weight, np.float64) for weight in model.weights]
+        if expected is not None:
+            new = [0.75 * e + 0.25 * n for e, n in zip(expected, new, strict=True)]
+        expected = new
+        averaged.load_weights(model, shown)
+        for weight, value in zip(model.weights, expected, strict=True):
+            np.testing.assert_allclose(weight, value, atol=1e-6)
+
+
+def test_patience_ends_the_training(tiny_settings, tmp_path, monkeypatch):
+    monkeypatch.setattr(training.sacrebleu, "corpus_bleu", fake_bleu([5.0, 7.0, 6.0, 7.0, 9.0]))
+    settings = dataclasses.replace(
+        tiny_settings, steps=9, steps_per_validation=1, bleu_sentences=4, patience=2
+    )
+    run = train(settings, tmp_path / "run", verbose=0)
+    assert [line["val_bleu"] for line in run.metrics()] == [5.0, 7.0, 6.0, 7.0]
+    assert (run.best.step, run.last.step, run.status) == (2, 4, "complete")
+
+
+def fake_bleu(values):
+    scores = iter(values)
+
+    def corpus_bleu(hypotheses, references):
+        assert len(hypotheses) == len(references[0]) == 4
+        return SimpleNamespace(score=next(scores))
+
+    return corpus_bleu
+
+
+def test_validation_bleu_is_that_of_greedy_search(tiny_settings, tmp_path):
+    settings = dataclasses.replace(tiny_settings, steps=3, bleu_sentences=7)
+    run = train(settings, tmp_path / "run", verbose=0)
+    pairs = list(load_corpus(settings.data, "en", "de").pairs("val"))[:7]
+    sources, references = zip(*pairs, strict=True)
+    translations = Translator.load(run.path).translate(sources, beam_size=1)
+    expected = sacrebleu.corpus_bleu([t.text for t in translations], [references]).score
+    assert run.last.metrics["val_bleu"] == pytest.approx(expected)
+
+
+def test_time_limit(tiny_settings, tmp_path):
+    settings = dataclasses.replace(tiny_settings, max_hours=1e-9)
+    run = train(settings, tmp_path / "run", verbose=0)
+    assert (run.last.step, run.status) == (3, "complete")
+
+
+def test_prepared_corpus_trains_as_its_text(short_run, short_settings, tmp_path):
+    prepare(short_settings, tmp_path / "corpus")
+    settings = dataclasses.replace(short_settings, steps=7, data=str(tmp_path / "corpus"))
+    run = train(settings, tmp_path / "run", verbose=0)
+    assert not (tmp_path / "run" / "corpus").exists()
+    for one, other in zip(weights(short_run), weights(run), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_prepared_corpus_of_other_settings(short_settings, tmp_path):
+    prepare(short_settings, tmp_path / "corpus")
+    settings = dataclasses.replace(short_settings, data=str(tmp_path / "corpus"), max_length=7)
+    with pytest.raises(InputError, match=r"prepared with max_length=8. Received: max_length=7"):
+        train(settings, tmp_path / "run", verbose=0)
+    assert not (tmp_path / "run").exists()
 
 
 # What goes wrong.
@@ -248,13 +406,13 @@ def test_runs_are_never_overwritten(tiny_run, tiny_settings):
     [
         ({"data": "nowhere"}, "There is no folder nowhere"),
         ({"target": "fr"}, r"holds no file fr\.SPLIT\.txt"),
-        ({"preset": "huge"}, "`preset` must be one of tiny, base, big. .*'huge'"),
-        ({"model_overrides": {"depth": 3}}, "Unknown model setting depth"),
-        ({"model_overrides": {"dropout_rate": 1.0}}, "`dropout_rate` must be at least 0 and below"),
-        ({"strategy": "tpu"}, "`strategy` must be one or mirrored. Received: strategy='tpu'"),
+        ({"preset": "huge"}, "`preset` must be one of tiny, base, big, A-1-head, .*'huge'"),
+        ({"model": {"depth": 3}}, "Unknown model setting depth"),
+        ({"model": {"dropout_rate": 1.0}}, "`dropout_rate` must be at least 0 and below"),
+        ({"strategy": "tpu"}, "`strategy` must be one of one, mirrored. Received: strategy='tpu'"),
         ({"vocab_size": 9999}, "`vocab_size` must be at most .* vocab_size=9999"),
         ({"vocab_size": 261}, "`vocab_size` must be at least .* vocab_size=261"),
-        ({"max_length": 2}, "No sentence pair of train is left: 0 have an empty side and 16"),
+        ({"max_length": 2}, "No sentence pair of train is left: 16 because a side has more than"),
         ({"label_smoothing": 1.0}, "`label_smoothing` must be .* label_smoothing=1.0"),
         ({"peak_rate": 0.0}, "`peak_rate` must be positive and finite. .* peak_rate=0.0"),
         ({"peak_rate": float("inf")}, "`peak_rate` must be positive and finite. .* peak_rate=inf"),

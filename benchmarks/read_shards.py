@@ -1,0 +1,95 @@
+"""How fast a corpus of WMT's size is prepared and read, and with how much memory.
+
+Generates pairs whose lengths are distributed like WMT14's (about 28 tokens a side, log-normal),
+prepares them, and reads batches of 25,000 tokens a side in training order. Then plans an epoch of
+as many pairs as WMT14 English-French has, from lengths alone.
+
+    python benchmarks/read_shards.py [--pairs 500000] [--seconds 20]
+"""
+
+import argparse
+import resource
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from keras_transformer.trainers.batches import BatchPlan, make_dataset
+from keras_transformer.trainers.preparation import open_prepared, prepare
+from keras_transformer.trainers.recipes import TrainSettings
+
+TOKENS_PER_BATCH = 25_000
+NUM_WORDS = 50_000
+WMT_EN_FR_PAIRS = 36_000_000
+
+
+def lengths(random: np.random.Generator, rows: int) -> np.ndarray:
+    """Words of both sides of pairs, correlated as in text, int [rows, 2]."""
+    shared = random.normal(3.0, 0.6, (rows, 1))  # the median is 20 words, the mean 25
+    return np.clip(np.exp(shared + random.normal(0, 0.15, (rows, 2))), 1, 150).astype(int)
+
+
+def write_text(folder: Path, rows: int) -> None:
+    """Writes `rows` pairs of words drawn by Zipf's law."""
+    random = np.random.default_rng(1)
+    letters = np.array(list("etaoinshrdlucmfwypvbgk"))
+    words = np.array(
+        ["".join(random.choice(letters, 2 + i.bit_length() // 2)) for i in range(NUM_WORDS)]
+    )
+    sizes = lengths(random, rows)
+    for side, language in enumerate(("en", "de")):
+        with (folder / f"{language}.train.txt").open("w", encoding="utf-8") as file:
+            for row_sizes in np.array_split(sizes[:, side], max(1, rows // 10_000)):
+                ranks = np.minimum(random.zipf(1.2, row_sizes.sum()), NUM_WORDS) - 1
+                for line in np.split(words[ranks], np.cumsum(row_sizes)[:-1]):
+                    file.write(" ".join(line) + "\n")
+
+
+def peak_memory() -> str:
+    """Most memory that this process has held so far."""
+    return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB"
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pairs", type=int, default=500_000)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_text(folder, arguments.pairs)
+        settings = TrainSettings(
+            data=str(folder), vocab_size=16_000, tokens_per_batch=TOKENS_PER_BATCH
+        )
+        started = time.monotonic()
+        prepare(settings, folder / "corpus")
+        seconds = time.monotonic() - started
+        print(f"prepare: {arguments.pairs / seconds:,.0f} pairs/s, memory {peak_memory()}")
+
+        pairs = open_prepared(folder / "corpus").training
+        plan = BatchPlan(pairs.lengths, TOKENS_PER_BATCH, seed=1)
+        print(
+            f"tokens: {pairs.lengths.mean():.1f} a side; padding {100 * plan.padding_share:.0f} %"
+        )
+        tokens, started = 0, time.monotonic()
+        for _, labels, _ in make_dataset(pairs, plan, range(10**6)):
+            tokens += int(np.count_nonzero(labels))
+            seconds = time.monotonic() - started
+            if seconds > arguments.seconds:
+                break
+        print(f"read: {tokens / seconds:,.0f} target tokens/s, memory {peak_memory()}")
+    started = time.monotonic()
+    many = (lengths(np.random.default_rng(2), WMT_EN_FR_PAIRS // 9) * 1.15 + 1).astype(np.uint16)
+    plan = BatchPlan(np.tile(many, (9, 1)), TOKENS_PER_BATCH, seed=1)
+    plan.batch(0)
+    plan.batch(plan.batches_per_epoch)
+    print(
+        f"plan of {WMT_EN_FR_PAIRS:,} pairs, two epochs: {time.monotonic() - started:.1f} s, "
+        f"memory {peak_memory()}"
+    )
+
+
+if __name__ == "__main__":
+    main()

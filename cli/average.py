@@ -1,0 +1,29 @@
+"""`keras-transformer average`."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keras_transformer.cli.console import load_tensorflow, say
+
+
+def average_command(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
+    last: Annotated[
+        int | None, typer.Option(help="How many of the newest. [default: the recipe's, or all]")
+    ] = None,
+) -> None:
+    """Average the weights of the newest checkpoints; the other commands then take the average."""
+    load_tensorflow()
+    from keras_transformer.run import Run
+    from keras_transformer.trainers.averaging import average_checkpoints
+
+    opened = Run.load(run)
+    if last is None:
+        last = opened.settings.get("average_last") or max(len(opened.checkpoints), 1)
+    averaged = average_checkpoints(opened, last)
+    steps = ", ".join(f"{step:,}" for step in averaged.metrics["of_steps"])
+    say(f"Averaged: the checkpoints after {steps} updates: {run / averaged.file}")
+    say(f"Next: keras-transformer evaluate {shlex.quote(str(run))} --data DATA --split SPLIT")

@@ -1,0 +1,46 @@
+"""`keras-transformer prepare`."""
+
+import shlex
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keras_transformer.cli.console import load_tensorflow, progress_bar, say
+from keras_transformer.cli.train import (
+    Changes,
+    Data,
+    Recipe,
+    Source,
+    Target,
+    make_settings,
+)
+
+
+def prepare_command(
+    folder: Annotated[
+        Path, typer.Argument(metavar="CORPUS", help="New folder for the prepared corpus.")
+    ],
+    data: Data = None,
+    recipe: Recipe = None,
+    changes: Changes = None,
+    source: Source = None,
+    target: Target = None,
+) -> None:
+    """Clean and tokenise a corpus once, for many trainings; a second call goes on."""
+    settings = make_settings(recipe, changes, data=data, source=source, target=target)
+    load_tensorflow()
+    from keras_transformer.trainers.preparation import REASONS, prepare, read_report
+
+    started = time.monotonic()
+    with progress_bar("Preparing") as progress:
+        prepare(settings, folder, progress)
+    report = read_report(folder)
+    say(f"Prepared: {report} in {time.monotonic() - started:.1f} s: {folder}")
+    for reason, count in report.dropped.items():
+        say(f"Dropped {count:,} because {REASONS[reason]}, for example:")
+        for pair in report.examples[reason]:
+            say(f"  {pair.source}  |  {pair.target}")
+    of = f"--recipe {shlex.quote(recipe)} " if recipe else ""
+    say(f"Next: keras-transformer train {of}--data {shlex.quote(str(folder))} --run-dir RUN")

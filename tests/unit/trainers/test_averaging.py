@@ -1,0 +1,185 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from keras_transformer.config import TransformerConfig
+from keras_transformer.errors import InputError
+from keras_transformer.model import Transformer
+from keras_transformer.run import Run, claim
+from keras_transformer.tokenizer import SentencePieceTokenizer
+from keras_transformer.trainers.averaging import average_checkpoints
+
+SIZES = {"d_ff": 17, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1}
+VOCAB_SIZE = 270
+WEIGHTS = {3: 100.0, 5: 1.0, 7: 2.0, 11: 6.0}  # by step; the mean of the last three is 3
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return SentencePieceTokenizer.train(["ab ba", "abba baab ab"], VOCAB_SIZE)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return Transformer(TransformerConfig(vocab_size=VOCAB_SIZE, d_model=10, **SIZES))
+
+
+@pytest.fixture(scope="module")
+def saved(tokenizer, model, tmp_path_factory):
+    path = tmp_path_factory.mktemp("saved")
+    run = Run.create(claim(path), model.config, tokenizer, "en", "de", {})
+    for step, value in WEIGHTS.items():
+        save(run, model, step, value)
+    return path
+
+
+@pytest.fixture
+def run(saved, tmp_path):
+    """A run whose checkpoints have one value in all weights; the first is the best."""
+    return Run.load(shutil.copytree(saved, tmp_path / "run"))
+
+
+@pytest.fixture
+def values(run, model):
+    """The values that occur in a checkpoint's weights, as the run on disk has them."""
+
+    def read(name=None):
+        loaded = Run.load(run.path)
+        loaded.load_weights(model, loaded.checkpoint(name))
+        return values_of(model)
+
+    return read
+
+
+def save(run, model, step, value):
+    model.set_weights([np.full(weights.shape, value) for weights in model.get_weights()])
+    run.save_checkpoint(model, step, {"loss": 1.25}, is_best=step == 3, keep=4)
+
+
+def values_of(model):
+    return sorted({value for weights in model.get_weights() for value in weights.ravel().tolist()})
+
+
+def contents(run):
+    return {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+
+
+def averaged_files(run):
+    return sorted(path.name for path in (run.path / "checkpoints").glob("averaged-*"))
+
+
+@pytest.mark.parametrize(("last", "mean"), [(1, 6.0), (2, 4.0), (3, 3.0), (4, 27.25)])
+def test_mean_of_the_newest(run, last, mean, values):
+    averaged = average_checkpoints(run, last)
+    assert averaged.metrics == {"of_steps": [3, 5, 7, 11][-last:]}
+    assert averaged.step == 11
+    assert run.averaged == Run.load(run.path).averaged == averaged
+    assert values("averaged") == [mean]
+
+
+def test_every_weight_has_a_mean_of_its_own(run, model):
+    random = np.random.default_rng(5)
+    sets = []
+    for step in (13, 17, 19):
+        sets.append([random.normal(size=weights.shape) for weights in model.get_weights()])
+        model.set_weights(sets[-1])
+        run.save_checkpoint(model, step, {}, is_best=False, keep=4)
+    average_checkpoints(run, 3)
+    for weights, *of in zip(run.model().get_weights(), *sets, strict=True):
+        np.testing.assert_allclose(weights, (of[0] + of[1] + of[2]) / 3, rtol=1e-6, atol=1e-7)
+
+
+def test_averaged_is_the_default_and_the_others_stay(run):
+    assert values_of(run.model()) == [100.0]
+    average_checkpoints(run, 3)
+    loaded = Run.load(run.path)
+    for name, value in {None: 3.0, "averaged": 3.0, "best": 100.0, "last": 6.0}.items():
+        assert values_of(loaded.model(name)) == [value], name
+    assert [checkpoint.step for checkpoint in loaded.checkpoints] == [3, 5, 7, 11]
+
+
+def test_newer_average_replaces_the_older(run, model, values):
+    average_checkpoints(run, 3)
+    (older,) = averaged_files(run)
+    average_checkpoints(run, 2)
+    (newer,) = averaged_files(run)
+    assert newer != older
+    assert values() == [4.0]
+    # The same again.
+    average_checkpoints(run, 2)
+    assert averaged_files(run) == [newer]
+    assert values() == [4.0]
+
+
+def test_later_checkpoints_leave_the_average(run, model, values):
+    average_checkpoints(run, 3)
+    save(run, model, step=13, value=8.0)
+    assert values() == [3.0]
+    average_checkpoints(run, 2)
+    assert values() == [7.0]
+
+
+def test_average_of_the_best_that_is_kept_beside(run, model, values):
+    save(run, model, step=13, value=8.0)
+    assert [checkpoint.step for checkpoint in run.checkpoints] == [5, 7, 11, 13]
+    average_checkpoints(run, 4)
+    assert values() == [4.25]
+    assert values("best") == [100.0]
+
+
+def test_none_yet(run):
+    with pytest.raises(InputError, match=r"run holds no averaged checkpoint: `keras-transformer a"):
+        run.model("averaged")
+
+
+@pytest.mark.parametrize("last", [0, -2])
+def test_at_least_one(run, last):
+    before = contents(run)
+    with pytest.raises(InputError, match=f"^`last` must be at least 1. Received: last={last}$"):
+        average_checkpoints(run, last)
+    assert contents(run) == before
+
+
+def test_at_most_those_that_are_kept(run):
+    before = contents(run)
+    message = (
+        f"^`last` must be at most the 4 checkpoints that {run.path} keeps; "
+        "`keep_checkpoints` says how many. Received: last=5$"
+    )
+    with pytest.raises(InputError, match=message):
+        average_checkpoints(run, 5)
+    assert contents(run) == before
+
+
+@pytest.mark.parametrize(
+    ("damage", "match"),
+    [
+        (lambda path: path.unlink(), "is missing: the run directory is not complete"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-7]), "is damaged: its SHA-256 is not"),
+    ],
+)
+@pytest.mark.parametrize("has_average", [False, True])
+def test_damaged_checkpoint_leaves_the_run(run, damage, match, has_average, values):
+    if has_average:
+        average_checkpoints(run, 1)
+    file = run.path / run.checkpoints[-2].file
+    damage(file)
+    before = contents(run)
+    with pytest.raises(InputError, match=f"^{file} {match}"):
+        average_checkpoints(run, 3)
+    assert contents(run) == before
+    assert values() == [6.0 if has_average else 100.0]
+
+
+def test_checkpoint_of_other_shapes_leaves_the_run(run):
+    manifest = json.loads((run.path / "run.json").read_text())
+    manifest["config"]["d_ff"] = 19
+    (run.path / "run.json").write_text(json.dumps(manifest))
+    changed = Run.load(run.path)
+    before = contents(run)
+    with pytest.raises(InputError, match=r"weights\.h5 does not hold the weights of this model$"):
+        average_checkpoints(changed, 2)
+    assert contents(run) == before
+    assert changed.averaged is None

@@ -1,0 +1,38 @@
+"""The mean of a run's last checkpoints (section 6.1)."""
+
+import numpy as np
+
+from keras_transformer.errors import InputError
+from keras_transformer.model import Transformer
+from keras_transformer.run import Checkpoint, Run
+
+
+def average_checkpoints(run: Run, last: int) -> Checkpoint:
+    """Averages the weights of the newest checkpoints into the run's averaged one.
+
+    Args:
+        run: the run.
+        last: number of checkpoints (5 for base, 20 for big: section 6.1).
+
+    Returns:
+        The averaged checkpoint; every command takes it by default from now on.
+
+    Raises:
+        InputError: if the run keeps fewer checkpoints, or one is damaged or another model's.
+    """
+    if last < 1:
+        raise InputError(f"`last` must be at least 1. Received: last={last}")
+    if last > len(run.checkpoints):
+        raise InputError(
+            f"`last` must be at most the {len(run.checkpoints)} checkpoints that {run.path} "
+            f"keeps; `keep_checkpoints` says how many. Received: last={last}"
+        )
+    chosen = run.checkpoints[-last:]
+    model = Transformer(run.config)
+    total = [np.zeros(weights.shape) for weights in model.get_weights()]  # float64
+    for checkpoint in chosen:
+        run.load_weights(model, checkpoint)
+        for sum_, weights in zip(total, model.get_weights(), strict=True):
+            sum_ += weights
+    model.set_weights([weights / last for weights in total])
+    return run.save_average(model, chosen)

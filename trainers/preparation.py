@@ -1,0 +1,497 @@
+"""From sentence pairs to token ids on disk: cleaning, tokenising, shards; resumable.
+
+    CORPUS/
+      corpus.json               what it was made from, and the tokenizer's fingerprint
+      tokenizer.model           of both languages
+      train-00000.array_record  a record a pair: int32, the number of source tokens, these, then
+                                the target's, each side with its EOS_ID
+      train-00000.lengths.npy   both lengths, uint16 [rows, 2]
+      train-00000.json          what the shard was made from, and what was dropped
+      ...
+      train.json                the split's shards, and the report of what was dropped
+      val-*, val.json           the same for the validation split
+      val.pairs.json            its text, for BLEU
+
+A shard holds what is left of a fixed number of pairs, so that an interrupted preparation goes on
+after the last whole shard.
+"""
+
+import hashlib
+import itertools
+import json
+import logging
+import os
+import time
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import regex
+import tensorflow as tf
+from array_record.python.array_record_data_source import ArrayRecordDataSource
+from array_record.python.array_record_module import ArrayRecordWriter
+
+from keras_transformer.config import EOS_ID
+from keras_transformer.errors import InputError
+from keras_transformer.tokenizer import Tokenizer, VocabularyTooLargeError, train_tokenizer
+from keras_transformer.trainers.corpora import Corpus, load_corpus
+from keras_transformer.trainers.grammar import Pair
+from keras_transformer.trainers.recipes import TrainSettings
+
+logger = logging.getLogger(__name__)
+
+FORMAT = "keras-transformer corpus"
+FORMAT_VERSION = 1
+PAIRS_PER_SHARD = 200_000
+PAIRS_PER_CALL = 2_000
+MAX_LENGTH = 2**16 - 1
+NUM_EXAMPLES = 3  # of dropped pairs, for each reason and shard
+# The settings that decide what a prepared corpus holds.
+SETTINGS = (
+    "source",
+    "target",
+    "tokenizer",
+    "vocab_size",
+    "max_length",
+    "max_length_ratio",
+    "drop_duplicates",
+    "source_script",
+    "target_script",
+)
+REASONS = {
+    "empty": "a side has no token",
+    "too_long": "a side has more than `max_length` tokens",
+    "length_ratio": "one side is more than `max_length_ratio` times as long as the other",
+    "script": "most letters of a side are of another script",
+    "duplicate": "an earlier pair is the same",
+}
+
+Progress = Callable[[int], None]
+
+
+def no_progress(pairs: int) -> None:
+    """Shows nothing."""
+
+
+class Report(NamedTuple):
+    """What became of a split's pairs.
+
+    Attributes:
+        kept: pairs to train on.
+        dropped: pairs dropped, by reason; see `REASONS`.
+        examples: some of them, by reason.
+    """
+
+    kept: int
+    dropped: dict[str, int]
+    examples: dict[str, list[Pair]]
+
+    def __str__(self) -> str:
+        """Says it in one line."""
+        reasons = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in self.dropped.items())
+        return f"{self.kept:,} pairs (dropped: {reasons or 'none'})"
+
+
+class TokenizedPairs:
+    """Token ids of a split on disk, read by row number; never wholly in memory.
+
+    Args:
+        folder: a prepared corpus.
+        split: name of the split.
+
+    Raises:
+        InputError: if the split is not there, or a shard is damaged or of another tokenizer.
+    """
+
+    def __init__(self, folder: Path, split: str) -> None:
+        manifest = _read_json(folder / f"{split}.json")
+        if manifest is None:
+            raise InputError(f"{folder} is no whole corpus: prepare it again, and it goes on")
+        tokenizer_sha256 = _sha256((folder / "tokenizer.model").read_bytes())
+        lengths, paths = [], []
+        for index in range(manifest["shards"]):
+            path = _shard_path(folder, split, index)
+            shard = _read_json(path.with_suffix(".json"))
+            if shard is None or not path.is_file():
+                raise InputError(f"{path} is missing")
+            if shard["made_from"]["tokenizer_sha256"] != tokenizer_sha256:
+                raise InputError(
+                    f"{path} was tokenised by another tokenizer than {folder}/tokenizer.model"
+                )
+            size = path.stat().st_size
+            if size != shard["bytes"]:
+                raise InputError(
+                    f"{path} is damaged: it must be of {shard['bytes']} bytes, and is of {size}"
+                )
+            if shard["kept"]:
+                lengths.append(_read_lengths(path, shard["kept"]))
+                paths.append(str(path))
+        self.lengths: np.ndarray = np.concatenate(lengths)
+        self._records = ArrayRecordDataSource(paths)
+
+    def read(self, rows: Sequence[int]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Returns the (source, target) token ids of rows, each with its `EOS_ID`."""
+        records = (np.frombuffer(record, np.int32) for record in self._records.__getitems__(rows))
+        return [(ids[1 : 1 + ids[0]], ids[1 + ids[0] :]) for ids in records]
+
+
+class PreparedCorpus(NamedTuple):
+    """A corpus ready to train on.
+
+    Attributes:
+        tokenizer: of both languages.
+        training: the training split.
+        validation: the validation split; None if there is none.
+        validation_pairs: its text.
+    """
+
+    tokenizer: Tokenizer
+    training: TokenizedPairs
+    validation: TokenizedPairs | None
+    validation_pairs: list[Pair]
+
+
+def is_prepared(folder: str | Path) -> bool:
+    """Whether a folder is one that `prepare` wrote to."""
+    return (Path(folder) / "corpus.json").is_file()
+
+
+def prepare(
+    settings: TrainSettings, folder: Path, progress: Progress = no_progress
+) -> PreparedCorpus:
+    """Cleans and tokenises a corpus into `folder`, or goes on where an earlier call ended.
+
+    What is complete is not compared with the text again.
+
+    Args:
+        settings: its data, languages, tokenizer and cleaning; the rest does not matter.
+        folder: a folder that does not exist yet, is empty, or holds part of the same.
+        progress: called with the number of training pairs read since the last call.
+
+    Raises:
+        InputError: if the data is not as settings say, or the folder holds something else.
+    """
+    corpus = load_corpus(settings.data, settings.source, settings.target)
+    corpus.pairs("train")  # says at once if there is none
+    if settings.max_length > MAX_LENGTH:
+        raise InputError(
+            f"`max_length` must be at most {MAX_LENGTH}. Received: max_length={settings.max_length}"
+        )
+    for name in ("source_script", "target_script"):
+        check_script(name, getattr(settings, name))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"Cannot create the folder {folder}: {error.strerror}") from error
+    wanted = {"data": corpus.name, **{name: getattr(settings, name) for name in SETTINGS}}
+    if not is_prepared(folder):
+        # An interrupted call may have left a tokenizer.
+        if {path.name for path in folder.iterdir()} - {"tokenizer.model"}:
+            raise InputError(
+                f"{folder} holds something other than a prepared corpus: choose another folder"
+            )
+        _start(folder, corpus, settings, wanted)
+    _check_settings(folder, wanted)
+    tokenizer = _load_tokenizer(folder)
+    for split, shown in (("train", progress), (corpus.validation_split, no_progress)):
+        if split is None:
+            logger.warning(
+                "No validation: %s has none of the splits val, valid, validation, dev", corpus.name
+            )
+            continue
+        started = time.monotonic()
+        name = "train" if split == "train" else "val"
+        report = _write_split(folder, name, corpus, split, tokenizer, settings, shown)
+        logger.info(
+            "Corpus, %s: %s in %.1f s: %s", split, report, time.monotonic() - started, folder
+        )
+    return open_prepared(folder)
+
+
+def open_prepared(folder: str | Path, settings: TrainSettings | None = None) -> PreparedCorpus:
+    """Opens what `prepare` wrote.
+
+    Args:
+        folder: the folder.
+        settings: what it must have been made with; None for anything.
+
+    Raises:
+        InputError: if it is not whole, damaged, or made with other settings.
+    """
+    folder = Path(folder)
+    if settings is not None:
+        _check_settings(folder, {name: getattr(settings, name) for name in SETTINGS})
+    tokenizer, validation, pairs = _load_tokenizer(folder), None, list[Pair]()
+    if (_read_json(folder / "corpus.json") or {})["has_validation"]:
+        validation = TokenizedPairs(folder, "val")
+        pairs = [Pair(*pair) for pair in _read_json(folder / "val.pairs.json") or []]
+    return PreparedCorpus(tokenizer, TokenizedPairs(folder, "train"), validation, pairs)
+
+
+def read_report(folder: str | Path, split: str = "train") -> Report:
+    """Reads what became of a split's pairs."""
+    manifest = _read_json(Path(folder) / f"{split}.json")
+    if manifest is None:
+        raise InputError(f"{folder} is no whole corpus: prepare it again, and it goes on")
+    examples = {
+        reason: [Pair(*pair) for pair in pairs] for reason, pairs in manifest["examples"].items()
+    }
+    return Report(manifest["kept"], manifest["dropped"], examples)
+
+
+def _start(folder: Path, corpus: Corpus, settings: TrainSettings, wanted: dict[str, Any]) -> None:
+    """Trains the tokenizer; `corpus.json` comes last."""
+    started = time.monotonic()
+
+    def texts() -> Iterator[str]:
+        return itertools.chain.from_iterable(corpus.pairs("train"))
+
+    kind, size = settings.tokenizer, settings.vocab_size
+    try:
+        tokenizer = train_tokenizer(kind, texts(), size or 8_000)
+    except VocabularyTooLargeError as error:
+        if size is not None:
+            raise
+        tokenizer = train_tokenizer(kind, texts(), error.limit)
+    tokenizer.save(folder / "tokenizer.model")
+    _write_json(
+        folder / "corpus.json",
+        {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "made_from": wanted,
+            "tokenizer_sha256": tokenizer.fingerprint,
+            "has_validation": corpus.validation_split is not None,
+        },
+    )
+    logger.info(
+        "Tokenizer: %d subwords in %.1f s: %s",
+        tokenizer.vocab_size,
+        time.monotonic() - started,
+        folder / "tokenizer.model",
+    )
+
+
+def _check_settings(folder: Path, wanted: dict[str, Any]) -> None:
+    manifest = _read_json(folder / "corpus.json") or {}
+    found = (manifest.get("format"), manifest.get("format_version"))
+    if found != (FORMAT, FORMAT_VERSION):
+        raise InputError(
+            f"{folder}/corpus.json must be of the format "
+            f"{(FORMAT, FORMAT_VERSION)}. Received: {found}"
+        )
+    for name, value in wanted.items():
+        made_with = manifest.get("made_from", {}).get(name)
+        if made_with != value:
+            raise InputError(
+                f"{folder} was prepared with {name}={made_with!r}. Received: {name}={value!r}"
+            )
+
+
+def _load_tokenizer(folder: Path) -> Tokenizer:
+    tokenizer = Tokenizer.load(folder / "tokenizer.model")
+    manifest = _read_json(folder / "corpus.json") or {}
+    if tokenizer.fingerprint != manifest.get("tokenizer_sha256"):
+        raise InputError(
+            f"{folder}/tokenizer.model is not the tokenizer that {folder} was "
+            "prepared with: its SHA-256 is not the one in corpus.json"
+        )
+    return tokenizer
+
+
+def _write_split(
+    folder: Path,
+    name: str,
+    corpus: Corpus,
+    split: str,
+    tokenizer: Tokenizer,
+    settings: TrainSettings,
+    progress: Progress,
+) -> Report:
+    """Writes the shards that are not there yet, then the split's manifest."""
+    if (folder / f"{name}.json").is_file():
+        return read_report(folder, name)
+    repeated = _repeated(corpus.pairs(split)) if settings.drop_duplicates else None
+    pairs = corpus.pairs(split)
+    kept, text = 0, list[Pair]()
+    dropped: Counter[str] = Counter()
+    examples: dict[str, list[Pair]] = {}
+    for shards in itertools.count():
+        chunk = list(itertools.islice(pairs, PAIRS_PER_SHARD))
+        if not chunk:
+            break
+        start = shards * PAIRS_PER_SHARD
+        shard = _write_shard(
+            _shard_path(folder, name, shards),
+            chunk,
+            tokenizer,
+            settings,
+            None if repeated is None else repeated[start : start + len(chunk)],
+            progress,
+        )
+        kept += shard["kept"]
+        dropped += Counter(shard["dropped"])
+        examples = {**shard["examples"], **examples}
+        if name == "val":
+            text += chunk
+    if not kept:
+        counts = ", ".join(f"{count} because {REASONS[r]}" for r, count in dropped.items())
+        raise InputError(f"No sentence pair of {split} is left: {counts}")
+    if name == "val":
+        _write_json(folder / "val.pairs.json", text)
+    _write_json(
+        folder / f"{name}.json",
+        {"shards": shards, "kept": kept, "dropped": dict(dropped), "examples": examples},
+    )
+    return Report(kept, dict(dropped), examples)
+
+
+def _write_shard(
+    path: Path,
+    pairs: list[Pair],
+    tokenizer: Tokenizer,
+    settings: TrainSettings,
+    repeated: np.ndarray | None,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Writes a shard, or checks that it is there; its JSON comes last."""
+    made_from = {
+        "tokenizer_sha256": tokenizer.fingerprint,
+        "text_sha256": _sha256("\n".join(map("\t".join, pairs)).encode(errors="surrogatepass")),
+        "cleaning": {name: getattr(settings, name) for name in SETTINGS[4:]},
+    }
+    found = _read_json(path.with_suffix(".json"))
+    if found is not None:
+        if found["made_from"] != made_from:
+            raise InputError(
+                f"{path} was made from other text or another tokenizer: "
+                "prepare the corpus in a new folder"
+            )
+        progress(len(pairs))
+        return found
+    lengths = array("H")
+    dropped: Counter[str] = Counter()
+    examples: dict[str, list[Pair]] = {}
+    temporary = path.with_suffix(".tmp")
+    writer = ArrayRecordWriter(str(temporary), "group_size:1")
+    for start in range(0, len(pairs), PAIRS_PER_CALL):
+        chunk = pairs[start : start + PAIRS_PER_CALL]
+        sides = [tokenizer.tokenize(tf.constant(side)).numpy() for side in zip(*chunk, strict=True)]
+        for row, (pair, source, target) in enumerate(zip(chunk, *sides, strict=True), start=start):
+            reason = _fault(pair, len(source), len(target), settings)
+            if reason is None and repeated is not None and repeated[row]:
+                reason = "duplicate"
+            if reason is not None:
+                dropped[reason] += 1
+                if dropped[reason] <= NUM_EXAMPLES:
+                    examples.setdefault(reason, []).append(pair)
+                continue
+            record = [len(source) + 1, *source, EOS_ID, *target, EOS_ID]
+            writer.write(np.array(record, np.int32).tobytes())
+            lengths.extend((len(source) + 1, len(target) + 1))
+        progress(len(chunk))
+    writer.close()
+    np.save(path.with_suffix(".lengths.npy"), np.array(lengths, np.uint16).reshape(-1, 2))
+    size = temporary.stat().st_size
+    os.replace(temporary, path)
+    shard = {
+        "made_from": made_from,
+        "kept": len(lengths) // 2,
+        "bytes": size,
+        "dropped": dict(dropped),
+        "examples": examples,
+    }
+    _write_json(path.with_suffix(".json"), shard)
+    return shard
+
+
+def _fault(pair: Pair, source: int, target: int, settings: TrainSettings) -> str | None:
+    """Why a pair of so many tokens is dropped, None if it is kept."""
+    if not (source and target):
+        return "empty"
+    if max(source, target) >= settings.max_length:  # EOS_ID is one more
+        return "too_long"
+    ratio = settings.max_length_ratio
+    if ratio is not None and max(source, target) > ratio * min(source, target):
+        return "length_ratio"
+    scripts = (settings.source_script, settings.target_script)
+    if any(
+        script and not _is_script(text, script) for text, script in zip(pair, scripts, strict=True)
+    ):
+        return "script"
+    return None
+
+
+def _is_script(text: str, script: str) -> bool:
+    """Whether at least half of a text's letters are of a Unicode script."""
+    letters = len(regex.findall(r"\p{L}", text))
+    return 2 * len(regex.findall(rf"[\p{{L}}&&\p{{Script={script}}}]", text, regex.V1)) >= letters
+
+
+def check_script(name: str, script: str | None) -> None:
+    """Raises `InputError` unless the script is one that Unicode knows."""
+    try:
+        regex.compile(rf"\p{{Script={script or 'Latin'}}}")
+    except regex.error as error:
+        raise InputError(
+            f"`{name}` must be a Unicode script, such as Latin or Cyrillic. "
+            f"Received: {name}={script!r}"
+        ) from error
+
+
+def _repeated(pairs: Iterable[Pair]) -> np.ndarray:
+    """Marks all but the first of equal pairs; of each pair only 8 bytes are kept in memory."""
+    keys = np.fromiter(
+        (
+            int.from_bytes(
+                hashlib.blake2b(
+                    "\0".join(pair).encode(errors="surrogatepass"), digest_size=8
+                ).digest()
+            )
+            for pair in pairs
+        ),
+        np.uint64,
+    )
+    repeated = np.ones(len(keys), bool)
+    repeated[np.unique(keys, return_index=True)[1]] = False
+    return repeated
+
+
+def _shard_path(folder: Path, split: str, index: int) -> Path:
+    return folder / f"{split}-{index:05d}.array_record"
+
+
+def _read_lengths(path: Path, rows: int) -> np.ndarray:
+    file = path.with_suffix(".lengths.npy")
+    try:
+        lengths: np.ndarray = np.load(file)
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"{file} is missing or damaged") from error
+    if lengths.shape != (rows, 2):
+        raise InputError(
+            f"{file} is damaged: it must be of shape {(rows, 2)}, and is of {lengths.shape}"
+        )
+    return lengths
+
+
+def _read_json(path: Path) -> Any:
+    """Reads a file that `_write_json` wrote; None if there is none."""
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} is damaged") from error
+
+
+def _write_json(path: Path, values: Any) -> None:
+    temporary = path.with_suffix(".json.tmp")
+    temporary.write_text(json.dumps(values, ensure_ascii=False), encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
