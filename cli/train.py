@@ -19,7 +19,7 @@ DATA_HELP = (
 )
 RECIPE_HELP = (
     "Settings: a TOML file, or one of wmt14-ende-base, wmt14-ende-big, wmt14-enfr-base, "
-    "wmt14-enfr-big, multi30k-ende-tiny, demo. The other options come before it."
+    "wmt14-enfr-big, multi30k-ende-tiny, demo. The other options override it."
 )
 SET_HELP = "A setting, such as warmup_steps=400 or model.dropout_rate=0.2; may be repeated."
 
@@ -81,6 +81,7 @@ def train_command(
         jit=jit,
     )
     load_tensorflow()
+    from keras_transformer.trainers.preparation import is_prepared
     from keras_transformer.trainers.training import train
 
     started = time.monotonic()
@@ -88,10 +89,9 @@ def train_command(
         run = train(settings, run_dir, verbose, resume=resume, progress=progress)
     step = run.last.step if run.last else 0
     say(f"Training: {step:,} updates in {time.monotonic() - started:.1f} s: {run.path}")
-    say(
-        f"Next: keras-transformer evaluate {shlex.quote(str(run.path))} "
-        f"--data {shlex.quote(settings.data)} --split test"
-    )
+    # A prepared corpus holds no text to evaluate on.
+    text = "DATA" if is_prepared(settings.data) else shlex.quote(settings.data)
+    say(f"Next: keras-transformer evaluate {shlex.quote(str(run.path))} --data {text} --split test")
 
 
 def make_settings(

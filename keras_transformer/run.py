@@ -2,7 +2,7 @@
 
     RUN/
       run.json          format, versions, languages, model sizes, settings, checkpoints, hashes
-      tokenizer.model   SentencePiece model of both languages
+      tokenizer.model   SentencePiece model, or word-pieces, of both languages
       checkpoints/      weights by step, the averaged ones, and what resuming needs
       metrics.jsonl     a line an evaluation: step and metrics
       corpus/           token ids of the training data; may be deleted after training
@@ -11,7 +11,7 @@
 
 `run.json` holds the SHA-256 of every file that the model is made from. Checkpoints are written
 under a temporary name and renamed, then `run.json` likewise, so that a run is whole at any moment.
-Reading one runs no code: there are JSON, HDF5 weights and a SentencePiece model, and no pickle.
+Reading one runs no code: there are JSON, HDF5 and NumPy arrays and a tokenizer, and no pickle.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ CheckpointName = Literal["averaged", "best", "last"]
 
 
 class Checkpoint(NamedTuple):
-    """Weights as they were after a number of updates.
+    """Weights, or other state, as they were after a number of updates.
 
     Attributes:
         file: path relative to the run directory.
@@ -111,7 +111,7 @@ class Run:
         """
         run = cls(Path(path), config, source, target, dict(settings), tokenizer.fingerprint)
         tokenizer.save(run.path / "tokenizer.model")
-        (run.path / "checkpoints").mkdir()
+        (run.path / "checkpoints").mkdir(exist_ok=True)  # a killed call may have made it
         run._write_manifest()
         return run
 
@@ -247,10 +247,13 @@ class Run:
         """
         steps = [checkpoint.step for checkpoint in of]
         name = f"averaged-{steps[0]:08d}-{steps[-1]:08d}-{len(steps)}"
-        self.averaged = self._write_weights(model, name, steps[-1], {"of_steps": steps})
-        self._write_manifest()
-        self._delete_unnamed()
-        return self.averaged
+        saved = self._write_weights(model, name, steps[-1], {"of_steps": steps})
+        newest = self.load(self.path)  # a training may have written since
+        old, newest.averaged, self.averaged = newest.averaged, saved, saved
+        newest._write_manifest()
+        if old is not None and old.file != saved.file:
+            (self.path / old.file).unlink(missing_ok=True)
+        return saved
 
     def load_state(self) -> dict[str, np.ndarray]:
         """Reads the `state` of the newest checkpoint.
@@ -313,6 +316,12 @@ class Run:
             return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         except (OSError, ValueError) as error:
             raise InputError(f"Cannot read {path}: {error}") from error
+
+    def start_again(self) -> None:
+        """Marks the run as being trained; an average of earlier checkpoints is one no longer."""
+        self.status = "training"
+        self.averaged = None
+        self._write_manifest()
 
     def finish(self) -> None:
         """Marks the run as complete."""

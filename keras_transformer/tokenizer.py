@@ -6,7 +6,6 @@ Shapes (the package's glossary): B batch, S length in tokens.
 import abc
 import hashlib
 import io
-import itertools
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -172,7 +171,7 @@ class SentencePieceTokenizer(Tokenizer):
         """Learns subwords from texts of both languages.
 
         Args:
-            texts: sentences; at most `MAX_TRAINING_SENTENCES` are read.
+            texts: sentences; of more than `MAX_TRAINING_SENTENCES` a random sample is taken.
             vocab_size: number of ids, the 260 fixed ones included.
             model_type: SentencePiece's algorithm.
 
@@ -247,7 +246,7 @@ class WordPieceTokenizer(Tokenizer):
         start of a word and inside.
 
         Args:
-            texts: sentences; at most `MAX_TRAINING_SENTENCES` are read.
+            texts: sentences; of more than `MAX_TRAINING_SENTENCES` a random sample is taken.
             vocab_size: number of ids; there is one less if every character starts a word.
 
         Raises:
@@ -320,11 +319,14 @@ def train_tokenizer(
 def _train_sentencepiece(texts: Iterable[str], vocab_size: int, **options: Any) -> bytes:
     """Trains a SentencePiece model with the special ids."""
     model = io.BytesIO()
-    # SentencePiece itself drops lines of more than 4,192 bytes from training.
+    # SentencePiece itself drops lines of more than 4,192 bytes from training, and takes a random
+    # sample of what is too much.
     sentences = (text for text in texts if text.strip())
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=itertools.islice(sentences, MAX_TRAINING_SENTENCES),
+            sentence_iterator=sentences,
+            input_sentence_size=MAX_TRAINING_SENTENCES,
+            shuffle_input_sentence=True,
             model_writer=model,
             vocab_size=vocab_size,
             pad_id=PAD_ID,

@@ -37,8 +37,8 @@ class Scores(NamedTuple):
     Attributes:
         bleu: sacreBLEU's default: raw text, tokenised by 13a, with case.
         bleu_lowercased: the same without case.
-        bleu_multimodal: of the multimodal-translation papers: Moses's normalised punctuation and
-            tokenisation, lower-cased.
+        bleu_multimodal: of the multimodal-translation papers: lower-cased, then Moses's normalised
+            punctuation and tokenisation.
         bleu_paper: of the paper's Table 2: Moses's tokenisation, with case and, for German, with
             compounds split at hyphens.
         chrf: chrF2 of raw text.
@@ -104,12 +104,16 @@ def multimodal_form(texts: Iterable[str], language: str) -> list[str]:
     """Prepares raw text as the multimodal-translation papers do."""
     normalizer, tokenizer = MosesPunctNormalizer(language), MosesTokenizer(language)
     return [
-        tokenizer.tokenize(normalizer.normalize(text), return_str=True).lower() for text in texts
+        tokenizer.tokenize(normalizer.normalize(text.lower()), return_str=True) for text in texts
     ]
 
 
 def paper_form(texts: Iterable[str], language: str) -> list[str]:
-    """Prepares raw text as for the figures of Table 2: as tensor2tensor's script for them does."""
+    """Prepares raw text as for the figures of Table 2.
+
+    It is what tensor2tensor's script for them does to translations. Their references were
+    tokenised already; ours are raw text, and prepared alike.
+    """
     normalizer, tokenizer = MosesPunctNormalizer(language), MosesTokenizer(language)
     lines = [
         tokenizer.tokenize(normalizer.replace_unicode_punct(text), return_str=True)

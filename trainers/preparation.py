@@ -175,7 +175,9 @@ def prepare(
         InputError: if the data is not as settings say, or the folder holds something else.
     """
     corpus = load_corpus(settings.data, settings.source, settings.target)
-    corpus.pairs("train")  # says at once if there is none
+    for split in ("train", corpus.validation_split):
+        if split is not None:
+            corpus.pairs(split)  # says at once if there is none, or it is empty
     if settings.max_length > MAX_LENGTH:
         raise InputError(
             f"`max_length` must be at most {MAX_LENGTH}. Received: max_length={settings.max_length}"
@@ -188,8 +190,8 @@ def prepare(
         raise InputError(f"Cannot create the folder {folder}: {error.strerror}") from error
     wanted = {"data": corpus.name, **{name: getattr(settings, name) for name in SETTINGS}}
     if not is_prepared(folder):
-        # An interrupted call may have left a tokenizer.
-        if {path.name for path in folder.iterdir()} - {"tokenizer.model"}:
+        # An interrupted call may have left these.
+        if {path.name for path in folder.iterdir()} - {"tokenizer.model", "corpus.json.tmp"}:
             raise InputError(
                 f"{folder} holds something other than a prepared corpus: choose another folder"
             )
@@ -315,6 +317,8 @@ def _write_split(
     if (folder / f"{name}.json").is_file():
         return read_report(folder, name)
     repeated = _repeated(corpus.pairs(split)) if settings.drop_duplicates else None
+    # Making the op anew for each call would take longer than the call.
+    tokenize = tf.function(tokenizer.tokenize, input_signature=[tf.TensorSpec([None], tf.string)])
     pairs = corpus.pairs(split)
     kept, text = 0, list[Pair]()
     dropped: Counter[str] = Counter()
@@ -328,6 +332,7 @@ def _write_split(
             _shard_path(folder, name, shards),
             chunk,
             tokenizer,
+            tokenize,
             settings,
             None if repeated is None else repeated[start : start + len(chunk)],
             progress,
@@ -353,6 +358,7 @@ def _write_shard(
     path: Path,
     pairs: list[Pair],
     tokenizer: Tokenizer,
+    tokenize: Callable[[tf.Tensor], tf.RaggedTensor],
     settings: TrainSettings,
     repeated: np.ndarray | None,
     progress: Progress,
@@ -360,11 +366,11 @@ def _write_shard(
     """Writes a shard, or checks that it is there; its JSON comes last."""
     made_from = {
         "tokenizer_sha256": tokenizer.fingerprint,
-        "text_sha256": _sha256("\n".join(map("\t".join, pairs)).encode(errors="surrogatepass")),
+        "text_sha256": _sha256("\n".join(map("\t".join, pairs)).encode()),
         "cleaning": {name: getattr(settings, name) for name in SETTINGS[4:]},
     }
     found = _read_json(path.with_suffix(".json"))
-    if found is not None:
+    if found is not None and path.is_file() and path.stat().st_size == found["bytes"]:
         if found["made_from"] != made_from:
             raise InputError(
                 f"{path} was made from other text or another tokenizer: "
@@ -379,7 +385,7 @@ def _write_shard(
     writer = ArrayRecordWriter(str(temporary), "group_size:1")
     for start in range(0, len(pairs), PAIRS_PER_CALL):
         chunk = pairs[start : start + PAIRS_PER_CALL]
-        sides = [tokenizer.tokenize(tf.constant(side)).numpy() for side in zip(*chunk, strict=True)]
+        sides = [tokenize(tf.constant(side)).numpy() for side in zip(*chunk, strict=True)]
         for row, (pair, source, target) in enumerate(zip(chunk, *sides, strict=True), start=start):
             reason = _fault(pair, len(source), len(target), settings)
             if reason is None and repeated is not None and repeated[row]:
@@ -446,11 +452,7 @@ def _repeated(pairs: Iterable[Pair]) -> np.ndarray:
     """Marks all but the first of equal pairs; of each pair only 8 bytes are kept in memory."""
     keys = np.fromiter(
         (
-            int.from_bytes(
-                hashlib.blake2b(
-                    "\0".join(pair).encode(errors="surrogatepass"), digest_size=8
-                ).digest()
-            )
+            int.from_bytes(hashlib.blake2b("\0".join(pair).encode(), digest_size=8).digest())
             for pair in pairs
         ),
         np.uint64,

@@ -13,8 +13,6 @@ from typing import Any, Literal, Self
 from keras_transformer.config import TransformerConfig
 from keras_transformer.errors import InputError
 
-PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
-
 # (name, least, below); infinity is no value of any setting.
 _RANGES: tuple[tuple[str, float, float], ...] = (
     ("steps", 1, 2**31),
@@ -59,7 +57,8 @@ class TrainSettings:
         preset: sizes of the model: "tiny", "base", "big", or a row of the paper's Table 3.
         model: attributes of `TransformerConfig` that differ from the preset's.
         steps: most updates.
-        max_hours: training ends at the first validation after so much time; None for no limit.
+        max_hours: training ends at the first validation after so much time, counted anew when it
+            is resumed; None for no limit.
         seed: of weights, dropout and batches.
         tokens_per_batch: most tokens of each side of a batch (25,000: section 5.1).
         warmup_steps: step of the highest learning rate (4,000: section 5.3).
@@ -67,7 +66,7 @@ class TrainSettings:
         label_smoothing: 0.1: section 5.4.
         r_drop: weight of the divergence between two passes with different dropout (alpha of
             Liang et al. 2021, R-Drop); 0 for one pass.
-        clip_norm: most that the gradients' global norm may be; None for no limit.
+        clip_norm: most that the gradients' global norm may be; None for no limit. One replica only.
         ema_decay: of a moving average of the weights, which is validated and saved in their
             place; None for none.
         steps_per_validation: updates between validations and checkpoints; None for an epoch, or
@@ -81,8 +80,9 @@ class TrainSettings:
         beam_size: beams in evaluation (4: section 6.1).
         alpha: strength of the length penalty in evaluation (0.6: section 6.1).
         strategy: "one" device, or "mirrored" over this machine's GPUs.
-        precision: "float32", "mixed_bfloat16" or "mixed_float16".
-        jit: whether to compile the step by XLA; every bucket of lengths compiles once.
+        precision: "float32", "mixed_bfloat16" or, on one replica, "mixed_float16".
+        jit: whether to compile the step by XLA; every bucket of lengths compiles once. One replica
+            only.
 
     Raises:
         InputError: if a value is of the wrong type or out of range.

@@ -182,20 +182,22 @@ class SaveRun(keras.callbacks.Callback):
             keep=self.settings.keep_checkpoints,
             state=self.state.arrays,
         )
-        if self._has_lost_patience():
-            logger.info(
-                "No better validation for %d times: the training ends", self.settings.patience
-            )
+        self.state.arrays = {}  # a copy of all variables
+        if is_over(self.run, self.settings):
             self.model.stop_training = True
         if time.monotonic() >= self.ends:
             logger.info("%s hours are over: the training ends", self.settings.max_hours)
             self.model.stop_training = True
 
-    def _has_lost_patience(self) -> bool:
-        if self.settings.patience is None or self.run.best is None:
-            return False
-        later = [line for line in self.run.metrics() if line["step"] > self.run.best.step]
-        return len(later) >= self.settings.patience
+
+def is_over(run: Run, settings: TrainSettings) -> bool:
+    """Whether a run has made its updates, or has lost its patience."""
+    if run.last is None or run.best is None:
+        return False
+    if run.last.step >= settings.steps:
+        return True
+    later = [line for line in run.metrics() if run.best.step < line["step"] <= run.last.step]
+    return settings.patience is not None and len(later) >= settings.patience
 
 
 def quality(metrics: dict[str, float]) -> float:
@@ -231,6 +233,7 @@ def train(
     """
     # What can be told at once is told before anything is written.
     strategy = make_strategy(settings.strategy)
+    _check_replicas(settings, strategy.num_replicas_in_sync)
     path = Path(run_dir)
     going_on = resume and path.is_dir() and any(path.iterdir())
     if not going_on:
@@ -248,19 +251,48 @@ def train(
         if not going_on:
             shutil.rmtree(path)  # `claim` found it empty; no training is lost
         raise
-    if run.status == "complete" and run.last and run.last.step >= settings.steps:
-        logger.info("%s is complete: %d updates", path, run.last.step)
+    if not is_over(run, settings):
+        logger.info(
+            "Batches: %d an epoch, %.0f %% padding",
+            plan.batches_per_epoch,
+            100 * plan.padding_share,
+        )
+        run.start_again()
+        keras.utils.set_random_seed(settings.seed)
+        with _precision(settings.precision), strategy.scope():
+            _fit(run, settings, corpus, plan, verbose)
+    elif run.status == "complete":
+        logger.info("%s is complete", path)
         return run
-    logger.info(
-        "Batches: %d an epoch, %.0f %% padding", plan.batches_per_epoch, 100 * plan.padding_share
-    )
-    keras.utils.set_random_seed(settings.seed)
-    with _precision(settings.precision), strategy.scope():
-        _fit(run, settings, corpus, plan, verbose)
     if settings.average_last:
         average_checkpoints(run, min(settings.average_last, len(run.checkpoints)))
     run.finish()
     return run
+
+
+def _check_replicas(settings: TrainSettings, num_replicas: int) -> None:
+    """Raises `InputError` for what Keras gets wrong on several replicas."""
+    if num_replicas == 1:
+        return
+    for name, is_wrong, reason in (
+        ("jit", settings.jit, "XLA cannot compile a step of several replicas"),
+        (
+            "clip_norm",
+            settings.clip_norm is not None,
+            "Keras clips each replica's part of the gradients",
+        ),
+        (
+            "precision",
+            settings.precision == "mixed_float16",
+            "Keras looks for overflow on one replica only; mixed_bfloat16 needs no such look",
+        ),
+    ):
+        if is_wrong:
+            value = getattr(settings, name)
+            raise InputError(
+                f"`{name}` must be off on {num_replicas} replicas: {reason}. "
+                f"Received: {name}={value}"
+            )
 
 
 def _open_run(settings: TrainSettings, path: Path, corpus: PreparedCorpus) -> Run:
@@ -348,6 +380,7 @@ def _fit(
     ]
     trained.fit(
         make_dataset(corpus.training, plan, range(step, settings.steps), settings.jit),
+        # `epochs` is the last one's number: so many are over, and so many are left.
         initial_epoch=step // interval,
         epochs=step // interval - (step - settings.steps) // interval,
         steps_per_epoch=min(interval, settings.steps - step),

@@ -10,6 +10,7 @@ import pytest
 from keras_transformer.tokenizer import SentencePieceTokenizer
 from keras_transformer.trainers.batches import BatchPlan
 from keras_transformer.trainers.corpora import load_corpus
+from keras_transformer.trainers.evaluation import multimodal_form
 from keras_transformer.trainers.recipes import TrainSettings
 from keras_transformer.trainers.training import train
 
@@ -35,6 +36,16 @@ def test_splits():
     assert corpus.validation_split == "val"
     counts = {split: sum(1 for _ in corpus.pairs(split)) for split in ("train", "val", "test2016")}
     assert counts == {"train": 29_000, "val": 1014, "test2016": 1000}  # as published
+
+
+def test_multimodal_protocol():
+    """Raw references become those that the papers scored against."""
+    for split in ("test2016", "test2017"):
+        raw = load_corpus(str(FOLDER), "en", "de").pairs(split)
+        prepared = load_corpus(str(FOLDER / "mmt-tokenized"), "en", "de").pairs(split)
+        sides = zip(zip(*raw, strict=True), zip(*prepared, strict=True), strict=True)
+        for language, (own, papers) in zip(("en", "de"), sides, strict=True):
+            assert multimodal_form(own, language) == list(papers)
 
 
 def test_little_padding(lines):

@@ -35,7 +35,7 @@ def test_nothing_is_left_out():
     ]  # fmt: skip
     # These want hours, or data that cannot be shipped: see test_multi30k.py and test_recipes.py.
     assert [command[0] for command in commands("console")] == [
-        "train", "average", "evaluate", "prepare", "train",
+        "train", "evaluate", "prepare", "train",
     ]  # fmt: skip
     assert len(PYTHON) == 2
 

@@ -299,6 +299,47 @@ def test_resuming_with_another_vocabulary(tiny_run, tiny_settings):
         train(other, tiny_run.path, verbose=0, resume=True)
 
 
+@pytest.mark.parametrize("strategy", ["one", "mirrored"])
+def test_kill_between_the_last_update_and_the_end(short_settings, tmp_path, monkeypatch, strategy):
+    settings = dataclasses.replace(short_settings, steps=3, average_last=1, strategy=strategy)
+
+    def kill(run, last):
+        raise KilledError
+
+    monkeypatch.setattr(training, "average_checkpoints", kill)
+    with pytest.raises(KilledError):
+        train(settings, tmp_path / "run", verbose=0)
+    monkeypatch.undo()
+    run = train(settings, tmp_path / "run", verbose=0, resume=True)
+    assert (run.status, run.last.step, run.averaged.step) == ("complete", 3, 3)
+
+
+def test_training_on_makes_an_old_average_void(short_settings, tmp_path):
+    run = train(dataclasses.replace(short_settings, steps=3), tmp_path / "run", verbose=0)
+    training.average_checkpoints(run, 1)
+    assert Run.load(run.path).checkpoint().step == 3
+    longer = dataclasses.replace(short_settings, steps=6)
+    run = train(longer, tmp_path / "run", verbose=0, resume=True)
+    assert run.averaged is None
+    assert run.checkpoint().step == 6
+    assert not list((run.path / "checkpoints").glob("averaged*"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"jit": True}, "`jit` must be off on 3 replicas: .* Received: jit=True"),
+        ({"clip_norm": 1.0}, "`clip_norm` must be off on 3 replicas: .*clip_norm=1.0"),
+        ({"precision": "mixed_float16"}, "`precision` must be off on 3 replicas: .*mixed_float16"),
+    ],
+)
+def test_what_several_replicas_cannot_do(short_settings, tmp_path, changes, match):
+    settings = dataclasses.replace(short_settings, strategy="mirrored", **changes)
+    with pytest.raises(InputError, match=match):
+        train(settings, tmp_path / "run", verbose=0)
+    assert not (tmp_path / "run").exists()
+
+
 # Options of the recipe.
 
 
@@ -329,6 +370,8 @@ def test_patience_ends_the_training(tiny_settings, tmp_path, monkeypatch):
     run = train(settings, tmp_path / "run", verbose=0)
     assert [line["val_bleu"] for line in run.metrics()] == [5.0, 7.0, 6.0, 7.0]
     assert (run.best.step, run.last.step, run.status) == (2, 4, "complete")
+    again = train(settings, tmp_path / "run", verbose=0, resume=True)
+    assert again.last.step == 4
 
 
 def fake_bleu(values):
