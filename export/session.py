@@ -70,12 +70,13 @@ class SavedModelSession:
 
 
 def _load_text_ops() -> None:
-    """Registers SentencePiece's ops, without importing tensorflow_text."""
+    """Registers the tokenizers' ops, without importing tensorflow_text."""
     spec = importlib.util.find_spec("tensorflow_text")
     if spec is None or not spec.submodule_search_locations:
         raise ImportError("tensorflow_text is not installed")
     folder = Path(spec.submodule_search_locations[0])
-    tf.load_op_library(str(folder / "python" / "ops" / "_sentencepiece_tokenizer.so"))
+    for name in ("_sentencepiece_tokenizer", "_fast_wordpiece_tokenizer"):
+        tf.load_op_library(str(folder / "python" / "ops" / f"{name}.so"))
 
 
 def _main() -> None:

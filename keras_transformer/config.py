@@ -105,8 +105,8 @@ class TransformerConfig:
                     continue
                 if isinstance(value, bool) or not isinstance(value, int):
                     raise InputError(_expected(field.name, "an integer", value))
-                if value < 1:
-                    raise InputError(_expected(field.name, "at least 1", value))
+                if not 1 <= value < 2**20:
+                    raise InputError(_expected(field.name, "at least 1 and below 2**20", value))
         if None in (self.d_k, self.d_v) and self.d_model % self.num_heads:
             raise InputError(
                 "`d_model` must be a multiple of `num_heads`, or `d_k` and `d_v` be given. "

@@ -313,7 +313,9 @@ class Run:
         """
         path = self.path / "metrics.jsonl"
         try:
-            return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+            *whole, torn = path.read_text(encoding="utf-8").split("\n")
+            del torn  # a killed training may have left half a line
+            return [json.loads(line) for line in whole]
         except (OSError, ValueError) as error:
             raise InputError(f"Cannot read {path}: {error}") from error
 

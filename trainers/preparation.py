@@ -188,7 +188,9 @@ def prepare(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"Cannot create the folder {folder}: {error.strerror}") from error
-    wanted = {"data": corpus.name, **{name: getattr(settings, name) for name in SETTINGS}}
+    is_folder = Path(settings.data).is_dir()
+    data = str(Path(settings.data).resolve()) if is_folder else settings.data
+    wanted = {"data": data, **{name: getattr(settings, name) for name in SETTINGS}}
     if not is_prepared(folder):
         # An interrupted call may have left these.
         if {path.name for path in folder.iterdir()} - {"tokenizer.model", "corpus.json.tmp"}:

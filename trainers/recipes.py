@@ -274,7 +274,9 @@ def _check_type(name: str, value: Any, expected: Any) -> None:
         float: ("a number", int | float),
         Mapping: ("a table", Mapping),
     }[kind]
-    if not isinstance(value, allowed) or (isinstance(value, bool) and kind is not bool):
+    is_huge = kind is float and isinstance(value, int) and abs(value) >= 2**63
+    is_other = isinstance(value, bool) and kind is not bool
+    if not isinstance(value, allowed) or is_other or is_huge:
         raise InputError(f"`{name}` must be {described}. Received: {name}={value!r}")
 
 

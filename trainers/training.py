@@ -298,6 +298,8 @@ def _check_replicas(settings: TrainSettings, num_replicas: int) -> None:
 def _open_run(settings: TrainSettings, path: Path, corpus: PreparedCorpus) -> Run:
     """Starts the run directory, or checks that it is the same training's."""
     if not (path / "run.json").is_file():
+        if (path / "checkpoints").is_dir() and any((path / "checkpoints").iterdir()):
+            raise InputError(f"{path} holds checkpoints, but {path}/run.json is missing")
         config = settings.config(corpus.tokenizer.vocab_size)
         return Run.create(
             path, config, corpus.tokenizer, settings.source, settings.target, settings.to_dict()

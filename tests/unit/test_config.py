@@ -114,9 +114,10 @@ RATES = ["dropout_rate", "attention_dropout_rate", "feed_forward_dropout_rate"]
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        *((name, 0, "at least 1") for name in SIZES),
+        *((name, 0, "at least 1 and below 2**20") for name in SIZES),
+        ("num_encoder_layers", 2**20, "at least 1 and below 2**20"),
         *((name, 2.0, "an integer") for name in SIZES),
-        ("num_decoder_layers", -1, "at least 1"),
+        ("num_decoder_layers", -1, "at least 1 and below 2**20"),
         ("d_v", True, "an integer"),
         ("d_model", "512", "an integer"),
         ("d_ff", None, "an integer"),

@@ -9,11 +9,14 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
+from keras_transformer.config import TransformerConfig
 from keras_transformer.errors import InputError
 from keras_transformer.export import session
 from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.session import SavedModelSession
-from keras_transformer.translator import DecodingOptions
+from keras_transformer.model import Transformer
+from keras_transformer.tokenizer import WordPieceTokenizer
+from keras_transformer.translator import DecodingOptions, Translator
 
 MAX_SOURCE_LENGTH = 23
 OPTIONS = DecodingOptions(beam_size=3, alpha=0.7, max_source_length=MAX_SOURCE_LENGTH)
@@ -171,3 +174,28 @@ def test_not_a_saved_model(tmp_path, content):
         (tmp_path / "saved_model.pb").write_bytes(content)
     with pytest.raises(ValueError, match="does not hold a SavedModel with a signature"):
         SavedModelSession(tmp_path)
+
+
+def test_word_pieces_in_a_fresh_process(tmp_path):
+    tokenizer = WordPieceTokenizer.train(["ab ba abba", "baab bab"] * 3, 17)
+    config = TransformerConfig(
+        vocab_size=tokenizer.vocab_size,
+        d_model=10,
+        d_ff=14,
+        num_heads=2,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+    )
+    translator = Translator(Transformer(config), tokenizer, OPTIONS)
+    path = export_saved_model(translator, tmp_path / "pieces")
+    texts = ["ab baab", "", "abba unknown"]
+    process = subprocess.run(
+        [sys.executable, "-P", session.__file__, str(path)],
+        input="".join(f"{text}\n" for text in texts),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    rows = [json.loads(line) for line in process.stdout.splitlines()]
+    assert_answers(rows, translator.translate(texts))

@@ -340,6 +340,24 @@ def test_what_several_replicas_cannot_do(short_settings, tmp_path, changes, matc
     assert not (tmp_path / "run").exists()
 
 
+def test_checkpoints_without_their_manifest_are_kept(short_settings, tmp_path):
+    run = train(short_settings, tmp_path / "run", verbose=0)
+    (run.path / "run.json").unlink()
+    before = sorted((run.path / "checkpoints").iterdir())
+    with pytest.raises(InputError, match=r"holds checkpoints, but .*/run\.json is missing"):
+        train(short_settings, tmp_path / "run", verbose=0, resume=True)
+    assert sorted((run.path / "checkpoints").iterdir()) == before
+
+
+def test_half_a_line_of_metrics_is_made_again(short_settings, tmp_path):
+    run = train(short_settings, tmp_path / "run", verbose=0)
+    with (run.path / "metrics.jsonl").open("a") as file:
+        file.write('{"st')
+    longer = dataclasses.replace(short_settings, steps=3)
+    run = train(longer, tmp_path / "run", verbose=0, resume=True)
+    assert [line["step"] for line in run.metrics()] == [2, 3]
+
+
 # Options of the recipe.
 
 
