@@ -75,7 +75,7 @@ def _train(run_dir: Path) -> None:
     from keras_transformer.trainers.training import train
 
     settings = TrainSettings.from_dict(load_recipe("demo"))
-    if run_dir.exists() and any(run_dir.iterdir()):
+    if (run_dir / "run.json").is_file():
         run = Run.load(run_dir)
         if run.settings != settings.to_dict():
             raise InputError(f"{run_dir} holds another run: choose another directory, or delete it")
