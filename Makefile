@@ -1,11 +1,12 @@
 # make demo   the main job, end to end, on the bundled corpus
 # make test   the default test suite
-# make check  what continuous integration runs: format, lint, types, tests
+# make test-distributed  several processes, kills, every combination of strategy and precision
+# make check  what continuous integration runs: format, lint, types, all tests
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo test check format lint types clean
+.PHONY: demo test test-distributed check format lint types clean
 
 demo: $(READY)
 	$(BIN)/keras-transformer demo
@@ -13,7 +14,10 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest
 
-check: lint types test
+test-distributed: $(READY)
+	$(BIN)/python -m pytest -m distributed
+
+check: lint types test test-distributed
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

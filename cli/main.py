@@ -1,14 +1,15 @@
 """The command `keras-transformer`."""
 
+import os
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from keras_transformer._version import __version__
 from keras_transformer.cli import average, demo, evaluate, export, prepare, train, translate
 from keras_transformer.cli.console import say, show_log
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, TrainingStoppedError
 
 app = typer.Typer(
     name="keras-transformer",
@@ -49,14 +50,30 @@ def _options(
 
 
 def main() -> None:
-    """Runs the command line; bad input ends in one sentence and exit status 1."""
+    """Runs the command line.
+
+    Bad input ends in one sentence and exit status 1, a training stopped by a signal in 128 and the
+    signal's number (143 for SIGTERM), and one that lost another worker in 75.
+    """
     try:
         if sys.stdout is None or sys.stderr is None:
             raise InputError("Standard output and standard error must be open")
         app()
     except InputError as error:
         say(f"error: {error}")
-        sys.exit(1)
+        _end(1)
+    except TrainingStoppedError as error:
+        say(f"error: {error}")
+        _end(error.status)
     except OSError as error:  # a full disk, a directory without permission
         say(f"error: {error.filename or 'input or output'}: {error.strerror or error}")
-        sys.exit(1)
+        _end(1)
+
+
+def _end(status: int) -> NoReturn:
+    """Exits; without goodbyes if there are other machines, for those may be gone or wait for us."""
+    if "TF_CONFIG" in os.environ or "SLURM_PROCID" in os.environ:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)

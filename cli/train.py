@@ -51,8 +51,15 @@ def train_command(
         int | None, typer.Option(help="Of weights, dropout and batches. [default: 1]")
     ] = None,
     strategy: Annotated[
-        Literal["one", "mirrored"] | None,
-        typer.Option(help="One device, or mirrored over all GPUs of this machine. [default: one]"),
+        Literal["one", "mirrored", "multiworker"] | None,
+        typer.Option(
+            help="One device, mirrored over all GPUs of this machine, or those of all machines "
+            "that TF_CONFIG or SLURM names. [default: mirrored with several GPUs, else one]"
+        ),
+    ] = None,
+    accumulate: Annotated[
+        int | None,
+        typer.Option(help="Parts to add up for each update, to save memory. [default: 1]"),
     ] = None,
     precision: Annotated[
         Literal["float32", "mixed_bfloat16", "mixed_float16"] | None,
@@ -77,6 +84,7 @@ def train_command(
         steps=steps,
         seed=seed,
         strategy=strategy,
+        accumulate=accumulate,
         precision=precision,
         jit=jit,
     )

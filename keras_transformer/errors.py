@@ -1,4 +1,4 @@
-"""The one exception for input that cannot be used."""
+"""What stops a command: input that cannot be used, and training that ends before its time."""
 
 
 class InputError(ValueError):
@@ -7,3 +7,16 @@ class InputError(ValueError):
     Its message is one sentence that names the input, what was expected and what came. The
     command line prints it and exits with status 1.
     """
+
+
+class TrainingStoppedError(RuntimeError):
+    """Training has stopped before its end; what was saved is whole, and resuming goes on from it.
+
+    Args:
+        message: one sentence.
+        status: what the command line exits with.
+    """
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status

@@ -3,7 +3,7 @@
     RUN/
       run.json          format, versions, languages, model sizes, settings, checkpoints, hashes
       tokenizer.model   SentencePiece model, or word-pieces, of both languages
-      checkpoints/      weights by step, the averaged ones, and what resuming needs
+      checkpoints/      weights by step, the averaged ones, and the two newest training states
       metrics.jsonl     a line an evaluation: step and metrics
       corpus/           token ids of the training data; may be deleted after training
       tensorboard/      event files
@@ -17,9 +17,11 @@ Reading one runs no code: there are JSON, HDF5 and NumPy arrays and a tokenizer,
 import dataclasses
 import hashlib
 import json
+import logging
 import os
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -33,8 +35,10 @@ from keras_transformer.errors import InputError
 from keras_transformer.model import Transformer
 from keras_transformer.tokenizer import Tokenizer
 
+logger = logging.getLogger(__name__)
+
 FORMAT = "keras-transformer run"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 CheckpointName = Literal["averaged", "best", "last"]
 
@@ -55,6 +59,18 @@ class Checkpoint(NamedTuple):
     metrics: dict[str, Any]
 
 
+class State(NamedTuple):
+    """What resuming needs.
+
+    Attributes:
+        arrays: all that the next update depends on.
+        seconds: that the updates so far took.
+    """
+
+    arrays: dict[str, np.ndarray]
+    seconds: float
+
+
 @dataclasses.dataclass
 class Run:
     """A run directory; use `Run.create` to write one and `Run.load` to read one.
@@ -70,7 +86,8 @@ class Run:
         checkpoints: those kept of each validation, oldest first.
         best: checkpoint with the best validation BLEU, or loss; None before the first.
         averaged: mean of checkpoints; None if there is none.
-        state: what resuming needs beside the settings, of the newest checkpoint's step.
+        states: what resuming needs beside the settings, the two newest, older one first; their
+            metrics are the `seconds` trained so far.
         created: UTC time in ISO 8601.
         versions: of Python and the packages that wrote it.
     """
@@ -85,7 +102,7 @@ class Run:
     checkpoints: list[Checkpoint] = dataclasses.field(default_factory=list)
     best: Checkpoint | None = None
     averaged: Checkpoint | None = None
-    state: Checkpoint | None = None
+    states: list[Checkpoint] = dataclasses.field(default_factory=list)
     created: str = dataclasses.field(default_factory=lambda: datetime.now(UTC).isoformat())
     versions: dict[str, str] = dataclasses.field(default_factory=lambda: _versions())
 
@@ -140,9 +157,10 @@ class Run:
             )
         try:
             manifest["config"] = TransformerConfig.from_dict(manifest["config"])
-            for name in ("best", "averaged", "state"):
+            for name in ("best", "averaged"):
                 manifest[name] = Checkpoint(**manifest[name]) if manifest[name] else None
-            manifest["checkpoints"] = [Checkpoint(**kept) for kept in manifest["checkpoints"]]
+            for name in ("checkpoints", "states"):
+                manifest[name] = [Checkpoint(**kept) for kept in manifest[name]]
             return cls(path=path, **manifest)
         except (TypeError, KeyError, ValueError) as error:
             raise InputError(f"{manifest_path} is damaged: {error}") from error
@@ -212,7 +230,7 @@ class Run:
         metrics: Mapping[str, float],
         is_best: bool,
         keep: int = 1,
-        state: Mapping[str, np.ndarray] | None = None,
+        state: State | None = None,
     ) -> None:
         """Writes weights as the last checkpoint, and as the best one if they are.
 
@@ -222,21 +240,41 @@ class Run:
             metrics: validation metrics at this step.
             is_best: whether no earlier checkpoint is better.
             keep: newest checkpoints to keep; the best is kept beside them.
-            state: what `load_state` is to return.
+            state: what `save_state` is to save with it, at once or not at all.
+
+        Raises:
+            InputError: if a file cannot be written, for a full disk say.
         """
         saved = self._write_weights(model, f"step-{step:08d}", step, metrics)
         if state is not None:
-            self.state = self._write(
-                f"state-{step:08d}.npz",
-                step,
-                {},
-                lambda path: np.savez(path, **dict(state)),  # type: ignore[arg-type]
-            )
+            self._write_state(state, step)
         self.checkpoints = [*self.checkpoints, saved][-keep:]
         if is_best:
             self.best = saved
         self._write_manifest()
         self._delete_unnamed()
+
+    def save_state(self, state: State, step: int) -> None:
+        """Writes what `load_state` is to return, and keeps the one before it.
+
+        Args:
+            state: what resuming needs.
+            step: updates so far.
+
+        Raises:
+            InputError: if the file cannot be written.
+        """
+        self._write_state(state, step)
+        self._write_manifest()
+        self._delete_unnamed()
+
+    def _write_state(self, state: State, step: int) -> None:
+        def write(path: Path) -> None:
+            with path.open("wb") as file:
+                np.savez(file, **dict(state.arrays))  # type: ignore[arg-type]
+
+        saved = self._write(f"state-{step:08d}.npz", step, {"seconds": state.seconds}, write)
+        self.states = [*(old for old in self.states if old.step != step), saved][-2:]
 
     def save_average(self, model: Transformer, of: list[Checkpoint]) -> Checkpoint:
         """Writes the mean of checkpoints as the averaged one, in the place of an earlier one.
@@ -255,23 +293,46 @@ class Run:
             (self.path / old.file).unlink(missing_ok=True)
         return saved
 
-    def load_state(self) -> dict[str, np.ndarray]:
-        """Reads the `state` of the newest checkpoint.
+    def load_state(self) -> tuple[State, int]:
+        """Reads the newest training state that is whole, and forgets all that came after it.
+
+        Returns:
+            What `save_state` was given.
 
         Raises:
-            InputError: if there is none, or it is missing or damaged.
+            InputError: if none is whole.
         """
-        if self.state is None or self.last is None or self.state.step != self.last.step:
+        while self.states:
+            newest = self.states[-1]
+            try:
+                _check_file(self.path / newest.file, newest.sha256)
+                with np.load(self.path / newest.file) as arrays:
+                    state = State(dict(arrays), newest.metrics["seconds"])
+                break
+            except InputError as error:
+                self.states.pop()
+                if not self.states:
+                    raise
+                logger.warning("%s. The state after %d updates is", error, self.states[-1].step)
+        else:
             raise InputError(f"{self.path} holds no training state to resume from")
-        file = self.path / self.state.file
-        _check_file(file, self.state.sha256)
-        with np.load(file) as arrays:
-            return dict(arrays)
+        self.checkpoints = [kept for kept in self.checkpoints if kept.step <= newest.step]
+        if self.best is not None and self.best.step > newest.step:
+            self.best = None  # it will be made again
+        return state, newest.step
 
     def _write_weights(
         self, model: Transformer, name: str, step: int, metrics: Mapping[str, Any]
     ) -> Checkpoint:
-        return self._write(f"{name}.weights.h5", step, metrics, model.save_weights)
+        size = sum(weights.nbytes for weights in model.get_weights()) + 2**20
+
+        def write(path: Path) -> None:
+            # HDF5 crashes on a full disk instead of saying so: this says so before it begins.
+            with path.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, size)
+            model.save_weights(path)
+
+        return self._write(f"{name}.weights.h5", step, metrics, write)
 
     def _write(
         self, name: str, step: int, metrics: Mapping[str, Any], write: Callable[[Path], None]
@@ -279,27 +340,31 @@ class Run:
         """Writes a file of `checkpoints/` under a temporary name, then renames it."""
         path = self.path / "checkpoints" / name
         temporary = path.with_name(f"tmp-{name}")
-        write(temporary)
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())  # the manifest must not outlive what it names
-        digest = _sha256(temporary)
-        os.replace(temporary, path)
+        with _named_failure(path, temporary):
+            write(temporary)
+            with temporary.open("rb") as written:
+                os.fsync(written.fileno())  # the manifest must not outlive what it names
+            digest = _sha256(temporary)
+            os.replace(temporary, path)
         return Checkpoint(f"checkpoints/{name}", digest, step, dict(metrics))
 
     def _delete_unnamed(self) -> None:
         named = {kept.file for kept in self.checkpoints}
-        named |= {kept.file for kept in (self.best, self.averaged, self.state) if kept}
+        named |= {kept.file for kept in (self.best, self.averaged, *self.states) if kept}
         for path in (self.path / "checkpoints").iterdir():
             if f"checkpoints/{path.name}" not in named:
                 path.unlink()
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Appends a line to `metrics.jsonl`."""
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        path = self.path / "metrics.jsonl"
+        with _named_failure(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **metrics}) + "\n")
 
     def cut_metrics(self, step: int) -> None:
         """Drops the lines of `metrics.jsonl` after a step, which resuming will write again."""
+        if not (self.path / "metrics.jsonl").exists():
+            return  # it was killed before its first validation
         lines = [json.dumps(line) + "\n" for line in self.metrics() if line["step"] <= step]
         temporary = self.path / "metrics.jsonl.tmp"
         temporary.write_text("".join(lines), encoding="utf-8")
@@ -337,16 +402,18 @@ class Run:
             if field.name != "path"
         }
         values["config"] = self.config.to_dict()
-        for name in ("best", "averaged", "state"):
+        for name in ("best", "averaged"):
             values[name] = values[name] and values[name]._asdict()
-        values["checkpoints"] = [kept._asdict() for kept in self.checkpoints]
+        for name in ("checkpoints", "states"):
+            values[name] = [kept._asdict() for kept in values[name]]
         manifest = {"format": FORMAT, "format_version": FORMAT_VERSION, **values}
         temporary = self.path / "run.json.tmp"
-        with temporary.open("w", encoding="utf-8") as file:
+        path = self.path / "run.json"
+        with _named_failure(path, temporary), temporary.open("w", encoding="utf-8") as file:
             json.dump(manifest, file, indent=2)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, self.path / "run.json")
+            os.replace(temporary, path)
 
 
 def claim(path: str | Path) -> Path:
@@ -365,6 +432,21 @@ def claim(path: str | Path) -> Path:
     except OSError as error:
         raise InputError(f"Cannot create the directory {path}: {error.strerror}") from error
     return path
+
+
+@contextmanager
+def _named_failure(path: Path, temporary: Path | None = None) -> Iterator[None]:
+    """Raises `InputError` for a file that cannot be written, and deletes what there is of it."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:  # HDF5 may find the disk full when it closes a file
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(
+            f"Cannot write {path}: {reason}. All that was saved before is whole, and training "
+            "with --resume goes on from it"
+        ) from error
 
 
 def _check_file(path: Path, sha256: str) -> None:

@@ -7,7 +7,7 @@ Shapes (the package's glossary): B batch, S source length, T target length.
 import dataclasses
 import functools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -104,8 +104,33 @@ def _bucket_bounds(longest: int) -> np.ndarray:
     return np.array(bounds)
 
 
+class Share(NamedTuple):
+    """The part of every batch that one process reads: that of its own replicas.
+
+    A batch's rows are dealt out in turn: to the replicas, and by each to the parts of an update.
+
+    Attributes:
+        replicas: replicas in all.
+        first: the process's first replica.
+        local: how many replicas the process has.
+        parts: parts that a replica adds up to an update; 1 for no axis of parts.
+    """
+
+    replicas: int = 1
+    first: int = 0
+    local: int = 1
+    parts: int = 1
+
+
+ALL = Share()
+
+
 def make_dataset(
-    pairs: TokenizedPairs, plan: BatchPlan, steps: range, static_shapes: bool = False
+    pairs: TokenizedPairs,
+    plan: BatchPlan,
+    steps: range,
+    static_shapes: bool = False,
+    share: Share = ALL,
 ) -> tf.data.Dataset:
     """Feeds the batches of `steps` to `model.fit`.
 
@@ -115,39 +140,82 @@ def make_dataset(
         steps: steps, counted from 0.
         static_shapes: whether to pad every batch of a bucket to the same shape, rows included,
             so that XLA compiles once a bucket.
+        share: the part of each batch to read.
 
     Returns:
-        Elements (inputs, labels, weights): `source_ids` int32 [B, S] and `target_ids` int32
-        [B, T], labels int32 [B, T], and weights float32 [B, T], 1 / (tokens of the batch), 0 at
-        padding, so that the loss is the same sum however a strategy splits the batch.
+        Elements (inputs, labels, weights), one for each step and local replica: `source_ids` int32
+        [B, S] and `target_ids` int32 [B, T], labels int32 [B, T], and weights float32 [B, T],
+        1 / (tokens of the whole batch), 0 at padding, so that the loss is the same sum however the
+        batch is split. With several parts, [parts, B, S] and so on. A replica that no row is left
+        for gets padding.
     """
+    only_one = share.parts == 1
 
     def batches() -> Iterator[Any]:
         for step in steps:
             bucket, rows = plan.batch(step)
-            batch = pairs.read(rows.tolist())
-            shape = (bucket.batch_rows, bucket.length) if static_shapes else (len(batch), 0)
-            source_ids = _pad([source for source, _ in batch], shape)  # [B, S]
-            labels = _pad([target for _, target in batch], shape)  # [B, T]
-            target_ids = np.roll(labels, 1, axis=1)  # [B, T]
-            target_ids[:, 0] = BOS_ID
-            # A row's end symbol is input to nothing.
-            target_ids[target_ids == EOS_ID] = PAD_ID
-            is_token = (labels != PAD_ID).astype(np.float32)
-            inputs = {"source_ids": source_ids, "target_ids": target_ids}
-            yield inputs, labels, is_token / is_token.sum()
+            weight = 1 / plan.lengths[rows, 1].sum(dtype=np.float32)
+            mine = slice(share.first, share.first + share.local)
+            for replica_rows in _deal(rows, share.replicas)[mine]:
+                parts = [pairs.read(part.tolist()) for part in _deal(replica_rows, share.parts)]
+                if static_shapes:
+                    most_rows = -(-bucket.batch_rows // (share.replicas * share.parts))
+                    shape = (most_rows, bucket.length)
+                else:
+                    shape = (max(1, *map(len, parts)), 1)
+                element = _pad_parts(parts, shape, weight)
+                yield tf.nest.map_structure(lambda a: a[0], element) if only_one else element
 
-    ids = tf.TensorSpec((None, None), tf.int32)
-    weights = tf.TensorSpec((None, None), tf.float32)
+    parts = () if only_one else (share.parts,)
+    ids = tf.TensorSpec((*parts, None, None), tf.int32)
+    weights = tf.TensorSpec((*parts, None, None), tf.float32)
     signature = ({"source_ids": ids, "target_ids": ids}, ids, weights)
     dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
-    return dataset.apply(tf.data.experimental.assert_cardinality(len(steps))).prefetch(8)
+    elements = len(steps) * share.local
+    return dataset.apply(tf.data.experimental.assert_cardinality(elements)).prefetch(8)
 
 
-def _pad(sequences: list[np.ndarray], shape: tuple[int, int]) -> np.ndarray:
-    """Stacks sequences, padded to at least `shape`."""
-    length = max(shape[1], *map(len, sequences), 0)
-    padded = np.full((shape[0], length), PAD_ID, np.int32)
-    for row, sequence in zip(padded, sequences, strict=False):
-        row[: len(sequence)] = sequence
-    return padded
+def distribute(
+    strategy: tf.distribute.Strategy,
+    pairs: TokenizedPairs,
+    plan: BatchPlan,
+    steps: range,
+    static_shapes: bool = False,
+    parts: int = 1,
+) -> Any:
+    """Returns `make_dataset`'s batches, each process's share of them on its own replicas."""
+
+    def read(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        local = context.num_replicas_in_sync // context.num_input_pipelines
+        share = Share(context.num_replicas_in_sync, context.input_pipeline_id * local, local, parts)
+        return make_dataset(pairs, plan, steps, static_shapes, share)
+
+    if strategy.num_replicas_in_sync == 1:
+        return make_dataset(pairs, plan, steps, static_shapes, Share(parts=parts))
+    return strategy.distribute_datasets_from_function(read)
+
+
+def _deal(rows: np.ndarray, hands: int) -> list[np.ndarray]:
+    return [rows[hand::hands] for hand in range(hands)]
+
+
+def _pad_parts(
+    parts: list[list[tuple[np.ndarray, np.ndarray]]], shape: tuple[int, int], weight: float
+) -> Any:
+    """Makes an element of `make_dataset` of the texts of its parts, [parts, B, T] throughout."""
+    lengths = [
+        max([shape[1], *(len(pair[side]) for part in parts for pair in part)]) for side in (0, 1)
+    ]
+    source_ids = np.full((len(parts), shape[0], lengths[0]), PAD_ID, np.int32)
+    labels = np.full((len(parts), shape[0], lengths[1]), PAD_ID, np.int32)
+    for i, part in enumerate(parts):
+        for j, (source, target) in enumerate(part):
+            source_ids[i, j, : len(source)] = source
+            labels[i, j, : len(target)] = target
+    target_ids = np.roll(labels, 1, axis=-1)
+    target_ids[..., 0] = BOS_ID
+    # A row's end symbol is input to nothing.
+    target_ids[target_ids == EOS_ID] = PAD_ID
+    is_token = (labels != PAD_ID).astype(np.float32)
+    inputs = {"source_ids": source_ids, "target_ids": target_ids}
+    return inputs, labels, is_token * np.float32(weight)

@@ -134,6 +134,8 @@ class TokenizedPairs:
 
     def read(self, rows: Sequence[int]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Returns the (source, target) token ids of rows, each with its `EOS_ID`."""
+        if not rows:
+            return []
         records = (np.frombuffer(record, np.int32) for record in self._records.__getitems__(rows))
         return [(ids[1 : 1 + ids[0]], ids[1 + ids[0] :]) for ids in records]
 

@@ -19,6 +19,8 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("tokens_per_batch", 1, 2**31),
     ("warmup_steps", 1, 2**31),
     ("steps_per_validation", 1, 2**31),
+    ("steps_per_save", 1, 2**31),
+    ("accumulate", 1, 2**16),
     ("vocab_size", 1, 2**31),
     ("keep_checkpoints", 1, 2**31),
     ("average_last", 0, 2**31),
@@ -32,7 +34,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("r_drop", 0, math.inf),
     ("max_length_ratio", 1, math.inf),
 )
-_POSITIVE = ("peak_rate", "clip_norm", "max_hours")
+_POSITIVE = ("peak_rate", "clip_norm", "max_hours", "minutes_per_save")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,21 +59,27 @@ class TrainSettings:
         preset: sizes of the model: "tiny", "base", "big", or a row of the paper's Table 3.
         model: attributes of `TransformerConfig` that differ from the preset's.
         steps: most updates.
-        max_hours: training ends at the first validation after so much time, counted anew when it
-            is resumed; None for no limit.
+        max_hours: training ends at the first validation after so many hours of training in all;
+            None for no limit.
         seed: of weights, dropout and batches.
-        tokens_per_batch: most tokens of each side of a batch (25,000: section 5.1).
+        tokens_per_batch: most tokens of each side of a batch, whatever the number of replicas
+            (25,000: section 5.1).
+        accumulate: parts that each replica splits its share of a batch into, and adds up, to fit
+            large batches into its memory; the result is that of 1.
         warmup_steps: step of the highest learning rate (4,000: section 5.3).
         peak_rate: the highest learning rate; None for the paper's.
         label_smoothing: 0.1: section 5.4.
         r_drop: weight of the divergence between two passes with different dropout (alpha of
             Liang et al. 2021, R-Drop); 0 for one pass.
-        clip_norm: most that the gradients' global norm may be; None for no limit. One replica only.
+        clip_norm: most that the gradients' global norm may be; None for no limit.
         ema_decay: of a moving average of the weights, which is validated and saved in their
             place; None for none.
         steps_per_validation: updates between validations and checkpoints; None for an epoch, or
             for 1,000 in a long one.
         bleu_sentences: validation sentences to translate, greedily, at each validation.
+        steps_per_save: updates between saves of what resuming needs, beside those at validations;
+            None for none.
+        minutes_per_save: likewise, in minutes.
         patience: validations without a better BLEU, or loss if no sentences are translated, that
             end the training; None for no such end.
         keep_checkpoints: newest checkpoints that are kept.
@@ -79,10 +87,10 @@ class TrainSettings:
             big: section 6.1).
         beam_size: beams in evaluation (4: section 6.1).
         alpha: strength of the length penalty in evaluation (0.6: section 6.1).
-        strategy: "one" device, or "mirrored" over this machine's GPUs.
-        precision: "float32", "mixed_bfloat16" or, on one replica, "mixed_float16".
-        jit: whether to compile the step by XLA; every bucket of lengths compiles once. One replica
-            only.
+        strategy: "one" device, "mirrored" over this machine's GPUs, or "multiworker", over many
+            machines'; None for mirrored where there are several GPUs, else one.
+        precision: "float32", "mixed_bfloat16" or "mixed_float16".
+        jit: whether XLA compiles the gradients; every bucket of lengths compiles once.
 
     Raises:
         InputError: if a value is of the wrong type or out of range.
@@ -108,16 +116,19 @@ class TrainSettings:
     peak_rate: float | None = None
     label_smoothing: float = 0.1
     r_drop: float = 0.0
+    accumulate: int = 1
     clip_norm: float | None = None
     ema_decay: float | None = None
     steps_per_validation: int | None = None
     bleu_sentences: int = 0
+    steps_per_save: int | None = None
+    minutes_per_save: float | None = 10.0
     patience: int | None = None
     keep_checkpoints: int = 1
     average_last: int = 0
     beam_size: int = 4
     alpha: float = 0.6
-    strategy: Literal["one", "mirrored"] = "one"
+    strategy: Literal["one", "mirrored", "multiworker"] | None = None
     precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
     jit: bool = False
 
@@ -255,16 +266,16 @@ def _parse(text: str) -> Any:
 
 def _check_type(name: str, value: Any, expected: Any) -> None:
     """Raises `InputError` unless the value is of the type."""
-    if typing.get_origin(expected) is Literal:
-        choices = typing.get_args(expected)
+    is_union = isinstance(expected, types.UnionType) or typing.get_origin(expected) is typing.Union
+    kinds = typing.get_args(expected) if is_union else (expected,)
+    if value is None and type(None) in kinds:
+        return
+    if typing.get_origin(kinds[0]) is Literal:
+        choices = typing.get_args(kinds[0])
         if value not in choices:
             raise InputError(
                 f"`{name}` must be one of {', '.join(choices)}. Received: {name}={value!r}"
             )
-        return
-    is_union = isinstance(expected, types.UnionType)
-    kinds = typing.get_args(expected) if is_union else (expected,)
-    if value is None and type(None) in kinds:
         return
     kind = typing.get_origin(kinds[0]) or kinds[0]
     described, allowed = {

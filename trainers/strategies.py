@@ -1,83 +1,142 @@
-"""Training under `tf.distribute`, and the cure for what Keras 3 gets wrong there."""
+"""Where training runs: one device, all GPUs of a machine, or many machines."""
 
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
-import keras
+import numpy as np
 import tensorflow as tf
-from keras import ops
 
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, TrainingStoppedError
 
-StrategyName = Literal["one", "mirrored"]
+StrategyName = Literal["one", "mirrored", "multiworker"]
+
+LOST_WORKER_STATUS = 75  # EX_TEMPFAIL of sysexits.h: try again
 
 
-def make_strategy(name: StrategyName) -> tf.distribute.Strategy:
+class Workers:
+    """The processes that train together, one a machine; mostly there is just this one.
+
+    All of them call the same methods in the same order.
+
+    Args:
+        strategy: the strategy that all of them made.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
+        self.strategy = strategy
+        resolver = strategy.cluster_resolver
+        tasks = resolver.cluster_spec().as_dict() if resolver else {}
+        self.count = len(tasks.get("chief", [])) + len(tasks.get("worker", [])) or 1
+        first = "chief" if "chief" in tasks else "worker"
+        self.is_chief = self.count == 1 or (resolver.task_type, resolver.task_id) == (first, 0)
+        self._count_flags = tf.function(self._count_replicas_flags)
+
+    def any(self, *flags: bool) -> list[bool]:
+        """Returns, for each flag, whether it is set on any worker; waits for all of them."""
+        if self.count == 1:
+            return list(flags)
+        return [bool(count) for count in self._count_flags(np.array(flags, np.float32)).numpy()]
+
+    def wait(self) -> None:
+        """Waits until all workers have come here."""
+        self.any(False)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Turns the failure of another worker into one sentence.
+
+        Raises:
+            TrainingStoppedError: if another worker is gone; its exit status is 75.
+        """
+        try:
+            yield
+        except (
+            tf.errors.UnavailableError,
+            tf.errors.AbortedError,
+            tf.errors.CancelledError,
+            tf.errors.DeadlineExceededError,
+            tf.errors.InternalError,
+            tf.errors.FailedPreconditionError,
+            tf.errors.NotFoundError,
+        ) as error:
+            if self.count == 1:
+                raise
+            raise TrainingStoppedError(
+                "Another worker is gone: start all workers again with the same command, "
+                "and training goes on from the last save",
+                LOST_WORKER_STATUS,
+            ) from error
+
+    def _count_replicas_flags(self, flags: tf.Tensor) -> tf.Tensor:
+        return self.strategy.reduce("SUM", self.strategy.run(lambda: flags), axis=None)
+
+
+def make_strategy(name: StrategyName | None = None) -> tf.distribute.Strategy:
     """Returns the strategy of a name.
 
     Args:
         name: "one" for the first device, "mirrored" for all GPUs of this machine (all logical
-            CPU devices where there is no GPU).
+            CPU devices where there is no GPU), "multiworker" for those of all the machines that
+            the environment variable TF_CONFIG or SLURM names; None for "mirrored" where there are
+            several GPUs, else "one".
 
     Raises:
-        InputError: if there is no such strategy.
+        InputError: if there is no such strategy, or nothing names the machines.
     """
+    gpus = tf.config.list_physical_devices("GPU")
+    if name is None:
+        name = "mirrored" if len(gpus) > 1 else "one"
     if name == "one":
         return tf.distribute.get_strategy()
     if name == "mirrored":
-        kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
-        return tf.distribute.MirroredStrategy(
-            [device.name for device in tf.config.list_logical_devices(kind)]
-        )
-    raise InputError(f"`strategy` must be one or mirrored. Received: strategy={name!r}")
+        devices = tf.config.list_logical_devices("GPU" if gpus else "CPU")
+        return tf.distribute.MirroredStrategy([device.name for device in devices])
+    if name == "multiworker":
+        resolver = _cluster()
+        return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
+    raise InputError(
+        f"`strategy` must be one, mirrored or multiworker. Received: strategy={name!r}"
+    )
 
 
-class TrainingModel(keras.Model):
-    """A functional model that `fit` can train on batches that no number of replicas divides.
+def _cluster() -> tf.distribute.cluster_resolver.ClusterResolver:
+    """Reads TF_CONFIG, else what SLURM tells its tasks."""
+    text = os.environ.get("TF_CONFIG", "")
+    if text:
+        _check_tf_config(text)
+        return tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    if "SLURM_PROCID" in os.environ:
+        try:
+            return tf.distribute.cluster_resolver.SlurmClusterResolver()
+        except (RuntimeError, ValueError, KeyError, OSError) as error:
+            raise InputError(
+                f"SLURM's environment does not name the machines: {error}. "
+                "Start every worker by srun"
+            ) from error
+    raise InputError(
+        "`strategy`=multiworker needs the environment variable TF_CONFIG, or SLURM's, to name the "
+        "machines: see docs/scaling.md"
+    )
 
-    It shares all layers with the model it is made from. Before its first step, Keras averages the
-    first batch over the replicas to learn the shapes, which fails where the replicas hold
-    unequal parts (keras issue 19246). Any replica's part tells the shapes just as well.
 
-    With `r_drop`, the loss of a batch is that of two passes, each with dropout of its own, whose
-    predictions are drawn together (R-Drop, Liang et al. 2021): half of the paper's loss, so that
-    the scale of the gradients stays,
-
-        (CE(p) + CE(q)) / 2 + r_drop / 2 * (KL(p || q) + KL(q || p)) / 2
-
-    Args:
-        model: a functional model.
-        r_drop: weight of the divergence, alpha; 0 for one pass.
-    """
-
-    def __init__(self, model: keras.Model, r_drop: float = 0.0) -> None:
-        super().__init__(inputs=model.input, outputs=model.output)
-        self.r_drop = r_drop
-
-    def compute_loss(
-        self,
-        x: Any = None,
-        y: Any = None,
-        y_pred: Any = None,
-        sample_weight: Any = None,
-        training: bool = True,
-    ) -> Any:
-        """Computes the loss; see the class."""
-        loss = super().compute_loss(x, y, y_pred, sample_weight, training)
-        if not (training and self.r_drop):
-            return loss
-        other = self(x, training=True)  # [B, T, V]
-        loss = (loss + super().compute_loss(x, y, other, sample_weight, training)) / 2
-        log_p, log_q = ops.log_softmax(y_pred), ops.log_softmax(other)
-        # The two directions together: sum of (p - q) (log p - log q).
-        divergence = ops.sum((ops.exp(log_p) - ops.exp(log_q)) * (log_p - log_q), axis=-1)
-        return loss + self.r_drop / 4 * ops.sum(divergence * sample_weight)
-
-    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
-        if iterator is not None and self._distribute_strategy is not None:
-            _, _, batches = next(iter(iterator))
-            strategy = self._distribute_strategy
-            data_batch = tf.nest.map_structure(
-                lambda value: strategy.experimental_local_results(value)[0], next(batches)
-            )
-            iterator = None
-        super()._maybe_symbolic_build(iterator=iterator, data_batch=data_batch)
+def _check_tf_config(text: str) -> None:
+    try:
+        values: Any = json.loads(text)
+        cluster, task = values["cluster"], values["task"]
+        kind, index = task["type"], task["index"]
+        if not set(cluster) <= {"chief", "worker"} or len(cluster.get("chief", [])) > 1:
+            raise ValueError("a cluster has workers, and at most one chief")
+        addresses = cluster[kind]
+        if not (isinstance(index, int) and 0 <= index < len(addresses)):
+            raise ValueError(f"there is no {kind} {index}")
+        if not all(isinstance(a, str) and ":" in a for kind in cluster for a in cluster[kind]):
+            raise ValueError("an address is HOST:PORT")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise InputError(
+            'TF_CONFIG must be of the form {"cluster": {"worker": ["HOST:PORT", ...]}, '
+            f'"task": {{"type": "worker", "index": 0}}}}: {reason}. Received: {text}'
+        ) from error

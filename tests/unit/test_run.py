@@ -4,6 +4,7 @@ import hashlib
 import json
 import pickle
 import re
+import resource
 import shutil
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from keras_transformer.config import TransformerConfig
 from keras_transformer.errors import InputError
 from keras_transformer.model import Transformer
-from keras_transformer.run import FORMAT, FORMAT_VERSION, Run, claim
+from keras_transformer.run import FORMAT, FORMAT_VERSION, Run, State, claim
 from keras_transformer.tokenizer import SentencePieceTokenizer
 
 SIZES = {"d_model": 10, "d_ff": 17, "num_heads": 2, "num_encoder_layers": 1}
@@ -123,6 +124,76 @@ def test_no_temporary_file_is_left(saved_run):
     }
 
 
+# What resuming needs.
+
+
+def state_of(value):
+    return State({"00000": np.full((3, 5), value, "float32"), "00001": np.array(7)}, value)
+
+
+def test_the_two_newest_states_are_kept(saved_run):
+    for step in (6, 8, 11):
+        saved_run.save_state(state_of(float(step)), step)
+    run = Run.load(saved_run.path)
+    assert [state.step for state in run.states] == [8, 11]
+    names = {path.name for path in (run.path / "checkpoints").iterdir()}
+    assert names == {
+        "state-00000008.npz", "state-00000011.npz", "step-00000005.weights.h5",
+    }  # fmt: skip
+    state, step = run.load_state()
+    assert (step, state.seconds) == (11, 11.0)
+    assert state.arrays.keys() == {"00000", "00001"}
+    np.testing.assert_array_equal(state.arrays["00000"], np.full((3, 5), 11.0))
+
+
+def test_an_older_state_forgets_what_came_after_it(saved_run, model):
+    saved_run.save_state(state_of(6.0), 6)
+    saved_run.save_checkpoint(model, 9, {"loss": 1.0}, is_best=True, keep=2, state=state_of(9.0))
+    (saved_run.path / saved_run.states[-1].file).write_bytes(b"PK")
+    state, step = saved_run.load_state()
+    assert (step, state.seconds) == (6, 6.0)
+    assert [kept.step for kept in saved_run.checkpoints] == [5]
+    assert saved_run.best is None
+
+
+def test_no_state(saved_run):
+    with pytest.raises(InputError, match="holds no training state to resume from"):
+        saved_run.load_state()
+
+
+@pytest.fixture
+def full_disk():
+    """A disk that files of more than 2 kB do not fit on."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, limits[1]))
+
+    yield fill
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize("name", ["step-00000007.weights.h5", "state-00000007.npz", "run.json"])
+def test_full_disk(saved_run, model, full_disk, name):
+    before = Run.load(saved_run.path)
+    files = {path: path.read_bytes() for path in saved_run.path.rglob("*") if path.is_file()}
+    saved_run.settings["long"] = "x" * 3_000
+
+    def write():
+        if name.startswith("step"):
+            saved_run.save_checkpoint(model, 7, {}, is_best=True)
+        large = State({"00000": np.zeros(3_000)}, 1.0)
+        saved_run.save_state(large if name.startswith("state") else state_of(1.0), 7)
+
+    full_disk()
+    with pytest.raises(InputError, match=rf"Cannot write .*/{name}: File too large.*--resume goes"):
+        write()
+    assert Run.load(saved_run.path) == before
+    left = {path: path.read_bytes() for path in saved_run.path.rglob("*") if path.is_file()}
+    assert left.items() >= files.items()
+    assert not any("tmp" in path.name for path in left)
+
+
 def test_metrics(new_run):
     new_run.log_metrics(3, {"loss": 2.5})
     new_run.log_metrics(7, {"loss": 1.5, "accuracy": 0.25})
@@ -180,12 +251,12 @@ def test_truncated_manifest(saved_run):
     ("changes", "received"),
     [
         ({"format_version": 97}, r"\('keras-transformer run', 97\)"),
-        ({"format": "joey"}, r"\('joey', 2\)"),
+        ({"format": "joey"}, r"\('joey', 3\)"),
     ],
 )
 def test_other_format(saved_run, changes, received):
     edit_manifest(saved_run, **changes)
-    expected = r"must be of the format \('keras-transformer run., 2\)"
+    expected = r"must be of the format \('keras-transformer run., 3\)"
     with pytest.raises(InputError, match=f"{expected}. Received: {received}"):
         Run.load(saved_run.path)
 

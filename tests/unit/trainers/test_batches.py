@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from keras_transformer.errors import InputError
 from keras_transformer.tokenizer import BOS_ID, EOS_ID, PAD_ID
-from keras_transformer.trainers.batches import BatchPlan, make_dataset
+from keras_transformer.trainers.batches import BatchPlan, Share, make_dataset
 
 B, E, P = BOS_ID, EOS_ID, PAD_ID
 
@@ -197,3 +197,73 @@ def test_starting_late_is_skipping(number_pairs):
     skipped = list(make_dataset(number_pairs, plan, range(stop)).skip(start))
     assert len(late) == 5
     tf.nest.map_structure(np.testing.assert_array_equal, late, skipped)
+
+
+# Shares.
+
+
+@pytest.mark.parametrize("static_shapes", [False, True])
+@pytest.mark.parametrize(("replicas", "parts"), [(2, 1), (1, 3), (3, 2)])
+def test_shares_make_up_the_batch(number_pairs, replicas, parts, static_shapes):
+    """However it is split, each text is there once, with the same weight."""
+    plan = BatchPlan(number_pairs.lengths, 64, seed=1)
+    steps = range(3, plan.batches_per_epoch)
+    sizes = [len(plan.batch(step)[1]) for step in steps]
+    assert min(sizes) < replicas * parts < max(sizes)
+
+    def texts(inputs, labels, weights):
+        """The tokens of each row that is not all padding, with its weight."""
+        width = labels.shape[-1]
+        rows = zip(
+            inputs["source_ids"].reshape(-1, inputs["source_ids"].shape[-1]),
+            inputs["target_ids"].reshape(-1, width),
+            labels.reshape(-1, width),
+            weights.reshape(-1, width),
+            strict=True,
+        )
+        found = []
+        for source, target, label, weight in rows:
+            assert target[0] == B
+            np.testing.assert_array_equal(weight > 0, label != P)
+            if label.any():
+                tokens = [ids[ids != P].tolist() for ids in (source, target, label)]
+                found.append((*tokens, float(weight[0])))
+        return found
+
+    whole = list(make_dataset(number_pairs, plan, steps).as_numpy_iterator())
+    datasets = [
+        make_dataset(number_pairs, plan, steps, static_shapes, Share(replicas, first, 1, parts))
+        for first in range(replicas)
+    ]
+    for batch, *shares in zip(
+        whole, *(dataset.as_numpy_iterator() for dataset in datasets), strict=True
+    ):
+        for _, labels, _ in shares:
+            assert labels.ndim == (2 if parts == 1 else 3)
+            assert labels.shape[:-2] == (() if parts == 1 else (parts,))
+            assert 0 not in labels.shape
+        found = [text for share in shares for text in texts(*share)]
+        assert sorted(found) == sorted(texts(*batch))
+
+
+def test_one_process_reads_for_all_its_replicas(number_pairs):
+    plan = BatchPlan(number_pairs.lengths, 64, seed=1)
+    dataset = make_dataset(number_pairs, plan, range(4), share=Share(5, first=2, local=2))
+    assert dataset.cardinality() == 8
+    alone = [
+        list(make_dataset(number_pairs, plan, range(4), share=Share(5, first=first)))
+        for first in (2, 3)
+    ]
+    taken = list(dataset)
+    for i, both in enumerate(zip(*alone, strict=True)):
+        tf.nest.map_structure(np.testing.assert_array_equal, taken[2 * i : 2 * i + 2], list(both))
+
+
+def test_a_share_reads_only_its_own_rows(number_pairs, monkeypatch):
+    plan = BatchPlan(number_pairs.lengths, 64, seed=1)
+    read = []
+    real = Numbers.read
+    monkeypatch.setattr(Numbers, "read", lambda self, rows: read.extend(rows) or real(self, rows))
+    list(make_dataset(number_pairs, plan, range(5), share=Share(2, first=1)))
+    expected = [row for step in range(5) for row in plan.batch(step)[1][1::2]]
+    assert read == expected

@@ -229,7 +229,7 @@ def test_data_is_needed():
         ("model", "big", "a table"),
         ("model", None, "a table"),
         ("tokenizer", "char", "one of bpe, unigram, wordpiece"),
-        ("strategy", None, "one of one, mirrored"),
+        ("strategy", "tpu", "one of one, mirrored, multiworker"),
         ("precision", 16, "one of float32, mixed_bfloat16, mixed_float16"),
     ],
 )

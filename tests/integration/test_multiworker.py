@@ -1,0 +1,190 @@
+"""Two real processes on this machine, as two machines would be."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from keras_transformer.run import Run
+
+pytestmark = pytest.mark.distributed
+
+CODE = "from keras_transformer.cli.main import main; main()"
+SECONDS = 240  # until a process is taken for hung; starting two takes half a minute
+
+
+@pytest.fixture(scope="module")
+def arguments(corpus_dir):
+    """A training of batches that no two workers share evenly; validation every 5 updates."""
+    settings = {
+        "tokens_per_batch": 60,
+        "max_length": 40,
+        "warmup_steps": 3,
+        "peak_rate": 0.003,
+        "steps_per_validation": 5,
+        "bleu_sentences": 5,
+        "model.d_model": 16,
+        "model.d_ff": 24,
+        "model.num_heads": 2,
+        "model.num_encoder_layers": 1,
+        "model.num_decoder_layers": 2,
+        "model.dropout_rate": 0.0,
+    }
+    changes = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    return ["--data", str(corpus_dir), "--vocab-size", "290", "--resume", *changes]
+
+
+def start(run_dir, arguments, log, worker=None, ports=()):
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    strategy = "one"
+    if ports:
+        strategy = "multiworker"
+        environment["TF_CONFIG"] = json.dumps(
+            {
+                "cluster": {"worker": [f"127.0.0.1:{port}" for port in ports]},
+                "task": {"type": "worker", "index": worker},
+            }
+        )
+    command = [sys.executable, "-c", CODE, "train", "--run-dir", str(run_dir)]
+    with log.open("w") as file:
+        return subprocess.Popen(
+            [*command, "--strategy", strategy, *arguments],
+            env=environment, stdout=file, stderr=file,
+        )  # fmt: skip
+
+
+def free_ports(count):
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+class Pair:
+    """Two workers, and what they print."""
+
+    def __init__(self, run_dir, arguments):
+        self.logs = [run_dir.with_name(f"{run_dir.name}.{i}.log") for i in range(2)]
+        ports = free_ports(2)
+        self.processes = [
+            start(run_dir, arguments, log, i, ports) for i, log in enumerate(self.logs)
+        ]
+
+    def wait_for(self, pattern):
+        """Waits until the chief has printed something."""
+        end = time.monotonic() + SECONDS
+        while not re.search(pattern, self.logs[0].read_text()):
+            assert time.monotonic() < end, self.output()
+            assert self.processes[0].poll() is None, self.output()
+            time.sleep(0.05)
+
+    def exit_statuses(self, seconds=SECONDS):
+        try:
+            return [process.wait(seconds) for process in self.processes]
+        except subprocess.TimeoutExpired:
+            pytest.fail(self.output())
+
+    def output(self):
+        return "\n\n".join(log.read_text() for log in self.logs)
+
+    def kill(self):
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def pair(request):
+    """Makes pairs that do not outlive the test."""
+    made = []
+
+    def make(*arguments):
+        made.append(Pair(*arguments))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.kill()
+
+
+@pytest.fixture(scope="module")
+def one(arguments, tmp_path_factory):
+    """The training in one process, 20 updates."""
+    folder = tmp_path_factory.mktemp("one")
+    process = start(folder / "run", [*arguments, "--steps", "20"], folder / "log")
+    assert process.wait(SECONDS) == 0, (folder / "log").read_text()
+    return Run.load(folder / "run")
+
+
+def assert_same_training(run, expected):
+    assert run.status == "complete"
+    for ours, theirs in zip(run.model("last").weights, expected.model("last").weights, strict=True):
+        if not theirs.path.endswith("key/bias"):  # whose gradient is rounding error
+            np.testing.assert_allclose(
+                ours, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max(), err_msg=theirs.path
+            )
+    for ours, theirs in zip(run.metrics(), expected.metrics(), strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-4)
+
+
+def test_two_workers_train_as_one(arguments, one, pair, tmp_path):
+    workers = pair(tmp_path / "run", [*arguments, "--steps", "20"])
+    assert workers.exit_statuses() == [0, 0], workers.output()
+    assert_same_training(Run.load(tmp_path / "run"), one)
+    assert "Training: 20 updates" in workers.logs[1].read_text()
+    # Only the chief writes and shows progress.
+    assert "Epoch 1" not in workers.logs[1].read_text()
+    assert len(list((tmp_path / "run" / "tensorboard" / "train").iterdir())) == 1
+
+
+def test_parts_of_two_workers(arguments, one, pair, tmp_path):
+    workers = pair(tmp_path / "run", [*arguments, "--steps", "20", "--accumulate", "2"])
+    assert workers.exit_statuses() == [0, 0], workers.output()
+    assert_same_training(Run.load(tmp_path / "run"), one)
+
+
+@pytest.mark.parametrize("told", [0, 1])
+def test_sigterm_to_one_saves_and_stops_both(arguments, one, pair, tmp_path, told):
+    workers = pair(tmp_path / "run", [*arguments, "--steps", "1000000"])
+    workers.wait_for("Epoch 3")
+    workers.processes[told].send_signal(signal.SIGTERM)
+    assert workers.exit_statuses(60) == [143, 143], workers.output()
+    for log in workers.logs:
+        assert re.search(r"error: Stopped by SIGTERM after \d+ updates", log.read_text())
+    assert Run.load(tmp_path / "run").states[-1].step >= 10
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_the_death_of_one_stops_the_other(arguments, one, pair, tmp_path, lost):
+    """And both together go on from the last save, on fewer machines if need be."""
+    workers = pair(tmp_path / "run", [*arguments, "--steps", "1000000"])
+    workers.wait_for("Epoch 3")
+    workers.processes[lost].kill()
+    statuses = workers.exit_statuses(60)
+    assert statuses[1 - lost] == 75, workers.output()
+    assert "error: Another worker is gone: start all workers again" in workers.output()
+    run = Run.load(tmp_path / "run")
+    if run.last.step > 15:
+        pytest.skip(f"killed only after {run.last.step} updates")
+    process = start(tmp_path / "run", [*arguments, "--steps", "20"], tmp_path / "log")
+    assert process.wait(SECONDS) == 0, (tmp_path / "log").read_text()
+    assert "Resumed after" in (tmp_path / "log").read_text()
+    assert_same_training(Run.load(tmp_path / "run"), one)
+
+
+def test_bad_input_of_the_chief_ends_both(arguments, pair, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "something").write_text("else")
+    workers = pair(tmp_path / "run", [*arguments, "--steps", "20"])
+    assert workers.exit_statuses(60) == [1, 75], workers.output()
+    assert "is not a run directory" in workers.logs[0].read_text()

@@ -1,0 +1,404 @@
+"""Interrupted trainings: at any moment, by any means, the end is that of an uninterrupted one."""
+
+import dataclasses
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from keras_transformer import run as run_module
+from keras_transformer.errors import InputError, TrainingStoppedError
+from keras_transformer.run import Run
+from keras_transformer.trainers import training
+from keras_transformer.trainers.callbacks import SaveRun, StepLimit, StopSignals
+from keras_transformer.trainers.recipes import TrainSettings
+from keras_transformer.trainers.training import train
+
+MODEL = {
+    "d_model": 10,
+    "d_ff": 17,
+    "num_heads": 2,
+    "num_encoder_layers": 1,
+    "num_decoder_layers": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def short_settings(tmp_path_factory):
+    """Settings of a corpus of 16 short pairs, 7 to a batch, that has no validation split."""
+    folder = tmp_path_factory.mktemp("short")
+    words = ["red", "dog", "cat", "two"]
+    texts = [f"{words[i % 4]} {words[i // 4]}\n" for i in range(16)]
+    (folder / "en.train.txt").write_text("".join(texts))
+    (folder / "de.train.txt").write_text("".join(texts[5:] + texts[:5]).upper())
+    return TrainSettings(
+        data=str(folder),
+        strategy="one",
+        steps=2,
+        tokens_per_batch=56,
+        max_length=8,
+        warmup_steps=2,
+        model=MODEL,
+    )
+
+
+@pytest.fixture(scope="module")
+def long_settings(short_settings):
+    """All that has a state: dropout, the optimizer, a moving average, two passes, clipping."""
+    return dataclasses.replace(
+        short_settings,
+        steps=11,
+        steps_per_validation=3,
+        steps_per_save=2,
+        ema_decay=0.75,
+        r_drop=2.0,
+        clip_norm=1.0,
+        keep_checkpoints=3,
+        average_last=2,
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(long_settings, tmp_path_factory):
+    """The training that nothing interrupts."""
+    return train(long_settings, tmp_path_factory.mktemp("whole"), verbose=0)
+
+
+class KilledError(BaseException):
+    """Nothing catches it, as nothing catches SIGKILL."""
+
+
+def weights(run, checkpoint="last"):
+    return [weight.numpy() for weight in run.model(checkpoint).weights]
+
+
+def assert_same_run(actual, expected):
+    """Bit for bit: weights, metrics, and which checkpoints are kept, best and averaged."""
+    assert actual.status == expected.status == "complete"
+    assert actual.metrics() == expected.metrics()
+    assert [kept.step for kept in actual.checkpoints] == [
+        kept.step for kept in expected.checkpoints
+    ]
+    assert [state.step for state in actual.states] == [state.step for state in expected.states]
+    assert actual.best.step == expected.best.step
+    for checkpoint in ("last", "best", "averaged"):
+        for ours, theirs in zip(
+            weights(actual, checkpoint), weights(expected, checkpoint), strict=True
+        ):
+            np.testing.assert_array_equal(ours, theirs)
+    named = {kept.file for kept in (*actual.checkpoints, *actual.states, actual.best)}
+    named.add(actual.averaged.file)
+    files = {f"checkpoints/{path.name}" for path in (actual.path / "checkpoints").iterdir()}
+    assert files == named
+
+
+def test_the_uninterrupted_run(whole):
+    assert [line["step"] for line in whole.metrics()] == [3, 6, 9, 11]
+    assert [kept.step for kept in whole.checkpoints] == [6, 9, 11]
+    assert [state.step for state in whole.states] == [10, 11]
+
+
+# Killed.
+
+
+SOME = (1, 4, 9, 24)
+
+
+@pytest.mark.parametrize(
+    "replaced",
+    [n if n in SOME else pytest.param(n, marks=pytest.mark.distributed) for n in range(30)],
+)
+def test_killed_while_writing(long_settings, whole, tmp_path, monkeypatch, replaced):
+    """Before and after any file takes its place: manifest, checkpoint, state, metrics, average."""
+    real, calls = os.replace, []
+
+    def replace(source, target):
+        if str(target).startswith(str(tmp_path / "run")) and "corpus" not in str(target):
+            calls.append(target)
+            if len(calls) > replaced:
+                raise KilledError
+        real(source, target)
+
+    monkeypatch.setattr(run_module.os, "replace", replace)
+    killed = False
+    try:
+        train(long_settings, tmp_path / "run", verbose=0)
+    except KilledError:
+        killed = True
+    assert killed == (replaced < len(calls))
+    monkeypatch.undo()
+    assert_same_run(train(long_settings, tmp_path / "run", verbose=0, resume=True), whole)
+
+
+def test_killed_after_an_update(long_settings, whole, tmp_path, monkeypatch):
+    real = StepLimit.on_train_batch_end
+
+    def kill(limit, batch, logs=None):
+        if limit.step == 7:
+            raise KilledError
+        real(limit, batch, logs)
+
+    monkeypatch.setattr(StepLimit, "on_train_batch_end", kill)
+    with pytest.raises(KilledError):
+        train(long_settings, tmp_path / "run", verbose=0)
+    monkeypatch.undo()
+    assert Run.load(tmp_path / "run").states[-1].step == 6
+    assert_same_run(train(long_settings, tmp_path / "run", verbose=0, resume=True), whole)
+
+
+@pytest.mark.parametrize("strategy", ["one", "mirrored"])
+def test_kill_between_the_last_update_and_the_end(short_settings, tmp_path, monkeypatch, strategy):
+    settings = dataclasses.replace(short_settings, steps=3, average_last=1, strategy=strategy)
+
+    def kill(run, last):
+        raise KilledError
+
+    monkeypatch.setattr(training, "average_checkpoints", kill)
+    with pytest.raises(KilledError):
+        train(settings, tmp_path / "run", verbose=0)
+    monkeypatch.undo()
+    run = train(settings, tmp_path / "run", verbose=0, resume=True)
+    assert (run.status, run.last.step, run.averaged.step) == ("complete", 3, 3)
+
+
+# Told to stop.
+
+
+@pytest.mark.parametrize(
+    ("number", "step"), [(signal.SIGTERM, 1), (signal.SIGINT, 5), (signal.SIGTERM, 6)]
+)
+def test_signals_save_and_stop(long_settings, whole, tmp_path, monkeypatch, number, step):
+    """After the update at hand; where a validation follows, after that."""
+    real = SaveRun.on_train_batch_end
+
+    def send(callback, batch, logs=None):
+        if callback.limit.step == step:
+            os.kill(os.getpid(), number)
+        real(callback, batch, logs)
+
+    before = signal.getsignal(number)
+    monkeypatch.setattr(SaveRun, "on_train_batch_end", send)
+    with pytest.raises(
+        TrainingStoppedError, match=f"Stopped by {number.name} after {step} up"
+    ) as e:
+        train(long_settings, tmp_path / "run", verbose=0)
+    monkeypatch.undo()
+    assert e.value.status == 128 + number
+    assert signal.getsignal(number) == before
+    assert Run.load(tmp_path / "run").states[-1].step == step
+    assert_same_run(train(long_settings, tmp_path / "run", verbose=0, resume=True), whole)
+
+
+def test_a_second_signal_has_its_usual_effect(monkeypatch):
+    seen = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
+    try:
+        with StopSignals() as signals:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert signals.received == {signal.SIGTERM}
+            assert not seen
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert seen == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+# Damaged files.
+
+
+@pytest.fixture
+def stopped(long_settings, tmp_path, monkeypatch):
+    """A training with states after 6 and 8 updates, killed after the eighth."""
+    real = SaveRun.on_train_batch_end
+
+    def kill(callback, batch, logs=None):
+        real(callback, batch, logs)
+        if callback.limit.step == 8:
+            raise KilledError
+
+    monkeypatch.setattr(SaveRun, "on_train_batch_end", kill)
+    with pytest.raises(KilledError):
+        train(long_settings, tmp_path / "stopped", verbose=0)
+    monkeypatch.undo()
+    run = Run.load(tmp_path / "stopped")
+    assert [state.step for state in run.states] == [6, 8]
+    return run
+
+
+def damage(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("how", [damage, os.remove])
+def test_damaged_state_gives_way_to_the_one_before(long_settings, whole, stopped, caplog, how):
+    caplog.set_level("INFO")
+    how(stopped.path / stopped.states[-1].file)
+    run = train(long_settings, stopped.path, verbose=0, resume=True)
+    assert "state-00000008.npz is " in caplog.text
+    assert "Resumed after 6 updates" in caplog.text
+    assert_same_run(run, whole)
+
+
+def test_no_whole_state(long_settings, stopped):
+    for state in stopped.states:
+        damage(stopped.path / state.file)
+    before = sorted(stopped.path.rglob("*"))
+    with pytest.raises(InputError, match=r"state-00000006\.npz is damaged: its SHA-256 is not"):
+        train(long_settings, stopped.path, verbose=0, resume=True)
+    assert sorted(stopped.path.rglob("*")) == before
+
+
+def test_state_of_another_model(long_settings, stopped):
+    state, step = stopped.load_state()
+    state.arrays["00000"] = state.arrays["00000"][:-1]
+    stopped.save_state(state, step)
+    with pytest.raises(InputError, match=r"must hold .* variables of this model"):
+        train(long_settings, stopped.path, verbose=0, resume=True)
+
+
+# On other devices.
+
+
+def test_resumed_on_other_devices(long_settings, tmp_path, monkeypatch):
+    """One device, then three that take batches in parts, then one: the updates are the same."""
+    # What is random depends on the devices. Rates of the paper's schedule are far too high here.
+    settings = dataclasses.replace(
+        long_settings, model={**MODEL, "dropout_rate": 0.0}, r_drop=0.0, peak_rate=0.003
+    )
+    expected = train(settings, tmp_path / "expected", verbose=0)
+    for steps, changes in (
+        (4, {}),
+        (8, {"strategy": "mirrored", "accumulate": 2}),
+        (11, {}),
+    ):
+        changed = dataclasses.replace(settings, **changes)
+        real = SaveRun.on_train_batch_end
+
+        def stop(callback, batch, logs=None, steps=steps, real=real):
+            if callback.limit.step == steps:
+                callback.signals.received.add(signal.SIGTERM)
+            real(callback, batch, logs)
+
+        monkeypatch.setattr(SaveRun, "on_train_batch_end", stop)
+        try:
+            run = train(changed, tmp_path / "run", verbose=0, resume=True)
+        except TrainingStoppedError:
+            assert Run.load(tmp_path / "run").states[-1].step == steps
+        monkeypatch.undo()
+    assert run.status == "complete"
+    for ours, theirs in zip(run.model("last").weights, expected.model("last").weights, strict=True):
+        if not theirs.path.endswith("key/bias"):  # whose gradient is rounding error
+            largest = np.abs(theirs).max()
+            np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * largest)
+    for ours, theirs in zip(run.metrics(), expected.metrics(), strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-4)
+
+
+# Time.
+
+
+def test_saves_by_minutes(short_settings, tmp_path, monkeypatch):
+    monkeypatch.setattr("keras_transformer.trainers.callbacks.time.monotonic", Clock().read)
+    saved = []
+    real = Run.save_state
+
+    def save(run, state, step):
+        saved.append(step)
+        real(run, state, step)
+
+    monkeypatch.setattr(Run, "save_state", save)
+    settings = dataclasses.replace(
+        short_settings, steps=7, steps_per_validation=7, minutes_per_save=0.9
+    )
+    train(settings, tmp_path / "run", verbose=0)
+    assert 2 <= len(saved) <= 5
+
+
+class Clock:
+    """Twenty seconds pass whenever it is looked at."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def read(self):
+        self.now += 20.0
+        return self.now
+
+
+def test_time_limit_counts_all_calls(short_settings, tmp_path, monkeypatch):
+    settings = dataclasses.replace(
+        short_settings, steps=9, steps_per_validation=1, minutes_per_save=None
+    )
+    stopping = dataclasses.replace(settings, steps=1)
+    train(stopping, tmp_path / "run", verbose=0)
+    run = Run.load(tmp_path / "run")
+    state, _ = run.load_state()
+    run.save_state(state._replace(seconds=3599.9), 1)
+    limited = dataclasses.replace(settings, max_hours=1.0)
+    run = train(limited, tmp_path / "run", verbose=0, resume=True)
+    # A second update takes more than 0.1 s: it is compiled.
+    assert (run.last.step, run.status) == (2, "complete")
+    assert train(limited, tmp_path / "run", verbose=0, resume=True).last.step == 2
+
+
+# Going on, or not.
+
+
+def test_more_updates_for_a_complete_run(short_settings, tmp_path):
+    train(dataclasses.replace(short_settings, steps=3), tmp_path / "run", verbose=0)
+    longer = dataclasses.replace(short_settings, steps=8)
+    run = train(longer, tmp_path / "run", verbose=0, resume=True)
+    assert [line["step"] for line in run.metrics()] == [3, 6, 8]
+    expected = train(longer, tmp_path / "at_once", verbose=0)
+    for one, other in zip(weights(run), weights(expected), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_resuming_a_complete_run_changes_nothing(tiny_run, tiny_settings):
+    before = (tiny_run.path / "run.json").read_bytes()
+    assert train(tiny_settings, tiny_run.path, verbose=0, resume=True) == tiny_run
+    assert (tiny_run.path / "run.json").read_bytes() == before
+
+
+def test_resuming_with_other_settings(tiny_run, tiny_settings):
+    other = dataclasses.replace(tiny_settings, warmup_steps=4)
+    with pytest.raises(InputError, match=r"with warmup_steps=3, .* Received: warmup_steps=4"):
+        train(other, tiny_run.path, verbose=0, resume=True)
+
+
+def test_resuming_with_another_vocabulary(tiny_run, tiny_settings):
+    other = dataclasses.replace(tiny_settings, vocab_size=291)
+    with pytest.raises(InputError, match=r"vocab_size=290. Received: vocab_size=291"):
+        train(other, tiny_run.path, verbose=0, resume=True)
+
+
+def test_training_on_makes_an_old_average_void(short_settings, tmp_path):
+    run = train(dataclasses.replace(short_settings, steps=3), tmp_path / "run", verbose=0)
+    training.average_checkpoints(run, 1)
+    assert Run.load(run.path).checkpoint().step == 3
+    longer = dataclasses.replace(short_settings, steps=6)
+    run = train(longer, tmp_path / "run", verbose=0, resume=True)
+    assert run.averaged is None
+    assert run.checkpoint().step == 6
+    assert not list((run.path / "checkpoints").glob("averaged*"))
+
+
+def test_checkpoints_without_their_manifest_are_kept(short_settings, tmp_path):
+    run = train(short_settings, tmp_path / "run", verbose=0)
+    (run.path / "run.json").unlink()
+    before = sorted((run.path / "checkpoints").iterdir())
+    with pytest.raises(InputError, match=r"holds checkpoints, but .*/run\.json is missing"):
+        train(short_settings, tmp_path / "run", verbose=0, resume=True)
+    assert sorted((run.path / "checkpoints").iterdir()) == before
+
+
+def test_half_a_line_of_metrics_is_made_again(short_settings, tmp_path):
+    run = train(short_settings, tmp_path / "run", verbose=0)
+    with (run.path / "metrics.jsonl").open("a") as file:
+        file.write('{"st')
+    longer = dataclasses.replace(short_settings, steps=3)
+    run = train(longer, tmp_path / "run", verbose=0, resume=True)
+    assert [line["step"] for line in run.metrics()] == [2, 3]
