@@ -2,6 +2,7 @@
 
 import os
 import sys
+import traceback
 from typing import Annotated, NoReturn
 
 import typer
@@ -67,6 +68,9 @@ def main() -> None:
         _end(error.status)
     except OSError as error:  # a full disk, a directory without permission
         say(f"error: {error.filename or 'input or output'}: {error.strerror or error}")
+        _end(1)
+    except Exception:
+        traceback.print_exc()
         _end(1)
 
 

@@ -127,7 +127,8 @@ class Run:
             settings: how it is trained, plain values for the record.
         """
         run = cls(Path(path), config, source, target, dict(settings), tokenizer.fingerprint)
-        tokenizer.save(run.path / "tokenizer.model")
+        with _named_failure(run.path / "tokenizer.model"):
+            tokenizer.save(run.path / "tokenizer.model")
         (run.path / "checkpoints").mkdir(exist_ok=True)  # a killed call may have made it
         run._write_manifest()
         return run
@@ -366,9 +367,12 @@ class Run:
         if not (self.path / "metrics.jsonl").exists():
             return  # it was killed before its first validation
         lines = [json.dumps(line) + "\n" for line in self.metrics() if line["step"] <= step]
-        temporary = self.path / "metrics.jsonl.tmp"
-        temporary.write_text("".join(lines), encoding="utf-8")
-        os.replace(temporary, self.path / "metrics.jsonl")
+        path, temporary = self.path / "metrics.jsonl", self.path / "metrics.jsonl.tmp"
+        with _named_failure(path, temporary), temporary.open("w", encoding="utf-8") as file:
+            file.writelines(lines)
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(temporary, path)
 
     def metrics(self) -> list[dict[str, float]]:
         """Reads `metrics.jsonl`, oldest first.
@@ -389,6 +393,7 @@ class Run:
         self.status = "training"
         self.averaged = None
         self._write_manifest()
+        self._delete_unnamed()  # what a killed call left
 
     def finish(self) -> None:
         """Marks the run as complete."""
@@ -453,7 +458,11 @@ def _check_file(path: Path, sha256: str) -> None:
     """Raises `InputError` unless the file is there and whole."""
     if not path.is_file():
         raise InputError(f"{path} is missing: the run directory is not complete")
-    if _sha256(path) != sha256:
+    try:
+        digest = _sha256(path)
+    except OSError as error:  # a bad sector
+        raise InputError(f"{path} is damaged: {error.strerror}") from error
+    if digest != sha256:
         raise InputError(f"{path} is damaged: its SHA-256 is not the one in run.json")
 
 

@@ -96,6 +96,7 @@ class TrainingState(keras.callbacks.Callback):
 
     def take(self) -> None:
         """Copies the variables of model, optimizer, dropout and metrics."""
+        self.arrays = {}  # not two copies at once
         self.arrays = {
             f"{i:05d}": keras.ops.convert_to_numpy(variable)
             for i, variable in enumerate(self._variables())
@@ -212,11 +213,13 @@ class SaveRun(keras.callbacks.Callback):
         is_due = minutes >= (self.settings.minutes_per_save or math.inf) or (
             self.settings.steps_per_save is not None and step % self.settings.steps_per_save == 0
         )
+        # Several workers wait for each other here, which is little beside adding up gradients.
         must_save, *stops = self.workers.any(self.workers.is_chief and is_due, *self._stops())
         if must_save or any(stops):
             self.state.take()
+            saved = self._state()
             if self.workers.is_chief:
-                self.run.save_state(self._state(), step)
+                self.run.save_state(saved, step)
             self.saved = time.monotonic()
         self._stop(stops)
 
@@ -224,6 +227,7 @@ class SaveRun(keras.callbacks.Callback):
         """Saves; the best checkpoint is that of the highest BLEU, or of the lowest loss."""
         if self.workers.is_chief:
             self._save_checkpoint({name: float(value) for name, value in (logs or {}).items()})
+        self.state.arrays = {}
         self.saved = time.monotonic()
         ends, *stops = self.workers.any(
             self.workers.is_chief and is_over(self.run, self.settings), *self._stops()

@@ -1,7 +1,9 @@
 """Where training runs: one device, all GPUs of a machine, or many machines."""
 
+import functools
 import json
 import os
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -32,13 +34,21 @@ class Workers:
         self.count = len(tasks.get("chief", [])) + len(tasks.get("worker", [])) or 1
         first = "chief" if "chief" in tasks else "worker"
         self.is_chief = self.count == 1 or (resolver.task_type, resolver.task_id) == (first, 0)
-        self._count_flags = tf.function(self._count_replicas_flags)
+        self._sum = tf.function(self._sum_over_replicas)
 
     def any(self, *flags: bool) -> list[bool]:
         """Returns, for each flag, whether it is set on any worker; waits for all of them."""
         if self.count == 1:
             return list(flags)
-        return [bool(count) for count in self._count_flags(np.array(flags, np.float32)).numpy()]
+        return [bool(count) for count in self._sum(np.array(flags, np.float32)).numpy()]
+
+    def have_same(self, text: str) -> bool:
+        """Returns whether this worker's text is the mean one; all have the same if all say yes."""
+        if self.count == 1:
+            return True
+        digest = zlib.crc32(text.encode()) % 2**16  # whose sum over many replicas is exact
+        total = self._sum(np.array([digest], np.float32)).numpy()[0]
+        return bool(total == digest * self.strategy.num_replicas_in_sync)
 
     def wait(self) -> None:
         """Waits until all workers have come here."""
@@ -64,14 +74,10 @@ class Workers:
         ) as error:
             if self.count == 1:
                 raise
-            raise TrainingStoppedError(
-                "Another worker is gone: start all workers again with the same command, "
-                "and training goes on from the last save",
-                LOST_WORKER_STATUS,
-            ) from error
+            raise _lost(error) from error
 
-    def _count_replicas_flags(self, flags: tf.Tensor) -> tf.Tensor:
-        return self.strategy.reduce("SUM", self.strategy.run(lambda: flags), axis=None)
+    def _sum_over_replicas(self, values: tf.Tensor) -> tf.Tensor:
+        return self.strategy.reduce("SUM", self.strategy.run(lambda: values), axis=None)
 
 
 def make_strategy(name: StrategyName | None = None) -> tf.distribute.Strategy:
@@ -93,12 +99,30 @@ def make_strategy(name: StrategyName | None = None) -> tf.distribute.Strategy:
         return tf.distribute.get_strategy()
     if name == "mirrored":
         devices = tf.config.list_logical_devices("GPU" if gpus else "CPU")
-        return tf.distribute.MirroredStrategy([device.name for device in devices])
+        return _mirrored(tuple(device.name for device in devices))
     if name == "multiworker":
         resolver = _cluster()
-        return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
+        try:
+            return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
+        except (tf.errors.OpError, RuntimeError) as error:
+            raise _lost(error) from error
     raise InputError(
         f"`strategy` must be one, mirrored or multiworker. Received: strategy={name!r}"
+    )
+
+
+@functools.cache
+def _mirrored(devices: tuple[str, ...]) -> tf.distribute.Strategy:
+    """Makes one strategy a process: the sums of a second one would be taken for the first's."""
+    return tf.distribute.MirroredStrategy(list(devices))
+
+
+def _lost(error: Exception) -> TrainingStoppedError:
+    reason = str(getattr(error, "message", error)).strip().partition("\n")[0]
+    return TrainingStoppedError(
+        "Another worker is gone: start all workers again with the same command, and training goes "
+        f"on from the last save ({type(error).__name__}: {reason[:200]})",
+        LOST_WORKER_STATUS,
     )
 
 

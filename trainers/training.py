@@ -1,6 +1,7 @@
 """From a corpus to a run directory, by `model.fit`."""
 
 import functools
+import json
 import logging
 import shutil
 from collections.abc import Iterator
@@ -56,6 +57,10 @@ RESUMABLE = (
 )
 
 
+# What a run directory may hold before its manifest: a kill may have come before that.
+BEGUN = {"checkpoints", "tokenizer.model", "run.json.tmp"}
+
+
 def train(
     settings: TrainSettings,
     run_dir: str | Path,
@@ -70,8 +75,8 @@ def train(
         settings: what to train and how.
         run_dir: a directory that does not exist yet, or is empty.
         verbose: of `model.fit`: 1 for progress bars, 2 for a line an epoch, 0 for silence.
-        resume: whether to go on with the interrupted run of `run_dir`, if there is one, from its
-            last checkpoint; the result is that of a training without interruption.
+        resume: whether to go on with the interrupted run of `run_dir`, if there is one, from what
+            was saved last; the result is that of a training without interruption.
         progress: called with the number of pairs prepared since the last call.
 
     Returns:
@@ -79,6 +84,7 @@ def train(
 
     Raises:
         InputError: if a setting does not fit the data, or the directory is in use.
+        TrainingStoppedError: if SIGTERM, SIGINT or the loss of another worker ends it early.
     """
     # First of all, for TensorFlow takes several machines before its first operation or not at all.
     workers = Workers(make_strategy(settings.strategy))
@@ -94,18 +100,20 @@ def _train(
     progress: Progress,
     workers: Workers,
 ) -> Run:
+    run, is_done, is_complete = None, False, False
     if workers.is_chief:
         run, corpus = _prepare_run(settings, path, resume, progress)
-        if not is_over(run, settings):
-            run.start_again()
-    workers.wait()  # for the chief
-    if not workers.is_chief:
+        is_done, is_complete = is_over(run, settings), run.status == "complete"
+    # The chief decides, and the others wait for it.
+    is_done, is_complete = workers.any(is_done, is_complete)
+    _check_same(workers, json.dumps(settings.to_dict(), sort_keys=True), "settings")
+    if run is None:
         if not (path / "run.json").is_file():
             raise InputError(f"All workers must share the directory {path}; this one does not")
         run = Run.load(path)
         folder = settings.data if is_prepared(settings.data) else path / "corpus"
         corpus = open_prepared(folder, settings)
-    if not is_over(run, settings):
+    if not is_done:
         plan = BatchPlan(corpus.training.lengths, settings.tokens_per_batch, settings.seed)
         logger.info(
             "Batches: %d an epoch, %.0f %% padding",
@@ -115,7 +123,7 @@ def _train(
         keras.utils.set_random_seed(settings.seed)
         with _precision(settings.precision), workers.strategy.scope():
             _fit(run, settings, corpus, plan, verbose, workers)
-    elif run.status == "complete":
+    elif is_complete:
         logger.info("%s is complete", path)
         return run
     if workers.is_chief:
@@ -126,6 +134,15 @@ def _train(
     return run if workers.is_chief else Run.load(path)
 
 
+def _check_same(workers: Workers, text: str, name: str) -> None:
+    """Raises `InputError` unless all workers call it with the same text."""
+    if not workers.have_same(text):
+        raise InputError(
+            f"The workers' {name} differ: start all of them with the same command, "
+            "on the same run directory"
+        )
+
+
 def _prepare_run(
     settings: TrainSettings, path: Path, resume: bool, progress: Progress
 ) -> tuple[Run, PreparedCorpus]:
@@ -133,7 +150,11 @@ def _prepare_run(
     going_on = resume and path.is_dir() and any(path.iterdir())
     if not going_on:
         claim(path)
-    elif not ((path / "run.json").is_file() or (path / "corpus").is_dir()):
+    elif not (
+        (path / "run.json").is_file()
+        or (path / "corpus").is_dir()
+        or {each.name for each in path.iterdir()} <= BEGUN
+    ):
         Run.load(path)  # says what it is not
     try:
         if is_prepared(settings.data):
@@ -199,11 +220,16 @@ def _fit(
     )
     step, seconds = 0, 0.0
     if run.states:
-        (arrays, seconds), step = run.load_state()
-        state.restore(arrays, in_epoch=step % interval != 0)
-        if workers.is_chief:
-            run.cut_metrics(step)
+        saved, step = run.load_state()
+        seconds = saved.seconds
+        # A state of a validation is of the end of an epoch, whatever its length.
+        state.restore(saved.arrays, in_epoch=run.last is None or run.last.step != step)
+        del saved  # as large as three models
         logger.info("Resumed after %d updates", step)
+    _check_same(workers, str(step), "saved states")
+    if workers.is_chief:
+        run.start_again()
+        run.cut_metrics(step)
     data = functools.partial(
         distribute, workers.strategy, static_shapes=settings.jit, parts=settings.accumulate
     )

@@ -1,7 +1,8 @@
 """What a training step computes, and the cures for what Keras 3 gets wrong under `tf.distribute`.
 
 `fit` knows one device well. Where there are several, or several machines, or batches that arrive in
-parts, four of its habits must change; each has a test that fails as soon as Keras no longer has it:
+parts, four of its habits must change; `tests/keras_faults.py` tells as soon as Keras no longer has
+one of the first three:
 
 - it averages the replicas' first batches to learn their shapes, which fails where replicas hold
   unequal parts (keras issue 19246): `_maybe_symbolic_build`;

@@ -17,6 +17,7 @@ from keras_transformer.run import Run
 pytestmark = pytest.mark.distributed
 
 CODE = "from keras_transformer.cli.main import main; main()"
+STEPS = 60
 SECONDS = 240  # until a process is taken for hung; starting two takes half a minute
 
 
@@ -119,9 +120,9 @@ def pair(request):
 
 @pytest.fixture(scope="module")
 def one(arguments, tmp_path_factory):
-    """The training in one process, 20 updates."""
+    """The training in one process."""
     folder = tmp_path_factory.mktemp("one")
-    process = start(folder / "run", [*arguments, "--steps", "20"], folder / "log")
+    process = start(folder / "run", [*arguments, "--steps", str(STEPS)], folder / "log")
     assert process.wait(SECONDS) == 0, (folder / "log").read_text()
     return Run.load(folder / "run")
 
@@ -138,17 +139,17 @@ def assert_same_training(run, expected):
 
 
 def test_two_workers_train_as_one(arguments, one, pair, tmp_path):
-    workers = pair(tmp_path / "run", [*arguments, "--steps", "20"])
+    workers = pair(tmp_path / "run", [*arguments, "--steps", str(STEPS)])
     assert workers.exit_statuses() == [0, 0], workers.output()
     assert_same_training(Run.load(tmp_path / "run"), one)
-    assert "Training: 20 updates" in workers.logs[1].read_text()
+    assert f"Training: {STEPS} updates" in workers.logs[1].read_text()
     # Only the chief writes and shows progress.
     assert "Epoch 1" not in workers.logs[1].read_text()
     assert len(list((tmp_path / "run" / "tensorboard" / "train").iterdir())) == 1
 
 
 def test_parts_of_two_workers(arguments, one, pair, tmp_path):
-    workers = pair(tmp_path / "run", [*arguments, "--steps", "20", "--accumulate", "2"])
+    workers = pair(tmp_path / "run", [*arguments, "--steps", str(STEPS), "--accumulate", "2"])
     assert workers.exit_statuses() == [0, 0], workers.output()
     assert_same_training(Run.load(tmp_path / "run"), one)
 
@@ -174,9 +175,8 @@ def test_the_death_of_one_stops_the_other(arguments, one, pair, tmp_path, lost):
     assert statuses[1 - lost] == 75, workers.output()
     assert "error: Another worker is gone: start all workers again" in workers.output()
     run = Run.load(tmp_path / "run")
-    if run.last.step > 15:
-        pytest.skip(f"killed only after {run.last.step} updates")
-    process = start(tmp_path / "run", [*arguments, "--steps", "20"], tmp_path / "log")
+    assert run.last.step < STEPS
+    process = start(tmp_path / "run", [*arguments, "--steps", str(STEPS)], tmp_path / "log")
     assert process.wait(SECONDS) == 0, (tmp_path / "log").read_text()
     assert "Resumed after" in (tmp_path / "log").read_text()
     assert_same_training(Run.load(tmp_path / "run"), one)
@@ -185,6 +185,24 @@ def test_the_death_of_one_stops_the_other(arguments, one, pair, tmp_path, lost):
 def test_bad_input_of_the_chief_ends_both(arguments, pair, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "something").write_text("else")
-    workers = pair(tmp_path / "run", [*arguments, "--steps", "20"])
+    workers = pair(tmp_path / "run", [*arguments, "--steps", str(STEPS)])
     assert workers.exit_statuses(60) == [1, 75], workers.output()
     assert "is not a run directory" in workers.logs[0].read_text()
+
+
+def test_other_settings_on_one_worker(arguments, tmp_path):
+    logs = [tmp_path / f"{i}.log" for i in range(2)]
+    ports = free_ports(2)
+    processes = [
+        start(tmp_path / "run", [*arguments, "--seed", str(i)], log, i, ports)
+        for i, log in enumerate(logs)
+    ]
+    try:
+        statuses = {process.wait(60) for process in processes}
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert statuses <= {1, 75}
+    assert 1 in statuses
+    assert "The workers' settings differ" in "".join(log.read_text() for log in logs)

@@ -12,6 +12,7 @@ from keras_transformer.errors import InputError, TrainingStoppedError
 from keras_transformer.run import Run
 from keras_transformer.trainers import training
 from keras_transformer.trainers.callbacks import SaveRun, StepLimit, StopSignals
+from keras_transformer.trainers.preparation import prepare
 from keras_transformer.trainers.recipes import TrainSettings
 from keras_transformer.trainers.training import train
 
@@ -102,12 +103,16 @@ def test_the_uninterrupted_run(whole):
 # Killed.
 
 
+NUM_FILES = 25  # that a whole training puts in their places, corpus excluded
 SOME = (1, 4, 9, 24)
 
 
 @pytest.mark.parametrize(
     "replaced",
-    [n if n in SOME else pytest.param(n, marks=pytest.mark.distributed) for n in range(30)],
+    [
+        n if n in SOME else pytest.param(n, marks=pytest.mark.distributed)
+        for n in range(NUM_FILES + 1)
+    ],
 )
 def test_killed_while_writing(long_settings, whole, tmp_path, monkeypatch, replaced):
     """Before and after any file takes its place: manifest, checkpoint, state, metrics, average."""
@@ -126,9 +131,68 @@ def test_killed_while_writing(long_settings, whole, tmp_path, monkeypatch, repla
         train(long_settings, tmp_path / "run", verbose=0)
     except KilledError:
         killed = True
-    assert killed == (replaced < len(calls))
+    assert killed == (replaced < NUM_FILES)
     monkeypatch.undo()
     assert_same_run(train(long_settings, tmp_path / "run", verbose=0, resume=True), whole)
+
+
+def test_killed_while_resuming(long_settings, whole, tmp_path, monkeypatch):
+    """After the seventh update, then before each of the files that resuming writes first."""
+    real_end, real_replace = StepLimit.on_train_batch_end, os.replace
+
+    def kill(limit, batch, logs=None):
+        if limit.step == 7:
+            raise KilledError
+        real_end(limit, batch, logs)
+
+    monkeypatch.setattr(StepLimit, "on_train_batch_end", kill)
+    with pytest.raises(KilledError):
+        train(long_settings, tmp_path / "run", verbose=0)
+    monkeypatch.undo()
+    for name in ("run.json", "metrics.jsonl", "state-00000008.npz"):
+
+        def replace(source, target, name=name):
+            if str(target).endswith(name):
+                raise KilledError
+            real_replace(source, target)
+
+        monkeypatch.setattr(run_module.os, "replace", replace)
+        with pytest.raises(KilledError):
+            train(long_settings, tmp_path / "run", verbose=0, resume=True)
+        monkeypatch.undo()
+    assert_same_run(train(long_settings, tmp_path / "run", verbose=0, resume=True), whole)
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_killed_before_anything_is_saved(short_settings, tmp_path, monkeypatch, torn):
+    """Metrics are written, and no state yet."""
+    settings = dataclasses.replace(short_settings, steps=4)
+
+    def kill(run, *args, **kwargs):
+        raise KilledError
+
+    monkeypatch.setattr(Run, "save_checkpoint", kill)
+    with pytest.raises(KilledError):
+        train(settings, tmp_path / "run", verbose=0)
+    monkeypatch.undo()
+    if torn:
+        lines = tmp_path / "run" / "metrics.jsonl"
+        lines.write_bytes(lines.read_bytes()[:-9])
+    run = train(settings, tmp_path / "run", verbose=0, resume=True)
+    assert [line["step"] for line in run.metrics()] == [3, 4]
+
+
+@pytest.mark.parametrize("made", [set(), {"tokenizer.model"}, {"tokenizer.model", "checkpoints"}])
+def test_killed_before_there_is_a_manifest(short_settings, tmp_path, made):
+    """Of a corpus that was prepared once and for all elsewhere."""
+    prepare(short_settings, tmp_path / "corpus")
+    (tmp_path / "run").mkdir()
+    if "tokenizer.model" in made:
+        (tmp_path / "run" / "tokenizer.model").write_bytes(b"half")
+    if "checkpoints" in made:
+        (tmp_path / "run" / "checkpoints").mkdir()
+    settings = dataclasses.replace(short_settings, data=str(tmp_path / "corpus"))
+    assert train(settings, tmp_path / "run", verbose=0, resume=True).status == "complete"
 
 
 def test_killed_after_an_update(long_settings, whole, tmp_path, monkeypatch):
@@ -245,10 +309,10 @@ def test_damaged_state_gives_way_to_the_one_before(long_settings, whole, stopped
 def test_no_whole_state(long_settings, stopped):
     for state in stopped.states:
         damage(stopped.path / state.file)
-    before = sorted(stopped.path.rglob("*"))
+    before = {path: path.read_bytes() for path in stopped.path.rglob("*") if path.is_file()}
     with pytest.raises(InputError, match=r"state-00000006\.npz is damaged: its SHA-256 is not"):
         train(long_settings, stopped.path, verbose=0, resume=True)
-    assert sorted(stopped.path.rglob("*")) == before
+    assert before == {path: path.read_bytes() for path in before}
 
 
 def test_state_of_another_model(long_settings, stopped):
@@ -355,6 +419,17 @@ def test_more_updates_for_a_complete_run(short_settings, tmp_path):
     expected = train(longer, tmp_path / "at_once", verbose=0)
     for one, other in zip(weights(run), weights(expected), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_a_longer_training_logs_its_own_metrics(tiny_settings, tmp_path):
+    """Five updates, validated every three, then eight: the sixth is logged alone."""
+    train(tiny_settings, tmp_path / "run", verbose=0)
+    longer = dataclasses.replace(tiny_settings, steps=8)
+    run = train(longer, tmp_path / "run", verbose=0, resume=True)
+    each = dataclasses.replace(longer, steps_per_validation=1)
+    expected = train(each, tmp_path / "each", verbose=0)
+    assert [line["step"] for line in run.metrics()] == [3, 5, 6, 8]
+    assert run.metrics()[2] == expected.metrics()[5]
 
 
 def test_resuming_a_complete_run_changes_nothing(tiny_run, tiny_settings):

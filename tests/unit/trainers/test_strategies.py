@@ -4,6 +4,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.errors import InputError, TrainingStoppedError
+from keras_transformer.trainers import strategies
 from keras_transformer.trainers.strategies import Workers, make_strategy
 
 NUM_DEVICES = 3  # of conftest.py
@@ -25,16 +26,30 @@ def test_mirrored_uses_all_devices():
     assert kind == "GPU" or strategy.num_replicas_in_sync == NUM_DEVICES
 
 
+def test_two_models_in_one_process_do_not_mix():
+    """TensorFlow numbers the sums of each strategy from the same number on."""
+    for size in (3, 5):
+        strategy = make_strategy("mirrored")
+
+        def add_up(size=size):
+            context = tf.distribute.get_replica_context()
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.ones([size]))
+
+        total = tf.function(lambda run=strategy.run, add_up=add_up: run(add_up))()
+        for part in strategy.experimental_local_results(total):
+            assert part.numpy().tolist() == [NUM_DEVICES] * size
+
+
 @pytest.mark.parametrize(("gpus", "expected"), [(0, "one"), (1, "one"), (2, "mirrored")])
 def test_default_is_mirrored_where_there_are_several_gpus(monkeypatch, gpus, expected):
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [kind] * gpus)
     monkeypatch.setattr(
         tf.config, "list_logical_devices", lambda kind: [tf.config.LogicalDevice(kind, kind)] * gpus
     )
-    monkeypatch.setattr(tf.distribute, "MirroredStrategy", lambda devices: ("mirrored", devices))
+    monkeypatch.setattr(strategies, "_mirrored", lambda devices: ("mirrored", devices))
     strategy = make_strategy()
     if expected == "mirrored":
-        assert strategy == ("mirrored", ["GPU", "GPU"])
+        assert strategy == ("mirrored", ("GPU", "GPU"))
     else:
         assert strategy is tf.distribute.get_strategy()
 
