@@ -55,8 +55,6 @@ RESUMABLE = (
     "strategy",
     "accumulate",
 )
-
-
 # What a run directory may hold before its manifest: a kill may have come before that.
 BEGUN = {"checkpoints", "tokenizer.model", "run.json.tmp"}
 
