@@ -66,6 +66,25 @@ def tiny_settings(corpus_dir):
 
 
 @pytest.fixture(scope="session")
+def short_settings(tmp_path_factory):
+    """Settings of a corpus of 16 short pairs, 7 to a batch, that has no validation split."""
+    folder = tmp_path_factory.mktemp("short")
+    words = ["red", "dog", "cat", "two"]
+    texts = [f"{words[i % 4]} {words[i // 4]}\n" for i in range(16)]
+    (folder / "en.train.txt").write_text("".join(texts))
+    (folder / "de.train.txt").write_text("".join(texts[5:] + texts[:5]).upper())
+    return TrainSettings(
+        data=str(folder),
+        strategy="one",
+        steps=2,
+        tokens_per_batch=56,
+        max_length=8,
+        warmup_steps=2,
+        model={**TINY, "d_model": 10, "d_ff": 17, "num_decoder_layers": 1},
+    )
+
+
+@pytest.fixture(scope="session")
 def tiny_run(tiny_settings, tmp_path_factory) -> Run:
     """A finished run, trained for five updates: whole, but no translator."""
     return train(tiny_settings, tmp_path_factory.mktemp("run") / "tiny", verbose=0)

@@ -13,35 +13,7 @@ from keras_transformer.run import Run
 from keras_transformer.trainers import training
 from keras_transformer.trainers.callbacks import SaveRun, StepLimit, StopSignals
 from keras_transformer.trainers.preparation import prepare
-from keras_transformer.trainers.recipes import TrainSettings
 from keras_transformer.trainers.training import train
-
-MODEL = {
-    "d_model": 10,
-    "d_ff": 17,
-    "num_heads": 2,
-    "num_encoder_layers": 1,
-    "num_decoder_layers": 1,
-}
-
-
-@pytest.fixture(scope="module")
-def short_settings(tmp_path_factory):
-    """Settings of a corpus of 16 short pairs, 7 to a batch, that has no validation split."""
-    folder = tmp_path_factory.mktemp("short")
-    words = ["red", "dog", "cat", "two"]
-    texts = [f"{words[i % 4]} {words[i // 4]}\n" for i in range(16)]
-    (folder / "en.train.txt").write_text("".join(texts))
-    (folder / "de.train.txt").write_text("".join(texts[5:] + texts[:5]).upper())
-    return TrainSettings(
-        data=str(folder),
-        strategy="one",
-        steps=2,
-        tokens_per_batch=56,
-        max_length=8,
-        warmup_steps=2,
-        model=MODEL,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -335,7 +307,10 @@ def test_resumed_on_other_devices(long_settings, tmp_path, monkeypatch):
     """One device, then three that take batches in parts, then one: the updates are the same."""
     # What is random depends on the devices. Rates of the paper's schedule are far too high here.
     settings = dataclasses.replace(
-        long_settings, model={**MODEL, "dropout_rate": 0.0}, r_drop=0.0, peak_rate=0.003
+        long_settings,
+        model={**long_settings.model, "dropout_rate": 0.0},
+        r_drop=0.0,
+        peak_rate=0.003,
     )
     expected = train(settings, tmp_path / "expected", verbose=0)
     for steps, changes in (

@@ -19,32 +19,6 @@ from keras_transformer.trainers.recipes import TrainSettings
 from keras_transformer.trainers.training import train
 from keras_transformer.translator import Translator
 
-SIZES = {
-    "d_model": 10,
-    "d_ff": 17,
-    "num_heads": 2,
-    "num_encoder_layers": 1,
-    "num_decoder_layers": 1,
-}
-
-
-@pytest.fixture(scope="module")
-def short_settings(tmp_path_factory):
-    """Settings of a corpus of 16 short pairs, 7 to a batch, that has no validation split."""
-    folder = tmp_path_factory.mktemp("short")
-    words = ["red", "dog", "cat", "two"]
-    texts = [f"{words[i % 4]} {words[i // 4]}\n" for i in range(16)]
-    (folder / "en.train.txt").write_text("".join(texts))
-    (folder / "de.train.txt").write_text("".join(texts[5:] + texts[:5]).upper())
-    return TrainSettings(
-        data=str(folder),
-        steps=2,
-        tokens_per_batch=56,
-        max_length=8,
-        warmup_steps=2,
-        model=SIZES,
-    )
-
 
 @pytest.fixture(scope="module")
 def short_run(short_settings, tmp_path_factory):
@@ -205,7 +179,7 @@ def test_mixed_precision(short_settings, tmp_path, fitted, precision):
 
 def test_jit(short_settings, tmp_path, fitted):
     """XLA sees padded rows; at a rate of almost 0 the loss is that of the saved weights."""
-    overrides = {**SIZES, "dropout_rate": 0.0}
+    overrides = {**short_settings.model, "dropout_rate": 0.0}
     settings = dataclasses.replace(
         short_settings, steps=3, jit=True, peak_rate=1e-12, model=overrides
     )
