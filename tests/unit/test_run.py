@@ -1,5 +1,6 @@
 """The run directory: what is written is read back, and what is damaged is refused."""
 
+import contextlib
 import hashlib
 import json
 import pickle
@@ -161,20 +162,19 @@ def test_no_state(saved_run):
         saved_run.load_state()
 
 
-@pytest.fixture
+@contextlib.contextmanager
 def full_disk():
-    """A disk that files of more than 2 kB do not fit on."""
+    """A disk that files of more than 2 kB do not fit on: pytest's own log among them."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-
-    def fill():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, limits[1]))
-
-    yield fill
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 @pytest.mark.parametrize("name", ["step-00000007.weights.h5", "state-00000007.npz", "run.json"])
-def test_full_disk(saved_run, model, full_disk, name):
+def test_full_disk(saved_run, model, name):
     before = Run.load(saved_run.path)
     files = {path: path.read_bytes() for path in saved_run.path.rglob("*") if path.is_file()}
     saved_run.settings["long"] = "x" * 3_000
@@ -185,8 +185,8 @@ def test_full_disk(saved_run, model, full_disk, name):
         large = State({"00000": np.zeros(3_000)}, 1.0)
         saved_run.save_state(large if name.startswith("state") else state_of(1.0), 7)
 
-    full_disk()
-    with pytest.raises(InputError, match=rf"Cannot write .*/{name}: File too large.*--resume goes"):
+    refused = rf"Cannot write .*/{name}: File too large.*--resume goes"
+    with pytest.raises(InputError, match=refused), full_disk():
         write()
     assert Run.load(saved_run.path) == before
     left = {path: path.read_bytes() for path in saved_run.path.rglob("*") if path.is_file()}
