@@ -1,9 +1,6 @@
 """`keras-transformer demo`: the main job from end to end, on the bundled corpus."""
 
-import json
 import resource
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from keras_transformer.cli.console import keras_progress, load_tensorflow, progress_bar, say
+from keras_transformer.cli.export import say_finding
 from keras_transformer.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,6 +27,7 @@ def demo_command(
     A second call uses the run and the export that it finds.
     """
     load_tensorflow()
+    from keras_transformer.export.session import SavedModelSession
     from keras_transformer.trainers.corpora import load_corpus
     from keras_transformer.trainers.evaluation import evaluate
     from keras_transformer.translator import Translator
@@ -48,15 +47,14 @@ def demo_command(
         )
         done.append(f"{output}.hypothesis")
 
-    saved_model = _export(translator, model_dir)
     unseen = [pair.source for pair, _ in zip(corpus.pairs("test"), range(3), strict=False)]
-    answers = _check(saved_model, translator, unseen)
-    for text, answer in zip(unseen, answers, strict=True):
-        typer.echo(f"{text}\n  -> {answer}")
+    saved_model = _export(translator, model_dir, unseen)
+    for text, row in zip(unseen, SavedModelSession(saved_model).translate(unseen), strict=True):
+        typer.echo(f"{text}\n  -> {row['translation']}")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in KiB
     seconds = time.monotonic() - started
     say(f"All done in {seconds:.0f} s; this process took at most {peak / 1e6:.1f} GB of memory")
-    say(f"Next: keras-transformer translate {saved_model} TEXT")
+    say(f"Next: keras-transformer serve {model_dir}, or keras-transformer translate {saved_model}")
 
 
 @contextmanager
@@ -87,39 +85,19 @@ def _train(run_dir: Path) -> None:
         done += [f"Training: {settings.steps:,} updates", str(run_dir)]
 
 
-def _export(translator: "Translator", model_dir: Path) -> Path:
+def _export(translator: "Translator", model_dir: Path, texts: list[str]) -> Path:
+    from keras_transformer.export.check import check_saved_model
     from keras_transformer.export.saved_model import export_saved_model
 
     path = model_dir / "1"
-    if path.exists():
-        say(f"Export: found {path}")
-        return path
     with _stage() as done:
-        export_saved_model(translator, model_dir)
-        done += ["Export: SavedModel", str(path)]
+        if path.exists():
+            findings = check_saved_model(path, say_finding)
+            if failed := [finding.name for finding in findings if finding.problem]:
+                raise InputError(f"{path} failed its check: {', '.join(failed)}")
+            done.append("Export: found a SavedModel and checked it")
+        else:
+            export_saved_model(translator, model_dir, examples=texts, report=say_finding)
+            done.append("Export: SavedModel, checked")
+        done.append(str(path))
     return path
-
-
-def _check(saved_model: Path, translator: "Translator", texts: list[str]) -> list[str]:
-    """Translates in a Session in a fresh process, and compares with the run's own answers."""
-    from keras_transformer.export import session
-
-    with _stage() as done:
-        process = subprocess.run(
-            [sys.executable, "-P", session.__file__, str(saved_model)],
-            input="\n".join(texts),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if process.returncode:
-            raise InputError(f"{saved_model} does not run in a Session: {process.stderr[-2000:]}")
-        answers = [json.loads(line)["translation"] for line in process.stdout.splitlines()]
-        expected = [translation.text for translation in translator.translate(texts)]
-        if answers != expected:
-            raise InputError(f"{saved_model} answers {answers}, but the run {expected}")
-        done += [
-            "Check: a TF1 Session in a process without Keras answers as the run does",
-            str(saved_model),
-        ]
-    return answers

@@ -1,12 +1,23 @@
-"""`keras-transformer export`."""
+"""`keras-transformer export` and `keras-transformer check`."""
 
+import json
 import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from keras_transformer.cli.console import load_tensorflow, say
+from keras_transformer.cli.console import load_tensorflow, progress_bar, say
+from keras_transformer.errors import InputError
+
+if TYPE_CHECKING:
+    from keras_transformer.export.check import Finding
+    from keras_transformer.run import Run
+    from keras_transformer.trainers.grammar import Pair
+    from keras_transformer.translator import Translator
+
+MAX_EXAMPLES = 3  # of the validation text, to check and to warm up with
+MAX_PAIRS = 1_000  # to compare rounded weights on
 
 
 def export_command(
@@ -29,15 +40,117 @@ def export_command(
         Literal["averaged", "best", "last"] | None,
         typer.Option(help="Which weights. [default: averaged if there are any, else best]"),
     ] = None,
+    weights: Annotated[
+        Literal["float32", "float16", "bfloat16"],
+        typer.Option(help="Type to store the weights in; what it costs in BLEU is printed."),
+    ] = "float32",
+    attention_layer: Annotated[
+        int, typer.Option(help="Decoder layer that the signature `attention` shows; -1: the last.")
+    ] = -1,
 ) -> None:
-    """Write a SavedModel that takes strings and returns strings."""
+    """Write a SavedModel that takes strings and returns strings, and check it."""
     load_tensorflow()
     from keras_transformer.export.saved_model import export_saved_model
+    from keras_transformer.run import Run
+    from keras_transformer.trainers.preparation import read_validation_pairs
     from keras_transformer.translator import Translator
 
     started = time.monotonic()
+    opened = Run.load(run)
     translator = Translator.load(run, checkpoint)
     options = translator.decoding_options(beam_size, alpha, max_source_length)
-    path = export_saved_model(translator, folder, version, options)
+    pairs = read_validation_pairs(run / "corpus")
+    path = export_saved_model(
+        translator,
+        folder,
+        version,
+        options,
+        weights=weights,
+        attention_layer=attention_layer,
+        examples=[pair.source for pair in pairs[:MAX_EXAMPLES]],
+        details=_details(opened, checkpoint),
+        report=say_finding,
+    )
     say(f"Export: SavedModel in {time.monotonic() - started:.1f} s: {path}")
-    say(f"Next: keras-transformer translate {path} TEXT")
+    if weights != "float32":
+        translator = Translator(translator.model, translator.tokenizer, options)
+        _compare(path, translator, pairs[:MAX_PAIRS], opened.target)
+    say(f"Next: keras-transformer serve {folder}, or keras-transformer translate {path} TEXT")
+
+
+def check_command(
+    model: Annotated[
+        Path, typer.Argument(metavar="SAVEDMODEL", help="An export, MODELS/NAME[/VERSION].")
+    ],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the findings as a JSON object.")
+    ] = False,
+) -> None:
+    """Check that a server would load an export, and that it answers as its model did."""
+    load_tensorflow()
+    from keras_transformer.export.check import check_saved_model
+    from keras_transformer.export.session import find_version
+
+    path = find_version(model)
+    if path is None:
+        raise InputError(
+            f"{model} is no export: it holds no saved_model.pb, nor a version that does"
+        )
+    findings = check_saved_model(path, (lambda finding: None) if as_json else say_finding)
+    if as_json:
+        typer.echo(json.dumps({finding.name: finding._asdict() for finding in findings}))
+    if failed := [finding.name for finding in findings if finding.problem]:
+        raise InputError(f"{path} failed its check: {', '.join(failed)}")
+    say(f"Check: nothing to complain about: {path}")
+
+
+def say_finding(finding: "Finding") -> None:
+    """Prints a finding of the check."""
+    verdict = "FAILED" if finding.problem else "ok"
+    say(f"  {finding.name:10} {verdict:6} {finding.problem or finding.detail}")
+
+
+def _details(run: "Run", checkpoint: Literal["averaged", "best", "last"] | None) -> dict[str, Any]:
+    """What a served model's metadata should tell of its origin."""
+    chosen = run.checkpoint(checkpoint)
+    scores = {}
+    for file in sorted((run.path / "evaluation").glob("*.scores.json")):
+        evaluated = json.loads(file.read_text(encoding="utf-8"))
+        if evaluated.get("checkpoint") == chosen.file:
+            scores[file.name.removesuffix(".scores.json")] = evaluated["bleu"]
+    return {
+        "source": run.source,
+        "target": run.target,
+        "checkpoint": {"step": chosen.step, "sha256": chosen.sha256, "metrics": chosen.metrics},
+        "bleu": scores,
+        "settings": run.settings,
+    }
+
+
+def _compare(path: Path, translator: "Translator", pairs: "list[Pair]", language: str) -> None:
+    """Prints what storing the weights in another type has changed."""
+    from keras_transformer.export.session import SavedModelSession
+    from keras_transformer.trainers.evaluation import score
+
+    if not pairs:
+        say("The run holds no validation text to compare the rounded weights on")
+        return
+    sources = [pair.source for pair in pairs]
+    session = SavedModelSession(path)
+    rounded = []
+    with progress_bar("Comparing", 2 * len(sources)) as progress:
+        exact = [each.text for each in translator.translate(sources, progress=progress)]
+        for start in range(0, len(sources), 64):
+            rows = session.translate(sources[start : start + 64])
+            rounded += [row["translation"] for row in rows]
+            progress(len(rows))
+    references = [pair.target for pair in pairs]
+    before, after = (
+        score(translations, references, language).bleu.value for translations in (exact, rounded)
+    )
+    same = sum(one == other for one, other in zip(exact, rounded, strict=True))
+    num_bytes = sum(file.stat().st_size for file in (path / "variables").glob("*.data-*"))
+    say(
+        f"Rounded weights: {num_bytes / 1e6:.1f} MB; BLEU {after:.2f}, with float32 {before:.2f}; "
+        f"{same:,} of {len(pairs):,} validation sentences translated alike"
+    )

@@ -29,6 +29,7 @@ app.command("average")(average.average_command)
 app.command("evaluate")(evaluate.evaluate_command)
 app.command("translate")(translate.translate_command)
 app.command("export")(export.export_command)
+app.command("check")(export.check_command)
 app.command("demo")(demo.demo_command)
 
 

@@ -31,11 +31,12 @@ if TYPE_CHECKING:
     from keras_transformer.run import Run
     from keras_transformer.schedules import WarmupSchedule
     from keras_transformer.tokenizer import Tokenizer
-    from keras_transformer.translator import DecodingOptions, Translation, Translator
+    from keras_transformer.translation import DecodingOptions
+    from keras_transformer.translator import Translation, Translator
 
 _MODULES = {
     "DecoderLayer": "layers",
-    "DecodingOptions": "translator",
+    "DecodingOptions": "translation",
     "EncoderLayer": "layers",
     "FeedForward": "layers",
     "InputError": "errors",

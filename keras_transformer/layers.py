@@ -205,10 +205,11 @@ class EncoderLayer(_ResidualLayer):
     Call arguments:
         x: float [B, S, D].
         attention_mask: bool, broadcastable to [B, N, S, S], True = may attend.
+        return_attention_scores: whether to return the attention weights too.
         training: whether dropout is on.
 
     Returns:
-        float [B, S, D].
+        float [B, S, D]; with `return_attention_scores` also the weights, float [B, N, S, S].
     """
 
     def _make_sublayers(self) -> None:
@@ -224,11 +225,20 @@ class EncoderLayer(_ResidualLayer):
         self.feed_forward.build(x_shape)
         self.feed_forward_norm.build(x_shape)
 
-    def call(self, x: Any, attention_mask: Any = None, training: bool | None = None) -> Any:
+    def call(
+        self,
+        x: Any,
+        attention_mask: Any = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+    ) -> Any:
         """Encodes; see the class."""
-        attention = self.self_attention(x, x, attention_mask=attention_mask, training=training)
+        attention, scores = self.self_attention(
+            x, x, attention_mask=attention_mask, return_attention_scores=True, training=training
+        )
         x = self.self_attention_norm(x, attention, training=training)
-        return self.feed_forward_norm(x, self.feed_forward(x, training=training), training=training)
+        x = self.feed_forward_norm(x, self.feed_forward(x, training=training), training=training)
+        return (x, scores) if return_attention_scores else x
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -255,10 +265,12 @@ class DecoderLayer(_ResidualLayer):
         self_attention_mask: bool, broadcastable to [B, N, T, T], True = may attend; it must
             hide the future.
         cross_attention_mask: bool, broadcastable to [B, N, T, S].
+        return_attention_scores: whether to return the attention weights too.
         training: whether dropout is on.
 
     Returns:
-        float [B, T, D].
+        float [B, T, D]; with `return_attention_scores` also the weights of self-attention, float
+        [B, N, T, T], and of cross-attention, float [B, N, T, S].
     """
 
     def _make_sublayers(self) -> None:
@@ -284,16 +296,28 @@ class DecoderLayer(_ResidualLayer):
         encoder_output: Any,
         self_attention_mask: Any = None,
         cross_attention_mask: Any = None,
+        return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Any:
         """Decodes all positions at once; see the class."""
-        attention = self.self_attention(x, x, attention_mask=self_attention_mask, training=training)
+        attention, self_scores = self.self_attention(
+            x,
+            x,
+            attention_mask=self_attention_mask,
+            return_attention_scores=True,
+            training=training,
+        )
         x = self.self_attention_norm(x, attention, training=training)
-        attention = self.cross_attention(
-            x, encoder_output, attention_mask=cross_attention_mask, training=training
+        attention, cross_scores = self.cross_attention(
+            x,
+            encoder_output,
+            attention_mask=cross_attention_mask,
+            return_attention_scores=True,
+            training=training,
         )
         x = self.cross_attention_norm(x, attention, training=training)
-        return self.feed_forward_norm(x, self.feed_forward(x, training=training), training=training)
+        x = self.feed_forward_norm(x, self.feed_forward(x, training=training), training=training)
+        return (x, self_scores, cross_scores) if return_attention_scores else x
 
     def decode_step(
         self, x: Any, cache: KeyValueCache, memory: KeyValueCache, memory_mask: Any

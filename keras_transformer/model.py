@@ -30,6 +30,23 @@ class DecoderMemory(NamedTuple):
     output_kernel: Any
 
 
+class AttentionScores(NamedTuple):
+    """The attention weights of all layers and heads, one array a layer.
+
+    A row is a query: row t of `decoder` and `cross` belongs to the token that follows
+    `target_ids[:, t]`. Each row's weights over the keys that it may see add up to 1.
+
+    Attributes:
+        encoder: float [B, N, S, S] each.
+        decoder: float [B, N, T, T] each.
+        cross: float [B, N, T, S] each.
+    """
+
+    encoder: tuple[Any, ...]
+    decoder: tuple[Any, ...]
+    cross: tuple[Any, ...]
+
+
 @keras.saving.register_keras_serializable("keras_transformer")
 class Transformer(keras.Model):
     """The model of "Attention Is All You Need", from token ids to logits.
@@ -149,6 +166,34 @@ class Transformer(keras.Model):
         for layer in self.encoder_layers:
             x = layer(x, attention_mask=mask, training=False)
         return x
+
+    def attention_scores(self, source_ids: Any, target_ids: Any) -> AttentionScores:
+        """Returns what every head attends to, without dropout whatever its rate.
+
+        Args:
+            source_ids: int32 [B, S].
+            target_ids: int32 [B, T], the target shifted right.
+        """
+        source_mask, target_mask = padding_mask(source_ids), decoder_mask(target_ids)
+        encoder, decoder, cross = [], [], []
+        x = self.source_embedding(source_ids, training=False)  # [B, S, D]
+        for layer in self.encoder_layers:
+            x, scores = layer(x, source_mask, return_attention_scores=True, training=False)
+            encoder.append(scores)
+        encoder_output = x
+        x = self.target_embedding(target_ids, training=False)  # [B, T, D]
+        for layer in self.decoder_layers:
+            x, self_scores, cross_scores = layer(
+                x,
+                encoder_output,
+                target_mask,
+                source_mask,
+                return_attention_scores=True,
+                training=False,
+            )
+            decoder.append(self_scores)
+            cross.append(cross_scores)
+        return AttentionScores(tuple(encoder), tuple(decoder), tuple(cross))
 
     def memory(self, source_ids: Any) -> DecoderMemory:
         """Encodes sources and projects what every decoding step will attend to.

@@ -109,6 +109,10 @@ class Tokenizer(abc.ABC):
     def detokenize(self, ids: tf.Tensor) -> tf.Tensor:
         """Joins ids, int32 [B, S], into texts, string [B]; pad, bos and eos leave no trace."""
 
+    @abc.abstractmethod
+    def pieces(self, ids: tf.Tensor) -> tf.Tensor:
+        """Returns the piece that each id stands for, string of the shape of `ids`, int32."""
+
     def encode(self, texts: tf.Tensor, max_length: int) -> EncodedTexts:
         """Prepares texts for the encoder.
 
@@ -117,14 +121,22 @@ class Tokenizer(abc.ABC):
             max_length: most tokens of a text, `EOS_ID` included; the rest is cut off.
         """
         tokens = self.tokenize(texts)  # [B, (tokens)]
-        num_tokens = tokens.row_lengths()
-        tokens = tokens[:, : max_length - 1]
-        end = tf.fill([tokens.nrows(), 1], EOS_ID)  # [B, 1]
         return EncodedTexts(
-            ids=tf.concat([tokens, end], axis=1).to_tensor(PAD_ID),  # [B, S]
-            lengths=tf.cast(tokens.row_lengths(), tf.int32),
-            truncated=num_tokens >= max_length,
+            *with_end(tokens[:, : max_length - 1]), truncated=tokens.row_lengths() >= max_length
         )
+
+
+def with_end(tokens: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Puts `EOS_ID` after each row of tokens, int32 [B, (tokens)].
+
+    Returns:
+        ids, int32 [B, S], padded, and lengths, int32 [B], without `EOS_ID`.
+    """
+    end = tf.fill([tokens.nrows(), 1], EOS_ID)  # [B, 1]
+    return (
+        tf.concat([tokens, end], axis=1).to_tensor(PAD_ID),
+        tf.cast(tokens.row_lengths(), tf.int32),
+    )
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -202,6 +214,10 @@ class SentencePieceTokenizer(Tokenizer):
     def detokenize(self, ids: tf.Tensor) -> tf.Tensor:
         """Joins ids, int32 [B, S], into texts, string [B]; pad, bos and eos leave no trace."""
         return self.op.detokenize(ids)
+
+    def pieces(self, ids: tf.Tensor) -> tf.Tensor:
+        """Returns the piece that each id stands for, string of the shape of `ids`, int32."""
+        return self.op.id_to_string(ids)
 
 
 class WordPieceTokenizer(Tokenizer):
@@ -293,6 +309,10 @@ class WordPieceTokenizer(Tokenizer):
         """Joins ids, int32 [B, S], into texts, string [B]; pad, bos and eos leave no trace."""
         is_special = (ids == PAD_ID) | (ids == BOS_ID) | (ids == EOS_ID)  # [B, S]
         return self._op.detokenize(tf.ragged.boolean_mask(ids, ~is_special))
+
+    def pieces(self, ids: tf.Tensor) -> tf.Tensor:
+        """Returns the piece that each id stands for, string of the shape of `ids`, int32."""
+        return tf.gather(tf.constant(self._pieces), ids)
 
     @property
     def _op(self) -> tf_text.FastWordpieceTokenizer:

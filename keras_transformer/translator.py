@@ -1,7 +1,4 @@
-"""Texts in, translations out: the object that users hold, and the graph it shares with exports.
-
-Shapes (the package's glossary): B batch, S source length, T target length, K beams.
-"""
+"""Texts in, translations out: the object that users hold."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
@@ -10,98 +7,11 @@ from typing import Any, NamedTuple, Self
 
 import tensorflow as tf
 
-from keras_transformer.decoding import search
 from keras_transformer.errors import InputError
 from keras_transformer.model import Transformer
 from keras_transformer.run import CheckpointName, Run
 from keras_transformer.tokenizer import Tokenizer
-
-# Rows times bytes of the longest text: bounds the memory of a batch.
-MAX_BATCH_BYTES = 1 << 16
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DecodingOptions:
-    """How to search (section 6.1).
-
-    Attributes:
-        beam_size: beams, K; 1 is greedy search.
-        alpha: strength of the length penalty, at least 0.
-        extra_length: a translation has at most this many tokens more than its source.
-        max_source_length: longer sources are cut to this many tokens, end symbol included.
-    """
-
-    beam_size: int = 4
-    alpha: float = 0.6
-    extra_length: int = 50
-    max_source_length: int = 512
-
-    def __post_init__(self) -> None:
-        for name, least, most in (
-            ("beam_size", 1, 1_000),
-            ("alpha", 0, 1_000),
-            ("extra_length", 0, 2**20),
-            ("max_source_length", 2, 2**20),
-        ):
-            value = getattr(self, name)
-            if not value >= least:
-                raise InputError(f"`{name}` must be at least {least}. Received: {name}={value}")
-            if value > most:
-                raise InputError(f"`{name}` must be at most {most}. Received: {name}={value}")
-
-
-class TranslatedBatch(NamedTuple):
-    """What `translate_batch` returns.
-
-    Attributes:
-        translations: string [B, K], valid UTF-8, best first.
-        scores: float32 [B, K], nats over the length penalty; -inf, with an empty translation,
-            where there are fewer than K.
-        truncated: bool [B], True where the source was cut to `max_source_length`.
-    """
-
-    translations: tf.Tensor
-    scores: tf.Tensor
-    truncated: tf.Tensor
-
-
-def translate_batch(
-    model: Transformer, tokenizer: Tokenizer, texts: tf.Tensor, options: DecodingOptions
-) -> TranslatedBatch:
-    """Translates in the graph, from strings to strings.
-
-    A text without any token, such as one of blanks, has an empty translation of score 0.
-
-    Args:
-        model: the model.
-        tokenizer: the model's.
-        texts: string [B]; bytes that are not UTF-8 read as U+FFFD.
-        options: how to search.
-    """
-    # Learned positions end somewhere; sinusoids do not.
-    is_learned = model.config.position_encoding == "learned"
-    most = model.config.max_length if is_learned else tf.int32.max
-    source = tokenizer.encode(texts, min(options.max_source_length, most))
-    is_empty = source.lengths == 0  # [B]
-    memory = model.memory(source.ids)
-    beam_size = options.beam_size
-    hypotheses = search(
-        lambda ids, position, cache: model.decode_step(ids, position, cache, memory),
-        model.empty_cache(tf.shape(source.ids)[0] * beam_size),
-        limits=tf.where(is_empty, 1, tf.minimum(source.lengths + options.extra_length, most)),
-        beam_size=beam_size,
-        alpha=options.alpha,
-    )
-    num_texts = tf.shape(source.ids)[0]
-    # The last dimension is 0 where there is no text at all, hence no -1.
-    ids = tf.reshape(hypotheses.ids, [num_texts * beam_size, tf.shape(hypotheses.ids)[2]])
-    translations = tf.reshape(tokenizer.detokenize(ids), [num_texts, beam_size])
-    of_empty = tf.where(tf.range(beam_size) == 0, 0.0, -float("inf"))  # [K]
-    return TranslatedBatch(
-        translations=tf.where(is_empty[:, None], "", translations),
-        scores=tf.where(is_empty[:, None], of_empty, hypotheses.scores),
-        truncated=source.truncated,
-    )
+from keras_transformer.translation import DecodingOptions, translate_texts
 
 
 class Hypothesis(NamedTuple):
@@ -230,7 +140,7 @@ class Translator:
         """The traced search of these options, made once."""
         if options not in self._graphs:
             self._graphs[options] = tf.function(
-                lambda texts: translate_batch(self.model, self.tokenizer, texts, options),
+                lambda texts: translate_texts(self.model, self.tokenizer, texts, options),
                 input_signature=[tf.TensorSpec([None], tf.string)],
             )
         return self._graphs[options]
@@ -252,9 +162,5 @@ def _batches(num_bytes: Sequence[int], batch_size: int) -> Iterator[list[int]]:
     if batch_size < 1:
         raise InputError(f"`batch_size` must be at least 1. Received: batch_size={batch_size}")
     order = sorted(range(len(num_bytes)), key=lambda row: -num_bytes[row])
-    start = 0
-    while start < len(order):
-        fitting = MAX_BATCH_BYTES // max(num_bytes[order[start]], 1)
-        stop = start + max(1, min(batch_size, fitting))
-        yield order[start:stop]
-        start = stop
+    for start in range(0, len(order), batch_size):
+        yield order[start : start + batch_size]

@@ -2,9 +2,12 @@
 
 import logging
 import os
+from pathlib import Path
+from typing import NamedTuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import layer_weights
 import pytest
 import tensorflow as tf
 
@@ -14,9 +17,13 @@ tf.config.set_logical_device_configuration(
     [tf.config.LogicalDeviceConfiguration()] * NUM_DEVICES,
 )
 
+from keras_transformer.export.check import Finding
+from keras_transformer.export.saved_model import export_saved_model
+from keras_transformer.model import Transformer
 from keras_transformer.run import Run
 from keras_transformer.trainers.recipes import TrainSettings
 from keras_transformer.trainers.training import train
+from keras_transformer.translation import DecodingOptions
 from keras_transformer.translator import Translator
 
 TINY = {"d_model": 16, "d_ff": 24, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 2}
@@ -93,3 +100,26 @@ def tiny_run(tiny_settings, tmp_path_factory) -> Run:
 @pytest.fixture(scope="session")
 def tiny_translator(tiny_run) -> Translator:
     return Translator.load(tiny_run.path)
+
+
+class Export(NamedTuple):
+    translator: Translator
+    path: Path
+    findings: list[Finding]
+
+
+@pytest.fixture(scope="session")
+def exported(tiny_translator, tmp_path_factory) -> Export:
+    """Version 7 of a model `tiny`, with random weights: no two hypotheses score alike."""
+    model = layer_weights.randomize(Transformer(tiny_translator.model.config))
+    translator = Translator(model, tiny_translator.tokenizer)
+    findings = []
+    path = export_saved_model(
+        translator,
+        tmp_path_factory.mktemp("models") / "tiny",
+        version=7,
+        options=DecodingOptions(beam_size=3, alpha=0.7, max_source_length=23),
+        attention_layer=0,
+        report=findings.append,
+    )
+    return Export(translator, path, findings)

@@ -230,11 +230,16 @@ def open_prepared(folder: str | Path, settings: TrainSettings | None = None) -> 
     folder = Path(folder)
     if settings is not None:
         _check_settings(folder, {name: getattr(settings, name) for name in SETTINGS})
-    tokenizer, validation, pairs = _load_tokenizer(folder), None, list[Pair]()
+    tokenizer, validation = _load_tokenizer(folder), None
     if (_read_json(folder / "corpus.json") or {})["has_validation"]:
         validation = TokenizedPairs(folder, "val")
-        pairs = [Pair(*pair) for pair in _read_json(folder / "val.pairs.json") or []]
+    pairs = read_validation_pairs(folder)
     return PreparedCorpus(tokenizer, TokenizedPairs(folder, "train"), validation, pairs)
+
+
+def read_validation_pairs(folder: str | Path) -> list[Pair]:
+    """Reads the text of the validation pairs; none where there is none."""
+    return [Pair(*pair) for pair in _read_json(Path(folder) / "val.pairs.json") or []]
 
 
 def read_report(folder: str | Path, split: str = "train") -> Report:

@@ -12,7 +12,7 @@ import pytest
 from keras_transformer._version import __version__
 from keras_transformer.cli.main import main
 
-COMMANDS = ("prepare", "train", "average", "evaluate", "translate", "export", "demo")
+COMMANDS = ("prepare", "train", "average", "evaluate", "translate", "export", "check", "demo")
 MAX_SOURCE_LENGTH = 11
 
 
@@ -44,7 +44,8 @@ def saved_model(tiny_run, tmp_path_factory):
     code, out, err = cli("export", tiny_run.path, folder, *options)
     assert (code, out) == (0, "")
     assert "Export: SavedModel in" in err
-    assert f"Next: keras-transformer translate {folder / '3'} TEXT" in err
+    assert "  Session    ok     loads without Keras and answers 3 examples" in err
+    assert f"Next: keras-transformer serve {folder}, or keras-transformer translate {folder / '3'}" in err
     return folder
 
 

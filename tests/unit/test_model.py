@@ -109,6 +109,34 @@ def test_encode_is_the_first_half(model, inputs):
     assert_close(model.encode(inputs["source_ids"]), x)
 
 
+def test_attention_scores_are_the_oracles(model, inputs, monkeypatch):
+    recorded, attend = [], reference.multi_head_attention
+
+    def recording(*args):
+        output, scores = attend(*args)
+        recorded.append(scores)
+        return output, scores
+
+    monkeypatch.setattr(reference, "multi_head_attention", recording)
+    reference_logits(model, **inputs)
+    scores = model.attention_scores(**inputs)
+    (*encoder, self_0, cross_0, self_1, cross_1, self_2, cross_2) = recorded
+    for actual, expected in (
+        (scores.encoder, encoder),
+        (scores.decoder, [self_0, self_1, self_2]),
+        (scores.cross, [cross_0, cross_1, cross_2]),
+    ):
+        for one, other in zip(actual, expected, strict=True):
+            assert_close(one, other)
+
+
+def test_attention_scores_have_no_dropout(inputs):
+    model = make_model(dropout_rate=0.5, attention_dropout_rate=0.5)
+    once, twice = (model.attention_scores(**inputs) for _ in range(2))
+    for one, other in zip(tf.nest.flatten(once), tf.nest.flatten(twice), strict=True):
+        assert_close(one, other, rtol=0, atol=0)
+
+
 def test_source_and_target_share_one_embedding_only_when_tied():
     tied, untied = make_model(), make_model(share_embeddings=False)
     assert tied.source_embedding is tied.target_embedding

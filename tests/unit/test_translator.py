@@ -7,12 +7,7 @@ import pytest
 
 from keras_transformer.errors import InputError
 from keras_transformer.tokenizer import SentencePieceTokenizer
-from keras_transformer.translator import (
-    MAX_BATCH_BYTES,
-    DecodingOptions,
-    Translator,
-    _batches,
-)
+from keras_transformer.translator import DecodingOptions, Translator, _batches
 
 TEXTS = ["red dog", "", "one two red dog cat .", "öl", "dog " * 11, " \t\u3000", "one", "two cat ."]
 
@@ -113,9 +108,6 @@ def test_progress_counts_all_texts(tiny_translator):
     [
         ([5, 7, 3, 11, 2], 2, [[3, 1], [0, 2], [4]]),
         ([0, 0, 0], 2, [[0, 1], [2]]),
-        # A text that fills a batch is alone in it, and one that is larger than a batch too.
-        ([1, MAX_BATCH_BYTES, 10 * MAX_BATCH_BYTES], 64, [[2], [1], [0]]),
-        ([MAX_BATCH_BYTES // 2] * 3, 64, [[0, 1], [2]]),
         ([], 64, []),
     ],
 )
@@ -130,7 +122,6 @@ def test_batches_cover_all_rows_once(batch_size):
     assert sorted(itertools.chain(*batches)) == list(range(137))
     for rows in batches:
         assert 1 <= len(rows) <= batch_size
-        assert len(rows) * max(num_bytes[row] for row in rows) <= MAX_BATCH_BYTES
 
 
 @pytest.mark.parametrize(
@@ -171,7 +162,7 @@ def test_options_are_traced_once(tiny_translator, monkeypatch):
     def fail(*args):
         raise AssertionError("traced again")
 
-    monkeypatch.setattr("keras_transformer.translator.translate_batch", fail)
+    monkeypatch.setattr("keras_transformer.translator.translate_texts", fail)
     assert tiny_translator.translate(["a much longer text", "one"], beam_size=4)
     with pytest.raises(AssertionError, match="traced again"):
         tiny_translator.translate(["one"], beam_size=2, alpha=0.25)

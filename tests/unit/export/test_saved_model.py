@@ -1,32 +1,46 @@
-"""A SavedModel answers as the translator does, in a Session and without Keras."""
+"""A SavedModel answers as the model does, in a Session and without Keras."""
 
+import dataclasses
 import json
-import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer.config import TransformerConfig
 from keras_transformer.errors import InputError
+from keras_transformer.export import saved_model as saved_model_module
 from keras_transformer.export import session
+from keras_transformer.export.assets import read_metadata, read_warmup
+from keras_transformer.export.check import Finding
 from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.session import SavedModelSession
 from keras_transformer.model import Transformer
 from keras_transformer.tokenizer import WordPieceTokenizer
-from keras_transformer.translator import DecodingOptions, Translator
+from keras_transformer.translation import (
+    DecodingOptions,
+    align_texts,
+    score_texts,
+    translate_documents,
+    translate_texts,
+)
+from keras_transformer.translator import Translator
 
-MAX_SOURCE_LENGTH = 23
-OPTIONS = DecodingOptions(beam_size=3, alpha=0.7, max_source_length=MAX_SOURCE_LENGTH)
+# Those of the fixture `exported`.
+OPTIONS = DecodingOptions(beam_size=3, alpha=0.7, max_source_length=23)
 TEXTS = ["red dog .", "", "😀 öl", "one two " * 31, " \t", "שלום"]
 
 
 @pytest.fixture(scope="module")
-def saved_model(tiny_translator, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models") / "tiny"
-    return export_saved_model(tiny_translator, folder, version=7, options=OPTIONS)
+def translator(exported):
+    return exported.translator
+
+
+@pytest.fixture(scope="module")
+def saved_model(exported):
+    return exported.path
 
 
 @pytest.fixture(scope="module")
@@ -35,18 +49,23 @@ def loaded(saved_model):
 
 
 @pytest.fixture(scope="module")
-def meta_graph(saved_model):
-    proto = saved_model_pb2.SavedModel.FromString((saved_model / "saved_model.pb").read_bytes())
-    (meta_graph,) = proto.meta_graphs
-    return meta_graph
+def expected(translator):
+    """The translator's own answers."""
+    return translator.translate(TEXTS, beam_size=3, alpha=0.7, max_source_length=23)
 
 
 @pytest.fixture(scope="module")
-def expected(tiny_translator):
-    """The translator's own answers."""
-    return tiny_translator.translate(
-        TEXTS, beam_size=3, alpha=0.7, max_source_length=MAX_SOURCE_LENGTH
-    )
+def graph(translator):
+    """A function that runs one of the model's own graphs on TEXTS."""
+
+    def call(function, *rest, **options):
+        texts = tf.constant(TEXTS)
+        options = dataclasses.replace(OPTIONS, **options)
+        model, tokenizer = translator.model, translator.tokenizer
+        found = tf.function(lambda: function(model, tokenizer, texts, *rest, options))()
+        return type(found)(*(field.numpy() for field in found))
+
+    return call
 
 
 def assert_answers(rows, expected):
@@ -61,12 +80,106 @@ def test_fresh_process_answers_as_the_translator(saved_model, expected):
     assert [answer.truncated for answer in expected].count(True) == 1
     process = subprocess.run(
         [sys.executable, "-P", session.__file__, str(saved_model)],
-        input="\n".join(TEXTS).encode(),
+        input="".join(json.dumps({"text": [text]}) + "\n" for text in TEXTS).encode(),
         capture_output=True,
         check=False,
     )
     assert process.returncode == 0, process.stderr.decode()
-    assert_answers([json.loads(line) for line in process.stdout.splitlines()], expected)
+    answers = [json.loads(line) for line in process.stdout.splitlines()]
+    rows = [{name: column[0] for name, column in answer.items()} for answer in answers]
+    assert_answers(rows, expected)
+
+
+def test_its_own_check_finds_nothing(exported):
+    names = ["signatures", "nodes", "weights", "warm-up", "Session", "C API", "ops"]
+    assert [finding.name for finding in exported.findings] == names
+    assert [finding.problem for finding in exported.findings] == [None] * len(names)
+
+
+def assert_outputs(outputs, **expected):
+    assert outputs.keys() == expected.keys()
+    for name, values in expected.items():
+        if values.dtype == object:
+            assert outputs[name].tolist() == values.tolist(), name
+        else:
+            np.testing.assert_allclose(outputs[name], values, atol=1e-4, err_msg=name)
+            assert outputs[name].dtype == values.dtype, name
+
+
+def test_nbest_and_greedy(loaded, graph):
+    found = graph(translate_texts)
+    scores = np.maximum(found.scores, np.float32(-1e9))
+    assert -1e9 in scores  # JSON has no infinity
+    nbest = loaded.run("nbest", {"text": [text.encode() for text in TEXTS]})
+    assert_outputs(nbest, translations=found.translations, scores=scores)
+    found = graph(translate_texts, beam_size=1)
+    greedy = loaded.run("greedy", {"text": [text.encode() for text in TEXTS]})
+    best = found.translations[:, 0]
+    assert_outputs(greedy, translation=best, score=found.scores[:, 0], truncated=found.truncated)
+
+
+def test_attention(loaded, graph, translator):
+    def of_layer(*args):
+        return align_texts(*args, layer=0)
+
+    outputs = loaded.run("attention", {"text": [text.encode() for text in TEXTS]})
+    assert_outputs(outputs, **graph(of_layer)._asdict())
+
+
+def test_score(loaded, graph):
+    targets = [b"eins", b"rot Hund", b"", b"\xff", b"zwei", b"oil"]
+    found = graph(score_texts, tf.constant(targets))
+    outputs = loaded.run("score", {"text": [text.encode() for text in TEXTS], "target": targets})
+    expected = {"log_probability": found.log_probs, "score": found.scores}
+    assert_outputs(outputs, **expected, truncated=found.truncated)
+
+
+def test_document(loaded, graph):
+    found = graph(translate_documents)
+    outputs = loaded.run("document", {"text": [text.encode() for text in TEXTS]})
+    expected = {"translation": found.translations, "score": found.scores}
+    assert_outputs(outputs, **expected, sentences=found.num_sentences)
+
+
+def test_metadata(saved_model, translator):
+    metadata = read_metadata(saved_model)
+    assert metadata["model"] == translator.model.config.to_dict()
+    assert metadata["tokenizer_sha256"] == translator.tokenizer.fingerprint
+    assert metadata["decoding"] == dataclasses.asdict(OPTIONS)
+    assert set(metadata["versions"]) == {
+        "keras3-transformer",
+        "tensorflow",
+        "tensorflow-text",
+        "keras",
+    }
+    assert len(metadata["examples"]) == 3
+
+
+def test_warmup_requests_are_answered(saved_model, loaded):
+    requests = list(read_warmup(saved_model))
+    assert {signature for signature, _ in requests} == set(loaded.signatures)
+    assert {len(inputs["text"]) for _, inputs in requests} == {1, 3}
+    for signature, inputs in requests:
+        outputs = loaded.run(signature, inputs)
+        assert {len(values) for values in outputs.values()} == {len(inputs["text"])}
+
+
+def test_rounded_weights(saved_model, translator, tmp_path):
+    weights = "bfloat16"
+    path = export_saved_model(
+        translator, tmp_path / "tiny", options=OPTIONS, weights=weights, check=False
+    )
+    sizes = [
+        sum(file.stat().st_size for file in (folder / "variables").glob("*.data-*"))
+        for folder in (path, saved_model)
+    ]
+    overhead = 8_192  # of the names
+    assert sizes[0] < sizes[1] / 2 + overhead
+    rounded = Transformer(translator.model.config)
+    for weight, exact in zip(rounded.weights, translator.model.weights, strict=True):
+        weight.assign(tf.cast(tf.cast(exact.value, weights), tf.float32))
+    expected = Translator(rounded, translator.tokenizer, OPTIONS).translate(TEXTS)
+    assert_answers(SavedModelSession(path).translate(TEXTS), expected)
 
 
 def test_session_answers_as_the_translator(loaded, expected):
@@ -93,44 +206,6 @@ def test_path_is_the_version(saved_model):
     assert saved_model.stat().st_mode & 0o777 == 0o755
 
 
-def test_signature(meta_graph):
-    signature = meta_graph.signature_def["serving_default"]
-
-    def described(tensors):
-        return {
-            name: (info.dtype, [dim.size for dim in info.tensor_shape.dim])
-            for name, info in tensors.items()
-        }
-
-    assert described(signature.inputs) == {"text": (tf.string.as_datatype_enum, [-1])}
-    assert described(signature.outputs) == {
-        "translation": (tf.string.as_datatype_enum, [-1]),
-        "score": (tf.float32.as_datatype_enum, [-1]),
-        "truncated": (tf.bool.as_datatype_enum, [-1]),
-    }
-
-
-def test_graph_runs_anywhere(meta_graph):
-    functions = [
-        function
-        for function in meta_graph.graph_def.library.function
-        # TensorFlow's own saver names the CPU, which every machine has.
-        if not re.search("_traced_(save|restore)_", function.signature.name)
-    ]
-    nodes = [node for function in functions for node in function.node_def]
-    assert {"SentencepieceOp", "While"} <= {node.op for node in nodes}  # the search is among them
-    assert not [node.name for node in nodes if "PyFunc" in node.op]
-    assert {node.device for node in nodes} == {""}
-    for holder in (*nodes, *functions):
-        assert not holder.attr["_XlaMustCompile"].b
-
-
-def test_weights_are_stored_once(saved_model, tiny_translator):
-    stored = sum(path.stat().st_size for path in (saved_model / "variables").glob("*.data-*"))
-    needed = 4 * tiny_translator.model.count_params()
-    assert needed <= stored < 1.2 * needed
-
-
 def contents(folder):
     return {
         path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()
@@ -155,6 +230,32 @@ def test_failed_export_leaves_nothing(tiny_translator, tmp_path, monkeypatch):
     assert list((tmp_path / "tiny").iterdir()) == []
 
 
+class NoModule(tf.Module):
+    """Nothing to trace."""
+
+    def __init__(self):
+        super().__init__()
+        self.stored, self.graphs = [tf.Variable(0.0)], {}
+
+
+def test_export_that_fails_its_check_leaves_nothing(translator, tmp_path, monkeypatch):
+    monkeypatch.setattr(saved_model_module, "ServingModule", lambda *args: NoModule())
+    problem = [Finding("ops", None, "fine"), Finding("Session", "it does not run: ...", "")]
+    monkeypatch.setattr(saved_model_module, "check_saved_model", lambda *args: problem)
+    message = "failed its check and was deleted: Session: it does not run"
+    with pytest.raises(InputError, match=message):
+        export_saved_model(translator, tmp_path / "tiny")
+    assert list((tmp_path / "tiny").iterdir()) == []
+
+
+@pytest.mark.parametrize("layer", [2, -3])
+def test_wrong_attention_layer(translator, tmp_path, layer):
+    message = rf"`attention_layer` must be at least -2 and below 2\. Received: .*={layer}"
+    with pytest.raises(InputError, match=message):
+        export_saved_model(translator, tmp_path / "tiny", attention_layer=layer)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_wrong_version(tiny_translator, tmp_path):
     with pytest.raises(InputError, match=r"`version` must be at least 1 .*=0"):
         export_saved_model(tiny_translator, tmp_path / "tiny", version=0)
@@ -176,7 +277,7 @@ def test_not_a_saved_model(tmp_path, content):
         SavedModelSession(tmp_path)
 
 
-def test_word_pieces_in_a_fresh_process(tmp_path):
+def test_word_pieces(tmp_path):
     tokenizer = WordPieceTokenizer.train(["ab ba abba", "baab bab"] * 3, 17)
     config = TransformerConfig(
         vocab_size=tokenizer.vocab_size,
@@ -187,15 +288,10 @@ def test_word_pieces_in_a_fresh_process(tmp_path):
         num_decoder_layers=1,
     )
     translator = Translator(Transformer(config), tokenizer, OPTIONS)
-    path = export_saved_model(translator, tmp_path / "pieces")
+    path = export_saved_model(translator, tmp_path / "pieces")  # its check runs in fresh processes
     texts = ["ab baab", "", "abba unknown"]
-    process = subprocess.run(
-        [sys.executable, "-P", session.__file__, str(path)],
-        input="".join(f"{text}\n" for text in texts),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert process.returncode == 0, process.stderr
-    rows = [json.loads(line) for line in process.stdout.splitlines()]
-    assert_answers(rows, translator.translate(texts))
+    loaded = SavedModelSession(path)
+    assert_answers(loaded.translate(texts), translator.translate(texts))
+    pieces = loaded.run("attention", {"text": [b"ab baab"]})["source_pieces"][0].tolist()
+    joined = b" ".join(pieces[:-1]).replace(b" ##", b"")
+    assert (joined, pieces[-1]) == (b"ab baab", b"</s>")

@@ -1,0 +1,413 @@
+"""The graphs from strings to strings: what `Translator` runs and what an export holds.
+
+Rows of similar length are computed together, in groups that are small enough for the memory: so
+a long text makes no short one wait for it step by step, and memory is bounded for any input.
+
+Shapes (the package's glossary): B batch, S source length, T target length, K beams, G rows of a
+group.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from keras_transformer.config import BOS_ID, PAD_ID
+from keras_transformer.decoding import Hypotheses, length_penalty, search
+from keras_transformer.errors import InputError
+from keras_transformer.losses import cross_entropy
+from keras_transformer.model import Transformer
+from keras_transformer.tokenizer import Tokenizer, with_end
+
+# Bounds of a group: its rows, the most tokens that it decodes, and the logits it holds at once.
+GROUP_ROWS = 64
+GROUP_TOKENS = 8_192
+GROUP_LOGITS = 2**25
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DecodingOptions:
+    """How to search (section 6.1).
+
+    Attributes:
+        beam_size: beams, K; 1 is greedy search.
+        alpha: strength of the length penalty, at least 0.
+        extra_length: a translation has at most this many tokens more than its source.
+        max_source_length: longer sources are cut to this many tokens, end symbol included.
+    """
+
+    beam_size: int = 4
+    alpha: float = 0.6
+    extra_length: int = 50
+    max_source_length: int = 512
+
+    def __post_init__(self) -> None:
+        for name, least, most in (
+            ("beam_size", 1, 1_000),
+            ("alpha", 0, 1_000),
+            ("extra_length", 0, 2**20),
+            ("max_source_length", 2, 2**20),
+        ):
+            value = getattr(self, name)
+            if not value >= least:
+                raise InputError(f"`{name}` must be at least {least}. Received: {name}={value}")
+            if value > most:
+                raise InputError(f"`{name}` must be at most {most}. Received: {name}={value}")
+
+
+class TranslatedTexts(NamedTuple):
+    """What `translate_texts` returns.
+
+    Attributes:
+        translations: string [B, K], valid UTF-8, best first.
+        scores: float32 [B, K], nats over the length penalty; -inf, with an empty translation,
+            where there are fewer than K.
+        truncated: bool [B], True where the source was cut to `max_source_length`.
+    """
+
+    translations: tf.Tensor
+    scores: tf.Tensor
+    truncated: tf.Tensor
+
+
+class TranslatedDocuments(NamedTuple):
+    """What `translate_documents` returns.
+
+    Attributes:
+        translations: string [B], valid UTF-8.
+        scores: float32 [B], the sum of the sentences' scores.
+        num_sentences: int32 [B].
+    """
+
+    translations: tf.Tensor
+    scores: tf.Tensor
+    num_sentences: tf.Tensor
+
+
+class ScoredTexts(NamedTuple):
+    """What `score_texts` returns.
+
+    Attributes:
+        log_probs: float32 [B], log probability of the target in nats, its end included.
+        scores: float32 [B], the same over the length penalty, as a search scores.
+        truncated: bool [B], True where source or target was cut.
+    """
+
+    log_probs: tf.Tensor
+    scores: tf.Tensor
+    truncated: tf.Tensor
+
+
+class Alignments(NamedTuple):
+    """What `align_texts` returns; everything is padded, pieces with "".
+
+    Attributes:
+        source_pieces: string [B, S], the source's tokens, its end included.
+        target_pieces: string [B, T], the best translation's.
+        source_lengths: int32 [B].
+        target_lengths: int32 [B].
+        attention: float32 [B, T, S], what was attended to when each target piece was chosen.
+    """
+
+    source_pieces: tf.Tensor
+    target_pieces: tf.Tensor
+    source_lengths: tf.Tensor
+    target_lengths: tf.Tensor
+    attention: tf.Tensor
+
+
+def translate_texts(
+    model: Transformer, tokenizer: Tokenizer, texts: tf.Tensor, options: DecodingOptions
+) -> TranslatedTexts:
+    """Translates texts. One without any token, such as of blanks, has an empty translation.
+
+    Args:
+        model: the model.
+        tokenizer: the model's.
+        texts: string [B]; bytes that are not UTF-8 read as U+FFFD.
+        options: how to search.
+    """
+    source = tokenizer.encode(texts, _most_source_tokens(model, options))
+    hypotheses = _search_by_groups(model, source.ids, source.lengths, options)
+    return TranslatedTexts(
+        _detokenize(tokenizer, hypotheses.ids), hypotheses.scores, source.truncated
+    )
+
+
+def translate_documents(
+    model: Transformer, tokenizer: Tokenizer, texts: tf.Tensor, options: DecodingOptions
+) -> TranslatedDocuments:
+    """Translates texts of any length sentence by sentence, so that nothing is cut off.
+
+    A sentence of too many tokens is translated in parts. White space between sentences stays.
+
+    Args:
+        model: the model.
+        tokenizer: the model's.
+        texts: string [B].
+        options: how to search.
+    """
+    ragged = split_sentences(texts)  # [B, (segments)]
+    segments, text_of_segment = ragged.values, ragged.value_rowids()
+    num_texts, num_segments = tf.shape(texts)[0], tf.size(segments)
+    most_tokens = _most_source_tokens(model, options) - 1
+    parts, segment_of_part = _cut(tokenizer.tokenize(segments), most_tokens)  # [P, (tokens)]
+    hypotheses = _search_by_groups(model, *with_end(parts), options)
+    best = _detokenize(tokenizer, hypotheses.ids[:, :1])[:, 0]  # [P]
+    translated = tf.strings.unsorted_segment_join(best, segment_of_part, num_segments, " ")
+    is_blank = tf.strings.regex_full_match(segments, r"[\s\p{Z}]*")
+    text_of_part = tf.gather(text_of_segment, segment_of_part)
+    return TranslatedDocuments(
+        translations=tf.strings.unsorted_segment_join(
+            tf.where(is_blank, segments, translated), text_of_segment, num_texts
+        ),
+        scores=tf.math.unsorted_segment_sum(hypotheses.scores[:, 0], text_of_part, num_texts),
+        num_sentences=tf.math.unsorted_segment_sum(
+            tf.cast(~is_blank, tf.int32), text_of_segment, num_texts
+        ),
+    )
+
+
+def score_texts(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    sources: tf.Tensor,
+    targets: tf.Tensor,
+    options: DecodingOptions,
+) -> ScoredTexts:
+    """Computes how likely the model finds given translations.
+
+    Args:
+        model: the model.
+        tokenizer: the model's.
+        sources: string [B].
+        targets: string [B].
+        options: lengths, and the strength of the length penalty.
+    """
+    source = tokenizer.encode(sources, _most_source_tokens(model, options))
+    target = tokenizer.encode(targets, _most_target_tokens(model, options))
+
+    def log_probs_of(rows: tf.Tensor) -> tf.Tensor:
+        source_ids, target_ids = _rows(source.ids, rows), _rows(target.ids, rows)
+        logits = model(
+            {"source_ids": source_ids, "target_ids": _shifted(target_ids)}, training=False
+        )  # [G, T, V]
+        is_token = tf.cast(target_ids != PAD_ID, tf.float32)  # [G, T]
+        return -tf.reduce_sum(cross_entropy(logits, target_ids) * is_token, axis=1)
+
+    log_probs = _by_groups(
+        log_probs_of,
+        costs=(source.lengths + target.lengths + 2) * model.config.vocab_size,
+        most=GROUP_LOGITS,
+        initial=tf.zeros_like(source.lengths, tf.float32),
+    )
+    penalty = length_penalty(target.lengths + 1, options.alpha)
+    return ScoredTexts(log_probs, log_probs / penalty, source.truncated | target.truncated)
+
+
+def align_texts(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    texts: tf.Tensor,
+    options: DecodingOptions,
+    layer: int = -1,
+) -> Alignments:
+    """Translates texts and tells what each token of the translation attended to.
+
+    Args:
+        model: the model.
+        tokenizer: the model's.
+        texts: string [B].
+        options: how to search.
+        layer: the decoder layer whose cross-attention is shown, the mean over its heads.
+    """
+    source = tokenizer.encode(texts, _most_source_tokens(model, options))
+    best = _search_by_groups(model, source.ids, source.lengths, options).ids[:, 0]
+    target_lengths = _lengths(best)
+    best = best[:, : tf.maximum(tf.reduce_max(target_lengths), 0)]  # [B, T]
+
+    def attention_of(rows: tf.Tensor) -> tf.Tensor:
+        target_ids = _rows(best, rows)
+        scores = model.attention_scores(_rows(source.ids, rows), _shifted(target_ids))
+        mean = tf.reduce_mean(tf.cast(scores.cross[layer], tf.float32), axis=1)  # [G, T, S]
+        return tf.where((target_ids != PAD_ID)[..., None], mean, 0.0)
+
+    sizes = [*tf.unstack(tf.shape(best)), tf.shape(source.ids)[1]]
+    return Alignments(
+        source_pieces=_pieces(tokenizer, source.ids),
+        target_pieces=_pieces(tokenizer, best),
+        source_lengths=_lengths(source.ids),
+        target_lengths=target_lengths,
+        attention=_by_groups(
+            attention_of,
+            costs=source.lengths + target_lengths + 1,
+            most=GROUP_TOKENS,
+            initial=tf.zeros(sizes),
+        ),
+    )
+
+
+# What a full stop follows that ends no sentence: a letter, a short number, a title.
+_ABBREVIATION = (
+    r"(^|[^\p{L}\p{N}])(\p{L}|\d{1,2}|Dr|Mr|Mrs|Ms|Prof|St|Nr|No|vs|bzw|ca|Jr|Sr|Mt|Fig|Vol)\."
+)
+_SPLITS = (
+    # (pattern, its rewriting): \x01 is put around what lies between sentences.
+    (
+        r"([.!?\x{2026}\x{0964}\x{061F}\x{06D4}][\"'\x{2019}\x{201D}\x{00BB})\]]*)([\t\p{Zs}]+)"
+        r"([\p{Lu}\p{Lt}\p{Lo}\p{N}\"'\x{2018}\x{201C}\x{201E}\x{00AB}\x{00BF}\x{00A1}(\[\x{2013}-])",
+        "\\1\x01\\2\x01\\3",
+    ),
+    # Chinese and Japanese have no space there; the translation may need one.
+    (
+        r"([\x{3002}\x{FF01}\x{FF1F}\x{FF61}][\x{300D}\x{300F}\x{2019}\x{201D}\x{FF09}]*)",
+        "\\1\x01 \x01",
+    ),
+    (r"([\t\p{Zs}]*\n[\t\n\p{Zs}]*)", "\x01\\1\x01"),
+)
+
+
+def split_sentences(texts: tf.Tensor) -> tf.RaggedTensor:
+    """Splits texts, string [B], into sentences and what lies between them, [B, (segments)].
+
+    A sentence ends at a line break, or at a full stop, question or exclamation mark that white
+    space and something other than a small letter follow. Joined, the segments are the text again,
+    with one form of line break, and a space after a Chinese or Japanese full stop.
+    """
+    texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+    texts = tf.strings.regex_replace(texts, r"\r\n?|[\x0b\x0c\x{85}\x{2028}\x{2029}]", "\n")
+    texts = tf.strings.regex_replace(texts, r"[\x00-\x08\x0e-\x1f\x7f]", " ")
+    texts = tf.strings.regex_replace(texts, _ABBREVIATION, "\\1\\2\x02")
+    for pattern, rewriting in _SPLITS:
+        texts = tf.strings.regex_replace(texts, pattern, rewriting)
+    segments = tf.strings.split(texts, "\x01")
+    return segments.with_values(tf.strings.regex_replace(segments.values, "\x02", "."))
+
+
+def _cut(tokens: tf.RaggedTensor, most: int) -> tuple[tf.RaggedTensor, tf.Tensor]:
+    """Cuts rows [R, (tokens)] into parts of at most `most` tokens, [P, (tokens)], P >= R.
+
+    Returns also each part's row, [P]. A row without tokens is one part.
+    """
+    lengths = tokens.row_lengths()  # [R]
+    num_parts = tf.maximum((lengths + most - 1) // most, 1)  # [R]
+    row_of_part = tf.repeat(tf.range(tokens.nrows()), num_parts)  # [P]
+    first_part = tf.cumsum(num_parts, exclusive=True)  # [R]
+    number = tf.range(tf.size(row_of_part, tf.int64)) - tf.gather(first_part, row_of_part)
+    part_lengths = tf.clip_by_value(tf.gather(lengths, row_of_part) - number * most, 0, most)
+    return tf.RaggedTensor.from_row_lengths(tokens.values, part_lengths), row_of_part
+
+
+def _search_by_groups(
+    model: Transformer, source_ids: tf.Tensor, source_lengths: tf.Tensor, options: DecodingOptions
+) -> Hypotheses:
+    """Searches for translations of sources, int32 [B, S], of some tokens each besides the end."""
+    is_empty = source_lengths == 0  # [B]
+    limits = tf.minimum(source_lengths + options.extra_length, _most_target_tokens(model, options))
+    limits = tf.where(is_empty, 1, limits)
+    beam_size = options.beam_size
+
+    def hypotheses_of(rows: tf.Tensor) -> Hypotheses:
+        memory = model.memory(_rows(source_ids, rows))
+        return search(
+            lambda ids, position, cache: model.decode_step(ids, position, cache, memory),
+            model.empty_cache(tf.size(rows) * beam_size),
+            limits=tf.gather(limits, rows),
+            beam_size=beam_size,
+            alpha=options.alpha,
+        )
+
+    num_texts, longest = tf.size(limits), tf.maximum(tf.reduce_max(limits), 0)
+    ids, scores = _by_groups(
+        hypotheses_of,
+        costs=limits,
+        most=GROUP_TOKENS,
+        initial=Hypotheses(
+            ids=tf.fill([num_texts, beam_size, longest], PAD_ID),
+            scores=tf.zeros([num_texts, beam_size]),
+        ),
+    )
+    ids = tf.where(is_empty[:, None, None], PAD_ID, ids)
+    used = tf.maximum(tf.reduce_max(_lengths(ids)), 0)
+    of_empty = tf.where(tf.range(beam_size) == 0, 0.0, -float("inf"))  # [K]
+    return Hypotheses(ids[:, :, :used], tf.where(is_empty[:, None], of_empty, scores))
+
+
+def _by_groups(
+    function: Callable[[tf.Tensor], Any], costs: tf.Tensor, most: int, initial: Any
+) -> Any:
+    """Computes something for all rows, some rows of similar cost at a time.
+
+    Args:
+        function: of row numbers, int32 [G], the costliest first; returns a nest of tensors with
+            a leading dimension of G.
+        costs: int32 [B]; a group's number of rows times its highest cost is at most `most`,
+            where it has more than one row.
+        most: see `costs`.
+        initial: a nest of tensors with a leading dimension of B. The others are at least as large
+            as the function's results, which are put at their start.
+
+    Returns:
+        `initial` with the results in their rows' places.
+    """
+    num_rows = tf.size(costs)
+    order = tf.argsort(costs, direction="DESCENDING", stable=True)
+
+    def advance(start: tf.Tensor, whole: Any) -> tuple[tf.Tensor, Any]:
+        size = tf.clip_by_value(most // costs[order[start]], 1, GROUP_ROWS)
+        rows = order[start : start + size]
+
+        def put(tensor: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
+            missing = tf.shape(tensor)[1:] - tf.shape(part)[1:]
+            paddings = tf.pad(missing[:, None], [[1, 0], [1, 0]])
+            return tf.tensor_scatter_nd_update(tensor, rows[:, None], tf.pad(part, paddings))
+
+        return start + tf.size(rows), tf.nest.map_structure(put, whole, function(rows))
+
+    _, results = tf.while_loop(
+        lambda start, _: start < num_rows, advance, (0, initial), parallel_iterations=1
+    )
+    return results
+
+
+def _rows(ids: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    """Rows of ids [B, S], without what is padding in all of them."""
+    ids = tf.gather(ids, rows)
+    return ids[:, : tf.reduce_max(_lengths(ids))]
+
+
+def _lengths(ids: tf.Tensor) -> tf.Tensor:
+    """Tokens before the padding, [..., T] -> int32 [...]."""
+    return tf.reduce_sum(tf.cast(ids != PAD_ID, tf.int32), axis=-1)
+
+
+def _shifted(target_ids: tf.Tensor) -> tf.Tensor:
+    """The decoder's input for targets [B, T]."""
+    return tf.pad(target_ids[:, :-1], [[0, 0], [1, 0]], constant_values=BOS_ID)
+
+
+def _detokenize(tokenizer: Tokenizer, ids: tf.Tensor) -> tf.Tensor:
+    """Ids [B, K, T] as strings [B, K]."""
+    shape = tf.shape(ids)
+    # The last dimension is 0 where there is no text at all, hence no -1.
+    texts = tokenizer.detokenize(tf.reshape(ids, [shape[0] * shape[1], shape[2]]))
+    return tf.reshape(texts, [shape[0], ids.shape[1] or shape[1]])
+
+
+def _pieces(tokenizer: Tokenizer, ids: tf.Tensor) -> tf.Tensor:
+    return tf.where(ids == PAD_ID, "", tokenizer.pieces(ids))
+
+
+def _most_source_tokens(model: Transformer, options: DecodingOptions) -> int:
+    return min(options.max_source_length, _most_positions(model))
+
+
+def _most_target_tokens(model: Transformer, options: DecodingOptions) -> int:
+    return min(options.max_source_length + options.extra_length, _most_positions(model))
+
+
+def _most_positions(model: Transformer) -> int:
+    """Learned positions end somewhere; sinusoids do not."""
+    is_learned = model.config.position_encoding == "learned"
+    return model.config.max_length if is_learned else tf.int32.max

@@ -1,0 +1,240 @@
+"""The graphs from strings to strings, each against a slow and obvious twin."""
+
+import re
+
+import layer_weights
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer import translation
+from keras_transformer.config import BOS_ID
+from keras_transformer.model import Transformer
+from keras_transformer.translation import (
+    DecodingOptions,
+    TranslatedTexts,
+    _by_groups,
+    _cut,
+    align_texts,
+    score_texts,
+    split_sentences,
+    translate_documents,
+    translate_texts,
+)
+
+OPTIONS = DecodingOptions(beam_size=3, alpha=0.7, extra_length=5, max_source_length=23)
+TEXTS = ["red dog", "", "one two red dog cat .", "öl", "dog " * 31, " \t\u3000", "one", "two cat ."]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_translator):
+    return tiny_translator.tokenizer
+
+
+@pytest.fixture(scope="module")
+def model(tiny_translator):
+    """A model whose hypotheses differ in score by more than rounding."""
+    return layer_weights.randomize(Transformer(tiny_translator.model.config))
+
+
+@pytest.fixture(scope="module")
+def run(model, tokenizer):
+    """A function that calls one of the module's graphs on texts."""
+
+    def call(function, *texts, options=OPTIONS, **rest):
+        tensors = [tf.constant(list(column), tf.string) for column in texts]
+        found = tf.function(lambda: function(model, tokenizer, *tensors, options, **rest))()
+        return type(found)(*(field.numpy() for field in found))
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def one_by_one(model, tokenizer):
+    spec = tf.TensorSpec([None], tf.string)
+    graph = tf.function(
+        lambda texts: translate_texts(model, tokenizer, texts, OPTIONS), input_signature=[spec]
+    )
+    return [TranslatedTexts(*(field.numpy() for field in graph([text]))) for text in TEXTS]
+
+
+# Groups.
+
+
+@pytest.mark.parametrize(
+    ("costs", "most", "sizes"),
+    [
+        # 11 costs more than there is and is alone, 7 too; 10 // 5 = 2 rows, 5 and 3; 2 is left.
+        ([5, 7, 3, 11, 2], 10, [2, 1, 2, 1, 1]),
+        ([5, 7, 3, 11, 2], 14, [2, 2, 2, 1, 2]),  # 11 | 7 5 | 3 2
+        ([1, 1, 1, 1, 1], 100, [3, 3, 3, 2, 2]),  # at most 3, in order where costs are equal
+        ([], 10, []),
+    ],
+)
+def test_groups_by_hand(monkeypatch, costs, most, sizes):
+    monkeypatch.setattr(translation, "GROUP_ROWS", 3)
+    costs = tf.constant(costs, tf.int32)
+
+    def rows_and_size(rows):
+        padded = tf.repeat(rows[:, None], tf.gather(costs, rows[0]), axis=1)
+        return padded, tf.fill([tf.size(rows)], tf.size(rows))
+
+    initial = (tf.fill([len(costs), 11], -1), tf.zeros([len(costs)], tf.int32))
+    rows, found = _by_groups(rows_and_size, costs, most, initial)
+    assert found.numpy().tolist() == sizes
+    for row, line in enumerate(rows.numpy()):
+        assert line[: int(costs[row])].tolist() == [row] * int(costs[row])
+
+
+def assert_close(found, one_by_one):
+    assert found.translations.tolist() == [each.translations[0].tolist() for each in one_by_one]
+    expected = np.stack([each.scores[0] for each in one_by_one])
+    np.testing.assert_allclose(found.scores, expected, atol=1e-4)
+    assert found.truncated.tolist() == [bool(each.truncated[0]) for each in one_by_one]
+
+
+@pytest.mark.parametrize(("rows", "tokens"), [(64, 8_192), (3, 8_192), (64, 60), (1, 1)])
+def test_groups_are_one_by_one(run, one_by_one, monkeypatch, rows, tokens):
+    monkeypatch.setattr(translation, "GROUP_ROWS", rows)
+    monkeypatch.setattr(translation, "GROUP_TOKENS", tokens)
+    assert_close(run(translate_texts, TEXTS), one_by_one)
+    assert_close(run(translate_texts, TEXTS[::-1]), one_by_one[::-1])
+
+
+def test_no_text(run):
+    assert run(translate_texts, []).translations.shape == (0, 3)
+    assert run(translate_documents, []).translations.shape == (0,)
+    assert run(score_texts, [], []).scores.shape == (0,)
+    assert run(align_texts, []).attention.shape == (0, 0, 0)
+
+
+# Documents.
+
+
+@pytest.mark.parametrize(
+    ("text", "segments"),
+    [
+        ("One. Two!  Three?", ["One.", " ", "Two!", "  ", "Three?"]),
+        ('He said "Go." She went.', ['He said "Go."', " ", "She went."]),
+        ("Dr. Lee met Mr. Wu at 3. They", ["Dr. Lee met Mr. Wu at 3. They"]),
+        ("on 3. October 2020. Then", ["on 3. October 2020.", " ", "Then"]),
+        ("e.g. this, z. B. das", ["e.g. this, z. B. das"]),
+        ("a.b.c 3.14 www.x.org. New", ["a.b.c 3.14 www.x.org.", " ", "New"]),
+        ("Well... he left. \u00c4rger", ["Well... he left.", " ", "\u00c4rger"]),
+        ("one\r\ntwo\n\n three", ["one", "\n", "two", "\n\n ", "three"]),
+        ("\u4f60\u597d\u3002\u518d\u89c1", ["\u4f60\u597d\u3002", " ", "\u518d\u89c1"]),
+        (
+            "\u0645\u0627\u061f \u0646\u0639\u0645",
+            ["\u0645\u0627\u061f", " ", "\u0646\u0639\u0645"],
+        ),
+        ("a\x01b\x02c", ["a b c"]),
+        ("", [""]),
+    ],
+)
+def test_sentences_by_hand(text, segments):
+    (found,) = split_sentences(tf.constant([text])).to_list()
+    found = [segment.decode() for segment in found if segment or not text]
+    assert found == segments
+
+
+def test_cut_by_hand():
+    tokens = tf.ragged.constant([[1, 2, 3, 4, 5], [], [6, 7], [8, 9, 10, 11]], tf.int32)
+    parts, rows = _cut(tokens, 2)
+    assert parts.to_list() == [[1, 2], [3, 4], [5], [], [6, 7], [8, 9], [10, 11]]
+    assert rows.numpy().tolist() == [0, 0, 0, 1, 2, 3, 3]
+
+
+def test_document_is_its_sentences(run):
+    document = "One two. Red dog!\n\nTwo cat? \u00d6l"
+    sentences = ["One two.", "Red dog!", "Two cat?", "\u00d6l"]
+    alone = run(translate_texts, sentences)
+    one, two, three, four = (text.decode() for text in alone.translations[:, 0])
+    found = run(translate_documents, ["red", document, "", " \n "])
+    assert found.translations[1].decode() == f"{one} {two}\n\n{three} {four}"
+    assert found.scores[1] == pytest.approx(alone.scores[:, 0].sum(), abs=1e-3)
+    assert found.num_sentences.tolist() == [1, 4, 0, 0]
+    assert found.translations[2:].tolist() == [b"", b" \n "]
+    assert found.scores[2:].tolist() == [0, 0]
+
+
+def test_nothing_of_a_long_sentence_is_lost(run, model, tokenizer):
+    text = "red dog cat " * 31
+    ids = tokenizer.tokenize(tf.constant([text])).to_list()[0]
+    most = OPTIONS.max_source_length - 1
+    parts = [ids[start : start + most] for start in range(0, len(ids), most)]
+    assert len(parts) > 2
+    texts = tokenizer.detokenize(tf.ragged.constant(parts, tf.int32).to_tensor(0)).numpy()
+    assert b" ".join(texts).replace(b" ", b"") == text.replace(" ", "").encode()
+
+    @tf.function
+    def translate_parts():
+        source = translation.with_end(tf.ragged.constant(parts, tf.int32))
+        found = translation._search_by_groups(model, *source, OPTIONS)
+        return translation._detokenize(tokenizer, found.ids)
+
+    expected = b" ".join(translate_parts().numpy()[:, 0])
+    assert run(translate_documents, [text]).translations.tolist() == [expected]
+
+
+# Scores of given translations.
+
+
+def test_scores_are_the_models(run, model, tokenizer, monkeypatch):
+    monkeypatch.setattr(translation, "GROUP_LOGITS", 290 * 40)
+    targets = ["Katze rot", "eins", "", "zwei " * 7, "Hund", "oil", "\u00e9", "."]
+    found = run(score_texts, TEXTS, targets)
+    for i, (text, target) in enumerate(zip(TEXTS, targets, strict=True)):
+        source_ids = tokenizer.encode(tf.constant([text]), 23).ids
+        target_ids = tokenizer.encode(tf.constant([target]), 28).ids.numpy()[0]
+        shifted = np.array([[BOS_ID, *target_ids[:-1]]], "int32")
+        logits = model({"source_ids": source_ids, "target_ids": tf.constant(shifted)}).numpy()[0]
+        logits = logits.astype("float64")
+        log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        total = sum(log_probs[t, token] for t, token in enumerate(target_ids))
+        assert found.log_probs[i] == pytest.approx(total, abs=1e-3)
+        penalty = ((5 + len(target_ids)) / 6) ** 0.7
+        assert found.scores[i] == pytest.approx(total / penalty, abs=1e-3)
+    assert [len(text) > 99 for text in TEXTS].index(True) == 4
+    assert found.truncated.tolist() == [False, False, False, True, True, False, False, False]
+
+
+def test_long_target_is_truncated(run):
+    found = run(score_texts, ["red", "red"], ["rot", "rot " * 99])
+    assert found.truncated.tolist() == [False, True]
+
+
+# Alignments.
+
+
+@pytest.mark.parametrize("layer", [0, -1])
+def test_alignments_are_the_models(run, model, tokenizer, monkeypatch, layer):
+    monkeypatch.setattr(translation, "GROUP_TOKENS", 90)
+    options = DecodingOptions(beam_size=1, max_source_length=23)
+    best = run(translate_texts, TEXTS, options=options).translations[:, 0]
+    found = run(align_texts, TEXTS, options=options, layer=layer)
+    for i, text in enumerate(TEXTS):
+        num_sources, num_targets = found.source_lengths[i], found.target_lengths[i]
+        source_ids = tokenizer.encode(tf.constant([text]), 23).ids
+        assert num_sources == source_ids.shape[1]
+        pieces = [piece.decode() for piece in found.target_pieces[i]]
+        assert all(pieces[:num_targets])
+        assert not any(pieces[num_targets:])
+        assert not any(found.source_pieces[i][num_sources:])
+        assert not found.attention[i, num_targets:].any()
+        assert not found.attention[i, :, num_sources:].any()
+        if not text.strip():
+            assert num_targets == 0
+            continue
+        joined = "".join(pieces).removesuffix("</s>").replace("\u2581", " ").strip()
+        if not re.search("<0x", joined):
+            assert joined.split() == best[i].decode().split()
+        ids = [id_of(tokenizer, piece) for piece in pieces[:num_targets]]
+        shifted = np.array([[BOS_ID, *ids[:-1]]], "int32")
+        scores = model.attention_scores(source_ids, shifted).cross[layer].numpy()[0]
+        actual = found.attention[i, :num_targets, :num_sources]
+        np.testing.assert_allclose(actual, scores.mean(axis=0), atol=1e-5)
+
+
+def id_of(tokenizer, piece):
+    pieces = tokenizer.pieces(tf.range(tokenizer.vocab_size)).numpy().tolist()
+    return pieces.index(piece.encode())
