@@ -1,7 +1,8 @@
 """How fast a corpus of WMT's size is prepared and read, and with how much memory.
 
 Generates pairs whose lengths are distributed like WMT14's (about 28 tokens a side, log-normal),
-prepares them, and reads batches of 25,000 tokens a side in training order. Then plans an epoch of
+prepares them, and reads batches of 25,000 tokens a side in training order, the first of which may
+be that of a late step, as when training resumes. Then plans an epoch of
 as many pairs as WMT14 English-French has, from lengths alone.
 
     python benchmarks/read_shards.py [--pairs 500000] [--seconds 20]
@@ -73,6 +74,11 @@ def main() -> None:
         print(
             f"tokens: {pairs.lengths.mean():.1f} a side; padding {100 * plan.padding_share:.0f} %"
         )
+        for step in (0, 100_000):
+            started = time.monotonic()
+            fresh = BatchPlan(pairs.lengths, TOKENS_PER_BATCH, seed=1)
+            next(iter(make_dataset(pairs, fresh, range(step, 10**6))))
+            print(f"from opening to the batch of step {step:,}: {time.monotonic() - started:.2f} s")
         tokens, started = 0, time.monotonic()
         for _, labels, _ in make_dataset(pairs, plan, range(10**6)):
             tokens += int(np.count_nonzero(labels))

@@ -8,7 +8,16 @@ from typing import Annotated, NoReturn
 import typer
 
 from keras_transformer._version import __version__
-from keras_transformer.cli import average, demo, evaluate, export, prepare, train, translate
+from keras_transformer.cli import (
+    average,
+    demo,
+    evaluate,
+    export,
+    prepare,
+    train,
+    translate,
+    translate_corpus,
+)
 from keras_transformer.cli.console import say, show_log
 from keras_transformer.errors import InputError, TrainingStoppedError
 
@@ -30,6 +39,9 @@ app.command("evaluate")(evaluate.evaluate_command)
 app.command("translate")(translate.translate_command)
 app.command("export")(export.export_command)
 app.command("check")(export.check_command)
+app.command("translate-corpus", context_settings=translate_corpus.CONTEXT_SETTINGS)(
+    translate_corpus.translate_corpus_command
+)
 app.command("demo")(demo.demo_command)
 
 

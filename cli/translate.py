@@ -1,15 +1,17 @@
 """`keras-transformer translate`."""
 
 import itertools
+import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from keras_transformer.cli.console import load_tensorflow, say
 from keras_transformer.errors import InputError
+from keras_transformer.export.rows import DEFAULT_SIGNATURE, by_length, open_saved_model
 
 # Lines read before the first is translated: enough to sort by length, little to wait for.
 CHUNK_LINES = 1_000
@@ -23,13 +25,59 @@ class Line(NamedTuple):
     truncated: bool
 
 
+Translate = Callable[[list[str]], Iterator[Line]]
+
+
+class Server(NamedTuple):
+    """Where translations come from when they are not made here.
+
+    Attributes:
+        url: of a model, over REST; or None.
+        grpc: host and port; or None.
+        model: the model's name, over gRPC.
+        timeout: of a request, in seconds.
+    """
+
+    url: str | None
+    grpc: str | None
+    model: str | None
+    timeout: float | None
+
+
 def translate_command(
-    model: Annotated[
-        Path, typer.Argument(metavar="RUN|SAVEDMODEL", help="A run directory or an export.")
-    ],
+    context: typer.Context,
+    model_or_text: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RUN|SAVEDMODEL",
+            help="A run directory or an export; nothing with --url or --grpc.",
+        ),
+    ] = None,
     texts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TEXT ...]", help="Lines of standard input when there is none."),
+        typer.Argument(metavar="TEXT", help="Lines of standard input when there is none."),
+    ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(help="Ask a model server over REST: http://HOST:8501/v1/models/NAME."),
+    ] = None,
+    grpc: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Ask a model server over gRPC; needs --model."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The model's name on the gRPC server.")
+    ] = None,
+    signature: Annotated[
+        str | None,
+        typer.Option(
+            help="Of an export or a server: greedy is fast, document cuts no text. "
+            f"[default: {DEFAULT_SIGNATURE}]"
+        ),
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(min=0.001, help="Seconds that a server may take. [default: 60]"),
     ] = None,
     beam_size: Annotated[
         int | None, typer.Option(help="Beams; 1 is greedy search. [default: the run's or export's]")
@@ -44,10 +92,15 @@ def translate_command(
         for name, value in (("beam_size", beam_size), ("alpha", alpha))
         if value is not None
     }
+    server = Server(url, grpc, model, timeout)
+    arguments = [] if model_or_text is None else [model_or_text, *(texts or [])]
+    path, texts = _source(context, server, arguments)
     if not texts and sys.stdin is None:
         raise InputError("Standard input is closed: give TEXT, or lines of standard input")
-    load_tensorflow()
-    translate = _load(model, options)
+    if path is None:
+        translate = _connect(server, signature, options)
+    else:
+        translate = _load(path, signature, options)
     lines = iter(texts) if texts else _stdin_lines()
     number = 0
     chunk_lines = 1 if not texts and sys.stdin.isatty() else CHUNK_LINES
@@ -59,11 +112,52 @@ def translate_command(
                 say(f"warning: text {number} is too long and its end was not translated")
 
 
-def _load(model: Path, options: dict[str, float]) -> Callable[[list[str]], Iterator[Line]]:
+def _source(
+    context: typer.Context, server: Server, arguments: list[str]
+) -> tuple[Path | None, list[str]]:
+    """Tells the folder of a model, None if there is a server, from the texts."""
+    options = (("--url", server.url), ("--grpc", server.grpc))
+    sources = [name for name, value in options if value is not None]
+    remote = bool(sources)
+    if arguments and (not remote or _holds_model(arguments[0])):
+        sources.insert(0, arguments[0])
+    if not sources:
+        context.fail("Missing argument 'RUN|SAVEDMODEL', or --url, or --grpc.")
+    if len(sources) > 1:
+        raise InputError(f"Give one source of translations. Received: {', '.join(sources)}")
+    if (server.grpc is None) != (server.model is None):
+        raise InputError("Give --grpc HOST:PORT and --model NAME together, and neither else")
+    if server.timeout is not None and not remote:
+        raise InputError("--timeout is for --url and --grpc")
+    return (None, arguments) if remote else (Path(arguments[0]), arguments[1:])
+
+
+def _connect(server: Server, signature: str | None, options: dict[str, float]) -> Translate:
+    """Makes a client of a model server, and returns what translates."""
+    from keras_transformer.export.clients import TIMEOUT, GrpcClient, RestClient
+
+    _refuse(options, f"The search of {server.url or server.grpc} was fixed by the export")
+    signature = signature or DEFAULT_SIGNATURE
+    timeout = server.timeout or TIMEOUT
+    client: RestClient | GrpcClient
+    if server.url is not None:
+        client = RestClient(server.url, signature=signature, timeout=timeout)
+    else:
+        load_tensorflow()
+        client = GrpcClient(
+            str(server.grpc), str(server.model), signature=signature, timeout=timeout
+        )
+    return lambda texts: _lines(client.translate(texts))
+
+
+def _load(model: Path, signature: str | None, options: dict[str, float]) -> Translate:
     """Opens a run directory or a SavedModel, and returns what translates."""
     if not model.exists():
         raise InputError(f"There is no {model}: it must be a run directory or a SavedModel")
     if (model / "run.json").is_file():
+        if signature is not None:
+            raise InputError(f"{model} is a run directory: it has no signature {signature}")
+        load_tensorflow()
         from keras_transformer.translator import Translator
 
         translator = Translator.load(model)
@@ -74,24 +168,27 @@ def _load(model: Path, options: dict[str, float]) -> Callable[[list[str]], Itera
     version = model if (model / "saved_model.pb").is_file() else _newest_version(model)
     if version is None:
         raise InputError(f"{model} is neither a run directory nor a SavedModel")
+    _refuse(options, f"{model} is a SavedModel, whose search was fixed when it was exported")
+    load_tensorflow()
+    rows = open_saved_model(str(version), signature or DEFAULT_SIGNATURE)
+    return lambda texts: _lines(by_length(texts, rows, max_rows=SESSION_ROWS))
+
+
+def _refuse(options: dict[str, float], reason: str) -> None:
     if options:
-        raise InputError(
-            f"{model} is a SavedModel, whose search was fixed when it was exported: "
-            f"{', '.join(options)} cannot be changed"
-        )
-    from keras_transformer.export.session import SavedModelSession
+        raise InputError(f"{reason}: {', '.join(options)} cannot be changed")
 
-    try:
-        session = SavedModelSession(version)
-    except ValueError as error:
-        raise InputError(str(error)) from error
 
-    def translate(texts: list[str]) -> Iterator[Line]:
-        for start in range(0, len(texts), SESSION_ROWS):
-            for row in session.translate(texts[start : start + SESSION_ROWS]):
-                yield Line(row["translation"], row["truncated"])
+def _lines(rows: Iterable[dict[str, Any]]) -> Iterator[Line]:
+    for row in rows:
+        yield Line(row["translation"], row.get("truncated", False))
 
-    return translate
+
+def _holds_model(path: str) -> bool:
+    # A text may be longer than any path, which pathlib does not take well.
+    return any(
+        os.path.isfile(os.path.join(path, name)) for name in ("run.json", "saved_model.pb")
+    ) or (os.path.isdir(path) and _newest_version(Path(path)) is not None)
 
 
 def _newest_version(model: Path) -> Path | None:

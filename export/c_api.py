@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 FLOAT, INT32, STRING, BOOL = 1, 3, 7, 10  # tensorflow/c/tf_datatype.h
-NUMBERS = {FLOAT: ctypes.c_float, INT32: ctypes.c_int32, BOOL: ctypes.c_bool}
+NUMBERS: dict[int, Any] = {FLOAT: ctypes.c_float, INT32: ctypes.c_int32, BOOL: ctypes.c_bool}
 TSTRING_BYTES = 24  # sizeof(TF_TString)
 
 _POINTER = ctypes.c_void_p
@@ -63,8 +63,10 @@ class CSession:
     """
 
     def __init__(self, libraries: list[str]) -> None:
-        (folder,) = importlib.util.find_spec("tensorflow").submodule_search_locations  # type: ignore[union-attr]
-        self._lib = ctypes.CDLL(str(Path(folder) / "libtensorflow_cc.so.2"))
+        spec = importlib.util.find_spec("tensorflow")
+        if spec is None or spec.origin is None:
+            raise RuntimeError("tensorflow is not installed")
+        self._lib = ctypes.CDLL(str(Path(spec.origin).parent / "libtensorflow_cc.so.2"))
         for name, result in _RESULTS.items():
             getattr(self._lib, name).restype = result
         self._status = _POINTER(self._lib.TF_NewStatus())
@@ -147,7 +149,8 @@ class CSession:
             size *= self._lib.TF_Dim(tensor, dimension)
         start = self._lib.TF_TensorData(tensor)
         if dtype != STRING:
-            yield from (NUMBERS[dtype] * size).from_address(start) if size else ()
+            if size:
+                yield from ctypes.cast(start, ctypes.POINTER(NUMBERS[dtype]))[:size]
             return
         for i in range(size):
             string = _POINTER(start + i * TSTRING_BYTES)

@@ -12,7 +12,8 @@ import pytest
 from keras_transformer._version import __version__
 from keras_transformer.cli.main import main
 
-COMMANDS = ("prepare", "train", "average", "evaluate", "translate", "export", "check", "demo")
+COMMANDS = ("prepare", "train", "average", "evaluate", "translate", "export", "check")
+COMMANDS += ("translate-corpus", "demo")
 MAX_SOURCE_LENGTH = 11
 
 
@@ -70,7 +71,7 @@ print({{"tensorflow", "keras"}} & set(sys.modules))
     )
     assert process.returncode == 0, process.stderr
     assert process.stderr == ""
-    usages = re.findall(r"Usage: keras-transformer (\w*)", process.stdout)
+    usages = re.findall(r"Usage: keras-transformer ([\w-]*)", process.stdout)
     assert usages == ["", *COMMANDS]
     assert process.stdout.splitlines()[-1] == "set()"
 

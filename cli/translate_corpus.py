@@ -1,0 +1,82 @@
+"""`keras-transformer translate-corpus`."""
+
+import logging
+from typing import Annotated
+
+import typer
+
+from keras_transformer.cli.console import load_tensorflow, progress_bar, say
+from keras_transformer.errors import InputError
+from keras_transformer.export.rows import DEFAULT_SIGNATURE
+
+# What the command does not know is for Beam.
+CONTEXT_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+def translate_corpus_command(
+    context: typer.Context,
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="INPUT",
+            help="A text file, one text a line, or a quoted pattern for several.",
+        ),
+    ],
+    output: Annotated[
+        str,
+        typer.Argument(
+            metavar="OUTPUT",
+            help="Folder for the translations, in shards; a second call goes on where one stopped. "
+            "Options of Beam come behind it: --runner=FlinkRunner ...",
+        ),
+    ],
+    model: Annotated[
+        str, typer.Option(metavar="MODELS/NAME[/VERSION]", help="An export. [default: the newest]")
+    ],
+    signature: Annotated[
+        str, typer.Option(help="Of the export: greedy is fast, document cuts no text.")
+    ] = DEFAULT_SIGNATURE,
+    lines_per_shard: Annotated[int, typer.Option(help="Lines of a shard.")] = 10_000,
+) -> None:
+    """Translate a text file of any size, on this machine or on any Apache Beam runner."""
+    quiet_beam()
+    load_tensorflow()
+    try:
+        from keras_transformer.export.bulk import translate_corpus
+    except ModuleNotFoundError as error:
+        if error.name != "apache_beam":
+            raise
+        raise InputError(
+            "translate-corpus needs Apache Beam: pip install 'keras3-transformer[bulk]'"
+        ) from error
+    with progress_bar("Translating") as progress:
+        report = translate_corpus(
+            source,
+            output,
+            model,
+            signature=signature,
+            lines_per_shard=lines_per_shard,
+            beam_options=context.args,
+            progress=progress,
+        )
+    rate = report.lines_now / report.seconds
+    say(f"Translated: {report.lines_now:,} lines in {report.seconds:.1f} s ({rate:.1f} a second)")
+    if report.lines_now < report.lines:
+        say(f"Found: {report.lines - report.lines_now:,} lines that an earlier call translated")
+    if report.failed:
+        say(f"warning: {report.failed:,} lines failed and are empty: see {output}/failed.tsv")
+    if report.truncated:
+        say(
+            f"warning: {report.truncated:,} lines were too long and their end was not translated; "
+            "their numbers are in the reports"
+        )
+    say(f"Corpus: {report.lines:,} lines in {report.shards:,} shards: {output}/translation-*")
+
+
+def quiet_beam() -> None:
+    """Shows no warnings of Beam, most of which are about parts of it that nobody uses here."""
+    root = logging.getLogger()
+    if not root.handlers:
+        handler = logging.StreamHandler()
+        handler.setLevel(logging.ERROR)
+        root.addHandler(handler)

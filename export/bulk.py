@@ -1,0 +1,535 @@
+"""Translation of a corpus on Apache Beam: on this machine, or on any runner that Beam knows.
+
+    OUTPUT/
+      manifest.json               the input, the model and how the lines are cut into shards
+      translation-00000-of-00042  lines of the input, translated, one for one
+      reports/00000.json          what there is to say about a shard
+      failed.tsv                  number and reason of each line that has no translation
+
+A shard, some thousand lines, is all that a worker handles at a time: it reads the lines, translates
+them and writes the translations under a temporary name, which it changes when they are all there.
+So no line is ever moved from one worker to another, their order needs no sorting, and what a worker
+has begun and not finished is simply begun again, in the same job or in the next. Workers share
+nothing but the file systems of the input, the output and the model.
+"""
+
+import bz2
+import gzip
+import hashlib
+import itertools
+import json
+import lzma
+import os
+import posixpath
+import threading
+import time
+import uuid
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+from apache_beam.io.filesystem import BeamIOError, CompressionTypes
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.ml.inference.base import ModelHandler, RunInference
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+
+from keras_transformer.errors import InputError
+from keras_transformer.export.rows import (
+    DEFAULT_SIGNATURE,
+    by_length,
+    check_signature,
+    open_saved_model,
+)
+
+FORMAT_VERSION = 1
+LINES_PER_SHARD = 10_000
+
+# Of a batch. The second is rows times bytes of the longest line, so that 64 sentences of usual
+# length go together, and a page of text goes alone.
+MAX_ROWS = 64
+MAX_SIZE = 64 * 512
+
+# Beam's own choice would look for a binary of its Prism runner on the network first.
+LOCAL_RUNNER = "FnApiRunner"
+POLL_SECONDS = 1.0
+
+DECOMPRESSORS: dict[str, Callable[[Any], Any]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+}
+
+Translate = Callable[[Sequence[bytes]], list[dict[str, Any]]]
+
+
+class Shard(NamedTuple):
+    """Consecutive lines of a file of the input.
+
+    Attributes:
+        number: counted from 0.
+        path: of the file.
+        offset: of the first line in the file, in bytes of its uncompressed content.
+        first_line: its number in the whole input, counted from 1.
+        num_lines: at least 1.
+    """
+
+    number: int
+    path: str
+    offset: int
+    first_line: int
+    num_lines: int
+
+
+class TranslatedShard(NamedTuple):
+    """A shard's translations.
+
+    Attributes:
+        shard: where the lines come from.
+        lines: a translation for each line, empty where there is none.
+        failed: why there is none, by the line's number.
+        truncated: numbers of the lines whose end was not translated.
+    """
+
+    shard: Shard
+    lines: list[str]
+    failed: dict[int, str]
+    truncated: list[int]
+
+
+class BulkReport(NamedTuple):
+    """What has become of a corpus.
+
+    Attributes:
+        lines: of the input.
+        failed: number of lines without a translation.
+        truncated: number of lines whose end was not translated.
+        shards: that the output has.
+        lines_now: that were translated in this call.
+        seconds: that they took, with loading the model.
+    """
+
+    lines: int
+    failed: int
+    truncated: int
+    shards: int
+    lines_now: int
+    seconds: float
+
+
+class Layout(NamedTuple):
+    """Names in the output folder."""
+
+    folder: str
+    num_shards: int
+
+    @property
+    def manifest(self) -> str:
+        """What was translated by what."""
+        return FileSystems.join(self.folder, "manifest.json")
+
+    @property
+    def failed(self) -> str:
+        """Lines without a translation."""
+        return FileSystems.join(self.folder, "failed.tsv")
+
+    @property
+    def shards(self) -> str:
+        """A pattern for all shards."""
+        return FileSystems.join(self.folder, "translation-*")
+
+    def shard(self, number: int) -> str:
+        """A shard's translations; where this file is, the shard is done."""
+        return FileSystems.join(self.folder, f"translation-{number:05}-of-{self.num_shards:05}")
+
+    def report(self, number: int) -> str:
+        """A shard's report."""
+        return FileSystems.join(self.folder, "reports", f"{number:05}.json")
+
+    def temporary(self, name: str) -> str:
+        """A file that is being written."""
+        return FileSystems.join(self.folder, f"temporary-{name}")
+
+
+class Source(NamedTuple):
+    """Lines as they are in the input, without their ends."""
+
+    shard: Shard
+    lines: list[bytes]
+
+
+class SavedModelHandler(ModelHandler[Source, TranslatedShard, Translate]):
+    """A SavedModel for Beam's RunInference; an example is a shard.
+
+    Args:
+        path: the folder of a version, as workers see it.
+        signature: one that turns `text` into `translation`.
+    """
+
+    def __init__(self, path: str, signature: str = DEFAULT_SIGNATURE) -> None:
+        # Shards, that is; lines are put into batches by their length.
+        super().__init__(min_batch_size=1, max_batch_size=1)
+        self._path = path
+        self._signature = signature
+
+    def load_model(self) -> Translate:
+        """Loads the model, which Beam shares among the threads of a process."""
+        return open_saved_model(self._path, self._signature)
+
+    def run_inference(
+        self,
+        batch: Sequence[Source],
+        model: Translate,
+        inference_args: dict[str, Any] | None = None,
+    ) -> Iterable[TranslatedShard]:
+        """Translates shards."""
+        return [translate_shard(source, model) for source in batch]
+
+    def get_num_bytes(self, batch: Sequence[Source]) -> int:
+        """Returns the size of the lines, for Beam's metrics."""
+        return sum(len(line) for source in batch for line in source.lines)
+
+
+def translate_corpus(
+    pattern: str,
+    output: str,
+    model: str,
+    *,
+    signature: str = DEFAULT_SIGNATURE,
+    lines_per_shard: int = LINES_PER_SHARD,
+    beam_options: Sequence[str] = (),
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> BulkReport:
+    """Translates a corpus; a second call goes on where the first was stopped.
+
+    Args:
+        pattern: a text file, one text a line, or a pattern for several, whose order is that of
+            their names. Files may be compressed (.gz, .bz2, .xz, .zst), but then each shard is
+            found by reading from the start of its file.
+        output: a new folder, or that of an earlier call.
+        model: `MODELS/NAME`, whose newest version it will be, or the folder of a version.
+        signature: of the model.
+        lines_per_shard: of the output; workers hold as many lines in memory.
+        beam_options: options of Beam and its runners. With no `--runner` all is done in this
+            process.
+        progress: is called with the number of shards that have just been done, and with that of
+            all.
+
+    Returns:
+        What has become of the lines.
+
+    Raises:
+        InputError: if the input, the model or the options cannot be used, or if the output holds
+            something else.
+    """
+    if lines_per_shard < 1:
+        raise InputError(
+            f"`lines_per_shard` must be at least 1. Received: lines_per_shard={lines_per_shard}"
+        )
+    started = time.monotonic()
+    options = _pipeline_options(beam_options)
+    FileSystems.set_options(options)
+    output, pattern = _absolute(output), _absolute(pattern)
+    version = find_version(_absolute(model))
+    shards, fingerprint = plan(pattern, lines_per_shard)
+    manifest = {
+        "format_version": FORMAT_VERSION,
+        "input": fingerprint,
+        "model": model_fingerprint(version, signature),
+        "signature": signature,
+        "shard_size": lines_per_shard,
+    }
+    layout = Layout(output, len(shards))
+    _claim(layout, manifest)
+
+    done = _done(layout)
+    todo = [shard for shard in shards if layout.shard(shard.number) not in done]
+    progress(len(shards) - len(todo), len(shards))
+    if todo:
+        with _watched(layout, len(shards) - len(todo), progress):
+            pipeline = beam.Pipeline(options=options)
+            _ = (
+                pipeline
+                | "Shards" >> beam.Create(todo)
+                # Lets a runner give the shards to all of its workers.
+                | "Spread" >> beam.Reshuffle()
+                | "Read" >> beam.Map(read_shard)
+                | "Translate" >> RunInference(SavedModelHandler(version, signature))
+                | "Write" >> beam.Map(write_shard, layout)
+            )
+            pipeline.run().wait_until_finish()
+    missing = len(shards) - len(_done(layout))
+    if missing:
+        raise InputError(
+            f"{missing} of {len(shards)} shards are not in {output}: do all workers see it there?"
+        )
+    lines_now = sum(shard.num_lines for shard in todo)
+    return _finish(layout, shards, lines_now, time.monotonic() - started)
+
+
+# The input.
+
+
+def plan(pattern: str, lines_per_shard: int) -> tuple[list[Shard], str]:
+    """Cuts an input into shards, and returns its fingerprint too. It reads all of it."""
+    paths = _match(pattern)
+    if not paths:
+        raise InputError(f"There is no file {pattern}")
+    shards: list[Shard] = []
+    total = 0
+    fingerprint = hashlib.sha256()
+    for path in paths:
+        content = hashlib.sha256()
+        offset = 0
+        for lines in _chunks(path, lines_per_shard):
+            shards.append(Shard(len(shards), path, offset, 1 + total, len(lines)))
+            chunk = b"".join(lines)
+            content.update(chunk)
+            offset += len(chunk)
+            total += len(lines)
+        fingerprint.update(content.digest())
+    return shards, fingerprint.hexdigest()
+
+
+def read_shard(shard: Shard) -> Source:
+    """Reads the lines of a shard."""
+    with _open(shard.path) as file:
+        file.seek(shard.offset)
+        lines = [line.rstrip(b"\r\n") for line in itertools.islice(_lines(file), shard.num_lines)]
+    if len(lines) != shard.num_lines:
+        raise InputError(f"{shard.path} has changed while it was being translated")
+    return Source(shard, lines)
+
+
+def _chunks(path: str, num_lines: int) -> Iterator[list[bytes]]:
+    try:
+        with _open(path) as file:
+            lines = _lines(file)
+            while chunk := list(itertools.islice(lines, num_lines)):
+                yield chunk
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        raise InputError(f"Cannot read {path}: {error}") from error
+
+
+def _lines(file: Any) -> Iterator[bytes]:
+    """Only a line feed ends a line."""
+    return iter(file.readline, b"")
+
+
+@contextmanager
+def _open(path: str) -> Iterator[Any]:
+    """Opens a file that may be compressed.
+
+    Python's own modules notice that a file has been cut off, which Beam's reader takes for its end.
+    """
+    decompress = DECOMPRESSORS.get(posixpath.splitext(path)[1])
+    if decompress is None:
+        with closing(FileSystems.open(path)) as file:
+            yield file
+    else:
+        raw = FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
+        with closing(raw), decompress(raw) as file:
+            yield file
+
+
+# Translation.
+
+
+def translate_shard(source: Source, translate: Translate) -> TranslatedShard:
+    """Translates the lines of a shard; a line that cannot be translated spoils no other."""
+    shard, lines = source
+    failed: dict[int, str] = {}
+    texts: dict[int, bytes] = {}
+    for number, line in enumerate(lines, start=shard.first_line):
+        try:
+            line.decode()
+        except UnicodeDecodeError as error:
+            failed[number] = f"not valid UTF-8 at byte {error.start + 1}"
+        else:
+            texts[number] = line
+
+    def rows_or_reasons(batch: list[bytes]) -> list[dict[str, Any] | str]:
+        try:
+            return [*translate(batch)]
+        except Exception as error:  # whatever the model's graph or the memory makes of it
+            if len(batch) == 1:
+                return [_one_line(error)]
+            return [answer for text in batch for answer in rows_or_reasons([text])]
+
+    answers = by_length([*texts.values()], rows_or_reasons, max_rows=MAX_ROWS, max_size=MAX_SIZE)
+    reasons = [answer for answer in answers if isinstance(answer, str)]
+    if len(reasons) == len(answers) > MAX_ROWS:  # it is not the lines
+        raise RuntimeError(f"The model fails at every line: {reasons[0]}")
+    translations = dict.fromkeys(failed, "")
+    truncated = []
+    for number, answer in zip(texts, answers, strict=True):
+        if isinstance(answer, str):
+            failed[number], translations[number] = answer, ""
+        else:
+            translations[number] = " ".join(answer["translation"].splitlines())
+            if answer.get("truncated", False):
+                truncated.append(number)
+    in_order = [translations[number] for number in sorted(translations)]
+    return TranslatedShard(shard, in_order, failed, truncated)
+
+
+def find_version(model: str) -> str:
+    """Returns the folder of a model's newest version, or of the one that `model` is."""
+    if _match(FileSystems.join(model, "saved_model.pb")):
+        return model
+    graphs = _match(FileSystems.join(model, "*", "saved_model.pb"))
+    folders = [posixpath.dirname(path) for path in graphs]
+    versions = [folder for folder in folders if posixpath.basename(folder).isdecimal()]
+    if not versions:
+        raise InputError(f"{model} is no SavedModel, nor does it hold versions of one")
+    return max(versions, key=lambda folder: int(posixpath.basename(folder)))
+
+
+def model_fingerprint(version: str, signature: str) -> str:
+    """Hashes a SavedModel, after a look at its signature."""
+    from google.protobuf.message import DecodeError
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+    graph = _read(FileSystems.join(version, "saved_model.pb"))
+    try:
+        check_signature(
+            version, signature, SavedModel.FromString(graph).meta_graphs[0].signature_def
+        )
+    except (DecodeError, IndexError) as error:
+        raise InputError(f"{version} does not hold a SavedModel") from error
+    fingerprint = hashlib.sha256(graph)
+    for folder in ("assets", "variables"):
+        for path in _match(FileSystems.join(version, folder, "*")):
+            fingerprint.update(_read(path))
+    return fingerprint.hexdigest()
+
+
+# The output.
+
+
+def write_shard(translated: TranslatedShard, layout: Layout) -> None:
+    """Writes a shard's report, then its translations, which say that the shard is done."""
+    shard, lines, failed, truncated = translated
+    report = {"lines": len(lines), "failed": sorted(failed.items()), "truncated": truncated}
+    _write(layout, layout.report(shard.number), json.dumps(report))
+    _write(layout, layout.shard(shard.number), "".join(f"{line}\n" for line in lines))
+
+
+def _claim(layout: Layout, manifest: Mapping[str, Any]) -> None:
+    """Makes the output folder ours, or finds that it is."""
+    try:
+        found = json.loads(_read(layout.manifest))
+    except OSError:
+        found = None
+    except ValueError:
+        found = {}
+    if found is None:
+        if _match(FileSystems.join(layout.folder, "*")):
+            raise InputError(f"{layout.folder} is not empty, and no translation of a corpus")
+        _write(layout, layout.manifest, json.dumps(manifest, indent=2) + "\n")
+    elif found != manifest:
+        keys = [key.replace("_", " ") for key in manifest if found.get(key) != manifest[key]]
+        raise InputError(
+            f"{layout.folder} was begun with another {' and another '.join(keys)}: "
+            "choose another folder, or delete it"
+        )
+    reports = posixpath.dirname(layout.report(0))
+    if not FileSystems.exists(reports):
+        FileSystems.mkdirs(reports)
+
+
+def _finish(layout: Layout, shards: list[Shard], lines_now: int, seconds: float) -> BulkReport:
+    lines, failed, num_truncated = 0, [], 0
+    for shard in shards:
+        report = json.loads(_read(layout.report(shard.number)))
+        lines += report["lines"]
+        failed += report["failed"]
+        num_truncated += len(report["truncated"])
+    _write(layout, layout.failed, "".join(f"{number}\t{reason}\n" for number, reason in failed))
+    if left := _match(layout.temporary("*")):  # by workers that were stopped
+        FileSystems.delete(left)
+    return BulkReport(lines, len(failed), num_truncated, len(shards), lines_now, seconds)
+
+
+def _done(layout: Layout) -> set[str]:
+    return set(_match(layout.shards))
+
+
+@contextmanager
+def _watched(layout: Layout, done: int, progress: Callable[[int, int], None]) -> Iterator[None]:
+    """Reports progress while the pipeline runs, wherever that may be, by looking at the output."""
+    stopped = threading.Event()
+
+    def watch() -> None:
+        known = done
+        ended = False
+        while not ended:
+            ended = stopped.wait(POLL_SECONDS)
+            now = len(_done(layout))
+            progress(now - known, layout.num_shards)
+            known = now
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
+
+
+# Files, on whatever file system.
+
+
+def _match(pattern: str) -> list[str]:
+    """Returns the paths of all files that a pattern fits, in order."""
+    try:
+        (result,) = FileSystems.match([pattern])
+    except BeamIOError:
+        return []
+    return sorted(metadata.path for metadata in result.metadata_list)
+
+
+def _read(path: str) -> bytes:
+    with closing(FileSystems.open(path)) as file:
+        return bytes(b"".join(iter(lambda: file.read(1 << 24), b"")))
+
+
+def _write(layout: Layout, path: str, text: str) -> None:
+    """Writes a file under a temporary name and renames it, so that it is never seen in part."""
+    temporary = layout.temporary(uuid.uuid4().hex)
+    with closing(FileSystems.create(temporary)) as file:
+        file.write(text.encode())
+    if FileSystems.exists(path):  # some file systems do not rename onto a file
+        FileSystems.delete([path])
+    FileSystems.rename([temporary], [path])
+
+
+def _absolute(path: str) -> str:
+    """Makes a path what workers understand, which may run in another folder."""
+    if not FileSystems.get_scheme(path):
+        return os.path.abspath(path)
+    try:
+        FileSystems.get_filesystem(path)
+    except ValueError as error:  # gs:// or s3:// without the package for it
+        raise InputError(f"{path}: {_one_line(error)}") from error
+    return path
+
+
+def _one_line(text: Any) -> str:
+    return " ".join(str(text).split())[:500]
+
+
+def _pipeline_options(arguments: Sequence[str]) -> PipelineOptions:
+    options = PipelineOptions([*arguments])
+    standard = options.view_as(StandardOptions)
+    if standard.runner is None:
+        known = options.get_all_options()
+        unknown = options.get_all_options(retain_unknown_options=True).keys() - known.keys()
+        if unknown or (arguments and not arguments[0].startswith("--")):
+            raise InputError(
+                f"Neither an option of this command nor of Beam: {' '.join(arguments)}"
+            )
+        standard.runner = LOCAL_RUNNER
+    return options

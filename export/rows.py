@@ -1,0 +1,107 @@
+"""Rows of a translating signature, for texts sent in batches of about the same length."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from keras_transformer.errors import InputError
+
+DEFAULT_SIGNATURE = "serving_default"
+
+Text = TypeVar("Text", str, bytes)
+Row = TypeVar("Row")
+
+
+def by_length(
+    texts: Sequence[Text],
+    translate: Callable[[list[Text]], Sequence[Row]],
+    *,
+    max_rows: int,
+    max_size: int | None = None,
+) -> list[Row]:
+    """Translates texts in batches of neighbours in length: a batch waits for its longest text.
+
+    Args:
+        texts: in any order.
+        translate: returns a row for each text of a batch.
+        max_rows: of a batch.
+        max_size: of a batch, in rows times the length of its longest text; a longer text is a
+            batch of its own. None: any size.
+
+    Returns:
+        The rows in the order of the texts.
+
+    Raises:
+        ValueError: if `translate` returns another number of rows than it was given.
+    """
+    rows: dict[int, Row] = {}
+    batch: list[int] = []
+
+    def flush() -> None:
+        answers = translate([texts[number] for number in batch])
+        rows.update(zip(batch, answers, strict=True))
+        batch.clear()
+
+    for number in sorted(range(len(texts)), key=lambda number: len(texts[number])):
+        size = (len(batch) + 1) * len(texts[number])
+        if len(batch) == max_rows or (batch and max_size is not None and size > max_size):
+            flush()
+        batch.append(number)
+    if batch:
+        flush()
+    return [rows[number] for number in range(len(texts))]
+
+
+def open_saved_model(
+    path: str, signature: str = DEFAULT_SIGNATURE
+) -> Callable[[Sequence[str | bytes]], list[dict[str, Any]]]:
+    """Loads a SavedModel, and returns what gives a signature's outputs for each text of a batch.
+
+    Args:
+        path: the folder of a version.
+        signature: one that turns `text` into `translation`.
+
+    Raises:
+        InputError: if there is no such SavedModel or signature.
+    """
+    from keras_transformer.export.session import SavedModelSession, rows_of
+
+    try:
+        session = SavedModelSession(path)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    try:
+        check_signature(path, signature, session.signatures)
+    except InputError:
+        session.close()
+        raise
+
+    def translate(texts: Sequence[str | bytes]) -> list[dict[str, Any]]:
+        encoded = [
+            text if isinstance(text, bytes) else text.encode(errors="replace") for text in texts
+        ]
+        return rows_of(session.run(signature, {"text": encoded}))
+
+    return translate
+
+
+def check_signature(path: str, signature: str, signatures: Mapping[str, Any]) -> None:
+    """Checks that a SavedModel has a signature that turns `text` into `translation`.
+
+    Args:
+        path: the SavedModel, for the message.
+        signature: the name.
+        signatures: with inputs and outputs by name.
+
+    Raises:
+        InputError: if it has none; the message tells those that it has.
+    """
+    suitable = [
+        name
+        for name, tensors in signatures.items()
+        if set(tensors.inputs) == {"text"} and "translation" in tensors.outputs
+    ]
+    if signature not in suitable:
+        raise InputError(
+            f"{path} has no signature {signature} that translates. There are: "
+            f"{', '.join(sorted(suitable)) or 'none'}"
+        )

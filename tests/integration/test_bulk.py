@@ -1,0 +1,395 @@
+"""A corpus through Beam and a model that spells in capitals, with kills and lines that fail."""
+
+import bz2
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("apache_beam")
+
+import tensorflow as tf
+from typer.testing import CliRunner
+
+from keras_transformer.cli import translate_corpus as command
+from keras_transformer.cli.main import app
+from keras_transformer.errors import InputError
+from keras_transformer.export import bulk
+from keras_transformer.export.bulk import Shard, Source, translate_corpus, translate_shard
+
+MAX_LENGTH = 23
+
+
+class Capitals(tf.Module):
+    """Fails at a batch with the word boom; cuts nothing, but says so of long lines."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
+    def translate(self, text):
+        fine = tf.logical_not(tf.strings.regex_full_match(text, ".*boom.*"))
+        check = tf.debugging.Assert(tf.reduce_all(fine), ["no boom,\nplease"])
+        with tf.control_dependencies([check]):
+            upper = tf.strings.upper(text, encoding="utf-8")
+        return {
+            "translation": upper,
+            "score": tf.zeros(tf.shape(text)),
+            "truncated": tf.strings.length(text) > MAX_LENGTH,
+        }
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
+    def lower(self, text):
+        return {"translation": tf.strings.lower(text, encoding="utf-8")}
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
+    def measure(self, text):
+        return {"length": tf.strings.length(text)}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A folder of two versions; the newer, 10, is in capitals."""
+    folder = tmp_path_factory.mktemp("models") / "capitals"
+    module = Capitals()
+    signatures = {"serving_default": module.translate, "quiet": module.lower}
+    tf.saved_model.save(module, str(folder / "10"), {**signatures, "measure": module.measure})
+    tf.saved_model.save(module, str(folder / "9"), {"serving_default": module.lower})
+    return folder
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """Lines in a file, some of which cannot be translated, and their translations."""
+    lines = [f"{'wört ' * (n * 7 % 11)}{n}".encode() for n in range(43)]
+    lines[4] = b""
+    lines[9] = b"broken \xff\xfe"
+    lines[10] = "l\u2028s\x85e\x0bt".encode()
+    lines[17] = b"a boom"
+    lines[30] = b"carriage\r"
+    path = tmp_path / "corpus.txt"
+    path.write_bytes(b"\n".join(lines))  # and no line feed at the end
+    expected = [line.decode(errors="replace").strip("\r").upper() for line in lines]
+    expected[9] = expected[17] = ""
+    expected[10] = "L S E T"
+    return path, expected
+
+
+def shards_of(output):
+    return [path.read_text(encoding="utf-8") for path in sorted(output.glob("translation-*"))]
+
+
+def lines_of(output):
+    text = "".join(shards_of(output))
+    assert text.endswith("\n")
+    return text.split("\n")[:-1]
+
+
+def state_of(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+FAILED = "10\tnot valid UTF-8 at byte 8\n"
+
+
+def test_line_for_line(corpus, model, tmp_path):
+    path, expected = corpus
+    told = []
+    report = translate_corpus(
+        str(path),
+        str(tmp_path / "out"),
+        str(model),
+        lines_per_shard=13,
+        progress=lambda done, total: told.append((done, total)),
+    )
+    assert lines_of(tmp_path / "out") == expected
+    assert [shard.count("\n") for shard in shards_of(tmp_path / "out")] == [13, 13, 13, 4]
+    failed, boom = (tmp_path / "out" / "failed.tsv").read_text().splitlines(keepends=True)
+    assert failed == FAILED
+    assert boom.startswith("18\t")
+    assert "no boom" in boom
+    long = sum(len(line) > MAX_LENGTH for line in path.read_bytes().split(b"\n"))
+    assert (report.lines, report.failed, report.truncated) == (43, 2, long)
+    assert (report.shards, report.lines_now) == (4, 43)
+    assert report.seconds > 0
+    assert sum(done for done, _ in told) == 4
+    assert {total for _, total in told} == {4}
+    assert not list((tmp_path / "out").glob("temporary*"))
+
+
+def test_second_call_translates_what_is_missing(corpus, model, tmp_path):
+    path, expected = corpus
+    output = tmp_path / "out"
+    arguments = (str(path), str(output), str(model))
+    translate_corpus(*arguments, lines_per_shard=13)
+    first, second, *_ = sorted(output.glob("translation-*"))
+    second.unlink()
+    (output / "temporary-0").write_text("half a sh")
+    before = state_of(output)
+    report = translate_corpus(*arguments, lines_per_shard=13)
+    assert (report.lines, report.lines_now, report.failed) == (43, 13, 2)
+    assert lines_of(output) == expected
+    after = state_of(output)
+    assert after[first] == before[first]
+    assert output / "temporary-0" not in after
+    report = translate_corpus(*arguments, lines_per_shard=13)
+    assert (report.lines_now, report.failed) == (0, 2)
+
+
+def test_killed_and_called_again(model, tmp_path):
+    lines = [f"line {n}" for n in range(1_500)]
+    path, output = tmp_path / "corpus.txt", tmp_path / "out"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    program = (
+        "from keras_transformer.export.bulk import translate_corpus;"
+        f"translate_corpus({str(path)!r}, {str(output)!r}, {str(model)!r}, lines_per_shard=1)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while len(list(output.glob("translation-*"))) < 3:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    before = {path: at for path, at in state_of(output).items() if "translation-" in path.name}
+    assert 3 <= len(before) < len(lines)
+    report = translate_corpus(str(path), str(output), str(model), lines_per_shard=1)
+    assert (report.lines, report.lines_now) == (len(lines), len(lines) - len(before))
+    assert lines_of(output) == [line.upper() for line in lines]
+    after = state_of(output)
+    assert {path: after[path] for path in before} == before
+
+
+def test_shard_is_seen_whole_or_not_at_all(corpus, model, tmp_path, monkeypatch):
+    path, expected = corpus
+    output = tmp_path / "out"
+    rename = bulk.FileSystems.rename
+
+    def fail_at_second_shard(sources, targets):
+        if "translation-00001" in targets[0]:
+            assert Path(sources[0]).read_text(encoding="utf-8").count("\n") == 13
+            raise OSError("the disk is gone")
+        rename(sources, targets)
+
+    monkeypatch.setattr(bulk.FileSystems, "rename", fail_at_second_shard)
+    arguments = (str(path), str(output), str(model))
+    with pytest.raises(OSError, match="the disk is gone"):
+        translate_corpus(*arguments, lines_per_shard=13)
+    assert lines_of(output) == expected[:13]
+    monkeypatch.undo()
+    assert translate_corpus(*arguments, lines_per_shard=13).lines_now == 30
+    assert lines_of(output) == expected
+    assert not list(output.glob("temporary*"))
+
+
+def test_several_files_in_order_of_their_names(model, tmp_path):
+    (tmp_path / "b.txt.bz2").write_bytes(bz2.compress(b"four\nfive\n"))
+    (tmp_path / "a.txt").write_bytes(b"one\ntwo\nthree")  # no line feed at the end
+    (tmp_path / "c.txt.gz").write_bytes(gzip.compress(b"six\nboom\n") + gzip.compress(b"eight"))
+    (tmp_path / "d.txt").write_bytes(b"")
+    (tmp_path / "e.md").write_bytes(b"no\n")
+    output = tmp_path / "out"
+    report = translate_corpus(str(tmp_path / "*.txt*"), str(output), str(model), lines_per_shard=2)
+    assert lines_of(output) == ["ONE", "TWO", "THREE", "FOUR", "FIVE", "SIX", "", "EIGHT"]
+    assert (output / "failed.tsv").read_text().startswith("7\t")
+    assert (report.lines, report.shards) == (8, 5)
+
+
+def test_workers_in_other_processes(model, tmp_path):
+    path = tmp_path / "corpus.txt"
+    path.write_text("".join(f"line {n}\n" for n in range(5)))
+    options = ["--direct_num_workers=2", "--direct_running_mode=multi_processing"]
+    translate_corpus(
+        str(path), str(tmp_path / "out"), str(model), lines_per_shard=2, beam_options=options
+    )
+    assert lines_of(tmp_path / "out") == [f"LINE {n}" for n in range(5)]
+
+
+def test_nothing_to_translate(model, tmp_path):
+    path = tmp_path / "corpus.txt"
+    path.write_text("")
+    report = translate_corpus(str(path), str(tmp_path / "out"), str(model))
+    assert (report.lines, report.shards) == (0, 0)
+
+
+def test_signature_and_version(corpus, model, tmp_path):
+    path, _ = corpus
+    for name, folder, signature in (("a", model, "quiet"), ("b", model / "9", "serving_default")):
+        output = tmp_path / name
+        translate_corpus(str(path), str(output), str(folder), signature=signature)
+        assert lines_of(output)[17] == "a boom"  # nothing is in capitals, nor does it fail
+
+
+@pytest.mark.parametrize("change", ["input", "model", "signature", "shard size"])
+def test_another_corpus_is_refused(corpus, model, tmp_path, change):
+    path, _ = corpus
+    output = tmp_path / "out"
+    translate_corpus(str(path), str(output), str(model), lines_per_shard=20)
+    before = state_of(output)
+    if change == "input":
+        path.write_bytes(path.read_bytes().replace(b"2", b"3"))
+    options = {"signature": "quiet"} if change == "signature" else {}
+    size = 21 if change == "shard size" else 20
+    other = model / "9" if change == "model" else model
+    with pytest.raises(InputError, match=f"^{output} was begun with another {change}: choose"):
+        translate_corpus(str(path), str(output), str(other), lines_per_shard=size, **options)
+    assert state_of(output) == before
+
+
+def test_foreign_folder_is_refused(corpus, model, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "notes").write_text("mine")
+    with pytest.raises(InputError, match="out is not empty, and no translation of a corpus"):
+        translate_corpus(str(corpus[0]), str(tmp_path / "out"), str(model))
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["notes"]
+
+
+def test_compressed_file_that_was_cut(model, tmp_path):
+    path = tmp_path / "corpus.txt.gz"
+    path.write_bytes(gzip.compress(b"line\n" * 100)[:-9])
+    with pytest.raises(InputError, match=r"Cannot read .*corpus.txt.gz: Compressed file ended"):
+        translate_corpus(str(path), str(tmp_path / "out"), str(model))
+    assert not (tmp_path / "out").exists()
+
+
+def test_input_that_changes_meanwhile(tmp_path):
+    path = tmp_path / "corpus.txt"
+    path.write_text("one\ntwo\n")
+    assert bulk.read_shard(Shard(0, str(path), 4, 2, 1)) == Source(
+        Shard(0, str(path), 4, 2, 1), [b"two"]
+    )
+    with pytest.raises(InputError, match=r"corpus.txt has changed while it was being translated"):
+        bulk.read_shard(Shard(0, str(path), 4, 2, 2))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["none.txt", "{out}", "--model", "{model}"], "There is no file .*none.txt"),
+        (["{in}", "{out}", "--model", "{in}"], ".*corpus.txt is no SavedModel, nor .*"),
+        (
+            ["{in}", "{out}", "--model", "{model}", "--signature", "measure"],
+            ".*10 has no signature measure that translates. There are: quiet, serving_default",
+        ),
+        (
+            ["{in}", "{out}", "--model", "{model}", "--lines-per-shard", "0"],
+            "`lines_per_shard` must be at least 1. Received: lines_per_shard=0",
+        ),
+        (
+            ["{in}", "{out}", "--model", "{model}", "--lines-per-shrad=3"],
+            "Neither an option of this command nor of Beam: --lines-per-shrad=3",
+        ),
+        (
+            ["{in}", "{out}", "more", "--model", "{model}"],
+            "Neither an option of this command nor of Beam: more",
+        ),
+        (["far://x/y", "{out}", "--model", "{model}"], "far://x/y: Unable to get filesystem .*"),
+    ],
+)
+def test_errors_are_one_sentence(corpus, model, tmp_path, cli, arguments, message):
+    names = {"in": corpus[0], "out": tmp_path / "out", "model": model}
+    result = cli(*[argument.format(**names) for argument in arguments])
+    assert isinstance(result.exception, InputError)
+    with pytest.raises(InputError, match=f"^{message}$"):
+        raise result.exception
+    assert not (tmp_path / "out").exists()
+
+
+# The command.
+
+
+@pytest.fixture
+def cli():
+    """Runs the command, with whatever the command line has besides."""
+    if not any(known.name == "translate-corpus" for known in app.registered_commands):
+        app.command("translate-corpus", context_settings=command.CONTEXT_SETTINGS)(
+            command.translate_corpus_command
+        )
+    return lambda *arguments: CliRunner().invoke(app, ["translate-corpus", *map(str, arguments)])
+
+
+def test_command_reports(corpus, model, tmp_path, cli, monkeypatch):
+    said = []
+    monkeypatch.setattr(command, "say", said.append)
+    path, expected = corpus
+    arguments = [path, tmp_path / "out", "--model", model, "--lines-per-shard", 20]
+    result = cli(*arguments, "--runner=FnApiRunner", "--direct_num_workers", 1)
+    assert result.exit_code == 0, result.exception
+    assert lines_of(tmp_path / "out") == expected
+    assert "Translated: 43 lines in " in said[0]
+    assert f"warning: 2 lines failed and are empty: see {tmp_path}/out/failed.tsv" in said
+    assert f"Corpus: 43 lines in 3 shards: {tmp_path}/out/translation-*" in said
+    said.clear()
+    assert cli(*arguments).exit_code == 0
+    assert "Found: 43 lines that an earlier call translated" in said
+
+
+def test_without_beam(corpus, model, tmp_path, cli, monkeypatch):
+    monkeypatch.setitem(sys.modules, "apache_beam", None)
+    monkeypatch.delitem(sys.modules, "keras_transformer.export.bulk")
+    result = cli(corpus[0], tmp_path / "out", "--model", model)
+    assert "pip install 'keras3-transformer[bulk]'" in str(result.exception)
+
+
+# A shard.
+
+
+def shard_of(*lines):
+    return Source(Shard(0, "corpus.txt", 0, 101, len(lines)), list(lines))
+
+
+def test_batches_are_of_one_length_and_have_a_size(monkeypatch):
+    monkeypatch.setattr(bulk, "MAX_SIZE", 12)
+    batches = []
+
+    def translate(batch):
+        batches.append(batch)
+        return [{"translation": text.decode().upper()} for text in batch]
+
+    translated = translate_shard(shard_of(b"dddd", b"a", b"x" * 23, b"bb", b"ccc"), translate)
+    assert translated.lines == ["DDDD", "A", "X" * 23, "BB", "CCC"]
+    assert batches == [[b"a", b"bb", b"ccc"], [b"dddd"], [b"x" * 23]]
+
+
+def test_model_that_always_fails_is_not_the_lines_fault():
+    def translate(batch):
+        raise ValueError("the model is\nbroken")
+
+    with pytest.raises(RuntimeError, match="fails at every line: the model is broken"):
+        translate_shard(shard_of(*[b"a"] * 70), translate)
+    translated = translate_shard(shard_of(b"a", b"\xff"), translate)
+    assert translated.lines == ["", ""]
+    assert translated.failed == {101: "the model is broken", 102: "not valid UTF-8 at byte 1"}
+
+
+def test_loaded_once_for_all_threads(model, tmp_path, monkeypatch):
+    loads = []
+    load = bulk.SavedModelHandler.load_model
+    monkeypatch.setattr(
+        bulk.SavedModelHandler, "load_model", lambda self: loads.append(os.getpid()) or load(self)
+    )
+    path = tmp_path / "corpus.txt"
+    path.write_text("".join(f"line {n}\n" for n in range(7)))
+    options = ["--direct_num_workers=3", "--direct_running_mode=multi_threading"]
+    translate_corpus(
+        str(path), str(tmp_path / "out"), str(model), lines_per_shard=1, beam_options=options
+    )
+    assert lines_of(tmp_path / "out") == [f"LINE {n}" for n in range(7)]
+    assert loads == [os.getpid()]
+
+
+def test_reports_are_json(corpus, model, tmp_path):
+    translate_corpus(str(corpus[0]), str(tmp_path / "out"), str(model), lines_per_shard=20)
+    report = json.loads((tmp_path / "out" / "reports" / "00000.json").read_text())
+    assert report["lines"] == 20
+    assert [number for number, _ in report["failed"]] == [10, 18]
+    long = [
+        number
+        for number, line in enumerate(corpus[0].read_bytes().split(b"\n")[:20], start=1)
+        if len(line) > MAX_LENGTH
+    ]
+    assert report["truncated"] == long

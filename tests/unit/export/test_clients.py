@@ -1,0 +1,507 @@
+"""The clients against servers on loopback that answer as TensorFlow Serving does, or not at all."""
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent import futures
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import grpc
+import pytest
+import tensorflow as tf
+from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
+from typer.testing import CliRunner
+
+from keras_transformer.cli import translate
+from keras_transformer.cli.main import app
+from keras_transformer.errors import InputError
+from keras_transformer.export import clients
+from keras_transformer.export.clients import GrpcClient, RestClient
+from keras_transformer.export.rows import by_length
+
+TEXTS = ["a somewhat longer one", "", "öl 😀", "b\nc", "שלום", '"quoted" \\', "\x00\x7f"]
+
+
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch):
+    monkeypatch.setattr(clients, "BACKOFF_SECONDS", 0.02)
+
+
+def row_of(text):
+    return {"translation": text.upper(), "score": -len(text) / 4, "truncated": len(text) > 20}
+
+
+def unused_port():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+class Rest:
+    """An HTTP server that answers each request with the next of its answers, the last for ever.
+
+    An answer is a status and a body, or a function of the request's texts that returns such.
+    """
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.requests = []  # paths and bodies
+        rest = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self):
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                rest.requests.append((self.path, body))
+                answer = rest.answers.pop(0) if len(rest.answers) > 1 else rest.answers[0]
+                answer = answer(body["instances"]) if callable(answer) else answer
+                if answer is None:
+                    self.close_connection = True
+                    return
+                status, content = answer
+                data = content if isinstance(content, bytes) else json.dumps(content).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                self.send_header("Location", "/elsewhere")
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *args):
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.handle_error = lambda *_: None  # a client that waits no longer
+        self.url = f"http://127.0.0.1:{self.server.server_port}/v1/models/tiny"
+
+    @property
+    def instances(self):
+        return [body["instances"] for _, body in self.requests]
+
+    def __enter__(self):
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.02,))
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+def translations(texts):
+    return 200, {"predictions": [row_of(text) for text in texts]}
+
+
+@contextmanager
+def rest_client(url, **options):
+    client = RestClient(url, **options)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def rest_translate(url, texts, **options):
+    with rest_client(url, **options) as client:
+        return client.translate(texts)
+
+
+class Grpc(prediction_service_pb2_grpc.PredictionServiceServicer):
+    """A gRPC server, likewise; an answer is a status, a dictionary of outputs, or a function."""
+
+    def __init__(self, *answers, port=0):
+        self.answers = list(answers)
+        self.requests = []
+        self.server = grpc.server(futures.ThreadPoolExecutor(2))
+        prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(self, self.server)
+        self.target = f"127.0.0.1:{self.server.add_insecure_port(f'127.0.0.1:{port}')}"
+
+    def Predict(self, request, context):  # noqa: N802
+        self.requests.append(request)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        texts = [text.decode() for text in tf.make_ndarray(request.inputs["text"])]
+        answer = answer(texts) if callable(answer) else answer
+        if isinstance(answer, grpc.StatusCode):
+            context.abort(answer, "it is\nso")
+        return predict_pb2.PredictResponse(
+            outputs={name: tf.make_tensor_proto(value) for name, value in answer.items()}
+        )
+
+    @property
+    def texts(self):
+        return [tf.make_ndarray(request.inputs["text"]).tolist() for request in self.requests]
+
+    def __enter__(self):
+        self.server.start()
+        return self
+
+    def __exit__(self, *_):
+        self.server.stop(None).wait()
+
+
+def outputs(texts):
+    rows = [row_of(text) for text in texts]
+    return {
+        "translation": [row["translation"].encode() for row in rows],
+        "score": tf.constant([row["score"] for row in rows]),
+        "truncated": [row["truncated"] for row in rows],
+    }
+
+
+def grpc_translate(target, texts, **options):
+    client = GrpcClient(target, "tiny", **options)
+    try:
+        return client.translate(texts)
+    finally:
+        client.close()
+
+
+# Batches.
+
+
+def test_batches_are_of_neighbours_in_length():
+    batches = []
+
+    def translate(texts):
+        batches.append(texts)
+        return [text.upper() for text in texts]
+
+    texts = ["ccc", "a", "", "eeeee", "bb", "dddd", "f"]
+    rows = by_length(texts, translate, max_rows=3)
+    assert rows == ["CCC", "A", "", "EEEEE", "BB", "DDDD", "F"]
+    assert batches == [["", "a", "f"], ["bb", "ccc", "dddd"], ["eeeee"]]
+
+
+def test_batches_have_a_size():
+    batches = []
+
+    def translate(texts):
+        batches.append([len(text) for text in texts])
+        return texts
+
+    texts = ["x" * length for length in (23, 1, 5, 2, 3, 11, 0)]
+    assert by_length(texts, translate, max_rows=5, max_size=12) == texts
+    assert batches == [[0, 1, 2, 3], [5], [11], [23]]
+    batches.clear()
+    assert by_length([], translate, max_rows=5) == []
+    assert batches == []
+
+
+def test_batches_want_a_row_for_each_text():
+    with pytest.raises(ValueError, match="zip"):
+        by_length(["a", "b"], lambda texts: texts[1:], max_rows=5)
+
+
+# REST.
+
+
+def test_rest_rows_in_order():
+    texts = [f"{'x' * (n * 7 % 31)}{n}" for n in range(71)]
+    with Rest(translations) as server:
+        assert rest_translate(server.url, texts) == [row_of(text) for text in texts]
+    assert [path for path, _ in server.requests] == ["/v1/models/tiny:predict"] * 3
+    assert {body["signature_name"] for _, body in server.requests} == {"serving_default"}
+    assert [len(instances) for instances in server.instances] == [32, 32, 7]
+    lengths = [len(text) for instances in server.instances for text in instances]
+    assert lengths == sorted(lengths)
+
+
+def test_rest_texts_arrive_as_they_are():
+    with Rest(translations) as server:
+        assert rest_translate(server.url, TEXTS) == [row_of(text) for text in TEXTS]
+        assert rest_translate(server.url, [text.encode() for text in TEXTS])[2] == row_of("öl 😀")
+        replaced = rest_translate(server.url, ["red \ud800 dog", b"red \xff dog"])
+    assert [row["translation"] for row in replaced] == ["RED ? DOG", "RED \ufffd DOG"]
+    assert rest_translate(server.url, []) == []  # whether there is a server or not
+
+
+@pytest.mark.parametrize("place", ["/versions/3", "/labels/stable", "/"])
+def test_rest_signature_and_version(place):
+    with Rest(translations) as server:
+        assert rest_translate(server.url + place, ["a"], signature="greedy") == [row_of("a")]
+    path = "/v1/models/tiny" + place.rstrip("/")
+    assert server.requests == [
+        (f"{path}:predict", {"signature_name": "greedy", "instances": ["a"]})
+    ]
+
+
+@pytest.mark.parametrize("failure", [(503, {"error": "busy"}), (429, b""), (502, b"<html>"), None])
+def test_rest_tries_again(failure):
+    with Rest(failure, failure, translations) as server:
+        assert rest_translate(server.url, ["a"]) == [row_of("a")]
+    assert server.instances == [["a"]] * 3
+
+
+@pytest.mark.parametrize(("retries", "requests"), [(0, 1), (2, 3)])
+def test_rest_gives_up(retries, requests):
+    with (
+        Rest((503, {"error": "no\n room"})) as server,
+        pytest.raises(InputError, match=f"^{server.url} answered with status 503: no room$"),
+    ):
+        rest_translate(server.url, ["a"], retries=retries)
+    assert len(server.requests) == requests
+
+
+def test_rest_timeout_is_not_repeated():
+    def slow(texts):
+        time.sleep(0.6)
+        return translations(texts)
+
+    with (
+        Rest(slow) as server,
+        pytest.raises(InputError, match=f"^{server.url} did not answer within 0.1 s$"),
+    ):
+        rest_translate(server.url, ["a"], timeout=0.1)
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ((404, {"error": "Servable not found"}), "answered with status 404: Servable not found"),
+        ((400, {"error": 'Signature "x" not found'}), 'answered with status 400: Signature "x" .*'),
+        ((500, b"\xff<html>"), "answered with status 500: Internal Server Error"),
+        ((307, b""), "answered with status 307: Temporary Redirect"),
+        ((200, b"\xffgarbage"), "must answer with a `translation` for each of 2 texts"),
+        ((200, []), "must answer with a `translation` for each of 2 texts"),
+        ((200, {"outputs": ["A", "B"]}), "must answer with a `translation` .*"),
+        ((200, {"predictions": ["A", "B"]}), "must answer with a `translation` .*"),
+        ((200, {"predictions": [row_of("a")]}), "must answer with a `translation` .*"),
+        ((200, {"predictions": [{"translation": 3}] * 2}), "must answer with a `translation` .*"),
+    ],
+)
+def test_rest_errors_are_one_sentence(answer, message):
+    with (
+        Rest(answer) as server,
+        pytest.raises(InputError, match=f"^{server.url} {message}$"),
+    ):
+        rest_translate(server.url, ["a", "b"])
+    assert len(server.requests) == 1
+
+
+def test_rest_no_server():
+    url = f"http://127.0.0.1:{unused_port()}/v1/models/tiny"
+    with pytest.raises(InputError, match=f"^{url} cannot be reached: .*Connection refused$"):
+        rest_translate(url, ["a"])
+
+
+def test_rest_hangs_up():
+    with (
+        Rest(None) as server,
+        pytest.raises(InputError, match=f"^{server.url} cannot be reached: Connection aborted"),
+    ):
+        rest_translate(server.url, ["a"], retries=1)
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "localhost:8501",
+        "http://localhost:8501",
+        "ftp://localhost/v1/models/tiny",
+        "http://localhost:8501/v1/models/",
+        "http://localhost:8501/v1/models/tiny:predict",
+        "http://localhost:8501/v1/models/tiny/versions/new",
+        "http://localhost:8501/v1/models/tiny?x=1",
+    ],
+)
+def test_rest_wrong_url(url):
+    with pytest.raises(InputError, match="must have the form http://HOST:PORT/v1/models/NAME"):
+        RestClient(url)
+
+
+def test_rest_needs_no_tensorflow():
+    with Rest(translations) as server:
+        program = (
+            "import sys; from keras_transformer.export.clients import RestClient;"
+            f"rows = RestClient({server.url!r}).translate(['öl']);"
+            "sys.exit(rows[0]['translation'] != 'ÖL' or 'tensorflow' in sys.modules)"
+        )
+        assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+# gRPC.
+
+
+def test_grpc_rows_in_order():
+    texts = [f"{'x' * (n * 7 % 31)}{n}" for n in range(71)]
+    with Grpc(outputs) as server:
+        assert grpc_translate(server.target, texts) == [row_of(text) for text in texts]
+    assert [len(rows) for rows in server.texts] == [32, 32, 7]
+    lengths = [len(text) for rows in server.texts for text in rows]
+    assert lengths == sorted(lengths)
+    specs = [(r.model_spec.name, r.model_spec.signature_name) for r in server.requests]
+    assert specs == [("tiny", "serving_default")] * 3
+    assert list(server.requests[0].inputs) == ["text"]
+
+
+def test_grpc_texts_arrive_as_they_are():
+    with Grpc(outputs) as server:
+        assert grpc_translate(server.target, TEXTS, signature="greedy") == [
+            row_of(text) for text in TEXTS
+        ]
+        assert grpc_translate(server.target, []) == []
+    (request,) = server.requests
+    assert request.model_spec.signature_name == "greedy"
+
+
+def test_grpc_tries_again():
+    busy = grpc.StatusCode.UNAVAILABLE
+    with Grpc(busy, busy, outputs) as server:
+        assert grpc_translate(server.target, ["a"]) == [row_of("a")]
+    assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize(("retries", "requests"), [(0, 1), (2, 3)])
+def test_grpc_gives_up(retries, requests):
+    with (
+        Grpc(grpc.StatusCode.UNAVAILABLE) as server,
+        pytest.raises(
+            InputError, match=f"^grpc://{server.target}/tiny cannot be reached: it is so$"
+        ),
+    ):
+        grpc_translate(server.target, ["a"], retries=retries)
+    assert len(server.requests) == requests
+
+
+def test_grpc_deadline():
+    def slow(texts):
+        time.sleep(0.6)
+        return outputs(texts)
+
+    with (
+        Grpc(slow) as server,
+        pytest.raises(
+            InputError, match=f"^grpc://{server.target}/tiny did not answer within 0.1 s$"
+        ),
+    ):
+        grpc_translate(server.target, ["a"], timeout=0.1)
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (grpc.StatusCode.NOT_FOUND, "answered with NOT_FOUND: it is so"),
+        (grpc.StatusCode.INVALID_ARGUMENT, "answered with INVALID_ARGUMENT: it is so"),
+        ({}, "must answer with a `translation` for each of 2 texts"),
+        ({"translation": [b"A"], "score": [1.0]}, "must answer with a `translation` .*"),
+        ({"translation": [b"A", b"B"], "score": [1.0]}, "must answer with a `translation` .*"),
+        ({"translation": [b"A", b"\xff"]}, "must answer with a `translation` .*"),
+        ({"translation": b"A"}, "must answer with a `translation` .*"),
+        ({"score": [1.0, 2.0]}, "must answer with a `translation` .*"),
+    ],
+)
+def test_grpc_errors_are_one_sentence(answer, message):
+    with (
+        Grpc(answer) as server,
+        pytest.raises(InputError, match=f"^grpc://{server.target}/tiny {message}$"),
+    ):
+        grpc_translate(server.target, ["a", "b"])
+    assert len(server.requests) == 1
+
+
+def test_grpc_no_server():
+    target = f"127.0.0.1:{unused_port()}"
+    with pytest.raises(InputError, match=f"^grpc://{target}/tiny cannot be reached: .*refused"):
+        grpc_translate(target, ["a"])
+
+
+# The command.
+
+
+def command(*arguments, **options):
+    result = CliRunner().invoke(app, ["translate", *arguments], **options)
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+@pytest.fixture
+def said(monkeypatch):
+    """What the command says besides translations."""
+    lines = []
+    monkeypatch.setattr(translate, "say", lines.append)
+    return lines
+
+
+def test_command_asks_over_rest(said):
+    with Rest(translations) as server:
+        long = "x" * 23
+        result = command("--url", server.url, "red\u2028dog", "", long)
+        assert result.stdout == f"RED DOG\n\n{long.upper()}\n"
+        piped = command("--url", server.url, "--signature", "greedy", input="b\r\nöl\na".encode())
+        assert piped.stdout == "B\nÖL\nA\n"
+    assert said == ["warning: text 3 is too long and its end was not translated"]
+    assert [body["signature_name"] for _, body in server.requests] == ["serving_default", "greedy"]
+    assert server.instances[1] == ["b", "a", "öl"]  # by length
+
+
+def test_command_asks_over_grpc(said):
+    with Grpc(outputs) as server:
+        arguments = ("--grpc", server.target, "--model", "tiny", "--timeout", "7")
+        assert command(*arguments, "a", "öl").stdout == "A\nÖL\n"
+    assert said == []
+
+
+def test_command_has_a_deadline():
+    def slow(texts):
+        time.sleep(0.6)
+        return translations(texts)
+
+    with Rest(slow) as server, pytest.raises(InputError, match=r"did not answer within 0\.1 s"):
+        command("--url", server.url, "--timeout", "0.1", "a")
+
+
+def test_document_signature_has_nothing_to_cut(said):
+    answer = {"predictions": [{"translation": "A", "score": -1.0, "sentences": 3}]}
+    with Rest((200, answer)) as server:
+        assert command("--url", server.url, "--signature", "document", "a").stdout == "A\n"
+    assert said == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--url", "{url}", "--grpc", "x:1"], "Give one source of translations. .*--url, --grpc"),
+        (["{run}", "--url", "{url}", "a"], "Give one source of translations. .*run, --url"),
+        (["{models}", "--grpc", "x:1"], "Give one source of translations. .*models, --grpc"),
+        (["--grpc", "x:1", "a"], "Give --grpc HOST:PORT and --model NAME together"),
+        (["--url", "{url}", "--model", "tiny"], "Give --grpc HOST:PORT and --model NAME together"),
+        (["{run}", "--timeout", "3"], "--timeout is for --url and --grpc"),
+        (["{run}", "--signature", "greedy"], "run is a run directory: it has no signature greedy"),
+        (["--url", "{url}", "--beam-size", "3", "a"], "was fixed by the export: beam_size cannot"),
+        (["--url", "http://x", "a"], "The URL must have the form"),
+    ],
+)
+def test_command_wants_one_source(tmp_path, arguments, message):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text("{}")
+    (tmp_path / "models" / "3").mkdir(parents=True)
+    names = {
+        "url": f"http://127.0.0.1:{unused_port()}/v1/models/tiny",
+        "run": tmp_path / "run",
+        "models": tmp_path / "models",
+    }
+    with pytest.raises(InputError, match=message):
+        command(*[argument.format(**names) for argument in arguments], input="")
+
+
+def test_command_takes_a_text_for_no_path():
+    with Rest(translations) as server:
+        text = "a/" * 3_000  # longer than any path
+        assert command("--url", server.url, text).stdout == f"{text.upper()}\n"
+        assert command("--url", server.url, "./x//y").stdout == "./X//Y\n"
+
+
+def test_command_names_all_sources():
+    result = command()
+    assert result.exit_code == 2
+    assert "Missing argument 'RUN|SAVEDMODEL', or --url, or --grpc." in result.stderr
