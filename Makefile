@@ -1,12 +1,13 @@
 # make demo   the main job, end to end, on the bundled corpus
 # make test   the default test suite
 # make test-distributed  several processes, kills, every combination of strategy and precision
+# make test-serving URL=http://HOST:8501 MODEL=NAME [GRPC=HOST:8500]  the contract, at any server
 # make check  what continuous integration runs: format, lint, types, all tests
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo test test-distributed check format lint types clean
+.PHONY: demo test test-distributed test-serving check format lint types clean
 
 demo: $(READY)
 	$(BIN)/keras-transformer demo
@@ -16,6 +17,10 @@ test: $(READY)
 
 test-distributed: $(READY)
 	$(BIN)/python -m pytest -m distributed
+
+test-serving: $(READY)
+	SERVING_URL=$(URL) SERVING_MODEL=$(MODEL) SERVING_GRPC=$(GRPC) \
+		$(BIN)/python -m pytest tests/integration/test_serving_contract.py
 
 check: lint types test test-distributed
 

@@ -14,6 +14,7 @@ from keras_transformer.cli import (
     evaluate,
     export,
     prepare,
+    serve,
     train,
     translate,
     translate_corpus,
@@ -29,7 +30,8 @@ app = typer.Typer(
     help=(
         'Train, evaluate, export and use the Transformer of "Attention Is All You Need".\n\n'
         "A run directory holds all that training leaves; every other command reads it:\n\n"
-        "train --data DATA --run-dir RUN, then evaluate RUN, translate RUN, export RUN MODELS/NAME."
+        "train --data DATA --run-dir RUN, then evaluate RUN, translate RUN, export RUN MODELS/NAME, "
+        "serve MODELS/NAME."
     ),
 )
 app.command("prepare")(prepare.prepare_command)
@@ -39,6 +41,7 @@ app.command("evaluate")(evaluate.evaluate_command)
 app.command("translate")(translate.translate_command)
 app.command("export")(export.export_command)
 app.command("check")(export.check_command)
+app.command("serve")(serve.serve_command)
 app.command("translate-corpus", context_settings=translate_corpus.CONTEXT_SETTINGS)(
     translate_corpus.translate_corpus_command
 )

@@ -1,0 +1,115 @@
+"""`keras-transformer serve`."""
+
+import contextlib
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+from urllib.parse import quote
+
+import typer
+
+from keras_transformer.cli.console import load_tensorflow, say
+from keras_transformer.errors import InputError
+
+if TYPE_CHECKING:
+    from keras_transformer.export.models import ServedModel
+
+Server = TypeVar("Server")
+
+
+def serve_command(
+    folder: Annotated[
+        Path, typer.Argument(metavar="MODELS/NAME", help="A model's folder, as export writes it.")
+    ],
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="For HTTP; 0 is any free one.")
+    ] = 8501,
+    grpc_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="For gRPC. [default: no gRPC]", show_default=False),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen at; 0.0.0.0 lets other machines in.")
+    ] = "127.0.0.1",
+    poll_seconds: Annotated[
+        float, typer.Option(min=0.01, help="How often to look for a new version.")
+    ] = 1.0,
+    max_batch_size: Annotated[
+        int, typer.Option(min=1, help="Texts that are merged into one batch; 1 merges none.")
+    ] = 32,
+    batch_timeout_ms: Annotated[
+        float, typer.Option(min=0, help="How long a request waits for others to be merged with.")
+    ] = 2.0,
+    max_rows: Annotated[int, typer.Option(min=1, help="Texts of a request.")] = 256,
+    max_queue: Annotated[
+        int, typer.Option(min=1, help="Requests that may wait; others are refused.")
+    ] = 256,
+    max_body_bytes: Annotated[int, typer.Option(min=1, help="Size of a request.")] = 4 << 20,
+) -> None:
+    """Serve an exported model over HTTP and gRPC, with a page to try it.
+
+    A stand-in for TF Serving on machines that do not have it: the same URLs, requests, answers and
+    errors. It takes up new versions that appear in the folder.
+    """
+    load_tensorflow()
+    try:
+        from keras_transformer.export.grpc_server import GrpcServer
+        from keras_transformer.export.models import ServedModel, version_paths
+        from keras_transformer.export.protocol import Limits
+        from keras_transformer.export.server import HttpServer
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"{error.name} is not installed: pip install 'keras3-transformer[serve]'"
+        ) from error
+
+    if (folder / "saved_model.pb").is_file():
+        raise InputError(f"{folder} is a version of a model: name its folder, {folder.parent}")
+    if not version_paths(folder):
+        raise InputError(
+            f"{folder} holds no model: expected {folder / '1' / 'saved_model.pb'} or another "
+            "version, as keras-transformer export writes it"
+        )
+    limits = Limits(
+        max_body_bytes=max_body_bytes,
+        max_rows=max_rows,
+        max_queue=max_queue,
+        max_batch_size=max_batch_size,
+        batch_timeout=batch_timeout_ms / 1000,
+    )
+    model = ServedModel(folder, limits)
+    with contextlib.ExitStack() as stack:
+        stack.callback(model.close)
+        # Ports first: to load a model takes longer than to find out that a port is taken.
+        http = _listen(HttpServer, model, host, port)
+        stack.callback(http.close)
+        model.poll()
+        newest = model.states()[0]
+        if newest.state != "AVAILABLE":
+            raise InputError(f"Version {newest.version} cannot be loaded: {newest.message}")
+        model.watch(poll_seconds)
+        say(f"Model: {model.name}, version {newest.version}, in a stand-in for TF Serving")
+        if grpc_port is not None:
+            grpc = _listen(GrpcServer, model, host, grpc_port)
+            stack.callback(grpc.stop)
+            say(f"gRPC: {grpc.address}")
+        api = f"{http.url}/v1/models/{quote(model.name)}"
+        say(f"Page: {http.url}/")
+        say(f'Try: curl -d \'{{"instances": ["Two dogs play."]}}\' {api}:predict')
+        # After its own handlers, uvicorn calls the ones before: a stop that was asked for is no
+        # failure.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: None)
+        http.run()
+        say("Stopping: what was accepted is answered")
+
+
+def _listen(
+    server: Callable[["ServedModel", str, int], Server], model: "ServedModel", host: str, port: int
+) -> Server:
+    """Makes a server; a port that cannot be had is the user's to change."""
+    try:
+        return server(model, host, port)
+    except OSError as error:
+        reason = error.strerror or error
+        raise InputError(f"Cannot listen at {host}:{port}: {reason}; choose another") from error

@@ -1,0 +1,312 @@
+"""The versions of a model on disk: the newest is loaded, warmed up and served.
+
+A folder is polled as TF Serving polls it. Two things are kinder: a version's folder that does not
+hold a `saved_model.pb` yet is not touched, and a model whose versions are all gone goes on being
+served.
+"""
+
+import gc
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
+from tensorflow_serving.apis import prediction_log_pb2
+
+from keras_transformer.export.assets import FOLDER, WARMUP
+from keras_transformer.export.batching import Batcher
+from keras_transformer.export.protocol import (
+    Limits,
+    ServingError,
+    check_inputs,
+    inputs_of,
+    invalid,
+)
+from keras_transformer.export.session import SavedModelSession, Signature
+
+MAX_WARMUP_REQUESTS = 1000
+KEPT_STATES = 20  # versions that the status tells of
+
+_logger = logging.getLogger(__name__)
+
+
+class VersionStatus(NamedTuple):
+    """Where a version is in its life.
+
+    Attributes:
+        version: its number.
+        state: LOADING, AVAILABLE, UNLOADING or END.
+        code: a canonical status code; not OK only for a version that could not be loaded.
+        message: why it could not.
+    """
+
+    version: int
+    state: str
+    code: int = tf.errors.OK
+    message: str = ""
+
+
+class LoadedVersion:
+    """A version in memory.
+
+    Args:
+        path: `MODELS/NAME/VERSION`.
+        limits: of requests and batches.
+
+    Attributes:
+        number: the version.
+        signatures: by name.
+        signature_defs: the same as protocol buffers, those for TensorFlow's own use included.
+        users: requests that hold it; whoever changes it holds the lock of the model.
+
+    Raises:
+        ValueError: if it cannot be loaded.
+        ServingError: if a warm-up request fails.
+    """
+
+    def __init__(self, path: Path, limits: Limits) -> None:
+        self.number = int(path.name)
+        self.users = 0
+        self._limits = limits
+        self._session = SavedModelSession(path)
+        try:
+            self.signatures = self._session.signatures
+            self.signature_defs = _signature_defs(path)
+            self._warm_up(path / FOLDER / WARMUP)
+        except BaseException:
+            self._session.close()
+            raise
+        self._batcher = Batcher(self._session.run, self.signatures, limits)
+
+    def signature(self, name: str) -> Signature | None:
+        """Returns a signature, the default one for an empty name, or None."""
+        return self.signatures.get(name or "serving_default")
+
+    def submit(
+        self, signature: str, inputs: Mapping[str, np.ndarray]
+    ) -> Future[dict[str, np.ndarray]]:
+        """Queues a request for a signature that exists.
+
+        Args:
+            signature: its name, or empty.
+            inputs: by name.
+
+        Returns:
+            What will hold the outputs by name.
+
+        Raises:
+            ServingError: if the inputs do not fit, or too many requests wait.
+        """
+        name = signature or "serving_default"
+        check_inputs(self.signatures[name], inputs, self._limits.max_rows)
+        return self._batcher.submit(name, inputs)
+
+    def close(self) -> None:
+        """Answers what waits, and frees the memory."""
+        self._batcher.close()
+        self._session.close()
+        del self._batcher, self._session  # the graph, which weighs as much as a small model
+
+    def _warm_up(self, path: Path) -> None:
+        """Answers the requests that were exported with the model, so that no user waits for it."""
+        if not path.is_file():
+            return
+        records = tf.data.TFRecordDataset(str(path)).as_numpy_iterator()
+        for number, record in enumerate(records, start=1):
+            if number > MAX_WARMUP_REQUESTS:
+                raise invalid(
+                    f"Number of warmup records exceeds the maximum ({MAX_WARMUP_REQUESTS})"
+                )
+            log = prediction_log_pb2.PredictionLog.FromString(record)
+            if not log.HasField("predict_log"):
+                raise invalid(f"Unsupported log_type for warmup: {log.WhichOneof('log_type')}")
+            request = log.predict_log.request
+            name = request.model_spec.signature_name
+            signature = self.signature(name)
+            if signature is None:
+                raise invalid(f"Warm-up request {number} asks for a signature {name!r}")
+            inputs = inputs_of(request, signature)
+            check_inputs(signature, inputs, self._limits.max_rows)
+            self._session.run(name or "serving_default", inputs)
+
+
+class ServedModel:
+    """The newest version in a folder, whichever that is.
+
+    A new version is loaded and warmed up while the old one still answers; requests that the old
+    one has accepted are answered by it, and only then it is unloaded. A version that fails to load
+    leaves the old one in place, and is tried again when its files change.
+
+    Args:
+        folder: `MODELS/NAME`.
+        limits: of requests and batches.
+
+    Attributes:
+        name: the folder's.
+    """
+
+    def __init__(self, folder: str | Path, limits: Limits | None = None) -> None:
+        self.folder = Path(folder).resolve()
+        self.name = self.folder.name
+        self.limits = limits or Limits()
+        self._loaded: LoadedVersion | None = None
+        self._states: dict[int, VersionStatus] = {}
+        self._failed: dict[int, object] = {}  # files of versions that could not be loaded
+        self._changed = threading.Condition()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def poll(self) -> None:
+        """Loads the newest version, if that is not the one that is served."""
+        path = max(version_paths(self.folder), key=lambda path: int(path.name), default=None)
+        if path is None:
+            return
+        number = int(path.name)
+        if self._loaded is not None and self._loaded.number == number:
+            return
+        files = _fingerprint(path)
+        if number in self._failed and self._failed[number] == files:
+            return
+        self._set(VersionStatus(number, "LOADING"))
+        try:
+            loaded = LoadedVersion(path, self.limits)
+        except Exception as error:
+            code, message = _reason(error)
+            _logger.warning("Version %d of %s cannot be loaded: %s", number, self.name, message)
+            self._failed[number] = files
+            self._set(VersionStatus(number, "END", code, message))
+            return
+        with self._changed:
+            old, self._loaded = self._loaded, loaded
+            self._set(VersionStatus(number, "AVAILABLE"))
+        _logger.info("Version %d of %s is available", number, self.name)
+        if old is not None:
+            self._unload(old)
+
+    def watch(self, seconds: float) -> None:
+        """Starts a thread that polls, until `close`."""
+
+        def work() -> None:
+            while not self._stop.wait(seconds):
+                try:
+                    self.poll()
+                except Exception:  # a folder that cannot be read now may be at the next poll
+                    _logger.exception("Polling %s failed", self.folder)
+
+        self._thread = threading.Thread(target=work, name="versions", daemon=True)
+        self._thread.start()
+
+    @contextmanager
+    def use(self, version: int | None = None) -> Iterator[LoadedVersion]:
+        """Lends a version, which is not unloaded meanwhile.
+
+        Args:
+            version: its number; None for the one that is served.
+
+        Raises:
+            ServingError: NOT_FOUND, if it is not loaded.
+        """
+        with self._changed:
+            loaded = self._loaded
+            if loaded is None or version not in (None, loaded.number):
+                which = (
+                    f"Latest({self.name})"
+                    if version is None
+                    else f"Specific({self.name}, {version})"
+                )
+                raise ServingError(tf.errors.NOT_FOUND, f"Servable not found for request: {which}")
+            loaded.users += 1
+        try:
+            yield loaded
+        finally:
+            with self._changed:
+                loaded.users -= 1
+                self._changed.notify_all()
+
+    def states(self, version: int | None = None) -> list[VersionStatus]:
+        """Returns the states of a version, or of all, the newest first.
+
+        Raises:
+            ServingError: NOT_FOUND, if there is no such version.
+        """
+        with self._changed:
+            states = sorted(self._states.values(), reverse=True)
+        if version is not None:
+            states = [state for state in states if state.version == version]
+        if not states:
+            what = "any versions" if version is None else f"version {version}"
+            raise ServingError(tf.errors.NOT_FOUND, f"Could not find {what} of model {self.name}")
+        return states
+
+    def close(self) -> None:
+        """Stops polling, answers what was accepted, and unloads."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        with self._changed:
+            old, self._loaded = self._loaded, None
+        if old is not None:
+            self._unload(old)
+
+    def _unload(self, old: LoadedVersion) -> None:
+        self._set(VersionStatus(old.number, "UNLOADING"))
+        with self._changed:
+            self._changed.wait_for(lambda: old.users == 0)
+        old.close()
+        gc.collect()  # graphs hold themselves in cycles
+        self._set(VersionStatus(old.number, "END"))
+        _logger.info("Version %d of %s is unloaded", old.number, self.name)
+
+    def _set(self, status: VersionStatus) -> None:
+        with self._changed:
+            self._states.pop(status.version, None)  # the latest change comes last
+            self._states[status.version] = status
+            for version in list(self._states)[:-KEPT_STATES]:
+                if self._states[version].state == "END":
+                    del self._states[version]
+
+
+def version_paths(folder: Path) -> list[Path]:
+    """Returns the folders of the versions in a model's folder that hold a SavedModel."""
+    return [
+        path
+        for path in (folder.iterdir() if folder.is_dir() else ())
+        if path.name.isascii()
+        and path.name.isdigit()
+        and int(path.name) < 1 << 63
+        and (path / "saved_model.pb").is_file()
+    ]
+
+
+def _fingerprint(path: Path) -> object:
+    """Something that changes when files of a folder do."""
+    files = [(str(file), file.stat()) for file in sorted(path.rglob("*"))]
+    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in files]
+
+
+def _signature_defs(path: Path) -> dict[str, meta_graph_pb2.SignatureDef]:
+    saved_model = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
+    (meta_graph,) = [
+        graph for graph in saved_model.meta_graphs if "serve" in graph.meta_info_def.tags
+    ]
+    defs = {}
+    for name, signature in meta_graph.signature_def.items():
+        # A copy, for the original keeps the whole graph in memory.
+        defs[name] = meta_graph_pb2.SignatureDef()
+        defs[name].CopyFrom(signature)
+    return defs
+
+
+def _reason(error: Exception) -> tuple[int, str]:
+    """Returns the status code and the message of a failed load; the cause knows more."""
+    cause = ServingError.of(error.__cause__) if isinstance(error.__cause__, Exception) else None
+    if cause is None:
+        reason = ServingError.of(error)
+        return reason.code, str(reason)
+    return cause.code, f"{error}: {cause}"

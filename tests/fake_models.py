@@ -1,0 +1,153 @@
+"""SavedModels whose answers are known without running them.
+
+serving_default  text -> translation (the version, a colon, upper case), score (characters, as
+                 a negative number), truncated (longer than 20 bytes)
+nbest            text -> translations (text with 1, 2, and nothing), scores
+attention        text -> its letters, the same in reverse, and the reversed identity
+sums             x int32 [B], y float32 [B, 2] -> total float32 [B], raw_bytes string [B]
+rows             text -> count int32 [], the number of rows: nothing that can be merged
+checked          text -> length int32 [B]; an error if a text is "bad"
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import tensorflow as tf
+from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
+
+from keras_transformer.export.grpc_server import GrpcServer
+from keras_transformer.export.models import ServedModel
+from keras_transformer.export.protocol import Limits
+from keras_transformer.export.server import HttpServer
+
+TEXT = [tf.TensorSpec([None], tf.string, name="text")]
+LIMIT = 20
+
+
+def save_model(folder: Path, version: int, *, nbest=True, attention=True, warmup=()) -> Path:
+    """Writes a version, and renames it into place as an export does."""
+
+    @tf.function(input_signature=TEXT)
+    def serving_default(text):
+        length = tf.strings.length(text, unit="UTF8_CHAR")
+        return {
+            "translation": tf.strings.join([f"{version}:", tf.strings.upper(text, "utf-8")]),
+            "score": -tf.cast(length, tf.float32),
+            "truncated": tf.strings.length(text) > LIMIT,
+        }
+
+    @tf.function(input_signature=TEXT)
+    def nbest_(text):
+        translations = [text + "1", text + "2", tf.zeros_like(text)]
+        return {
+            "translations": tf.stack(translations, axis=1),
+            "scores": tf.tile([[-0.5, -1.25, -1e9]], [tf.size(text), 1]),
+        }
+
+    @tf.function(input_signature=TEXT)
+    def attention_(text):
+        letters = tf.strings.unicode_split(text, "UTF-8")
+        lengths = tf.cast(letters.row_lengths(), tf.int32)
+        identity = tf.eye(tf.reduce_max(lengths))
+        return {
+            "source_pieces": letters.to_tensor(""),
+            "target_pieces": tf.reverse_sequence(letters.to_tensor(""), lengths, seq_axis=1),
+            "source_lengths": lengths,
+            "target_lengths": lengths,
+            "attention": tf.tile(tf.reverse(identity, [1])[None], [tf.size(text), 1, 1]),
+        }
+
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None], tf.int32, name="x"),
+            tf.TensorSpec([None, 2], tf.float32, name="y"),
+        ]
+    )
+    def sums(x, y):
+        total = tf.cast(x, tf.float32) + tf.reduce_sum(y, axis=1)
+        return {"total": total, "raw_bytes": tf.strings.join([b"\xff", tf.strings.as_string(x)])}
+
+    @tf.function(input_signature=TEXT)
+    def rows(text):
+        return {"count": tf.size(text)}
+
+    @tf.function(input_signature=TEXT)
+    def checked(text):
+        with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(text != "bad"), ["bad"])]):
+            return {"length": tf.strings.length(text)}
+
+    signatures = {
+        "serving_default": serving_default,
+        "sums": sums,
+        "rows": rows,
+        "checked": checked,
+        **({"nbest": nbest_} if nbest else {}),
+        **({"attention": attention_} if attention else {}),
+    }
+    partial = folder / f".{version}.partial"
+    tf.saved_model.save(tf.Module(), str(partial), signatures)
+    if warmup:
+        write_warmup(partial, warmup)
+    return partial.rename(folder / str(version))
+
+
+def write_warmup(path: Path, requests) -> None:
+    """Writes warm-up requests, of a signature and texts each."""
+    file = path / "assets.extra" / "tf_serving_warmup_requests"
+    file.parent.mkdir(exist_ok=True)
+    with tf.io.TFRecordWriter(str(file)) as writer:
+        for signature, texts in requests:
+            request = predict_request(signature, {"text": tf.make_tensor_proto(texts, tf.string)})
+            log = prediction_log_pb2.PredictionLog(
+                predict_log=prediction_log_pb2.PredictLog(request=request)
+            )
+            writer.write(log.SerializeToString())
+
+
+def predict_request(signature, inputs, model="fake", version=None) -> predict_pb2.PredictRequest:
+    """Returns a request of TF Serving's gRPC interface."""
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name = model
+    request.model_spec.signature_name = signature
+    if version is not None:
+        request.model_spec.version.value = version
+    for name, proto in inputs.items():
+        request.inputs[name].CopyFrom(proto)
+    return request
+
+
+class Serving(NamedTuple):
+    """A server that runs.
+
+    Attributes:
+        url: of HTTP.
+        grpc: host and port.
+        model: what it serves.
+        stop: asks it to stop, as a signal does.
+    """
+
+    url: str
+    grpc: str
+    model: ServedModel
+    stop: Callable[[], None]
+
+
+@contextmanager
+def serving(folder: Path, limits: Limits | None = None) -> Iterator[Serving]:
+    """Serves a model in a thread, on free ports of this machine."""
+    model = ServedModel(folder, limits)
+    model.poll()
+    http, grpc = HttpServer(model), GrpcServer(model)
+    thread = threading.Thread(target=http.run)
+    thread.start()
+    try:
+        yield Serving(http.url, grpc.address, model, http.stop)
+    finally:
+        http.stop()
+        thread.join(20)
+        grpc.stop()
+        model.close()
+        assert not thread.is_alive()

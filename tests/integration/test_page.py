@@ -1,0 +1,161 @@
+"""The page at `/`, in a real browser."""
+
+import re
+import shutil
+
+import pytest
+from fake_models import save_model, serving
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+expect = sync_api.expect
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "fake"
+    folder.mkdir()
+    save_model(folder, 3)
+    with serving(folder) as server:
+        yield server
+
+
+@pytest.fixture
+def open_page(browser):
+    """Opens the page; at the end there were no errors, and no other host was asked."""
+    contexts = []
+
+    def open_page(server, width=1000, **options):
+        context = browser.new_context(viewport={"width": width, "height": 800}, **options)
+        page = context.new_page()
+        page.set_default_timeout(20_000)
+        errors, hosts = [], set()
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("request", lambda request: hosts.add(request.url.split("/")[2]))
+        contexts.append((context, errors, hosts, server))
+        page.goto(server.url)
+        return page
+
+    yield open_page
+    for context, errors, hosts, server in contexts:
+        context.close()
+        assert errors == []
+        assert {host for host in hosts if host} == {server.url.removeprefix("http://")}
+
+
+def test_translates_with_the_keyboard_alone(open_page, server):
+    page = open_page(server)
+    expect(page.get_by_role("heading", name="fake", exact=True)).to_be_visible()
+    expect(page.locator("#about")).to_have_text("Version 3, in a stand-in for TF Serving")
+    expect(page.get_by_label("Text to translate")).to_be_focused()
+    page.keyboard.type("abc")
+    page.keyboard.press("Control+Enter")
+    expect(page.locator("#translation")).to_have_text("3:ABC")
+    expect(page.locator("#note")).to_have_text("Score -3.000.")
+    # The third hypothesis is one that there is not.
+    expect(page.get_by_role("listitem")).to_have_text(["abc1-0.500", "abc2-1.250"])
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    expect(page.locator("#scroll")).to_be_focused()
+    page.keyboard.press("ArrowDown")  # shows the first cell: the last letter looks at the first
+    expect(page.locator("#reading")).to_have_text(re.compile("c.* looks at .*a.*: 0.0 %"))
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#reading")).to_have_text(re.compile("c.* looks at .*c.*: 100.0 %"))
+
+
+def test_attention_is_a_picture_of_the_weights(open_page, server):
+    page = open_page(server)
+    page.get_by_label("Text to translate").fill("abcd")
+    page.get_by_role("button", name="Translate").click()
+    expect(page.locator("#matrix text")).to_have_text([*"abcd", *"dcba"])
+    alphas = page.evaluate(
+        """async () => {
+            const image = new Image();
+            image.src = document.querySelector("#matrix image").getAttribute("href");
+            await image.decode();
+            const pen = document.createElement("canvas").getContext("2d");
+            pen.drawImage(image, 0, 0);
+            const pixels = pen.getImageData(0, 0, image.width, image.height).data;
+            return [image.width, image.height, [...pixels].filter((_, n) => n % 4 === 3)];
+        }"""
+    )
+    anti_diagonal = [255 * (row + column == 3) for row in range(4) for column in range(4)]
+    assert alphas == [4, 4, anti_diagonal]
+
+
+def test_long_text_is_marked_and_fits_a_phone(open_page, server):
+    page = open_page(server, width=390, is_mobile=True, has_touch=True)
+    page.get_by_label("Text to translate").fill("Donaudampfschifffahrt" * 12)
+    page.get_by_role("button", name="Translate").tap()
+    expect(page.locator("#note")).to_contain_text("its end was cut off")
+    expect(page.locator("#attention")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_dark_and_light_are_readable(open_page, server):
+    def luminance(color):
+        red, green, blue = (int(part) for part in re.findall(r"\d+", color)[:3])
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    for scheme in ("light", "dark"):
+        page = open_page(server, color_scheme=scheme)
+        ink, paper = page.evaluate(
+            "(style => [style.color, style.backgroundColor])(getComputedStyle(document.body))"
+        )
+        assert abs(luminance(ink) - luminance(paper)) > 150
+        assert (luminance(paper) > 128) == (scheme == "light")
+
+
+def test_markup_is_text(open_page, server):
+    page = open_page(server)
+    page.get_by_label("Text to translate").fill("<img src=x onerror=alert(1)>")
+    page.get_by_role("button", name="Translate").click()
+    expect(page.locator("#translation")).to_have_text("3:<IMG SRC=X ONERROR=ALERT(1)>")
+    assert page.locator("img").count() == 0
+
+
+def test_empty_text_and_failing_server_are_told(open_page, server):
+    page = open_page(server)
+    page.get_by_label("Text to translate").fill("  ")
+    page.keyboard.press("Control+Enter")
+    expect(page.get_by_role("alert")).to_have_text("Type a text first.")
+    page.get_by_label("Text to translate").fill("abc")
+    page.route(
+        "**/*:predict",
+        lambda route: route.fulfill(status=503, json={"error": "The queue is full"}),
+    )
+    page.keyboard.press("Control+Enter")
+    expect(page.get_by_role("alert")).to_have_text("The queue is full")
+    expect(page.locator("#answer")).to_be_hidden()
+    page.unroute("**/*:predict")
+    page.route("**/v1/**", lambda route: route.abort())
+    page.keyboard.press("Control+Enter")
+    expect(page.get_by_role("alert")).to_contain_text("The server cannot be reached")
+    page.unroute("**/v1/**")
+    page.keyboard.press("Control+Enter")
+    expect(page.locator("#translation")).to_have_text("3:ABC")
+    expect(page.get_by_role("alert")).to_be_hidden()
+
+
+def test_model_without_nbest_and_attention(open_page, tmp_path):
+    folder = tmp_path / "fake & <plain>"
+    folder.mkdir()
+    save_model(folder, 4, nbest=False, attention=False)
+    with serving(folder) as server:
+        page = open_page(server)
+        expect(page.get_by_role("heading", name="fake & <plain>")).to_be_visible()
+        page.get_by_label("Text to translate").fill("abc")
+        page.keyboard.press("Control+Enter")
+        expect(page.locator("#translation")).to_have_text("4:ABC")
+        expect(page.locator("#nbest")).to_be_hidden()
+        expect(page.locator("#attention")).to_be_hidden()

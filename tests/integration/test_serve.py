@@ -1,0 +1,122 @@
+"""`keras-transformer serve`: what it says, how it stops, and how bad input ends."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+import urllib3
+from fake_models import save_model
+
+from keras_transformer.cli.serve import serve_command
+from keras_transformer.errors import InputError
+
+PROGRAM = """
+import sys, typer
+from keras_transformer.cli.console import show_log
+from keras_transformer.cli.serve import serve_command
+show_log()
+typer.run(serve_command)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "fake"
+    folder.mkdir()
+    save_model(folder, 3)
+    return folder
+
+
+def test_help_needs_no_tensorflow():
+    program = PROGRAM.replace(
+        "typer.run(serve_command)",
+        """
+try:
+    typer.run(serve_command)
+finally:
+    print(sorted({"tensorflow", "starlette", "grpc"} & set(sys.modules)))
+""",
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", program, "--help"], capture_output=True, text=True, check=False
+    )
+    assert process.returncode == 0, process.stderr
+    assert "stand-in for TF Serving" in process.stdout
+    assert process.stdout.endswith("[]\n")
+
+
+@pytest.mark.timeout(60)
+def test_serves_takes_up_versions_and_stops(folder):
+    command = [sys.executable, "-c", PROGRAM, str(folder)]
+    options = ["--port", "0", "--grpc-port", "0", "--poll-seconds", "0.05"]
+    process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)
+    try:
+        said = {}
+        for line in process.stderr:
+            name, _, value = line.strip().partition(": ")
+            said[name] = value
+            if name == "Try":
+                break
+        assert said["Model"] == "fake, version 3, in a stand-in for TF Serving"
+        assert said["Page"].startswith("http://127.0.0.1:")
+        assert said["gRPC"].startswith("127.0.0.1:")
+        assert said["Try"].startswith("curl -d ")
+        # The line works when it is pasted.
+        curl = subprocess.run(
+            said["Try"].replace("curl", "curl -s"), shell=True, capture_output=True, check=True
+        )
+        (row,) = json.loads(curl.stdout)["predictions"]
+        assert row["translation"] == "3:TWO DOGS PLAY."
+        save_model(folder, 4)
+        assert "Version 4 of fake is available" in next(process.stderr)
+        answer = urllib3.request("GET", said["Page"] + "v1/models/fake", timeout=20).json()
+        assert answer["model_version_status"][0]["version"] == "4"
+        process.send_signal(signal.SIGTERM)
+        rest = process.stderr.read()
+        assert process.wait(20) == 0
+        assert "Stopping" in rest
+        assert "Traceback" not in rest
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+def test_folder_without_versions(tmp_path):
+    with pytest.raises(InputError, match=r"holds no model: expected .*/1/saved_model\.pb"):
+        serve_command(tmp_path)
+    with pytest.raises(InputError, match="holds no model"):
+        serve_command(tmp_path / "none")
+
+
+def test_version_instead_of_the_model(folder):
+    with pytest.raises(InputError, match=r"/3 is a version of a model: name its folder, .*/fake$"):
+        serve_command(folder / "3")
+
+
+def test_broken_model(tmp_path):
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "saved_model.pb").write_bytes(b"half")
+    with pytest.raises(InputError, match="Version 1 cannot be loaded: "):
+        serve_command(tmp_path, port=0)
+
+
+@pytest.mark.parametrize("option", ["port", "grpc_port"])
+def test_port_in_use(folder, option):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError, match=f"Cannot listen at 127.0.0.1:{port}: .*; choose"):
+            serve_command(folder, **{"port": 0, option: port})
+
+
+def test_missing_extra(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "starlette", None)
+    for name in [name for name in sys.modules if name.startswith("starlette.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "keras_transformer.export.server", raising=False)
+    wanted = r"is not installed: pip install 'keras3-transformer\[serve\]'"
+    with pytest.raises(InputError, match=wanted):
+        serve_command(folder)

@@ -1,0 +1,279 @@
+"""What a client of the model may rely on, at the stand-in and at TF Serving alike.
+
+    make test-serving URL=http://HOST:8501 MODEL=NAME [GRPC=HOST:8500]
+
+runs this file against any server of a translation model; without a URL it starts the stand-in with
+an export of its own. The environment variables are SERVING_URL, SERVING_MODEL and SERVING_GRPC.
+"""
+
+import json
+import math
+import os
+
+import grpc
+import pytest
+import tensorflow as tf
+import urllib3
+from fake_models import predict_request, serving
+from tensorflow_serving.apis import (
+    get_model_metadata_pb2,
+    get_model_status_pb2,
+    model_service_pb2_grpc,
+    prediction_service_pb2_grpc,
+)
+
+TIMEOUT = 60
+# A short text, an empty one, one of several bytes a letter, from the right, and a long one.
+TEXTS = ["Two dogs play.", "", "Zwei Hunde spielen im Öl 😀", "שלום", "a man " * 40]
+SIGNATURES = ["serving_default", "greedy", "nbest", "attention", "score", "document"]
+
+
+@pytest.fixture(scope="module")
+def target(request):
+    """The address of HTTP, the one of gRPC or None, and the model's name."""
+    if url := os.environ.get("SERVING_URL"):
+        model = os.environ.get("SERVING_MODEL")
+        assert model, "SERVING_URL needs SERVING_MODEL, the name of the model"
+        yield url.rstrip("/"), os.environ.get("SERVING_GRPC") or None, model
+        return
+    folder = request.getfixturevalue("exported").path.parent
+    with serving(folder) as server:
+        yield server.url, server.grpc, folder.name
+
+
+@pytest.fixture(scope="module")
+def request_(target):
+    """Sends a request; returns the status and the JSON of the answer."""
+    pool = urllib3.PoolManager(retries=False, timeout=TIMEOUT)
+
+    def send(method, path, body=None):
+        content = body if body is None or isinstance(body, str) else json.dumps(body)
+        response = pool.request(method, target[0] + path, body=content)
+        assert response.headers["content-type"].startswith("application/json")
+        return response.status, json.loads(response.data)
+
+    yield send
+    pool.clear()
+
+
+@pytest.fixture(scope="module")
+def predict(target, request_):
+    """Asks the model; returns what is under "predictions" or "outputs"."""
+
+    def send(body, version=""):
+        status, answer = request_("POST", f"/v1/models/{target[2]}{version}:predict", body)
+        assert status == 200, answer
+        (key,) = answer
+        assert key == ("predictions" if "instances" in body else "outputs")
+        return answer[key]
+
+    return send
+
+
+@pytest.fixture(scope="module")
+def signatures(target, request_):
+    """The signatures of the metadata, TensorFlow's own left out."""
+    status, answer = request_("GET", f"/v1/models/{target[2]}/metadata")
+    assert status == 200
+    assert answer["model_spec"]["name"] == target[2]
+    return {
+        name: signature
+        for name, signature in answer["metadata"]["signature_def"]["signature_def"].items()
+        if not name.startswith("__")
+    }
+
+
+@pytest.fixture(scope="module")
+def version(target, request_):
+    status, answer = request_("GET", f"/v1/models/{target[2]}")
+    assert status == 200
+    available = [entry for entry in answer["model_version_status"] if entry["state"] == "AVAILABLE"]
+    assert available
+    assert available[0]["status"] == {"error_code": "OK", "error_message": ""}
+    return int(available[0]["version"])
+
+
+def same(one, other):
+    """Whether answers are equal, numbers nearly: a batch rounds otherwise than a row."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, float):
+        return math.isclose(one, other, rel_tol=1e-4, abs_tol=1e-4)
+    return one == other
+
+
+def test_default_signature(signatures):
+    default = signatures["serving_default"]
+    assert default["method_name"] == "tensorflow/serving/predict"
+    assert list(default["inputs"]) == ["text"]
+    assert default["inputs"]["text"]["dtype"] == "DT_STRING"
+    assert {name: info["dtype"] for name, info in default["outputs"].items()} == {
+        "translation": "DT_STRING",
+        "score": "DT_FLOAT",
+        "truncated": "DT_BOOL",
+    }
+
+
+def test_rows(predict):
+    rows = predict({"instances": TEXTS})
+    assert len(rows) == len(TEXTS)
+    for row in rows:
+        assert isinstance(row["translation"], str)
+        assert isinstance(row["score"], float)
+        assert isinstance(row["truncated"], bool)
+    assert same(predict({"instances": [{"text": text} for text in TEXTS]}), rows)
+    for text, row in zip(TEXTS, rows, strict=True):  # whatever the neighbours are
+        assert same(predict({"instances": [text]}), [row])
+
+
+def test_columns_hold_the_same_as_rows(predict):
+    rows = predict({"instances": TEXTS})
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    assert same(predict({"inputs": TEXTS}), columns)
+    assert same(predict({"inputs": {"text": TEXTS}}), columns)
+
+
+def test_base_64_and_explicit_names(predict, version):
+    expected = predict({"instances": ["Öl"]})
+    assert same(predict({"instances": [{"b64": "w5Zs"}]}), expected)
+    assert same(predict({"instances": [{"text": {"b64": "w5Zs"}}]}), expected)
+    body = {"signature_name": "serving_default", "instances": ["Öl"]}
+    assert same(predict(body, f"/versions/{version}"), expected)
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_every_signature_answers_in_rows(predict, signatures, name):
+    if name not in signatures:
+        pytest.skip(f"this model has no signature {name}")
+    inputs = sorted(signatures[name]["inputs"])
+    instances = [dict.fromkeys(inputs, text) for text in ("one", "two words")]
+    rows = predict({"signature_name": name, "instances": instances})
+    assert len(rows) == 2
+    for row in rows:
+        assert row.keys() == signatures[name]["outputs"].keys()
+
+
+def test_version_status(target, request_, version):
+    status, answer = request_("GET", f"/v1/models/{target[2]}/versions/{version}")
+    assert status == 200
+    assert [entry["version"] for entry in answer["model_version_status"]] == [str(version)]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("", "JSON Parse error: The document is empty"),
+        ("instances", "JSON Parse error: Invalid value"),
+        ("[]", "Is not object"),
+        ("{}", "Missing 'inputs' or 'instances' key"),
+        ({"instances": []}, "No values in 'instances' array"),
+        ({"instances": "a"}, "Expecting 'instances' to be an list/array"),
+        ({"instances": ["a"], "inputs": ["a"]}, "expecting only"),
+        ({"instances": [5]}, "is not of expected type: string"),
+        ({"instances": [{"words": "a"}]}, "does not have named input: words"),
+        ({"instances": [{}]}, "keys must be equal to: text"),
+        ({"instances": ["a", {"text": "b"}]}, "Expecting value/list but got object"),
+        ({"instances": [{"b64": "?"}]}, "Unable to base64 decode"),
+        ({"inputs": {"words": ["a"]}}, "Missing named input: text"),
+        ({"signature_name": 5, "instances": ["a"]}, "'signature_name' key must be a string"),
+        ({"signature_name": "none", "instances": ["a"]}, "not found in signature def"),
+    ],
+)
+def test_wrong_requests(target, request_, body, message):
+    status, answer = request_("POST", f"/v1/models/{target[2]}:predict", body)
+    assert status == 400
+    assert message in answer["error"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "message"),
+    [
+        ("GET", "/v1/models", 400, "Missing model name"),
+        ("GET", "/v1/nothing", 400, "Malformed request"),
+        ("GET", "/v1/models/MODEL:predict", 400, "Malformed request"),
+        ("POST", "/v1/models/MODEL", 400, "Malformed request"),
+        ("GET", "/v1/models/nobody", 404, "Could not find any versions of model nobody"),
+        ("GET", "/v1/models/MODEL/versions/987654321", 404, "Could not find version 987654321"),
+        ("POST", "/v1/models/nobody:predict", 404, "Servable not found"),
+        ("POST", "/v1/models/MODEL/versions/987654321:predict", 404, "Servable not found"),
+    ],
+)
+def test_wrong_paths(target, request_, method, path, status, message):
+    body = {"instances": ["a"]} if method == "POST" else None
+    found, answer = request_(method, path.replace("MODEL", target[2]), body)
+    assert found == status
+    assert message in answer["error"]
+
+
+@pytest.fixture(scope="module")
+def channel(target):
+    if target[1] is None:
+        pytest.skip("SERVING_GRPC is not set")
+    with grpc.insecure_channel(target[1]) as channel:
+        yield channel
+
+
+@pytest.fixture(scope="module")
+def prediction(channel):
+    return prediction_service_pb2_grpc.PredictionServiceStub(channel)
+
+
+def text_request(model, texts, signature=""):
+    return predict_request(signature, {"text": tf.make_tensor_proto(texts, tf.string)}, model)
+
+
+def test_grpc_answers_as_rest(target, prediction, predict, version):
+    response = prediction.Predict(text_request(target[2], TEXTS), timeout=TIMEOUT)
+    assert response.model_spec.name == target[2]
+    assert response.model_spec.signature_name == "serving_default"
+    assert response.model_spec.version.value == version
+    columns = {name: tf.make_ndarray(proto).tolist() for name, proto in response.outputs.items()}
+    columns["translation"] = [text.decode() for text in columns["translation"]]
+    assert same(columns, predict({"inputs": TEXTS}))
+
+
+def test_grpc_status(target, channel, version):
+    request = get_model_status_pb2.GetModelStatusRequest()
+    request.model_spec.name = target[2]
+    response = model_service_pb2_grpc.ModelServiceStub(channel).GetModelStatus(
+        request, timeout=TIMEOUT
+    )
+    states = {entry.version: entry for entry in response.model_version_status}
+    assert states[version].state == get_model_status_pb2.ModelVersionStatus.AVAILABLE
+    assert states[version].status.error_code == 0
+
+
+def test_grpc_metadata(target, prediction, signatures, version):
+    request = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
+    request.model_spec.name = target[2]
+    response = prediction.GetModelMetadata(request, timeout=TIMEOUT)
+    assert response.model_spec.version.value == version
+    found = get_model_metadata_pb2.SignatureDefMap()
+    assert response.metadata["signature_def"].Unpack(found)
+    assert signatures.keys() <= found.signature_def.keys()
+
+
+@pytest.mark.parametrize(
+    ("model", "texts", "signature", "code", "message"),
+    [
+        ("nobody", ["a"], "", "NOT_FOUND", "Servable not found"),
+        (None, ["a"], "none", "FAILED_PRECONDITION", "Serving signature key"),
+        ("", ["a"], "", "INVALID_ARGUMENT", "ModelSpec has no name"),
+    ],
+)
+def test_grpc_errors(target, prediction, model, texts, signature, code, message):
+    name = target[2] if model is None else model
+    with pytest.raises(grpc.RpcError) as error:
+        prediction.Predict(text_request(name, texts, signature), timeout=TIMEOUT)
+    assert error.value.code().name == code
+    assert message in error.value.details()
+
+
+def test_grpc_missing_and_unknown_inputs(target, prediction):
+    inputs = {"words": tf.make_tensor_proto(["a"])}
+    for request in (predict_request("", {}, target[2]), predict_request("", inputs, target[2])):
+        with pytest.raises(grpc.RpcError) as error:
+            prediction.Predict(request, timeout=TIMEOUT)
+        assert error.value.code().name == "INVALID_ARGUMENT"
