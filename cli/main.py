@@ -30,8 +30,8 @@ app = typer.Typer(
     help=(
         'Train, evaluate, export and use the Transformer of "Attention Is All You Need".\n\n'
         "A run directory holds all that training leaves; every other command reads it:\n\n"
-        "train --data DATA --run-dir RUN, then evaluate RUN, translate RUN, export RUN MODELS/NAME, "
-        "serve MODELS/NAME."
+        "train --data DATA --run-dir RUN, then evaluate RUN, translate RUN, "
+        "export RUN MODELS/NAME, serve MODELS/NAME."
     ),
 )
 app.command("prepare")(prepare.prepare_command)

@@ -7,6 +7,7 @@ served.
 
 import gc
 import logging
+import os
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
@@ -152,7 +153,7 @@ class ServedModel:
     """
 
     def __init__(self, folder: str | Path, limits: Limits | None = None) -> None:
-        self.folder = Path(folder).resolve()
+        self.folder = Path(os.path.abspath(folder))  # a link's own name is the model's
         self.name = self.folder.name
         self.limits = limits or Limits()
         self._loaded: LoadedVersion | None = None
