@@ -13,7 +13,7 @@ demo: $(READY)
 	$(BIN)/keras-transformer demo
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 test-distributed: $(READY)
 	$(BIN)/python -m pytest -m distributed

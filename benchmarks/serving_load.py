@@ -4,7 +4,8 @@
 
 The SavedModel is copied to new versions, one every `--swap-seconds`, so that every version must
 give the same answers. Clients send one to four texts, over REST and gRPC in turns, and compare what
-they get with what a Session gives. Prints failed requests, wrong answers, latencies, throughput and
+they get with what a Session gives. Prints the first request's latency beside the steady one of a single
+client, failed requests, wrong answers, latencies, throughput and
 how the server's memory grew; fails if anything was lost or wrong.
 """
 
@@ -31,7 +32,7 @@ from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
 from keras_transformer.export.session import SavedModelSession
 
-SERVE = "import typer; from keras_transformer.cli.serve import serve_command as c; typer.run(c)"
+SERVE = "from keras_transformer.cli.main import main; main()"
 TEXTS = [
     "Two dogs play in the snow.",
     "A man in a red shirt is riding a bicycle down the street.",
@@ -121,7 +122,8 @@ def add_version(saved_model: Path, folder: Path, version: int) -> None:
 
 def start(folder: Path) -> tuple[subprocess.Popen[str], list[str]]:
     """Starts the server; returns its process and where it listens."""
-    command = [sys.executable, "-c", SERVE, str(folder), "--port", "0", "--grpc-port", "0"]
+    ports = ["--port", "0", "--grpc-port", "0"]
+    command = [sys.executable, "-c", SERVE, "serve", str(folder), *ports]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     addresses = {}
     assert process.stderr is not None
@@ -136,6 +138,17 @@ def start(folder: Path) -> tuple[subprocess.Popen[str], list[str]]:
     threading.Thread(target=process.stderr.read, daemon=True).start()
     url = f"{addresses['Page: ']}v1/models/load:predict"
     return process, [url, addresses["gRPC: "]]
+
+
+def first_and_steady(url: str) -> tuple[float, float]:
+    """Times the first request after the start, and the median of those that follow, in ms."""
+    pool = urllib3.PoolManager(retries=False, timeout=TIMEOUT)
+    times = []
+    for _ in range(51):
+        started = time.perf_counter()
+        ask_rest(pool, url, TEXTS[1:2])
+        times.append(1000 * (time.perf_counter() - started))
+    return times[0], float(np.median(times[1:]))
 
 
 def main() -> None:
@@ -157,6 +170,7 @@ def main() -> None:
         folder.mkdir()
         add_version(options.saved_model, folder, 1)
         process, addresses = start(folder)
+        first_request, steady_request = first_and_steady(addresses[0])
         clients = [Client(n, addresses, expected, stop) for n in range(options.clients)]
         for client in clients:
             client.start()
@@ -186,6 +200,7 @@ def main() -> None:
     first, last = min(memory[tenth : 3 * tenth] or memory), min(memory[-2 * tenth :])
     median, p90, p99, worst = 1000 * np.percentile(seconds, [50, 90, 99, 100])
     for name, value in {
+        "first request, ms": f"{first_request:.0f}; steady {steady_request:.0f}",
         "clients": options.clients,
         "seconds": f"{elapsed:.0f}",
         "versions": version,
