@@ -4,9 +4,9 @@
 
 The SavedModel is copied to new versions, one every `--swap-seconds`, so that every version must
 give the same answers. Clients send one to four texts, over REST and gRPC in turns, and compare what
-they get with what a Session gives. Prints the first request's latency beside the steady one of a single
-client, failed requests, wrong answers, latencies, throughput and
-how the server's memory grew; fails if anything was lost or wrong.
+they get with what a Session gives. Prints the first request's latency beside the steady one of a
+single client, failed requests, wrong answers, latencies, throughput and how the server's memory
+grew; fails if anything was lost or wrong.
 """
 
 import argparse

@@ -5,13 +5,22 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+import numpy as np
 import tensorflow as tf
 
 from keras_transformer.errors import InputError
 from keras_transformer.model import Transformer
 from keras_transformer.run import CheckpointName, Run
-from keras_transformer.tokenizer import Tokenizer
-from keras_transformer.translation import DecodingOptions, translate_texts
+from keras_transformer.tokenizer import EncodedTexts, Tokenizer
+from keras_transformer.translation import (
+    DecodingOptions,
+    _lengths,
+    _most_source_tokens,
+    _most_target_tokens,
+    _search_by_groups,
+    _shifted,
+    translate_texts,
+)
 
 
 class Hypothesis(NamedTuple):
@@ -40,6 +49,30 @@ class Translation(NamedTuple):
     score: float
     truncated: bool
     hypotheses: tuple[Hypothesis, ...]
+
+
+class Attention(NamedTuple):
+    """What every head of every layer attends to, for a text and its translation.
+
+    An array's rows are queries, its columns keys; the weights of a row add up to 1. Row t of
+    `decoder` and `cross` belongs to the choice of `target_pieces[t]`, which the decoder makes from
+    `decoder_pieces[: t + 1]`: the target shifted right (Figure 1 of the paper).
+
+    Attributes:
+        source_pieces: the source's S tokens, its end included.
+        target_pieces: the translation's T tokens, its end included.
+        decoder_pieces: the T tokens that the decoder reads, the start symbol first.
+        encoder: float32 [L, N, S, S].
+        decoder: float32 [L, N, T, T].
+        cross: float32 [L, N, T, S].
+    """
+
+    source_pieces: tuple[str, ...]
+    target_pieces: tuple[str, ...]
+    decoder_pieces: tuple[str, ...]
+    encoder: np.ndarray
+    decoder: np.ndarray
+    cross: np.ndarray
 
 
 class Translator:
@@ -135,6 +168,43 @@ class Translator:
                 translations[row] = _to_translation(*columns)
             progress(len(rows))
         return [translation for translation in translations if translation is not None]
+
+    def attention(self, source: str, target: str | None = None) -> Attention:
+        """Computes what every head attends to, as at inference: without dropout.
+
+        Args:
+            source: a text; what is more than the defaults' `max_source_length` tokens is cut.
+            target: a translation of it; None for the model's own, token by token as the search
+                found it, which has no end where it came to the most tokens allowed.
+
+        Raises:
+            InputError: if a text is not a string.
+        """
+        for name, text in (("source", source), ("target", target)):
+            if not isinstance(text, str) and (text, name) != (None, "target"):
+                raise InputError(f"`{name}` must be a string. Received: {name}={text!r}")
+        model, options = self.model, self.defaults
+        encoded = self._encode(source, _most_source_tokens(model, options))
+        if target is not None:
+            target_ids = self._encode(target, _most_target_tokens(model, options)).ids
+        elif encoded.lengths[0]:
+            best = _search_by_groups(model, encoded.ids, encoded.lengths, options).ids[:, 0]
+            target_ids = best[:, : _lengths(best)[0]]  # [1, T]
+        else:
+            target_ids = self._encode("", 2).ids  # the translation of nothing: its end
+        decoder_ids = _shifted(target_ids)
+        scores = model.attention_scores(encoded.ids, decoder_ids)
+        return Attention(
+            *(self._pieces(ids) for ids in (encoded.ids, target_ids, decoder_ids)),
+            *(tf.cast(tf.stack(kind), tf.float32)[:, 0].numpy() for kind in scores),
+        )
+
+    def _encode(self, text: str, max_length: int) -> EncodedTexts:
+        utf8 = text.encode("utf-8", errors="replace")
+        return self.tokenizer.encode(tf.constant([utf8], tf.string), max_length)
+
+    def _pieces(self, ids: tf.Tensor) -> tuple[str, ...]:
+        return tuple(piece.decode() for piece in self.tokenizer.pieces(ids)[0].numpy())
 
     def _graph(self, options: DecodingOptions) -> Any:
         """The traced search of these options, made once."""
