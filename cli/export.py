@@ -89,7 +89,7 @@ def check_command(
     """Check that a server would load an export, and that it answers as its model did."""
     load_tensorflow()
     from keras_transformer.export.check import check_saved_model
-    from keras_transformer.export.session import find_version
+    from keras_transformer.export.versions import find_version
 
     path = find_version(model)
     if path is None:

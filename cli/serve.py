@@ -45,6 +45,9 @@ def serve_command(
     max_queue: Annotated[
         int, typer.Option(min=1, help="Requests that may wait; others are refused.")
     ] = 256,
+    run_timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds that a batch may take.")
+    ] = 60.0,
     max_body_bytes: Annotated[int, typer.Option(min=1, help="Size of a request.")] = 4 << 20,
 ) -> None:
     """Serve an exported model over HTTP and gRPC, with a page to try it.
@@ -55,9 +58,10 @@ def serve_command(
     load_tensorflow()
     try:
         from keras_transformer.export.grpc_server import GrpcServer
-        from keras_transformer.export.models import ServedModel, version_paths
+        from keras_transformer.export.models import ServedModel
         from keras_transformer.export.protocol import Limits
         from keras_transformer.export.server import HttpServer
+        from keras_transformer.export.versions import version_paths
     except ModuleNotFoundError as error:
         raise InputError(
             f"{error.name} is not installed: pip install 'keras3-transformer[serve]'"
@@ -76,6 +80,7 @@ def serve_command(
         max_queue=max_queue,
         max_batch_size=max_batch_size,
         batch_timeout=batch_timeout_ms / 1000,
+        run_timeout=run_timeout,
     )
     model = ServedModel(folder, limits)
     with contextlib.ExitStack() as stack:
@@ -101,6 +106,8 @@ def serve_command(
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: None)
         http.run()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)  # the second time, it is meant
         say("Stopping: what was accepted is answered")
 
 

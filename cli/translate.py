@@ -12,6 +12,7 @@ import typer
 from keras_transformer.cli.console import load_tensorflow, say
 from keras_transformer.errors import InputError
 from keras_transformer.export.rows import DEFAULT_SIGNATURE, by_length, open_saved_model
+from keras_transformer.export.versions import find_version
 
 # Lines read before the first is translated: enough to sort by length, little to wait for.
 CHUNK_LINES = 1_000
@@ -165,7 +166,7 @@ def _load(model: Path, signature: str | None, options: dict[str, float]) -> Tran
             Line(translation.text, translation.truncated)
             for translation in translator.translate(texts, **options)  # type: ignore[arg-type]
         )
-    version = model if (model / "saved_model.pb").is_file() else _newest_version(model)
+    version = find_version(model)
     if version is None:
         raise InputError(f"{model} is neither a run directory nor a SavedModel")
     _refuse(options, f"{model} is a SavedModel, whose search was fixed when it was exported")
@@ -186,14 +187,9 @@ def _lines(rows: Iterable[dict[str, Any]]) -> Iterator[Line]:
 
 def _holds_model(path: str) -> bool:
     # A text may be longer than any path, which pathlib does not take well.
-    return any(
-        os.path.isfile(os.path.join(path, name)) for name in ("run.json", "saved_model.pb")
-    ) or (os.path.isdir(path) and _newest_version(Path(path)) is not None)
-
-
-def _newest_version(model: Path) -> Path | None:
-    versions = [path for path in model.glob("*/") if path.name.isdecimal()]
-    return max(versions, key=lambda path: int(path.name), default=None)
+    return os.path.isfile(os.path.join(path, "run.json")) or (
+        os.path.isdir(path) and find_version(path) is not None
+    )
 
 
 def _stdin_lines() -> Iterator[str]:

@@ -17,6 +17,7 @@ from keras_transformer.errors import InputError
 FOLDER = "assets.extra"
 METADATA = "metadata.json"
 WARMUP = "tf_serving_warmup_requests"  # TF Serving's name
+MAX_WARMUP_REQUESTS = 1_000  # TF Serving's
 FORMAT = "keras-transformer export"
 
 
@@ -80,15 +81,25 @@ def write_warmup(path: Path, name: str, requests: Sequence[tuple[str, Mapping[st
             writer.write(log.SerializeToString())
 
 
-def read_warmup(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the signature and the inputs, arrays by name, of each warm-up request."""
+def read_warmup(path: Path) -> Iterator[predict_pb2.PredictRequest]:
+    """Yields the warm-up requests of the SavedModel at `path`, none if it has none.
+
+    Raises:
+        ValueError: if there are more than TF Serving takes, or of another kind than Predict.
+    """
     file = path / FOLDER / WARMUP
     if not file.exists():
         return
-    for record in tf.data.TFRecordDataset(str(file)).as_numpy_iterator():
-        request = prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
-        inputs = {name: tf.make_ndarray(tensor) for name, tensor in request.inputs.items()}
-        yield request.model_spec.signature_name, inputs
+    records = tf.data.TFRecordDataset(str(file)).as_numpy_iterator()
+    for number, record in enumerate(records, start=1):
+        if number > MAX_WARMUP_REQUESTS:
+            raise ValueError(
+                f"Number of warmup records exceeds the maximum ({MAX_WARMUP_REQUESTS})"
+            )
+        log = prediction_log_pb2.PredictionLog.FromString(record)
+        if not log.HasField("predict_log"):
+            raise ValueError(f"Unsupported log_type for warmup: {log.WhichOneof('log_type')}")
+        yield log.predict_log.request
 
 
 def _git_revision() -> str | None:

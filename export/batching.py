@@ -97,7 +97,9 @@ class Batcher:
         shapes = frozenset((name, array.shape[1:]) for name, array in inputs.items())
         key: Hashable = object() if alone else (signature, shapes)
         with self._changed:
-            if self._closed or self._waiting >= self._limits.max_queue:
+            if self._closed:
+                raise ServingError(tf.errors.UNAVAILABLE, "The version is being unloaded")
+            if self._waiting >= self._limits.max_queue:
                 raise ServingError(
                     tf.errors.UNAVAILABLE,
                     "The batch scheduling queue to which this task was submitted is full: "
@@ -160,13 +162,17 @@ class Batcher:
 
     def _answer_merged(self, requests: list[_Request]) -> bool:
         """Runs requests as one; returns whether all were answered."""
-        columns = {
-            name: np.concatenate([request.inputs[name] for request in requests])
-            for name in requests[0].inputs
-        }
         rows = sum(request.rows for request in requests)
         try:
+            columns = {
+                name: np.concatenate([request.inputs[name] for request in requests])
+                for name in requests[0].inputs
+            }
             outputs = self._run(requests[0].signature, columns)
+        except tf.errors.DeadlineExceededError as error:
+            for request in requests:  # one by one they would take as long again
+                request.answer.set_exception(error)
+            return True
         except Exception:
             return False
         if any(array.ndim == 0 or len(array) != rows for array in outputs.values()):

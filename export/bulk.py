@@ -42,6 +42,7 @@ from keras_transformer.export.rows import (
     check_signature,
     open_saved_model,
 )
+from keras_transformer.export.versions import is_version
 
 FORMAT_VERSION = 1
 LINES_PER_SHARD = 10_000
@@ -380,7 +381,7 @@ def find_version(model: str) -> str:
         return model
     graphs = _match(FileSystems.join(model, "*", "saved_model.pb"))
     folders = [posixpath.dirname(path) for path in graphs]
-    versions = [folder for folder in folders if posixpath.basename(folder).isdecimal()]
+    versions = [folder for folder in folders if is_version(posixpath.basename(folder))]
     if not versions:
         raise InputError(f"{model} is no SavedModel, nor does it hold versions of one")
     return max(versions, key=lambda folder: int(posixpath.basename(folder)))

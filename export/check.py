@@ -59,6 +59,7 @@ SIGNATURES = {
         {"translation": (STRING, 1), "score": (FLOAT, 1), "sentences": (INT, 1)},
     ),
 }
+TIMEOUT = 1_200  # seconds of a script; a large model on a small machine
 SCORE_TOLERANCE = 1e-3  # another runtime adds up in another order
 
 
@@ -139,12 +140,15 @@ def _type_and_rank(info: Any) -> tuple[tf.DType, int]:
 
 def _functions(meta_graph: Any) -> Iterator[Any]:
     for function in meta_graph.graph_def.library.function:
-        # TensorFlow's own saver names the CPU, which every machine has.
         if not any(word in function.signature.name for word in ("_traced_save", "_traced_restore")):
             yield function
 
 
 def _nodes(meta_graph: Any) -> Iterator[Any]:
+    """All nodes but TensorFlow's own saver's, which names the CPU that every machine has."""
+    for node in meta_graph.graph_def.node:
+        if node.name != "Const":
+            yield node
     for function in _functions(meta_graph):
         yield from function.node_def
 
@@ -173,18 +177,37 @@ def _check_weights(path: Path, metadata: dict[str, Any]) -> str:
 
 
 def _check_warmup(path: Path) -> str:
-    requests = list(read_warmup(path))
-    covered = {signature for signature, _ in requests}
-    if missing := sorted(set(SIGNATURES) - covered):
+    try:
+        covered = [request.model_spec.signature_name for request in read_warmup(path)]
+    except (ValueError, DecodeError, tf.errors.OpError) as error:
+        raise _CheckError(f"the requests cannot be read: {error}") from error
+    if missing := sorted(set(SIGNATURES) - set(covered)):
         raise _CheckError(f"no request for {', '.join(missing)}")
-    return f"{len(requests)} requests"
+    return f"{len(covered)} requests"
 
 
 def _check_session(path: Path, examples: list[dict[str, Any]]) -> str:
-    request = json.dumps({"text": [example["text"] for example in examples]})
-    columns = json.loads(_run_script(session.__file__, [str(path)], request + "\n"))
+    texts = {"text": [example["text"] for example in examples]}
+    requests: list[tuple[str, dict[str, Any]]] = [("serving_default", texts)]
+    for request in read_warmup(path):
+        inputs = {name: _texts(tensor) for name, tensor in request.inputs.items()}
+        requests.append((request.model_spec.signature_name, inputs))
+    lines = [json.dumps({"signature_name": name, "inputs": inputs}) for name, inputs in requests]
+    answers = _run_script(session.__file__, [str(path)], "\n".join(lines) + "\n").splitlines()
+    columns, *others = map(json.loads, answers)
     _compare(columns, examples)
-    return f"loads without Keras and answers {len(examples)} examples as the model does"
+    for (name, inputs), outputs in zip(requests[1:], others, strict=True):
+        num_rows = {len(column) for column in (*inputs.values(), *outputs.values())}
+        if len(num_rows) > 1:
+            raise _CheckError(f"{name} gives another number of rows than it takes: {num_rows}")
+    return (
+        f"loads without Keras, answers {len(examples)} examples as the model does, and "
+        f"{len(others)} requests to all signatures"
+    )
+
+
+def _texts(tensor: Any) -> list[str]:
+    return [text.decode() for text in tf.make_ndarray(tensor).tolist()]
 
 
 def _check_ops(meta_graph: Any, core_ops: set[str]) -> str:
@@ -224,13 +247,17 @@ class _CApi:
 
 
 def _run_script(file: str, arguments: list[str], stdin: str) -> str:
-    process = subprocess.run(
-        [sys.executable, "-P", file, *arguments],
-        input=stdin,
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
+    try:
+        process = subprocess.run(
+            [sys.executable, "-P", file, *arguments],
+            input=stdin,
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+            timeout=TIMEOUT,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise _CheckError(f"it does not end within {TIMEOUT} s") from error
     if process.returncode:
         (*_, last) = ["it says nothing", *process.stderr.strip().splitlines()]
         raise _CheckError(f"it does not run: {last}")

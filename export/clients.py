@@ -17,6 +17,7 @@ from keras_transformer.export.rows import DEFAULT_SIGNATURE, by_length
 
 # Of a request. export/docker/batching.config lets the server join a few requests of that size.
 MAX_ROWS = 32
+MAX_SIZE = 2**19  # rows times characters of the longest: long documents go alone
 TIMEOUT = 60.0
 CONNECT_TIMEOUT = 5.0
 RETRIES = 3
@@ -32,7 +33,7 @@ class RestClient:
         url: of a model, `http://HOST:8501/v1/models/NAME`, or of one of its versions, with
             `/versions/VERSION` or `/labels/LABEL` behind it.
         signature: of the model; its input must be `text` alone.
-        timeout: until a request is answered, in seconds.
+        timeout: seconds that the server may be silent before it has answered a request.
         retries: how often a request is sent again when the server cannot be reached or is
             overloaded, waiting longer each time. One that timed out is not: the server would be
             as slow again, and busier.
@@ -68,6 +69,7 @@ class RestClient:
                 status_forcelist=[429, 502, 503],
                 allowed_methods=None,  # a translation changes nothing: POST may be repeated
                 backoff_factor=BACKOFF_SECONDS,
+                respect_retry_after_header=False,  # it may name any time
                 raise_on_status=False,
                 raise_on_redirect=False,
             ),
@@ -86,7 +88,7 @@ class RestClient:
         strings = [
             text.decode(errors="replace") if isinstance(text, bytes) else text for text in texts
         ]
-        return by_length(strings, self._predict, max_rows=MAX_ROWS)
+        return by_length(strings, self._predict, max_rows=MAX_ROWS, max_size=MAX_SIZE)
 
     def _predict(self, texts: list[str]) -> list[Row]:
         question = {"signature_name": self._signature, "instances": texts}
@@ -157,7 +159,7 @@ class GrpcClient:
         encoded = [
             text if isinstance(text, bytes) else text.encode(errors="replace") for text in texts
         ]
-        return by_length(encoded, self._predict, max_rows=MAX_ROWS)
+        return by_length(encoded, self._predict, max_rows=MAX_ROWS, max_size=MAX_SIZE)
 
     def _predict(self, texts: list[bytes]) -> list[Row]:
         import grpc

@@ -26,7 +26,7 @@ from keras_transformer.export.models import ServedModel
 from keras_transformer.export.protocol import ServingError, inputs_of, invalid, proto_of
 
 GRPC_CODES = {code.value[0]: code for code in grpc.StatusCode}
-NUM_THREADS = 64  # calls that are answered at a time: they wait for their batches in threads
+SPARE_THREADS = 16  # for questions of status, while all that may wait for a batch does
 SHUTDOWN_SECONDS = 30
 
 _logger = logging.getLogger(__name__)
@@ -39,7 +39,9 @@ class _Core:
     def __init__(self, model: ServedModel) -> None:
         self._model = model
 
-    def predict(self, request: predict_pb2.PredictRequest) -> predict_pb2.PredictResponse:
+    def predict(
+        self, request: predict_pb2.PredictRequest, seconds: float | None
+    ) -> predict_pb2.PredictResponse:
         spec = request.model_spec
         with self._model.use(self._version(spec)) as loaded:
             name = spec.signature_name or "serving_default"
@@ -49,7 +51,12 @@ class _Core:
                     tf.errors.FAILED_PRECONDITION, f'Serving signature key "{name}" not found.'
                 )
             wanted = _wanted(list(request.output_filter), list(signature.outputs))
-            outputs = loaded.submit(name, inputs_of(request, signature)).result()
+            answer = loaded.submit(name, inputs_of(request, signature))
+            try:
+                outputs = answer.result(seconds)
+            except TimeoutError:
+                answer.cancel()  # nobody waits for it any more
+                raise ServingError(tf.errors.DEADLINE_EXCEEDED, "Deadline exceeded") from None
             response = predict_pb2.PredictResponse()
             response.model_spec.name = self._model.name
             response.model_spec.signature_name = name
@@ -146,7 +153,8 @@ class _PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
         self._core = core
 
     def Predict(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
-        return _answer(self._core.predict, request, context)
+        seconds = context.time_remaining()
+        return _answer(lambda asked: self._core.predict(asked, seconds), request, context)
 
     def GetModelMetadata(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         return _answer(self._core.metadata, request, context)
@@ -177,14 +185,16 @@ class GrpcServer:
 
     def __init__(self, model: ServedModel, host: str = "127.0.0.1", port: int = 0) -> None:
         limits = model.limits
+        # A call waits for its batch in a thread of its own.
+        num_threads = limits.max_queue + 2 * limits.max_batch_size + SPARE_THREADS
         self._server = grpc.server(
-            futures.ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="grpc"),
+            futures.ThreadPoolExecutor(num_threads, thread_name_prefix="grpc"),
             options=[
                 ("grpc.so_reuseport", 0),  # a port that is taken is an error
                 ("grpc.max_receive_message_length", limits.max_body_bytes),
                 ("grpc.max_send_message_length", -1),
             ],
-            maximum_concurrent_rpcs=NUM_THREADS + limits.max_queue,
+            maximum_concurrent_rpcs=2 * num_threads,
         )
         core = _Core(model)
         prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(

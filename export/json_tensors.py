@@ -20,6 +20,7 @@ from keras_transformer.export.protocol import ServingError, invalid
 from keras_transformer.export.session import Signature, TensorInfo
 
 MAX_RANK = 32
+MAX_VALUES = 1_000_000  # of an answer; a second or two of work
 MAX_ECHO = 256  # characters of a wrong value that an error repeats
 TYPE_NAMES = {tf.float32: "float", tf.float64: "double", tf.float16: "half"}
 
@@ -123,6 +124,11 @@ def answer(outputs: Mapping[str, np.ndarray], row_format: bool) -> bytes:
         ServingError: INVALID_ARGUMENT, if outputs have no common dimension 0 to be rows;
             INTERNAL, if one holds text that is not UTF-8.
     """
+    if sum(array.size for array in outputs.values()) > MAX_VALUES:
+        raise ServingError(
+            tf.errors.RESOURCE_EXHAUSTED,
+            f"The answer has more than {MAX_VALUES:,} values: send fewer or shorter rows",
+        )
     columns = {name: _plain(name, outputs[name]) for name in sorted(outputs)}
     if not row_format:
         (values, *more) = columns.values()

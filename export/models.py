@@ -18,20 +18,20 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
-from tensorflow_serving.apis import prediction_log_pb2
 
-from keras_transformer.export.assets import FOLDER, WARMUP
+from keras_transformer.export.assets import read_warmup
 from keras_transformer.export.batching import Batcher
 from keras_transformer.export.protocol import (
     Limits,
     ServingError,
     check_inputs,
+    first_line,
     inputs_of,
     invalid,
 )
 from keras_transformer.export.session import SavedModelSession, Signature
+from keras_transformer.export.versions import version_paths
 
-MAX_WARMUP_REQUESTS = 1000
 KEPT_STATES = 20  # versions that the status tells of
 
 _logger = logging.getLogger(__name__)
@@ -79,11 +79,11 @@ class LoadedVersion:
         try:
             self.signatures = self._session.signatures
             self.signature_defs = _signature_defs(path)
-            self._warm_up(path / FOLDER / WARMUP)
+            self._warm_up(path)
         except BaseException:
             self._session.close()
             raise
-        self._batcher = Batcher(self._session.run, self.signatures, limits)
+        self._batcher = Batcher(self._run, self.signatures, limits)
 
     def signature(self, name: str) -> Signature | None:
         """Returns a signature, the default one for an empty name, or None."""
@@ -114,27 +114,22 @@ class LoadedVersion:
         self._session.close()
         del self._batcher, self._session  # the graph, which weighs as much as a small model
 
+    def _run(self, signature: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        try:
+            return self._session.run(signature, inputs, self._limits.run_timeout)
+        except (ValueError, TypeError) as error:  # a value that the graph does not take
+            raise invalid(first_line(str(error))) from error
+
     def _warm_up(self, path: Path) -> None:
         """Answers the requests that were exported with the model, so that no user waits for it."""
-        if not path.is_file():
-            return
-        records = tf.data.TFRecordDataset(str(path)).as_numpy_iterator()
-        for number, record in enumerate(records, start=1):
-            if number > MAX_WARMUP_REQUESTS:
-                raise invalid(
-                    f"Number of warmup records exceeds the maximum ({MAX_WARMUP_REQUESTS})"
-                )
-            log = prediction_log_pb2.PredictionLog.FromString(record)
-            if not log.HasField("predict_log"):
-                raise invalid(f"Unsupported log_type for warmup: {log.WhichOneof('log_type')}")
-            request = log.predict_log.request
+        for number, request in enumerate(read_warmup(path), start=1):
             name = request.model_spec.signature_name
             signature = self.signature(name)
             if signature is None:
                 raise invalid(f"Warm-up request {number} asks for a signature {name!r}")
             inputs = inputs_of(request, signature)
-            check_inputs(signature, inputs, self._limits.max_rows)
-            self._session.run(name or "serving_default", inputs)
+            check_inputs(signature, inputs)
+            self._run(name or "serving_default", inputs)
 
 
 class ServedModel:
@@ -165,7 +160,7 @@ class ServedModel:
 
     def poll(self) -> None:
         """Loads the newest version, if that is not the one that is served."""
-        path = max(version_paths(self.folder), key=lambda path: int(path.name), default=None)
+        path = next(iter(version_paths(self.folder)), None)
         if path is None:
             return
         number = int(path.name)
@@ -273,18 +268,6 @@ class ServedModel:
                     del self._states[version]
 
 
-def version_paths(folder: Path) -> list[Path]:
-    """Returns the folders of the versions in a model's folder that hold a SavedModel."""
-    return [
-        path
-        for path in (folder.iterdir() if folder.is_dir() else ())
-        if path.name.isascii()
-        and path.name.isdigit()
-        and int(path.name) < 1 << 63
-        and (path / "saved_model.pb").is_file()
-    ]
-
-
 def _fingerprint(path: Path) -> object:
     """Something that changes when files of a folder do."""
     files = [(str(file), file.stat()) for file in sorted(path.rglob("*"))]
@@ -306,8 +289,11 @@ def _signature_defs(path: Path) -> dict[str, meta_graph_pb2.SignatureDef]:
 
 def _reason(error: Exception) -> tuple[int, str]:
     """Returns the status code and the message of a failed load; the cause knows more."""
-    cause = ServingError.of(error.__cause__) if isinstance(error.__cause__, Exception) else None
-    if cause is None:
+    if not isinstance(error, ValueError):
         reason = ServingError.of(error)
         return reason.code, str(reason)
-    return cause.code, f"{error}: {cause}"
+    cause = error.__cause__
+    if not isinstance(cause, tf.errors.OpError):
+        return tf.errors.INVALID_ARGUMENT, str(error)
+    reason = ServingError.of(cause)
+    return reason.code, f"{error}: {reason}"

@@ -55,13 +55,11 @@ class ServingError(Exception):
         if isinstance(error, ServingError):
             return error
         if isinstance(error, tf.errors.OpError):
-            return cls(error.error_code, _first_line(error.message))
-        if isinstance(error, ValueError | TypeError):  # of Session.run: a value that does not fit
-            return cls(tf.errors.INVALID_ARGUMENT, _first_line(str(error)))
+            return cls(error.error_code, first_line(error.message))
         return cls(tf.errors.INTERNAL, f"Internal error: {type(error).__name__}")
 
 
-def _first_line(message: str) -> str:
+def first_line(message: str) -> str:
     """Returns the line that says what happened; TensorFlow tells first where it did."""
     lines = [line.strip() for line in message.splitlines()]
     after = max((n for n, line in enumerate(lines, 1) if line.startswith("Node: ")), default=0)
@@ -86,6 +84,7 @@ class Limits:
         batch_timeout: seconds that a request waits for others to be merged with.
         num_batch_threads: batches that run at a time.
         read_timeout: seconds in which a request must have come in.
+        run_timeout: seconds that the model may take for a batch.
     """
 
     max_body_bytes: int = 4 << 20
@@ -95,6 +94,7 @@ class Limits:
     batch_timeout: float = 0.002
     num_batch_threads: int = 2
     read_timeout: float = 30.0
+    run_timeout: float = 60.0
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -102,13 +102,15 @@ class Limits:
                 raise ValueError(f"`{name}` is too small. Received: {name}={value}")
 
 
-def check_inputs(signature: Signature, inputs: Mapping[str, np.ndarray], max_rows: int) -> None:
+def check_inputs(
+    signature: Signature, inputs: Mapping[str, np.ndarray], max_rows: int | None = None
+) -> None:
     """Refuses inputs that a signature cannot take.
 
     Args:
         signature: the one asked for.
         inputs: by name.
-        max_rows: the largest leading dimension that is let through.
+        max_rows: the largest leading dimension that is let through; None for any.
 
     Raises:
         ServingError: INVALID_ARGUMENT, that names the input.
@@ -126,7 +128,7 @@ def check_inputs(signature: Signature, inputs: Mapping[str, np.ndarray], max_row
         if not tf.TensorShape(info.shape).is_compatible_with(array.shape):
             shape = [-1 if size is None else size for size in info.shape or ()]
             raise invalid(f"Input {name} has shape {list(array.shape)}, expected {shape}")
-        if array.ndim and len(array) > max_rows:
+        if max_rows is not None and array.ndim and len(array) > max_rows:
             raise invalid(
                 f"Task size {len(array)} is larger than maximum input batch size {max_rows}"
             )
@@ -167,7 +169,7 @@ def _array(name: str, proto: tensor_pb2.TensorProto, info: TensorInfo) -> np.nda
     try:
         array: np.ndarray = tf.make_ndarray(proto)
     except (TypeError, ValueError) as error:
-        raise invalid(f"Input {name} cannot be read: {_first_line(str(error))}") from None
+        raise invalid(f"Input {name} cannot be read: {first_line(str(error))}") from None
     return array
 
 

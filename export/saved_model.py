@@ -31,7 +31,7 @@ from keras_transformer.translator import Translator
 
 WeightsType = Literal["float32", "float16", "bfloat16"]
 
-NO_SCORE = -1e9  # of hypotheses that there are not; JSON has no -inf
+NO_SCORE = -1e9  # of hypotheses that there are not; JSON has neither -inf nor NaN
 
 
 class ServingModule(tf.Module):
@@ -98,7 +98,7 @@ class ServingModule(tf.Module):
             found = search(text)
             return {
                 "translations": found.translations,  # [B, K]
-                "scores": tf.maximum(found.scores, NO_SCORE),  # [B, K]
+                "scores": _finite(found.scores),  # [B, K]
             }
 
         @tf.function(input_signature=[text], autograph=False)
@@ -112,8 +112,8 @@ class ServingModule(tf.Module):
             with stored_weights():
                 found = score_texts(model, tokenizer, text, target, options)
             return {
-                "log_probability": found.log_probs,  # [B]
-                "score": found.scores,  # [B]
+                "log_probability": _finite(found.log_probs),  # [B]
+                "score": _finite(found.scores),  # [B]
                 "truncated": found.truncated,  # [B]
             }
 
@@ -123,7 +123,7 @@ class ServingModule(tf.Module):
                 found = translate_documents(model, tokenizer, text, options)
             return {
                 "translation": found.translations,  # [B]
-                "score": found.scores,  # [B]
+                "score": _finite(found.scores),  # [B]
                 "sentences": found.num_sentences,  # [B]
             }
 
@@ -140,9 +140,13 @@ class ServingModule(tf.Module):
 def _best(found: TranslatedTexts) -> dict[str, tf.Tensor]:
     return {
         "translation": found.translations[:, 0],  # [B]
-        "score": found.scores[:, 0],  # [B]
+        "score": _finite(found.scores[:, 0]),  # [B]
         "truncated": found.truncated,  # [B]
     }
+
+
+def _finite(scores: tf.Tensor) -> tf.Tensor:
+    return tf.where(tf.math.is_finite(scores), scores, NO_SCORE)
 
 
 def _with_shared_graphs(tokenizer: Tokenizer) -> Tokenizer:

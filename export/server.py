@@ -11,6 +11,7 @@ import json
 import logging
 import re
 import socket
+from collections.abc import Iterator
 from importlib import resources
 from typing import Any
 from urllib.parse import unquote
@@ -106,16 +107,18 @@ class RestApi:
             raise ServingError(tf.errors.NOT_FOUND, f"Not found: {path}")
         malformed = invalid(f"Malformed request: {request.method} {path}")
         if request.method == "POST":
-            # Whatever the path is: TF Serving's answers do not come before the request's end.
-            body = await self._body(request)
-            if not (match := PREDICT.fullmatch(path)):
-                raise malformed
-            name, version, method = self._target(match)
-            if method.lower() != "predict":
-                raise ServingError(
-                    tf.errors.UNIMPLEMENTED, f"This stand-in knows predict, not {method.lower()}"
-                )
-            return _json(await self._predict(name, version, body))
+            with self._counted():
+                # Whatever the path is: TF Serving's answers do not come before the request's end.
+                body = await self._body(request)
+                if not (match := PREDICT.fullmatch(path)):
+                    raise malformed
+                name, version, method = self._target(match)
+                if method.lower() != "predict":
+                    raise ServingError(
+                        tf.errors.UNIMPLEMENTED,
+                        f"This stand-in knows predict, not {method.lower()}",
+                    )
+                return _json(await self._predict(name, version, body))
         if request.method == "GET" and (match := STATUS.fullmatch(path)):
             name, version, subresource = self._target(match)
             if not name:
@@ -163,29 +166,34 @@ class RestApi:
             raise too_large
         return bytes(body)
 
-    async def _predict(self, name: str, version: int | None, body: bytes) -> bytes:
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Bounds the requests, and so the bodies, that are held at a time."""
         if self._num_requests >= 2 * self._limits.max_queue:
             raise ServingError(tf.errors.UNAVAILABLE, "Too many requests are being answered")
         self._num_requests += 1
         try:
-            document = await asyncio.to_thread(json_tensors.parse, body)
-            signature_name = json_tensors.signature_name(document)
-            which = f"Latest({name})" if version is None else f"Specific({name}, {version})"
-            self._check_name(name, f"Servable not found for request: {which}")
-            with self._model.use(version) as loaded:
-                signature = loaded.signature(signature_name)
-                if signature is None:
-                    raise invalid(
-                        f'Serving signature name: "{signature_name}" not found in signature def'
-                    )
-                inputs, row_format = await asyncio.to_thread(
-                    json_tensors.inputs_of, document, signature, self._limits.max_rows
-                )
-                # Waiting takes no thread, so that any number of requests can wait and be merged.
-                outputs = await asyncio.wrap_future(loaded.submit(signature_name, inputs))
-            return await asyncio.to_thread(json_tensors.answer, outputs, row_format)
+            yield
         finally:
             self._num_requests -= 1
+
+    async def _predict(self, name: str, version: int | None, body: bytes) -> bytes:
+        document = await asyncio.to_thread(json_tensors.parse, body)
+        signature_name = json_tensors.signature_name(document)
+        which = f"Latest({name})" if version is None else f"Specific({name}, {version})"
+        self._check_name(name, f"Servable not found for request: {which}")
+        with self._model.use(version) as loaded:
+            signature = loaded.signature(signature_name)
+            if signature is None:
+                raise invalid(
+                    f'Serving signature name: "{signature_name}" not found in signature def'
+                )
+            inputs, row_format = await asyncio.to_thread(
+                json_tensors.inputs_of, document, signature, self._limits.max_rows
+            )
+            # Waiting takes no thread, so that any number of requests can wait and be merged.
+            outputs = await asyncio.wrap_future(loaded.submit(signature_name, inputs))
+        return await asyncio.to_thread(json_tensors.answer, outputs, row_format)
 
     def _status(self, name: str, version: int | None) -> bytes:
         which = "any versions" if version is None else f"version {version}"

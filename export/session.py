@@ -2,9 +2,10 @@
 
 As a script it needs TensorFlow and the text op library, but neither this package nor Keras:
 
-    python session.py MODELS/NAME/1 [SIGNATURE] < requests.jsonl
+    python session.py MODELS/NAME/1 < requests.jsonl
 
-reads a JSON object of inputs a line, and prints one of the signature's outputs.
+reads a request a line, {"signature_name": "serving_default", "inputs": {"text": ["Two dogs."]}},
+and prints the outputs of each, {"translation": [...], ...}.
 """
 
 import importlib.util
@@ -84,23 +85,28 @@ class SavedModelSession:
                 f"{path} does not hold a SavedModel with a signature serving_default"
             ) from error
 
-    def run(self, signature: str, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def run(
+        self, signature: str, inputs: Mapping[str, Any], timeout: float | None = None
+    ) -> dict[str, np.ndarray]:
         """Runs a signature.
 
         Args:
             signature: its name.
             inputs: by name, all of the signature's; strings as bytes.
+            timeout: seconds after which it is given up; None for never.
 
         Returns:
             The outputs by name.
 
         Raises:
             KeyError: if there is no such signature, or no such input.
+            tf.errors.DeadlineExceededError: if it takes longer than `timeout`.
         """
         tensors = self.signatures[signature]
         feeds = {tensors.inputs[name].name: value for name, value in inputs.items()}
         fetches = {name: info.name for name, info in tensors.outputs.items()}
-        outputs: dict[str, np.ndarray] = self._session.run(fetches, feeds)
+        options = timeout and tf.compat.v1.RunOptions(timeout_in_ms=max(1, int(1_000 * timeout)))
+        outputs: dict[str, np.ndarray] = self._session.run(fetches, feeds, options or None)
         return outputs
 
     def translate(self, texts: Sequence[str | bytes]) -> list[dict[str, Any]]:
@@ -116,15 +122,6 @@ class SavedModelSession:
     def close(self) -> None:
         """Frees the weights; runs that have begun must have ended."""
         self._session.close()
-
-
-def find_version(path: str | Path) -> Path | None:
-    """Returns a SavedModel's folder: `path`, or its newest version, MODELS/NAME/VERSION."""
-    versions = (folder for folder in Path(path).glob("*/") if folder.name.isdecimal())
-    for folder in (Path(path), *sorted(versions, key=lambda each: -int(each.name))):
-        if (folder / "saved_model.pb").is_file():
-            return folder
-    return None
 
 
 def rows_of(outputs: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
@@ -161,10 +158,10 @@ def text_op_libraries() -> list[str]:
 
 
 def _main() -> None:
-    path, signature = (*sys.argv[1:], "serving_default")[:2]
-    session = SavedModelSession(path)
+    session = SavedModelSession(sys.argv[1])
     for line in sys.stdin:
-        outputs = session.run(signature, json.loads(line))
+        request = json.loads(line)
+        outputs = session.run(request["signature_name"], request["inputs"])
         answer = {name: _plain(array.tolist()) for name, array in outputs.items()}
         sys.stdout.write(json.dumps(answer) + "\n")
 

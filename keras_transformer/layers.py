@@ -168,10 +168,6 @@ class _ResidualLayer(keras.layers.Layer):
     def _add_norm(self, name: str) -> AddNorm:
         return AddNorm(self.dropout_rate, dtype=self.dtype_policy, name=name)
 
-    def compute_output_shape(self, x_shape: Any, *_: Any) -> Any:
-        """Returns the shape of `x`, [B, T, D]."""
-        return x_shape
-
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
         return super().get_config() | {

@@ -18,11 +18,11 @@ from keras_transformer.decoding import Hypotheses, length_penalty, search
 from keras_transformer.errors import InputError
 from keras_transformer.losses import cross_entropy
 from keras_transformer.model import Transformer
-from keras_transformer.tokenizer import Tokenizer, with_end
+from keras_transformer.tokenizer import EncodedTexts, Tokenizer, with_end
 
-# Bounds of a group: its rows, the most tokens that it decodes, and the logits it holds at once.
+# Bounds of a group: its rows, the tokens of all its hypotheses, and the logits it holds at once.
 GROUP_ROWS = 64
-GROUP_TOKENS = 8_192
+GROUP_TOKENS = 2**15
 GROUP_LOGITS = 2**25
 
 
@@ -129,10 +129,10 @@ def translate_texts(
         options: how to search.
     """
     source = tokenizer.encode(texts, _most_source_tokens(model, options))
-    hypotheses = _search_by_groups(model, source.ids, source.lengths, options)
-    return TranslatedTexts(
-        _detokenize(tokenizer, hypotheses.ids), hypotheses.scores, source.truncated
+    translations, scores = _translate(
+        model, tokenizer, source.ids, source.lengths, options, options.beam_size
     )
+    return TranslatedTexts(translations, scores, source.truncated)
 
 
 def translate_documents(
@@ -151,18 +151,21 @@ def translate_documents(
     ragged = split_sentences(texts)  # [B, (segments)]
     segments, text_of_segment = ragged.values, ragged.value_rowids()
     num_texts, num_segments = tf.shape(texts)[0], tf.size(segments)
-    most_tokens = _most_source_tokens(model, options) - 1
-    parts, segment_of_part = _cut(tokenizer.tokenize(segments), most_tokens)  # [P, (tokens)]
-    hypotheses = _search_by_groups(model, *with_end(parts), options)
-    best = _detokenize(tokenizer, hypotheses.ids[:, :1])[:, 0]  # [P]
-    translated = tf.strings.unsorted_segment_join(best, segment_of_part, num_segments, " ")
     is_blank = tf.strings.regex_full_match(segments, r"[\s\p{Z}]*")
-    text_of_part = tf.gather(text_of_segment, segment_of_part)
+    sentences = tf.where(~is_blank)[:, 0]  # their numbers among the segments
+    most_tokens = _most_source_tokens(model, options) - 1
+    tokens = tokenizer.tokenize(tf.gather(segments, sentences))
+    parts, sentence_of_part = _cut(tokens, most_tokens)  # [P, (tokens)]
+    best, scores = _translate(model, tokenizer, *with_end(parts), options, 1)  # [P, 1]
+    segment_of_part = tf.gather(sentences, sentence_of_part)
+    translated = tf.strings.unsorted_segment_join(best[:, 0], segment_of_part, num_segments, " ")
     return TranslatedDocuments(
         translations=tf.strings.unsorted_segment_join(
             tf.where(is_blank, segments, translated), text_of_segment, num_texts
         ),
-        scores=tf.math.unsorted_segment_sum(hypotheses.scores[:, 0], text_of_part, num_texts),
+        scores=tf.math.unsorted_segment_sum(
+            scores[:, 0], tf.gather(text_of_segment, segment_of_part), num_texts
+        ),
         num_sentences=tf.math.unsorted_segment_sum(
             tf.cast(~is_blank, tf.int32), text_of_segment, num_texts
         ),
@@ -198,9 +201,9 @@ def score_texts(
 
     log_probs = _by_groups(
         log_probs_of,
-        costs=(source.lengths + target.lengths + 2) * model.config.vocab_size,
-        most=GROUP_LOGITS,
-        initial=tf.zeros_like(source.lengths, tf.float32),
+        costs=source.lengths + target.lengths + 2,
+        most=max(1, GROUP_LOGITS // model.config.vocab_size),
+        nothing=tf.zeros([0]),
     )
     penalty = length_penalty(target.lengths + 1, options.alpha)
     return ScoredTexts(log_probs, log_probs / penalty, source.truncated | target.truncated)
@@ -223,9 +226,8 @@ def align_texts(
         layer: the decoder layer whose cross-attention is shown, the mean over its heads.
     """
     source = tokenizer.encode(texts, _most_source_tokens(model, options))
-    best = _search_by_groups(model, source.ids, source.lengths, options).ids[:, 0]
+    best = best_ids(model, source, options)  # [B, T]
     target_lengths = _lengths(best)
-    best = best[:, : tf.maximum(tf.reduce_max(target_lengths), 0)]  # [B, T]
 
     def attention_of(rows: tf.Tensor) -> tf.Tensor:
         target_ids = _rows(best, rows)
@@ -233,7 +235,7 @@ def align_texts(
         mean = tf.reduce_mean(tf.cast(scores.cross[layer], tf.float32), axis=1)  # [G, T, S]
         return tf.where((target_ids != PAD_ID)[..., None], mean, 0.0)
 
-    sizes = [*tf.unstack(tf.shape(best)), tf.shape(source.ids)[1]]
+    sizes = [tf.shape(best)[1], tf.shape(source.ids)[1]]
     return Alignments(
         source_pieces=_pieces(tokenizer, source.ids),
         target_pieces=_pieces(tokenizer, best),
@@ -243,26 +245,32 @@ def align_texts(
             attention_of,
             costs=source.lengths + target_lengths + 1,
             most=GROUP_TOKENS,
-            initial=tf.zeros(sizes),
+            nothing=tf.zeros([0, *sizes]),
         ),
     )
 
 
-# What a full stop follows that ends no sentence: a letter, a short number, a title.
+# What a full stop follows that ends no sentence: letters ("U.S."), a short number, a title.
 _ABBREVIATION = (
-    r"(^|[^\p{L}\p{N}])(\p{L}|\d{1,2}|Dr|Mr|Mrs|Ms|Prof|St|Nr|No|vs|bzw|ca|Jr|Sr|Mt|Fig|Vol)\."
+    r"(^|[^\p{L}\p{N}])"
+    r"((?:\p{L}\.)*(?:\p{L}|\d{1,2}|Dr|Mr|Mrs|Ms|Prof|St|Nr|No|vs|bzw|ca|Jr|Sr|Mt|Fig|Vol))\."
 )
+_STOPS = r"[.!?\x{2026}\x{0964}\x{061F}\x{06D4}]+"
+_CLOSING = r"\"'\x{2019}\x{201D}\x{00BB})\]"
+_OPENING = r"\"'\x{2018}\x{201C}\x{201E}\x{00AB}\x{00BF}\x{00A1}(\[\x{2013}-"
+_WIDE_STOPS = r"\x{3002}\x{FF01}\x{FF1F}\x{FF61}"  # Chinese and Japanese
+_WIDE_CLOSING = r"\x{300D}\x{300F}\x{2019}\x{201D}\x{FF09}"
 _SPLITS = (
     # (pattern, its rewriting): \x01 is put around what lies between sentences.
     (
-        r"([.!?\x{2026}\x{0964}\x{061F}\x{06D4}][\"'\x{2019}\x{201D}\x{00BB})\]]*)([\t\p{Zs}]+)"
-        r"([\p{Lu}\p{Lt}\p{Lo}\p{N}\"'\x{2018}\x{201C}\x{201E}\x{00AB}\x{00BF}\x{00A1}(\[\x{2013}-])",
+        rf"({_STOPS}[{_CLOSING}]*)([\t\p{{Zs}}]+)([\p{{Lu}}\p{{Lt}}\p{{Lo}}\p{{N}}{_OPENING}])",
         "\\1\x01\\2\x01\\3",
     ),
-    # Chinese and Japanese have no space there; the translation may need one.
+    (rf"([{_WIDE_STOPS}]+[{_WIDE_CLOSING}]*)([\t\p{{Zs}}]+)", "\\1\x01\\2\x01"),
+    # Without a space, which the translation may need.
     (
-        r"([\x{3002}\x{FF01}\x{FF1F}\x{FF61}][\x{300D}\x{300F}\x{2019}\x{201D}\x{FF09}]*)",
-        "\\1\x01 \x01",
+        rf"([{_WIDE_STOPS}]+[{_WIDE_CLOSING}]*)([^\x01\s\p{{Z}}{_WIDE_STOPS}{_WIDE_CLOSING}])",
+        "\\1\x01 \x01\\2",
     ),
     (r"([\t\p{Zs}]*\n[\t\n\p{Zs}]*)", "\x01\\1\x01"),
 )
@@ -272,8 +280,9 @@ def split_sentences(texts: tf.Tensor) -> tf.RaggedTensor:
     """Splits texts, string [B], into sentences and what lies between them, [B, (segments)].
 
     A sentence ends at a line break, or at a full stop, question or exclamation mark that white
-    space and something other than a small letter follow. Joined, the segments are the text again,
-    with one form of line break, and a space after a Chinese or Japanese full stop.
+    space and something other than a small letter follow, but not at that of a known abbreviation, a
+    single letter or a number of two digits. Joined, the segments are the text again, with one form
+    of line break, and a space after a Chinese or Japanese full stop that more text follows.
     """
     texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
     texts = tf.strings.regex_replace(texts, r"\r\n?|[\x0b\x0c\x{85}\x{2028}\x{2029}]", "\n")
@@ -299,43 +308,97 @@ def _cut(tokens: tf.RaggedTensor, most: int) -> tuple[tf.RaggedTensor, tf.Tensor
     return tf.RaggedTensor.from_row_lengths(tokens.values, part_lengths), row_of_part
 
 
-def _search_by_groups(
-    model: Transformer, source_ids: tf.Tensor, source_lengths: tf.Tensor, options: DecodingOptions
-) -> Hypotheses:
-    """Searches for translations of sources, int32 [B, S], of some tokens each besides the end."""
-    is_empty = source_lengths == 0  # [B]
-    limits = tf.minimum(source_lengths + options.extra_length, _most_target_tokens(model, options))
-    limits = tf.where(is_empty, 1, limits)
-    beam_size = options.beam_size
+def best_ids(model: Transformer, source: EncodedTexts, options: DecodingOptions) -> tf.Tensor:
+    """Returns each source's best translation, int32 [B, T], with its end; none of an empty one."""
+    find = _search(model, source.ids, source.lengths, options)
+    best = _by_groups(
+        lambda rows: find(rows).ids[:, 0],
+        **_group_bounds(model, source.lengths, options),
+        nothing=tf.zeros(
+            [0, tf.maximum(tf.reduce_max(_limits(model, source.lengths, options)), 0)], tf.int32
+        ),
+    )
+    return best[:, : tf.maximum(tf.reduce_max(_lengths(best)), 0)]
 
-    def hypotheses_of(rows: tf.Tensor) -> Hypotheses:
+
+def _translate(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    source_ids: tf.Tensor,
+    source_lengths: tf.Tensor,
+    options: DecodingOptions,
+    num_best: int,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Translates sources, int32 [B, S], of some tokens each besides the end.
+
+    Returns:
+        The best translations, string [B, num_best], and their scores.
+    """
+    find = _search(model, source_ids, source_lengths, options)
+
+    def translations_of(rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        found = find(rows)
+        # Strings, of their own length each, for ids would be padded to the longest of all.
+        return _detokenize(tokenizer, found.ids[:, :num_best]), found.scores[:, :num_best]
+
+    found: tuple[tf.Tensor, tf.Tensor] = _by_groups(
+        translations_of,
+        **_group_bounds(model, source_lengths, options),
+        nothing=(tf.zeros([0, num_best], tf.string), tf.zeros([0, num_best])),
+    )
+    return found
+
+
+def _search(
+    model: Transformer, source_ids: tf.Tensor, source_lengths: tf.Tensor, options: DecodingOptions
+) -> Callable[[tf.Tensor], Hypotheses]:
+    """Returns a function that finds the hypotheses of a group of rows, int32 [G]."""
+    beam_size = options.beam_size
+    limits = _limits(model, source_lengths, options)
+
+    def find(rows: tf.Tensor) -> Hypotheses:
         memory = model.memory(_rows(source_ids, rows))
-        return search(
+        found = search(
             lambda ids, position, cache: model.decode_step(ids, position, cache, memory),
             model.empty_cache(tf.size(rows) * beam_size),
             limits=tf.gather(limits, rows),
             beam_size=beam_size,
             alpha=options.alpha,
         )
+        is_empty = tf.gather(source_lengths, rows) == 0  # [G]
+        of_empty = tf.where(tf.range(beam_size) == 0, 0.0, -float("inf"))  # [K]
+        return Hypotheses(
+            tf.where(is_empty[:, None, None], PAD_ID, found.ids),
+            tf.where(is_empty[:, None], of_empty, found.scores),
+        )
 
-    num_texts, longest = tf.size(limits), tf.maximum(tf.reduce_max(limits), 0)
-    ids, scores = _by_groups(
-        hypotheses_of,
-        costs=limits,
-        most=GROUP_TOKENS,
-        initial=Hypotheses(
-            ids=tf.fill([num_texts, beam_size, longest], PAD_ID),
-            scores=tf.zeros([num_texts, beam_size]),
-        ),
-    )
-    ids = tf.where(is_empty[:, None, None], PAD_ID, ids)
-    used = tf.maximum(tf.reduce_max(_lengths(ids)), 0)
-    of_empty = tf.where(tf.range(beam_size) == 0, 0.0, -float("inf"))  # [K]
-    return Hypotheses(ids[:, :, :used], tf.where(is_empty[:, None], of_empty, scores))
+    return find
+
+
+def _limits(model: Transformer, source_lengths: tf.Tensor, options: DecodingOptions) -> tf.Tensor:
+    """The most tokens of each source's translations, int32 [B]."""
+    limits = tf.minimum(source_lengths + options.extra_length, _most_target_tokens(model, options))
+    return tf.where(source_lengths == 0, 1, limits)
+
+
+def _group_bounds(
+    model: Transformer, source_lengths: tf.Tensor, options: DecodingOptions
+) -> dict[str, Any]:
+    """Arguments of `_by_groups` for a search."""
+    beam_size, vocab_size = options.beam_size, model.config.vocab_size
+    return {
+        "costs": _limits(model, source_lengths, options),
+        "most": max(1, GROUP_TOKENS // beam_size),
+        "most_rows": max(1, min(GROUP_ROWS, GROUP_LOGITS // (beam_size * vocab_size))),
+    }
 
 
 def _by_groups(
-    function: Callable[[tf.Tensor], Any], costs: tf.Tensor, most: int, initial: Any
+    function: Callable[[tf.Tensor], Any],
+    costs: tf.Tensor,
+    most: int,
+    nothing: Any,
+    most_rows: int | None = None,
 ) -> Any:
     """Computes something for all rows, some rows of similar cost at a time.
 
@@ -345,30 +408,44 @@ def _by_groups(
         costs: int32 [B]; a group's number of rows times its highest cost is at most `most`,
             where it has more than one row.
         most: see `costs`.
-        initial: a nest of tensors with a leading dimension of B. The others are at least as large
-            as the function's results, which are put at their start.
+        nothing: what the function would return for no rows; its other dimensions are as large as
+            the results are to be padded to.
+        most_rows: of a group; None for `GROUP_ROWS`.
 
     Returns:
-        `initial` with the results in their rows' places.
+        The results of all rows, a nest of tensors with a leading dimension of B.
     """
-    num_rows = tf.size(costs)
     order = tf.argsort(costs, direction="DESCENDING", stable=True)
 
-    def advance(start: tf.Tensor, whole: Any) -> tuple[tf.Tensor, Any]:
-        size = tf.clip_by_value(most // costs[order[start]], 1, GROUP_ROWS)
+    def advance(start: tf.Tensor, number: tf.Tensor, arrays: Any) -> tuple[Any, Any, Any]:
+        size = tf.clip_by_value(most // costs[order[start]], 1, most_rows or GROUP_ROWS)
         rows = order[start : start + size]
 
-        def put(tensor: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
-            missing = tf.shape(tensor)[1:] - tf.shape(part)[1:]
+        def put(array: tf.TensorArray, part: tf.Tensor, none: tf.Tensor) -> tf.TensorArray:
+            missing = tf.shape(none)[1:] - tf.shape(part)[1:]
             paddings = tf.pad(missing[:, None], [[1, 0], [1, 0]])
-            return tf.tensor_scatter_nd_update(tensor, rows[:, None], tf.pad(part, paddings))
+            # There is no padding of strings, nor any need.
+            padded = part if part.dtype == tf.string else tf.pad(part, paddings)
+            return array.write(number, padded)
 
-        return start + tf.size(rows), tf.nest.map_structure(put, whole, function(rows))
+        arrays = tf.nest.map_structure(put, arrays, function(rows), nothing)
+        return start + tf.size(rows), number + 1, arrays
 
-    _, results = tf.while_loop(
-        lambda start, _: start < num_rows, advance, (0, initial), parallel_iterations=1
+    def array_of(none: tf.Tensor) -> tf.TensorArray:
+        shape = tf.TensorShape([None, *none.shape[1:]])
+        array = tf.TensorArray(
+            none.dtype, size=1, dynamic_size=True, infer_shape=False, element_shape=shape
+        )
+        return array.write(0, none)  # so that there is one, with all its dimensions
+
+    _, _, arrays = tf.while_loop(
+        lambda start, *_: start < tf.size(costs),
+        advance,
+        (0, 1, tf.nest.map_structure(array_of, nothing)),
+        parallel_iterations=1,
     )
-    return results
+    place = tf.math.invert_permutation(order)
+    return tf.nest.map_structure(lambda array: tf.gather(array.concat(), place), arrays)
 
 
 def _rows(ids: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:

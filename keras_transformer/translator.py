@@ -14,11 +14,10 @@ from keras_transformer.run import CheckpointName, Run
 from keras_transformer.tokenizer import EncodedTexts, Tokenizer
 from keras_transformer.translation import (
     DecodingOptions,
-    _lengths,
     _most_source_tokens,
     _most_target_tokens,
-    _search_by_groups,
     _shifted,
+    best_ids,
     translate_texts,
 )
 
@@ -100,7 +99,7 @@ class Translator:
         self.model = model
         self.tokenizer = tokenizer
         self.defaults = defaults or DecodingOptions()
-        self._graphs: dict[DecodingOptions, Any] = {}
+        self._graphs: dict[Any, Any] = {}
 
     @classmethod
     def load(cls, run_dir: str | Path, checkpoint: CheckpointName | None = None) -> Self:
@@ -188,15 +187,18 @@ class Translator:
         if target is not None:
             target_ids = self._encode(target, _most_target_tokens(model, options)).ids
         elif encoded.lengths[0]:
-            best = _search_by_groups(model, encoded.ids, encoded.lengths, options).ids[:, 0]
-            target_ids = best[:, : _lengths(best)[0]]  # [1, T]
+            target_ids = self._best_ids_graph(options)(encoded)  # [1, T]
         else:
             target_ids = self._encode("", 2).ids  # the translation of nothing: its end
         decoder_ids = _shifted(target_ids)
-        scores = model.attention_scores(encoded.ids, decoder_ids)
+        encoder, decoder, cross = self._scores_graph()(encoded.ids, decoder_ids)
         return Attention(
-            *(self._pieces(ids) for ids in (encoded.ids, target_ids, decoder_ids)),
-            *(tf.cast(tf.stack(kind), tf.float32)[:, 0].numpy() for kind in scores),
+            source_pieces=self._pieces(encoded.ids),
+            target_pieces=self._pieces(target_ids),
+            decoder_pieces=self._pieces(decoder_ids),
+            encoder=encoder.numpy(),
+            decoder=decoder.numpy(),
+            cross=cross.numpy(),
         )
 
     def _encode(self, text: str, max_length: int) -> EncodedTexts:
@@ -208,12 +210,34 @@ class Translator:
 
     def _graph(self, options: DecodingOptions) -> Any:
         """The traced search of these options, made once."""
-        if options not in self._graphs:
-            self._graphs[options] = tf.function(
-                lambda texts: translate_texts(self.model, self.tokenizer, texts, options),
-                input_signature=[tf.TensorSpec([None], tf.string)],
-            )
-        return self._graphs[options]
+        return self._traced(
+            ("translations", options),
+            lambda texts: translate_texts(self.model, self.tokenizer, texts, options),
+            tf.TensorSpec([None], tf.string),
+        )
+
+    def _best_ids_graph(self, options: DecodingOptions) -> Any:
+        rows = tf.TensorSpec([None], tf.int32), tf.TensorSpec([None], tf.bool)
+        return self._traced(
+            ("best ids", options),
+            lambda source: best_ids(self.model, source, options),
+            EncodedTexts(tf.TensorSpec([None, None], tf.int32), *rows),
+        )
+
+    def _scores_graph(self) -> Any:
+        """Of a single text, each kind's scores [L, N, queries, keys]."""
+
+        def scores_of(source_ids: tf.Tensor, decoder_ids: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            scores = self.model.attention_scores(source_ids, decoder_ids)
+            return tuple(tf.cast(tf.stack(kind), tf.float32)[:, 0] for kind in scores)
+
+        ids = tf.TensorSpec([1, None], tf.int32)
+        return self._traced("scores", scores_of, ids, ids)
+
+    def _traced(self, key: Any, function: Callable[..., Any], *signature: Any) -> Any:
+        if key not in self._graphs:
+            self._graphs[key] = tf.function(function, input_signature=signature)
+        return self._graphs[key]
 
 
 def _to_translation(texts: Any, scores: Any, truncated: Any) -> Translation:

@@ -7,6 +7,7 @@ attention        text -> its letters, the same in reverse, and the reversed iden
 sums             x int32 [B], y float32 [B, 2] -> total float32 [B], raw_bytes string [B]
 rows             text -> count int32 [], the number of rows: nothing that can be merged
 checked          text -> length int32 [B]; an error if a text is "bad"
+slow             text -> steps int32 [B]; takes hours if a text is "slow"
 """
 
 import threading
@@ -79,11 +80,18 @@ def save_model(folder: Path, version: int, *, nbest=True, attention=True, warmup
         with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(text != "bad"), ["bad"])]):
             return {"length": tf.strings.length(text)}
 
+    @tf.function(input_signature=TEXT)
+    def slow(text):
+        limit = tf.where(tf.reduce_any(text == "slow"), tf.int32.max, 7)
+        steps = tf.while_loop(lambda i: i < limit, lambda i: i + 1, [0])[0]
+        return {"steps": tf.fill([tf.size(text)], steps)}
+
     signatures = {
         "serving_default": serving_default,
         "sums": sums,
         "rows": rows,
         "checked": checked,
+        "slow": slow,
         **({"nbest": nbest_} if nbest else {}),
         **({"attention": attention_} if attention else {}),
     }

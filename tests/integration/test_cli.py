@@ -50,6 +50,19 @@ def saved_model(tiny_run, tmp_path_factory):
     return folder
 
 
+def test_rounded_weights(tiny_run, tmp_path):
+    code, out, err = cli("export", tiny_run.path, tmp_path / "tiny", "--weights", "float16")
+    assert (code, out) == (0, ""), err
+    assert re.search(
+        r"Rounded weights: 0\.\d MB; BLEU \d+\.\d\d, with float32 \d+\.\d\d; "
+        r"\d+ of 12 validation sentences translated alike",
+        err,
+    )
+    code, out, _ = cli("check", tmp_path / "tiny", "--json")
+    assert code == 0
+    assert "of float16, stored once" in json.loads(out)["weights"]["detail"]
+
+
 def one_line(text):
     return " ".join(text.splitlines())
 

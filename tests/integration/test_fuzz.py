@@ -111,6 +111,14 @@ def test_rows_do_not_depend_on_each_other(loaded, texts):
 
 @pytest.mark.timeout(3_600)
 def test_documents(loaded, texts):
-    # A document of 100,000 characters takes its time: three of them are enough.
-    short = [text for text in texts if len(text) < 2_000]
-    answers(loaded, "document", short[: NUM_INPUTS // 4], 31)
+    # A text of 100,000 characters takes its time: one of many sentences, one of none.
+    chosen = [text for text in texts if len(text) < 2_000][: NUM_INPUTS // 4]
+    long = b"one two red. " * (LONG // 13 if NUM_INPUTS >= 10_000 else 300)
+    chosen += [long, b"x" * 3_000]
+    before = peak_memory()
+    one = answers(loaded, "document", chosen, 31)
+    other = answers(loaded, "document", chosen[::-1], 17)[::-1]
+    for i, (translation, score) in enumerate(other):
+        assert score == pytest.approx(one[i][1], rel=1e-3, abs=1e-3), chosen[i][:100]
+        assert translation == one[i][0] or score == pytest.approx(one[i][1], rel=1e-5, abs=1e-5)
+    assert peak_memory() - before < GIGABYTES

@@ -141,6 +141,14 @@ def copy_norm(torch, layer, twin):
 TORCH = {"dropout": 0.0, "layer_norm_eps": 1e-6, "batch_first": True}
 
 
+def test_attention_scores_of_symbolic_layers():
+    x, memory = keras.Input((T, D)), keras.Input((S, D))
+    _, scores = EncoderLayer(D, F, N)(x, return_attention_scores=True)
+    assert scores.shape == (None, N, T, T)
+    output, _, scores = DecoderLayer(D, F, N)(x, memory, return_attention_scores=True)
+    assert (output.shape, scores.shape) == ((None, T, D), (None, N, T, S))
+
+
 def test_encoder_layer_is_torchs(source):
     torch = pytest.importorskip("torch")
     layer, twin = make_encoder(), torch.nn.TransformerEncoderLayer(D, N, F, **TORCH)

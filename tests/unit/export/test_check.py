@@ -66,6 +66,12 @@ def test_scalar_input(meta_graph):
     assert_refused(check._check_signatures, meta_graph, match="greedy has the inputs")
 
 
+def test_device_outside_of_functions(meta_graph):
+    node = next(n for n in meta_graph.graph_def.node if n.op == "Placeholder")
+    node.device = "/device:GPU:0"
+    assert_refused(check._check_nodes, meta_graph, match="bound to devices: /device:GPU:0")
+
+
 def test_device(meta_graph):
     a_search(meta_graph).node_def[3].device = "/device:GPU:0"
     assert_refused(check._check_nodes, meta_graph, match="bound to devices: /device:GPU:0")
@@ -103,6 +109,11 @@ def test_weights_missing_or_twice(whole, factor):
 def test_no_warmup(copy):
     (copy / FOLDER / WARMUP).unlink()
     assert_refused(check._check_warmup, copy, match="no request for attention, document, greedy")
+
+
+def test_damaged_warmup(copy):
+    (copy / FOLDER / WARMUP).write_bytes(b"no records" * 99)
+    assert_refused(check._check_warmup, copy, match="the requests cannot be read")
 
 
 def test_other_answers_and_a_damaged_loader(copy):

@@ -485,6 +485,7 @@ def test_command_wants_one_source(tmp_path, arguments, message):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.json").write_text("{}")
     (tmp_path / "models" / "3").mkdir(parents=True)
+    (tmp_path / "models" / "3" / "saved_model.pb").touch()
     names = {
         "url": f"http://127.0.0.1:{unused_port()}/v1/models/tiny",
         "run": tmp_path / "run",

@@ -169,6 +169,14 @@ def test_older_version_is_served_when_the_newest_is_deleted(model, folder):
         assert loaded.number == 3
 
 
+def test_warmup_may_have_more_rows_than_a_client(folder):
+    write_warmup(folder / "3", [("", ["a", "b", "c"])])
+    model = ServedModel(folder, Limits(max_rows=1))
+    model.poll()
+    assert states(model) == [(3, "AVAILABLE")]
+    model.close()
+
+
 def test_warmup_is_replayed_before_the_version_is_available(folder, monkeypatch):
     requests = [("", ["a", "b"]), ("checked", ["c"])]
     write_warmup(folder / "3", requests)
@@ -176,9 +184,9 @@ def test_warmup_is_replayed_before_the_version_is_available(folder, monkeypatch)
     runs = []
     run = SavedModelSession.run
 
-    def watched(self, signature, inputs):
+    def watched(self, signature, inputs, timeout):
         runs.append((signature, list(inputs["text"]), states(model)))
-        return run(self, signature, inputs)
+        return run(self, signature, inputs, timeout)
 
     monkeypatch.setattr(SavedModelSession, "run", watched)
     model.poll()

@@ -5,6 +5,8 @@ import json
 import subprocess
 import sys
 
+import keras
+import layer_weights
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -36,6 +38,11 @@ TEXTS = ["red dog .", "", "😀 öl", "one two " * 31, " \t", "שלום"]
 @pytest.fixture(scope="module")
 def translator(exported):
     return exported.translator
+
+
+@pytest.fixture(scope="module")
+def tokenizer(exported):
+    return exported.translator.tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +87,10 @@ def test_fresh_process_answers_as_the_translator(saved_model, expected):
     assert [answer.truncated for answer in expected].count(True) == 1
     process = subprocess.run(
         [sys.executable, "-P", session.__file__, str(saved_model)],
-        input="".join(json.dumps({"text": [text]}) + "\n" for text in TEXTS).encode(),
+        input="".join(
+            json.dumps({"signature_name": "serving_default", "inputs": {"text": [text]}}) + "\n"
+            for text in TEXTS
+        ).encode(),
         capture_output=True,
         check=False,
     )
@@ -157,11 +167,14 @@ def test_metadata(saved_model, translator):
 
 def test_warmup_requests_are_answered(saved_model, loaded):
     requests = list(read_warmup(saved_model))
-    assert {signature for signature, _ in requests} == set(loaded.signatures)
-    assert {len(inputs["text"]) for _, inputs in requests} == {1, 3}
-    for signature, inputs in requests:
-        outputs = loaded.run(signature, inputs)
+    assert {request.model_spec.signature_name for request in requests} == set(loaded.signatures)
+    sizes = set()
+    for request in requests:
+        inputs = {name: tf.make_ndarray(tensor) for name, tensor in request.inputs.items()}
+        outputs = loaded.run(request.model_spec.signature_name, inputs)
         assert {len(values) for values in outputs.values()} == {len(inputs["text"])}
+        sizes.add(len(inputs["text"]))
+    assert sizes == {1, 3}
 
 
 def test_rounded_weights(saved_model, translator, tmp_path):
@@ -180,6 +193,50 @@ def test_rounded_weights(saved_model, translator, tmp_path):
         weight.assign(tf.cast(tf.cast(exact.value, weights), tf.float32))
     expected = Translator(rounded, translator.tokenizer, OPTIONS).translate(TEXTS)
     assert_answers(SavedModelSession(path).translate(TEXTS), expected)
+
+
+def test_other_models(tokenizer, tmp_path):
+    """Learned positions, untied embeddings and mixed precision all reach the stored weights."""
+    policy = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        sizes = {"d_model": 10, "d_ff": 17, "num_encoder_layers": 1, "num_decoder_layers": 1}
+        config = TransformerConfig(
+            vocab_size=tokenizer.vocab_size,
+            num_heads=2,
+            share_embeddings=False,
+            position_encoding="learned",
+            max_length=13,
+            **sizes,
+        )
+        model = layer_weights.randomize(Transformer(config))
+        translator = Translator(model, tokenizer, OPTIONS)
+        expected = translator.translate(TEXTS)
+        path = export_saved_model(translator, tmp_path / "tiny", check=False)
+    finally:
+        keras.config.set_dtype_policy(policy)
+    rows = SavedModelSession(path).translate(TEXTS)
+    assert [row["truncated"] for row in rows] == [len(text) > 12 for text in TEXTS]
+    for row, answer in zip(rows, expected, strict=True):
+        # bfloat16 rounds in another order once TensorFlow has optimised the graph.
+        assert row["score"] == pytest.approx(answer.score, rel=0.05)
+
+
+def test_diverged_model_answers_in_json(translator, tmp_path):
+    model = Transformer(translator.model.config)
+    model.target_embedding.token_embedding.embeddings.assign(
+        np.full((translator.tokenizer.vocab_size, model.config.d_model), np.nan)
+    )
+    module = saved_model_module.ServingModule(model, translator.tokenizer, OPTIONS)
+    outputs = module.graphs["serving_default"](tf.constant(["one"]))
+    assert outputs["score"].numpy().tolist() == [-1e9]
+
+
+def test_session_gives_up(loaded):
+    text = ["one two red dog " * 5] * 400
+    with pytest.raises(tf.errors.DeadlineExceededError):
+        loaded.run("document", {"text": text}, timeout=0.01)
+    assert loaded.translate(["one"])
 
 
 def test_session_answers_as_the_translator(loaded, expected):

@@ -280,6 +280,26 @@ def test_wrong_requests(post, body, message):
     assert post({"instances": ["abc"]})[0] == 200
 
 
+def test_answer_that_is_too_large(post):
+    body = {"signature_name": "attention", "instances": ["x" * 1_001]}
+    message = "The answer has more than 1,000,000 values: send fewer or shorter rows"
+    assert post(body) == (429, {"error": message})
+
+
+def test_runs_have_a_time_limit(folder, http):
+    with serving(folder, Limits(run_timeout=1.0)) as server:
+        url = f"{server.url}/v1/models/fake:predict"
+        for instances, status in ((["slow"], 504), (["quick"], 200)):
+            body = {"signature_name": "slow", "instances": instances}
+            response = http.request("POST", url, json=body)
+            assert response.status == status, response.data
+        stub = prediction_service_pb2_grpc.PredictionServiceStub(grpc.insecure_channel(server.grpc))
+        request = predict_request("slow", {"text": tf.make_tensor_proto(["slow"], tf.string)})
+        with pytest.raises(grpc.RpcError) as error:
+            stub.Predict(request, timeout=20)
+        assert error.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
 def test_errors_of_unknown_models(post):
     # The request is read before the model is looked for, as in TF Serving.
     for path, which in (("other", "Latest(other)"), ("fake/versions/50", "Specific(fake, 50)")):
