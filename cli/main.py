@@ -13,6 +13,7 @@ from keras_transformer.cli import (
     demo,
     evaluate,
     export,
+    plot,
     prepare,
     serve,
     train,
@@ -41,6 +42,7 @@ app.command("evaluate")(evaluate.evaluate_command)
 app.command("translate")(translate.translate_command)
 app.command("export")(export.export_command)
 app.command("check")(export.check_command)
+app.command("plot")(plot.plot_command)
 app.command("serve")(serve.serve_command)
 app.command("translate-corpus", context_settings=translate_corpus.CONTEXT_SETTINGS)(
     translate_corpus.translate_corpus_command

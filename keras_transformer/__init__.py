@@ -32,9 +32,10 @@ if TYPE_CHECKING:
     from keras_transformer.schedules import WarmupSchedule
     from keras_transformer.tokenizer import Tokenizer
     from keras_transformer.translation import DecodingOptions
-    from keras_transformer.translator import Translation, Translator
+    from keras_transformer.translator import Attention, Translation, Translator
 
 _MODULES = {
+    "Attention": "translator",
     "DecoderLayer": "layers",
     "DecodingOptions": "translation",
     "EncoderLayer": "layers",
@@ -58,6 +59,7 @@ _MODULES = {
 }
 
 __all__ = [
+    "Attention",
     "DecoderLayer",
     "DecodingOptions",
     "EncoderLayer",

@@ -7,6 +7,7 @@
       metrics.jsonl     a line an evaluation: step and metrics
       corpus/           token ids of the training data; may be deleted after training
       tensorboard/      event files
+      report/           what `keras-transformer plot` draws
       evaluation/       sources, references, hypotheses and scores of evaluated splits
 
 `run.json` holds the SHA-256 of every file that the model is made from. Checkpoints are written

@@ -128,7 +128,7 @@ def translate_texts(
         texts: string [B]; bytes that are not UTF-8 read as U+FFFD.
         options: how to search.
     """
-    source = tokenizer.encode(texts, _most_source_tokens(model, options))
+    source = tokenizer.encode(texts, most_source_tokens(model, options))
     translations, scores = _translate(
         model, tokenizer, source.ids, source.lengths, options, options.beam_size
     )
@@ -153,7 +153,7 @@ def translate_documents(
     num_texts, num_segments = tf.shape(texts)[0], tf.size(segments)
     is_blank = tf.strings.regex_full_match(segments, r"[\s\p{Z}]*")
     sentences = tf.where(~is_blank)[:, 0]  # their numbers among the segments
-    most_tokens = _most_source_tokens(model, options) - 1
+    most_tokens = most_source_tokens(model, options) - 1
     tokens = tokenizer.tokenize(tf.gather(segments, sentences))
     parts, sentence_of_part = _cut(tokens, most_tokens)  # [P, (tokens)]
     best, scores = _translate(model, tokenizer, *with_end(parts), options, 1)  # [P, 1]
@@ -188,13 +188,13 @@ def score_texts(
         targets: string [B].
         options: lengths, and the strength of the length penalty.
     """
-    source = tokenizer.encode(sources, _most_source_tokens(model, options))
-    target = tokenizer.encode(targets, _most_target_tokens(model, options))
+    source = tokenizer.encode(sources, most_source_tokens(model, options))
+    target = tokenizer.encode(targets, most_target_tokens(model, options))
 
     def log_probs_of(rows: tf.Tensor) -> tf.Tensor:
         source_ids, target_ids = _rows(source.ids, rows), _rows(target.ids, rows)
         logits = model(
-            {"source_ids": source_ids, "target_ids": _shifted(target_ids)}, training=False
+            {"source_ids": source_ids, "target_ids": shifted(target_ids)}, training=False
         )  # [G, T, V]
         is_token = tf.cast(target_ids != PAD_ID, tf.float32)  # [G, T]
         return -tf.reduce_sum(cross_entropy(logits, target_ids) * is_token, axis=1)
@@ -225,13 +225,13 @@ def align_texts(
         options: how to search.
         layer: the decoder layer whose cross-attention is shown, the mean over its heads.
     """
-    source = tokenizer.encode(texts, _most_source_tokens(model, options))
+    source = tokenizer.encode(texts, most_source_tokens(model, options))
     best = best_ids(model, source, options)  # [B, T]
     target_lengths = _lengths(best)
 
     def attention_of(rows: tf.Tensor) -> tf.Tensor:
         target_ids = _rows(best, rows)
-        scores = model.attention_scores(_rows(source.ids, rows), _shifted(target_ids))
+        scores = model.attention_scores(_rows(source.ids, rows), shifted(target_ids))
         mean = tf.reduce_mean(tf.cast(scores.cross[layer], tf.float32), axis=1)  # [G, T, S]
         return tf.where((target_ids != PAD_ID)[..., None], mean, 0.0)
 
@@ -377,7 +377,7 @@ def _search(
 
 def _limits(model: Transformer, source_lengths: tf.Tensor, options: DecodingOptions) -> tf.Tensor:
     """The most tokens of each source's translations, int32 [B]."""
-    limits = tf.minimum(source_lengths + options.extra_length, _most_target_tokens(model, options))
+    limits = tf.minimum(source_lengths + options.extra_length, most_target_tokens(model, options))
     return tf.where(source_lengths == 0, 1, limits)
 
 
@@ -459,7 +459,7 @@ def _lengths(ids: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(tf.cast(ids != PAD_ID, tf.int32), axis=-1)
 
 
-def _shifted(target_ids: tf.Tensor) -> tf.Tensor:
+def shifted(target_ids: tf.Tensor) -> tf.Tensor:
     """The decoder's input for targets [B, T]."""
     return tf.pad(target_ids[:, :-1], [[0, 0], [1, 0]], constant_values=BOS_ID)
 
@@ -476,11 +476,13 @@ def _pieces(tokenizer: Tokenizer, ids: tf.Tensor) -> tf.Tensor:
     return tf.where(ids == PAD_ID, "", tokenizer.pieces(ids))
 
 
-def _most_source_tokens(model: Transformer, options: DecodingOptions) -> int:
+def most_source_tokens(model: Transformer, options: DecodingOptions) -> int:
+    """Returns how many tokens a source may have, its end included."""
     return min(options.max_source_length, _most_positions(model))
 
 
-def _most_target_tokens(model: Transformer, options: DecodingOptions) -> int:
+def most_target_tokens(model: Transformer, options: DecodingOptions) -> int:
+    """Returns how many tokens a translation may have, its end included."""
     return min(options.max_source_length + options.extra_length, _most_positions(model))
 
 

@@ -14,10 +14,10 @@ from keras_transformer.run import CheckpointName, Run
 from keras_transformer.tokenizer import EncodedTexts, Tokenizer
 from keras_transformer.translation import (
     DecodingOptions,
-    _most_source_tokens,
-    _most_target_tokens,
-    _shifted,
     best_ids,
+    most_source_tokens,
+    most_target_tokens,
+    shifted,
     translate_texts,
 )
 
@@ -183,14 +183,14 @@ class Translator:
             if not isinstance(text, str) and (text, name) != (None, "target"):
                 raise InputError(f"`{name}` must be a string. Received: {name}={text!r}")
         model, options = self.model, self.defaults
-        encoded = self._encode(source, _most_source_tokens(model, options))
+        encoded = self._encode(source, most_source_tokens(model, options))
         if target is not None:
-            target_ids = self._encode(target, _most_target_tokens(model, options)).ids
+            target_ids = self._encode(target, most_target_tokens(model, options)).ids
         elif encoded.lengths[0]:
             target_ids = self._best_ids_graph(options)(encoded)  # [1, T]
         else:
             target_ids = self._encode("", 2).ids  # the translation of nothing: its end
-        decoder_ids = _shifted(target_ids)
+        decoder_ids = shifted(target_ids)
         encoder, decoder, cross = self._scores_graph()(encoded.ids, decoder_ids)
         return Attention(
             source_pieces=self._pieces(encoded.ids),

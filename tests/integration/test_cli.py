@@ -13,7 +13,7 @@ from keras_transformer._version import __version__
 from keras_transformer.cli.main import main
 
 COMMANDS = ("prepare", "train", "average", "evaluate", "translate", "export", "check")
-COMMANDS += ("serve", "translate-corpus", "demo")
+COMMANDS += ("plot", "serve", "translate-corpus", "demo")
 MAX_SOURCE_LENGTH = 11
 
 
