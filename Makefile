@@ -2,12 +2,13 @@
 # make test   the default test suite
 # make test-distributed  several processes, kills, every combination of strategy and precision
 # make test-serving URL=http://HOST:8501 MODEL=NAME [GRPC=HOST:8500]  the contract, at any server
-# make check  what continuous integration runs: format, lint, types, all tests
+# make docs   the documentation site, in build/docs/site
+# make check  what continuous integration runs: format, lint, types, docs, all tests
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo test test-distributed test-serving check format lint types clean
+.PHONY: demo test test-distributed test-serving check docs format lint types clean
 
 demo: $(READY)
 	$(BIN)/keras-transformer demo
@@ -22,7 +23,7 @@ test-serving: $(READY)
 	SERVING_URL=$(URL) SERVING_MODEL=$(MODEL) SERVING_GRPC=$(GRPC) \
 		$(BIN)/python -m pytest tests/integration/test_serving_contract.py
 
-check: lint types test test-distributed
+check: lint types docs test test-distributed
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
@@ -34,6 +35,15 @@ types: $(READY)
 	ln -s $(CURDIR)/keras_transformer/* $(CURDIR)/trainers $(CURDIR)/export $(CURDIR)/cli \
 		build/types/keras_transformer/
 	cd build/types && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/setup.cfg -p keras_transformer
+
+# The links make the sub-packages what they are imported as, and links into the code resolve.
+docs: $(READY)
+	rm -rf build/docs && mkdir -p build/docs/pages build/docs/packages/keras_transformer
+	ln -s $(CURDIR)/keras_transformer/* $(CURDIR)/trainers $(CURDIR)/export $(CURDIR)/cli \
+		build/docs/packages/keras_transformer/
+	ln -s $(CURDIR)/docs $(CURDIR)/keras_transformer $(CURDIR)/trainers $(CURDIR)/export \
+		$(CURDIR)/cli $(CURDIR)/*.md build/docs/pages/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 format: $(READY)
 	$(BIN)/ruff format .

@@ -5,13 +5,14 @@ hold a `saved_model.pb` yet is not touched, and a model whose versions are all g
 served.
 """
 
+import contextlib
+import ctypes
 import gc
 import logging
 import os
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -198,7 +199,7 @@ class ServedModel:
         self._thread = threading.Thread(target=work, name="versions", daemon=True)
         self._thread.start()
 
-    @contextmanager
+    @contextlib.contextmanager
     def use(self, version: int | None = None) -> Iterator[LoadedVersion]:
         """Lends a version, which is not unloaded meanwhile.
 
@@ -256,6 +257,8 @@ class ServedModel:
             self._changed.wait_for(lambda: old.users == 0)
         old.close()
         gc.collect()  # graphs hold themselves in cycles
+        with contextlib.suppress(OSError, AttributeError):  # glibc's, and no other library's
+            ctypes.CDLL(None).malloc_trim(0)  # which keeps what is freed for itself otherwise
         self._set(VersionStatus(old.number, "END"))
         _logger.info("Version %d of %s is unloaded", old.number, self.name)
 
