@@ -45,22 +45,34 @@ def saved_model(tiny_run, tmp_path_factory):
     code, out, err = cli("export", tiny_run.path, folder, *options)
     assert (code, out) == (0, "")
     assert "Export: SavedModel in" in err
-    assert "  Session    ok     loads without Keras and answers 3 examples" in err
+    assert "  Session    ok     loads without Keras, answers 3 examples" in err
     assert f"Next: keras-transformer serve {folder}, or keras-transformer translate" in err
     return folder
 
 
 def test_rounded_weights(tiny_run, tmp_path):
-    code, out, err = cli("export", tiny_run.path, tmp_path / "tiny", "--weights", "float16")
+    options = ("--weights", "float16", "--beam-size", 1)
+    code, out, err = cli("export", tiny_run.path, tmp_path / "tiny", *options)
     assert (code, out) == (0, ""), err
     assert re.search(
         r"Rounded weights: 0\.\d MB; BLEU \d+\.\d\d, with float32 \d+\.\d\d; "
         r"\d+ of 12 validation sentences translated alike",
         err,
     )
-    code, out, _ = cli("check", tmp_path / "tiny", "--json")
-    assert code == 0
-    assert "of float16, stored once" in json.loads(out)["weights"]["detail"]
+    assert re.search(r"weights +ok +[\d,]+ of float16, stored once", err)
+
+
+def test_check(saved_model):
+    code, out, err = cli("check", saved_model, "--json")
+    assert (code, err) == (0, f"Check: nothing to complain about: {saved_model / '3'}\n")
+    findings = json.loads(out)
+    assert findings["weights"]["problem"] is None
+    assert "of float32, stored once" in findings["weights"]["detail"]
+    (saved_model / "3" / "assets.extra" / "metadata.json").rename(saved_model / "kept")
+    try:
+        assert_refused(cli("check", saved_model), ".* is not an export of this package: .*")
+    finally:
+        (saved_model / "kept").rename(saved_model / "3" / "assets.extra" / "metadata.json")
 
 
 def one_line(text):

@@ -62,9 +62,9 @@ class Page(HTMLParser):
 def run_dir(tiny_run, tmp_path_factory):
     """A run with a corpus and an evaluation, whose texts try to be HTML."""
     path = tmp_path_factory.mktemp("plotted") / "tiny <b>"
-    shutil.copytree(tiny_run.path, path)
+    shutil.copytree(tiny_run.path, path, ignore=shutil.ignore_patterns("evaluation"))
     folder = path / "evaluation"
-    folder.mkdir(exist_ok=True)
+    folder.mkdir()
     sources = [NASTY, "one two", "red dog", "öl"]
     references = ["eins zwei drei vier", NASTY, "rot Hund", "שלום עולם"]
     hypotheses = ["eins zwei drei vier", "vier", "rot Katze", "שלום"]
@@ -174,7 +174,9 @@ def test_again_in_the_place_of_the_first(tiny_run, tmp_path):
     (folder / "notes.txt").write_text("mine")
     without = tmp_path / "run"
     shutil.copytree(
-        tiny_run.path, without, ignore=shutil.ignore_patterns("corpus", "metrics.jsonl")
+        tiny_run.path,
+        without,
+        ignore=shutil.ignore_patterns("corpus", "metrics.jsonl", "evaluation"),
     )
     plot(without, "--output", folder)
     left = {path.name for path in folder.iterdir()}
