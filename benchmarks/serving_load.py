@@ -196,9 +196,10 @@ def main() -> None:
     failed = [message for client in clients for message in client.failed]
     wrong = [message for client in clients for message in client.wrong]
     seconds = np.array([value for client in clients for value in client.seconds] or [np.nan])
-    # While a version is swapped two are in memory: of each part of the time, the least it took.
-    tenth = max(1, len(memory) // 10)
-    first, last = min(memory[tenth : 3 * tenth] or memory), min(memory[-2 * tenth :])
+    # Batches come and go, and two versions are in memory while they are swapped: means say more
+    # than moments. The first tenth is the start.
+    tenths = [part.mean() for part in np.array_split(np.array(memory), 10)]
+    first, last = np.mean(tenths[1:4]), np.mean(tenths[-3:])
     median, p90, p99, worst = 1000 * np.percentile(seconds, [50, 90, 99, 100])
     for name, value in {
         "first request, ms": f"{first_request:.0f}; steady {steady_request:.0f}",
@@ -214,6 +215,7 @@ def main() -> None:
         "latency, ms": f"{median:.0f} median, {p90:.0f} p90, {p99:.0f} p99, {worst:.0f} worst",
         "memory, MiB": f"{first:.0f} -> {last:.0f}, {100 * (last / first - 1):+.1f} %, "
         f"peak {max(memory):.0f}",
+        "by tenths": " ".join(f"{mean:.0f}" for mean in tenths),
         "exit status": status,
     }.items():
         print(f"{name:20}{value}")

@@ -86,15 +86,13 @@ def _train(run_dir: Path) -> None:
 
 
 def _export(translator: "Translator", model_dir: Path, texts: list[str]) -> Path:
-    from keras_transformer.export.check import check_saved_model
+    from keras_transformer.export.check import check_saved_model, require_success
     from keras_transformer.export.saved_model import export_saved_model
 
     path = model_dir / "1"
     with _stage() as done:
         if path.exists():
-            findings = check_saved_model(path, say_finding)
-            if failed := [finding.name for finding in findings if finding.problem]:
-                raise InputError(f"{path} failed its check: {', '.join(failed)}")
+            require_success(check_saved_model(path, say_finding), f"{path} failed its check")
             done.append("Export: found a SavedModel and checked it")
         else:
             export_saved_model(translator, model_dir, examples=texts, report=say_finding)

@@ -88,7 +88,7 @@ def check_command(
 ) -> None:
     """Check that a server would load an export, and that it answers as its model did."""
     load_tensorflow()
-    from keras_transformer.export.check import check_saved_model
+    from keras_transformer.export.check import check_saved_model, require_success
     from keras_transformer.export.versions import find_version
 
     path = find_version(model)
@@ -99,8 +99,7 @@ def check_command(
     findings = check_saved_model(path, (lambda finding: None) if as_json else say_finding)
     if as_json:
         typer.echo(json.dumps({finding.name: finding._asdict() for finding in findings}))
-    if failed := [finding.name for finding in findings if finding.problem]:
-        raise InputError(f"{path} failed its check: {', '.join(failed)}")
+    require_success(findings, f"{path} failed its check")
     say(f"Check: nothing to complain about: {path}")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import tensorflow as tf
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
@@ -19,6 +19,8 @@ METADATA = "metadata.json"
 WARMUP = "tf_serving_warmup_requests"  # TF Serving's name
 MAX_WARMUP_REQUESTS = 1_000  # TF Serving's
 FORMAT = "keras-transformer export"
+
+WeightsType = Literal["float32", "float16", "bfloat16"]  # what weights may be stored as
 
 
 def write_metadata(path: Path, values: Mapping[str, Any]) -> None:
@@ -56,7 +58,20 @@ def read_metadata(path: Path) -> dict[str, Any]:
         raise InputError(f"{file} is damaged: {error}") from error
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise InputError(f"{file} must be of the format {FORMAT!r}")
+    if values.get("weights") not in get_args(WeightsType) or not isinstance(
+        values.get("num_params"), int
+    ):
+        raise InputError(f"{file} is damaged: it must tell the number and the type of weights")
+    examples = values.get("examples")
+    if not isinstance(examples, list) or not all(map(_is_example, examples)):
+        raise InputError(f"{file} is damaged: it must tell the model's own answers to examples")
     return values
+
+
+def _is_example(value: Any) -> bool:
+    return isinstance(value, dict) and {
+        name: type(value.get(name)) for name in ("text", "translation", "score", "truncated")
+    } == {"text": str, "translation": str, "score": float, "truncated": bool}
 
 
 def write_warmup(path: Path, name: str, requests: Sequence[tuple[str, Mapping[str, Any]]]) -> None:

@@ -35,7 +35,7 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.ml.inference.base import ModelHandler, RunInference
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, one_line
 from keras_transformer.export.rows import (
     DEFAULT_SIGNATURE,
     by_length,
@@ -355,7 +355,7 @@ def translate_shard(source: Source, translate: Translate) -> TranslatedShard:
             return [*translate(batch)]
         except Exception as error:  # whatever the model's graph or the memory makes of it
             if len(batch) == 1:
-                return [_one_line(error)]
+                return [one_line(error)]
             return [answer for text in batch for answer in rows_or_reasons([text])]
 
     answers = by_length([*texts.values()], rows_or_reasons, max_rows=MAX_ROWS, max_size=MAX_SIZE)
@@ -514,12 +514,8 @@ def _absolute(path: str) -> str:
     try:
         FileSystems.get_filesystem(path)
     except ValueError as error:  # gs:// or s3:// without the package for it
-        raise InputError(f"{path}: {_one_line(error)}") from error
+        raise InputError(f"{path}: {one_line(error)}") from error
     return path
-
-
-def _one_line(text: Any) -> str:
-    return " ".join(str(text).split())[:500]
 
 
 def _pipeline_options(arguments: Sequence[str]) -> PipelineOptions:

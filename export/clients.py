@@ -12,7 +12,7 @@ from typing import Any, Self
 import urllib3
 from urllib3.exceptions import HTTPError, MaxRetryError, ProtocolError, ReadTimeoutError
 
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, one_line
 from keras_transformer.export.rows import DEFAULT_SIGNATURE, by_length
 
 # Of a request. export/docker/batching.config lets the server join a few requests of that size.
@@ -113,7 +113,7 @@ class RestClient:
             said = answer.get("error") if isinstance(answer, dict) else None
             raise InputError(
                 f"{self._url} answered with status {response.status}: "
-                f"{_one_line(said or response.reason or 'no reason given')}"
+                f"{one_line(said or response.reason or 'no reason given')}"
             )
         rows = answer.get("predictions") if isinstance(answer, dict) else None
         return _checked(rows, len(texts), self._url)
@@ -178,9 +178,9 @@ class GrpcClient:
             if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
                 message = f"did not answer within {self._timeout:g} s"
             elif error.code() == grpc.StatusCode.UNAVAILABLE:
-                message = f"cannot be reached: {_one_line(error.details())}"
+                message = f"cannot be reached: {one_line(error.details())}"
             else:
-                message = f"answered with {error.code().name}: {_one_line(error.details())}"
+                message = f"answered with {error.code().name}: {one_line(error.details())}"
             raise InputError(f"{self._name} {message}") from error
         return _checked(_rows_of(response.outputs), len(texts), self._name)
 
@@ -249,8 +249,4 @@ def _checked(rows: Any, count: int, server: str) -> list[Row]:
 def _reason(error: BaseException | None) -> str:
     """Says what went wrong, without the connection's own name, which the URL tells already."""
     text = " ".join(map(str, error.args)) if isinstance(error, ProtocolError) else str(error)
-    return _one_line(re.sub(r"^HTTPS?Connection\(.*?\): ", "", text))
-
-
-def _one_line(text: Any) -> str:
-    return " ".join(str(text).split())[:500]
+    return one_line(re.sub(r"^HTTPS?Connection\(.*?\): ", "", text))

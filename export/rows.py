@@ -1,5 +1,6 @@
 """Rows of a translating signature, for texts sent in batches of about the same length."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -63,7 +64,7 @@ def open_saved_model(
     Raises:
         InputError: if there is no such SavedModel or signature.
     """
-    from keras_transformer.export.session import SavedModelSession, rows_of
+    from keras_transformer.export.session import SavedModelSession
 
     try:
         session = SavedModelSession(path)
@@ -75,13 +76,7 @@ def open_saved_model(
         session.close()
         raise
 
-    def translate(texts: Sequence[str | bytes]) -> list[dict[str, Any]]:
-        encoded = [
-            text if isinstance(text, bytes) else text.encode(errors="replace") for text in texts
-        ]
-        return rows_of(session.run(signature, {"text": encoded}))
-
-    return translate
+    return functools.partial(session.translate, signature=signature)
 
 
 def check_signature(path: str, signature: str, signatures: Mapping[str, Any]) -> None:

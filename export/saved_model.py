@@ -8,15 +8,15 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from keras_transformer.config import PAD_ID
 from keras_transformer.errors import InputError
-from keras_transformer.export.assets import write_metadata, write_warmup
-from keras_transformer.export.check import Finding, check_saved_model
+from keras_transformer.export.assets import WeightsType, write_metadata, write_warmup
+from keras_transformer.export.check import Finding, check_saved_model, require_success
 from keras_transformer.model import Transformer
 from keras_transformer.tokenizer import NUM_FIXED_IDS, Tokenizer
 from keras_transformer.translation import (
@@ -28,8 +28,6 @@ from keras_transformer.translation import (
     translate_texts,
 )
 from keras_transformer.translator import Translator
-
-WeightsType = Literal["float32", "float16", "bfloat16"]
 
 NO_SCORE = -1e9  # of hypotheses that there are not; JSON has neither -inf nor NaN
 
@@ -237,7 +235,8 @@ def export_saved_model(
                 },
             )
             if check:
-                _require_success(check_saved_model(temporary, report))
+                findings = check_saved_model(temporary, report)
+                require_success(findings, "The export failed its check and was deleted")
             temporary.chmod(0o755)  # mkdtemp's is for the owner only
             os.rename(temporary, path)
         finally:
@@ -247,14 +246,6 @@ def export_saved_model(
     except tf.errors.OpError as error:
         raise InputError(f"Cannot write {path}: {error.message}") from error
     return path
-
-
-def _require_success(findings: list[Finding]) -> None:
-    for finding in findings:
-        if finding.problem:
-            raise InputError(
-                f"The export failed its check and was deleted: {finding.name}: {finding.problem}"
-            )
 
 
 def _answers(

@@ -109,15 +109,16 @@ class SavedModelSession:
         outputs: dict[str, np.ndarray] = self._session.run(fetches, feeds, options or None)
         return outputs
 
-    def translate(self, texts: Sequence[str | bytes]) -> list[dict[str, Any]]:
-        """Returns `serving_default`'s outputs for each text, bytes decoded."""
+    def translate(
+        self, texts: Sequence[str | bytes], signature: str = "serving_default"
+    ) -> list[dict[str, Any]]:
+        """Returns the outputs of a signature of `text` for each text, bytes decoded."""
         if not texts:
             return []
         encoded = [
-            text if isinstance(text, bytes) else text.encode("utf-8", errors="replace")
-            for text in texts
+            text if isinstance(text, bytes) else text.encode(errors="replace") for text in texts
         ]
-        return rows_of(self.run("serving_default", {"text": encoded}))
+        return rows_of(self.run(signature, {"text": encoded}))
 
     def close(self) -> None:
         """Frees the weights; runs that have begun must have ended."""

@@ -9,6 +9,11 @@ class InputError(ValueError):
     """
 
 
+def one_line(text: object, max_length: int = 500) -> str:
+    """Makes a message of others fit into one sentence of ours."""
+    return " ".join(str(text).split())[:max_length]
+
+
 class TrainingStoppedError(RuntimeError):
     """Training has stopped before its end; what was saved is whole, and resuming goes on from it.
 

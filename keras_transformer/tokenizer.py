@@ -7,6 +7,9 @@ import abc
 import hashlib
 import io
 import re
+import sys
+import tempfile
+import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
@@ -65,10 +68,12 @@ class Tokenizer(abc.ABC):
     Attributes:
         model: all that it is made from, as the file that `save` writes.
         vocab_size: number of ids.
+        lowercase: whether it reads capitals as small letters, so that none come out.
     """
 
     model: bytes
     vocab_size: int
+    lowercase: bool = False
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
@@ -145,7 +150,8 @@ class SentencePieceTokenizer(Tokenizer):
     `detokenize(tokenize(x))` gives x back up to normalisation: control characters, zero-width
     characters, the meta symbol U+2581 and bytes that are not UTF-8 read as white space; then
     SentencePiece's "nmt_nfkc", which is Unicode NFKC with every run of white space as one space
-    and none at the ends. Characters outside the vocabulary become their UTF-8 bytes: ids 4 to 259.
+    and none at the ends; then small letters, where it was trained so. Characters outside the
+    vocabulary become their UTF-8 bytes: ids 4 to 259.
 
     Args:
         model: a serialized SentencePiece model with the fixed ids.
@@ -172,6 +178,7 @@ class SentencePieceTokenizer(Tokenizer):
                 f"Received: {', '.join(map(str, special_ids))}"
             )
         self.vocab_size: int = processor.vocab_size()
+        self.lowercase = "A" not in processor.normalize("A")
 
     @classmethod
     def train(
@@ -179,6 +186,7 @@ class SentencePieceTokenizer(Tokenizer):
         texts: Iterable[str],
         vocab_size: int,
         model_type: Literal["bpe", "unigram"] = "bpe",
+        lowercase: bool = False,
     ) -> Self:
         """Learns subwords from texts of both languages.
 
@@ -186,6 +194,8 @@ class SentencePieceTokenizer(Tokenizer):
             texts: sentences; of more than `MAX_TRAINING_SENTENCES` a random sample is taken.
             vocab_size: number of ids, the 260 fixed ones included.
             model_type: SentencePiece's algorithm.
+            lowercase: whether capitals are read as small letters; the model does it by itself,
+                wherever it is loaded.
 
         Raises:
             InputError: if the texts do not support a vocabulary of this size.
@@ -195,9 +205,14 @@ class SentencePieceTokenizer(Tokenizer):
                 f"`vocab_size` must be at least {NUM_FIXED_IDS + 1}, as {NUM_FIXED_IDS} ids are "
                 f"fixed. Received: vocab_size={vocab_size}"
             )
-        return cls(
-            _train_sentencepiece(texts, vocab_size, model_type=model_type, byte_fallback=True)
-        )
+        options: dict[str, Any] = {"model_type": model_type, "byte_fallback": True}
+        if not lowercase:
+            return cls(_train_sentencepiece(texts, vocab_size, **options))
+        with tempfile.TemporaryDirectory() as folder:
+            rules = Path(folder) / "lowercase.tsv"
+            rules.write_text(_lowercase_rules())
+            options["normalization_rule_tsv"] = str(rules)
+            return cls(_train_sentencepiece(texts, vocab_size, **options))
 
     @property
     def op(self) -> tf_text.SentencepieceTokenizer:
@@ -328,12 +343,15 @@ class WordPieceTokenizer(Tokenizer):
 
 
 def train_tokenizer(
-    kind: Literal["bpe", "unigram", "wordpiece"], texts: Iterable[str], vocab_size: int
+    kind: Literal["bpe", "unigram", "wordpiece"],
+    texts: Iterable[str],
+    vocab_size: int,
+    lowercase: bool = False,
 ) -> Tokenizer:
-    """Learns a tokenizer of a kind; see the `train` of the classes."""
+    """Learns a tokenizer of a kind; see the `train` of the classes. Word-pieces keep capitals."""
     if kind == "wordpiece":
         return WordPieceTokenizer.train(texts, vocab_size)
-    return SentencePieceTokenizer.train(texts, vocab_size, kind)
+    return SentencePieceTokenizer.train(texts, vocab_size, kind, lowercase)
 
 
 def _train_sentencepiece(texts: Iterable[str], vocab_size: int, **options: Any) -> bytes:
@@ -359,6 +377,36 @@ def _train_sentencepiece(texts: Iterable[str], vocab_size: int, **options: Any) 
     except (RuntimeError, StopIteration) as error:
         raise _training_error(str(error), vocab_size) from error
     return model.getvalue()
+
+
+def _lowercase_rules() -> str:
+    """SentencePiece's "nmt_nfkc" in small letters, as its table of code points.
+
+    Its own "nmt_nfkc_cf" folds case instead, which writes the German ß as ss.
+    """
+    normalizer = sentencepiece.SentencePieceNormalizer(
+        rule_name="nmt_nfkc",
+        add_dummy_prefix=False,
+        escape_whitespaces=False,
+        remove_extra_whitespaces=False,
+    )
+    rules = {}
+    for code in range(1, sys.maxunicode + 1):
+        character = chr(code)
+        if unicodedata.category(character) == "Cs":  # half of a pair, and no character
+            continue
+        # A letter and its accents, apart, are one character in NFKC.
+        for text in {character, unicodedata.normalize("NFD", character)}:
+            small = normalizer.normalize(text).lower()
+            if small != text:
+                rules[text] = small
+    return "".join(
+        f"{_code_points(text)}\t{_code_points(small)}\n" for text, small in rules.items()
+    )
+
+
+def _code_points(text: str) -> str:
+    return " ".join(f"{ord(character):X}" for character in text)
 
 
 def _training_error(message: str, vocab_size: int) -> InputError:

@@ -42,6 +42,8 @@ class StepLimit(keras.callbacks.Callback):
 class ValidationBleu(keras.callbacks.Callback):
     """Translates validation sentences greedily and adds `val_bleu` to the metrics.
 
+    It is 13a, and ignores case where the tokenizer does.
+
     Args:
         translator: of the model that is trained.
         sources: sentences.
@@ -62,7 +64,9 @@ class ValidationBleu(keras.callbacks.Callback):
             return
         if logs is not None:
             hypotheses = [translation.text for translation in translations]
-            logs["val_bleu"] = sacrebleu.corpus_bleu(hypotheses, [self.references]).score
+            lowercase = self.translator.tokenizer.lowercase
+            bleu = sacrebleu.corpus_bleu(hypotheses, [self.references], lowercase=lowercase)
+            logs["val_bleu"] = bleu.score
 
 
 class ExactSwap(keras.callbacks.SwapEMAWeights):

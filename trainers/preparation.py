@@ -49,18 +49,15 @@ PAIRS_PER_SHARD = 200_000
 PAIRS_PER_CALL = 2_000
 MAX_LENGTH = 2**16 - 1
 NUM_EXAMPLES = 3  # of dropped pairs, for each reason and shard
-# The settings that decide what a prepared corpus holds.
-SETTINGS = (
-    "source",
-    "target",
-    "tokenizer",
-    "vocab_size",
+CLEANING = (
     "max_length",
     "max_length_ratio",
     "drop_duplicates",
     "source_script",
     "target_script",
 )
+# The settings that decide what a prepared corpus holds.
+SETTINGS = ("source", "target", "tokenizer", "vocab_size", "lowercase", *CLEANING)
 REASONS = {
     "empty": "a side has no token",
     "too_long": "a side has more than `max_length` tokens",
@@ -260,13 +257,13 @@ def _start(folder: Path, corpus: Corpus, settings: TrainSettings, wanted: dict[s
     def texts() -> Iterator[str]:
         return itertools.chain.from_iterable(corpus.pairs("train"))
 
-    kind, size = settings.tokenizer, settings.vocab_size
+    kind, size, lowercase = settings.tokenizer, settings.vocab_size, settings.lowercase
     try:
-        tokenizer = train_tokenizer(kind, texts(), size or 8_000)
+        tokenizer = train_tokenizer(kind, texts(), size or 8_000, lowercase)
     except VocabularyTooLargeError as error:
         if size is not None:
             raise
-        tokenizer = train_tokenizer(kind, texts(), error.limit)
+        tokenizer = train_tokenizer(kind, texts(), error.limit, lowercase)
     tokenizer.save(folder / "tokenizer.model")
     _write_json(
         folder / "corpus.json",
@@ -376,7 +373,7 @@ def _write_shard(
     made_from = {
         "tokenizer_sha256": tokenizer.fingerprint,
         "text_sha256": _sha256("\n".join(map("\t".join, pairs)).encode()),
-        "cleaning": {name: getattr(settings, name) for name in SETTINGS[4:]},
+        "cleaning": {name: getattr(settings, name) for name in CLEANING},
     }
     found = _read_json(path.with_suffix(".json"))
     if found is not None and path.is_file() and path.stat().st_size == found["bytes"]:

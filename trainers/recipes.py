@@ -49,6 +49,8 @@ class TrainSettings:
         tokenizer: "bpe" or "unigram" (SentencePiece), or "wordpiece".
         vocab_size: number of subwords of both languages; None for 8,000, or as many as the
             corpus supports.
+        lowercase: whether the tokenizer reads capitals as small letters, so that translations
+            have none, and validation BLEU ignores case; not for "wordpiece".
         max_length: pairs with a side of more tokens are dropped.
         max_length_ratio: pairs with a side of more than so many times the other's tokens are
             dropped; None drops none. (9 is Moses's.)
@@ -101,6 +103,7 @@ class TrainSettings:
     target: str = "de"
     tokenizer: Literal["bpe", "unigram", "wordpiece"] = "bpe"
     vocab_size: int | None = None
+    lowercase: bool = False
     max_length: int = 256
     max_length_ratio: float | None = 9.0
     drop_duplicates: bool = False
@@ -150,6 +153,11 @@ class TrainSettings:
             raise InputError(
                 "`max_length` must be at least 2 and at most `tokens_per_batch`. Received: "
                 f"max_length={self.max_length}, tokens_per_batch={self.tokens_per_batch}"
+            )
+        if self.lowercase and self.tokenizer == "wordpiece":
+            raise InputError(
+                '`lowercase` needs the tokenizer "bpe" or "unigram". Received: '
+                'tokenizer="wordpiece", lowercase=True'
             )
         if self.average_last > self.keep_checkpoints:
             raise InputError(

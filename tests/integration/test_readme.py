@@ -69,7 +69,7 @@ def test_own_text(corpus_dir, tmp_path, monkeypatch, capfd):
 
 
 def test_serve(exported, tmp_path):
-    (block,) = [block for _, block in BLOCKS if "keras-transformer serve" in block]
+    (block,) = [block for _, block in BLOCKS if block.startswith("keras-transformer serve")]
     serve, curl = block.splitlines()
     _, *arguments = shlex.split(serve)
     (tmp_path / "models").mkdir()

@@ -96,6 +96,49 @@ def test_normalization(tokenizer, text, expected):
     assert round_trip(tokenizer, text) == expected
 
 
+@pytest.fixture(scope="module")
+def lowercase(tmp_path_factory):
+    """Learns from capitals; saved and loaded, for the file alone must do it."""
+    path = tmp_path_factory.mktemp("lowercase") / "tokenizer.model"
+    texts = [text.upper() if i % 2 else text.title() for i, text in enumerate(CORPUS)]
+    SentencePieceTokenizer.train(texts, VOCAB_SIZE, lowercase=True).save(path)
+    return Tokenizer.load(path)
+
+
+def test_lowercase_learns_what_small_letters_teach(tokenizer, lowercase):
+    of_small_letters = SentencePieceTokenizer.train([text.lower() for text in CORPUS], VOCAB_SIZE)
+    for text in CORPUS:
+        assert ids_of(lowercase, text.upper()) == ids_of(of_small_letters, text.lower())
+    assert lowercase.lowercase
+    assert not tokenizer.lowercase
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Die Straße", "die straße"),  # case folding would write "strasse"
+        ("O\u0308L \u00c9", "öl é"),  # an accent apart
+        ("ＡⅣ Ǆ", "aiv dž"),  # capitals of NFKC
+        ("СОБАКА ΔΩ", "собака δω"),
+        ("İ", "i\u0307"),
+    ],
+)
+def test_lowercase(lowercase, text, expected):
+    assert round_trip(lowercase, text) == expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    text=st.text(
+        st.characters(max_codepoint=0x24FF, categories=["Lu", "Ll", "Lt", "Nd", "Po", "Mn"])
+        | st.sampled_from(" ﬁ①Ⅳ㎏ＡöÅ한中😀")
+    )
+)
+def test_lowercase_is_of_what_it_reads_otherwise(tokenizer, lowercase, text):
+    small = "".join(character.lower() for character in round_trip(tokenizer, text))
+    assert round_trip(lowercase, text) == small
+
+
 @pytest.mark.parametrize("control", ["\x00", "\x01", "\x1b", "\x7f", "\x80", "\x9b"])
 def test_control_characters_are_dropped(tokenizer, control):
     assert round_trip(tokenizer, f"a{control}b") in ("ab", "a b")

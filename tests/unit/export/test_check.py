@@ -5,11 +5,10 @@ import shutil
 
 import pytest
 import tensorflow as tf
-from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer.errors import InputError
 from keras_transformer.export import check
-from keras_transformer.export.assets import FOLDER, METADATA, WARMUP, read_metadata
+from keras_transformer.export.assets import FOLDER, METADATA, WARMUP
 from keras_transformer.export.check import check_saved_model
 
 
@@ -19,9 +18,13 @@ def whole(exported):
 
 
 @pytest.fixture
-def meta_graph(whole):
-    proto = saved_model_pb2.SavedModel.FromString((whole / "saved_model.pb").read_bytes())
-    return proto.meta_graphs[0]
+def export(whole):
+    return check._Export(whole)
+
+
+@pytest.fixture
+def meta_graph(export):
+    return export.meta_graph
 
 
 @pytest.fixture
@@ -43,77 +46,77 @@ def assert_refused(function, *args, match):
         function(*args)
 
 
-def test_whole(meta_graph, whole):
-    assert "serving_default, greedy, nbest" in check._check_signatures(meta_graph)
-    assert "no Python, no device, no XLA" in check._check_nodes(meta_graph)
-    assert "stored once" in check._check_weights(whole, read_metadata(whole))
-    assert check._check_warmup(whole) == "18 requests"
+def test_whole(export):
+    assert "serving_default, greedy, nbest" in check._check_signatures(export)
+    assert "no Python, no device, no XLA" in check._check_nodes(export)
+    assert "stored once" in check._check_weights(export)
+    assert check._check_warmup(export) == "18 requests"
 
 
-def test_missing_signature(meta_graph):
+def test_missing_signature(export, meta_graph):
     del meta_graph.signature_def["nbest"]
-    assert_refused(check._check_signatures, meta_graph, match="there is no signature nbest")
+    assert_refused(check._check_signatures, export, match="there is no signature nbest")
 
 
-def test_other_outputs(meta_graph):
+def test_other_outputs(export, meta_graph):
     outputs = meta_graph.signature_def["document"].outputs
     del outputs["sentences"]
-    assert_refused(check._check_signatures, meta_graph, match="document has the outputs")
+    assert_refused(check._check_signatures, export, match="document has the outputs")
 
 
-def test_scalar_input(meta_graph):
+def test_scalar_input(export, meta_graph):
     del meta_graph.signature_def["greedy"].inputs["text"].tensor_shape.dim[:]
-    assert_refused(check._check_signatures, meta_graph, match="greedy has the inputs")
+    assert_refused(check._check_signatures, export, match="greedy has the inputs")
 
 
-def test_device_outside_of_functions(meta_graph):
+def test_device_outside_of_functions(export, meta_graph):
     node = next(n for n in meta_graph.graph_def.node if n.op == "Placeholder")
     node.device = "/device:GPU:0"
-    assert_refused(check._check_nodes, meta_graph, match="bound to devices: /device:GPU:0")
+    assert_refused(check._check_nodes, export, match="bound to devices: /device:GPU:0")
 
 
-def test_device(meta_graph):
+def test_device(export, meta_graph):
     a_search(meta_graph).node_def[3].device = "/device:GPU:0"
-    assert_refused(check._check_nodes, meta_graph, match="bound to devices: /device:GPU:0")
+    assert_refused(check._check_nodes, export, match="bound to devices: /device:GPU:0")
 
 
-def test_python(meta_graph):
+def test_python(export, meta_graph):
     a_search(meta_graph).node_def[3].op = "EagerPyFunc"
-    assert_refused(check._check_nodes, meta_graph, match="calls Python: EagerPyFunc")
+    assert_refused(check._check_nodes, export, match="calls Python: EagerPyFunc")
 
 
 @pytest.mark.parametrize("of_function", [True, False])
-def test_xla(meta_graph, of_function):
+def test_xla(export, meta_graph, of_function):
     function = a_search(meta_graph)
     holder = function if of_function else function.node_def[2]
     holder.attr["_XlaMustCompile"].b = True
-    assert_refused(check._check_nodes, meta_graph, match="asks for XLA")
+    assert_refused(check._check_nodes, export, match="asks for XLA")
 
 
-def test_foreign_op(meta_graph):
-    names = {node.op for node in check._nodes(meta_graph)}
-    assert check._check_ops(meta_graph, names)
+def test_foreign_op(export, meta_graph):
+    export.core_ops = {node.op for node in export.nodes()}
+    assert check._check_ops(export)
     a_search(meta_graph).node_def[1].op = "Addons>Flash"
-    assert_refused(
-        check._check_ops, meta_graph, names, match="no server knows the ops Addons>Flash"
-    )
+    assert_refused(check._check_ops, export, match="no server knows the ops Addons>Flash")
 
 
 @pytest.mark.parametrize("factor", [0.4, 2.1])
-def test_weights_missing_or_twice(whole, factor):
-    metadata = read_metadata(whole)
-    metadata["num_params"] = int(factor * metadata["num_params"])
-    assert_refused(check._check_weights, whole, metadata, match="bytes of weights take")
+def test_weights_missing_or_twice(export, factor):
+    export.metadata["num_params"] = int(factor * export.metadata["num_params"])
+    assert_refused(check._check_weights, export, match="bytes of weights take")
 
 
 def test_no_warmup(copy):
     (copy / FOLDER / WARMUP).unlink()
-    assert_refused(check._check_warmup, copy, match="no request for attention, document, greedy")
+    assert_refused(
+        check._check_warmup, check._Export(copy), match="no request for attention, document, greedy"
+    )
 
 
 def test_damaged_warmup(copy):
     (copy / FOLDER / WARMUP).write_bytes(b"no records" * 99)
-    assert_refused(check._check_warmup, copy, match="the requests cannot be read")
+    for function in (check._check_warmup, check._check_session):
+        assert_refused(function, check._Export(copy), match="the warm-up requests cannot be read")
 
 
 def test_other_answers_and_a_damaged_loader(copy):
@@ -135,6 +138,7 @@ def test_weights_are_gone(copy):
     assert "it does not run" in found["Session"]
     assert "it does not run" in found["C API"]
     assert "bytes of weights take 0" in found["weights"]
+    assert found["ops"] == "not known, for the C API did not answer"
 
 
 @pytest.mark.parametrize("content", [None, b"half"])
@@ -151,6 +155,23 @@ def test_not_an_export(tmp_path):
     tf.saved_model.save(module, tmp_path)
     with pytest.raises(InputError, match=r"is not an export of this package: cannot read .*json"):
         check_saved_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("weights", "int4"),
+        ("num_params", None),
+        ("examples", {}),
+        ("examples", ["text"]),
+        ("examples", [{"text": "a", "translation": "b", "score": "1", "truncated": False}]),
+    ],
+)
+def test_metadata_of_wrong_types(copy, name, value):
+    file = copy / FOLDER / METADATA
+    file.write_text(json.dumps(json.loads(file.read_text()) | {name: value}))
+    with pytest.raises(InputError, match=r"metadata\.json is damaged: it must tell the "):
+        check_saved_model(copy)
 
 
 @pytest.mark.parametrize("content", ["{", "[1]", '{"format": "other"}'])

@@ -293,6 +293,12 @@ def test_learned_positions_must_reach():
         TrainSettings(data="bundled", max_length=37, model=model)
 
 
+def test_word_pieces_keep_capitals():
+    message = '^`lowercase` needs the tokenizer "bpe" or "unigram". Received: tokenizer="wordpiece"'
+    with pytest.raises(InputError, match=message):
+        TrainSettings(data="bundled", tokenizer="wordpiece", lowercase=True)
+
+
 @pytest.mark.parametrize("name", ["vocab_size", "preset"])
 def test_settings_that_are_none_of_the_model(name):
     message = f"^`{name}` is a setting of its own, and none of `model`$"

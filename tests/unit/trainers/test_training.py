@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import reference
 import sacrebleu
+import tensorflow as tf
 
 from keras_transformer.errors import InputError
 from keras_transformer.run import Run
@@ -234,7 +235,8 @@ def test_patience_ends_the_training(tiny_settings, tmp_path, monkeypatch):
 def fake_bleu(values):
     scores = iter(values)
 
-    def corpus_bleu(hypotheses, references):
+    def corpus_bleu(hypotheses, references, lowercase):
+        assert not lowercase
         assert len(hypotheses) == len(references[0]) == 4
         return SimpleNamespace(score=next(scores))
 
@@ -249,6 +251,26 @@ def test_validation_bleu_is_that_of_greedy_search(tiny_settings, tmp_path):
     translations = Translator.load(run.path).translate(sources, beam_size=1)
     expected = sacrebleu.corpus_bleu([t.text for t in translations], [references]).score
     assert run.last.metrics["val_bleu"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_validation_bleu_ignores_case_where_the_tokenizer_does(lowercase):
+    translator = SimpleNamespace(
+        translate=lambda sources, beam_size: [SimpleNamespace(text=text) for text in sources],
+        tokenizer=SimpleNamespace(lowercase=lowercase),
+    )
+    logs = {}
+    callback = callbacks.ValidationBleu(translator, ["ein hund sieht ihn"], ["Ein Hund sieht ihn"])
+    callback.on_epoch_end(0, logs)
+    assert (logs["val_bleu"] == pytest.approx(100)) == lowercase
+
+
+def test_lowercase(tiny_settings, tmp_path):
+    run = train(dataclasses.replace(tiny_settings, steps=1, lowercase=True), tmp_path / "run")
+    tokenizer = run.tokenizer()
+    ids = tokenizer.tokenize(tf.constant(["A TALL dog", "a tall dog"])).to_list()
+    assert tokenizer.lowercase
+    assert ids[0] == ids[1]
 
 
 def test_time_limit(tiny_settings, tmp_path):
