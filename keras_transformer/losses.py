@@ -15,7 +15,10 @@ def cross_entropy(logits: Any, target_ids: Any, label_smoothing: float = 0.0) ->
     """Cross-entropy against labels smoothed over the vocabulary, in closed form.
 
     With q = (1 - eps) onehot(y) + eps / V, the cross-entropy of logits z is
-    logsumexp(z) - (1 - eps) z_y - eps mean(z), which needs no one-hot of [B, T, V].
+
+        logsumexp(z) - (1 - eps) z_y - eps mean(z)
+
+    which needs no one-hot of [B, T, V].
 
     Args:
         logits: float [B, T, V].
@@ -25,13 +28,68 @@ def cross_entropy(logits: Any, target_ids: Any, label_smoothing: float = 0.0) ->
     Returns:
         float32 [B, T], in nats.
     """
-    logits = ops.cast(logits, "float32")
     index = ops.cast(target_ids, "int32")[..., None]  # [B, T, 1]
-    target_logits = ops.take_along_axis(logits, index, axis=-1)[..., 0]  # [B, T]
-    loss = ops.logsumexp(logits, axis=-1) - (1.0 - label_smoothing) * target_logits
-    if label_smoothing:
-        loss = loss - label_smoothing * ops.mean(logits, axis=-1)
-    return loss
+
+    # The gradient of the whole, softmax(z) - q, takes fewer passes over the logits than those of
+    # its terms.
+    @ops.custom_gradient
+    def loss(logits: Any) -> tuple[Any, Any]:
+        log_probs = ops.log_softmax(logits)  # [B, T, V]
+        value = -(1.0 - label_smoothing) * ops.take_along_axis(log_probs, index, axis=-1)[..., 0]
+        if label_smoothing:
+            value = value - label_smoothing * ops.mean(log_probs, axis=-1)
+
+        def gradient(*args: Any, upstream: Any = None) -> Any:
+            (upstream,) = args or (upstream,)
+            smooth = label_smoothing / log_probs.shape[-1]
+            scaled = upstream[..., None] * (ops.exp(log_probs) - smooth)  # [B, T, V]
+            return _add_at(scaled, index, -(1.0 - label_smoothing) * upstream)
+
+        return value, gradient
+
+    return loss(ops.cast(logits, "float32"))
+
+
+def _add_at(x: Any, index: Any, values: Any) -> Any:
+    """Adds a value, [B, T], to each row of x, [B, T, V], at an index, [B, T, 1]."""
+    rows = ops.reshape(x, (-1, x.shape[-1]))  # [B * T, V]
+    index = ops.reshape(index, (-1,))  # [B * T]
+    places = ops.stack([ops.arange(ops.shape(index)[0], dtype=index.dtype), index], axis=1)
+    rows = ops.scatter_update(rows, places, ops.reshape(values, (-1,)), reduction="add")
+    return ops.reshape(rows, ops.shape(x))
+
+
+def symmetric_divergence(logits: Any, others: Any) -> Any:
+    """The divergence of two predictions p and q, KL(p || q) + KL(q || p).
+
+    Args:
+        logits: of p, float [B, T, V].
+        others: of q, float [B, T, V].
+
+    Returns:
+        float32 [B, T], in nats.
+    """
+
+    # As above: half the passes.
+    @ops.custom_gradient
+    def divergence(logits: Any, others: Any) -> tuple[Any, Any]:
+        log_p, log_q = ops.log_softmax(logits), ops.log_softmax(others)  # [B, T, V]
+        p, q = ops.exp(log_p), ops.exp(log_q)
+        ratio, difference = log_p - log_q, p - q
+
+        def gradient(*args: Any, upstream: Any = None) -> tuple[Any, Any]:
+            (upstream,) = args or (upstream,)
+            scale = upstream[..., None]  # [B, T, 1]
+            of_p = ops.sum(p * ratio, axis=-1, keepdims=True)  # KL(p || q)
+            of_q = ops.sum(q * ratio, axis=-1, keepdims=True)  # -KL(q || p)
+            return (
+                scale * (p * (ratio - of_p) + difference),
+                scale * (q * (of_q - ratio) - difference),
+            )
+
+        return ops.sum(difference * ratio, axis=-1), gradient
+
+    return divergence(ops.cast(logits, "float32"), ops.cast(others, "float32"))
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -45,6 +103,7 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
     Args:
         label_smoothing: eps, 0 to 1 (0.1: section 5.4).
         pad_id: id of the padding token.
+        name: as logged.
 
     Call arguments:
         y_true: int [B, T].
@@ -53,6 +112,17 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
 
     Returns:
         float32, a scalar, in nats.
+
+    Raises:
+        ValueError: if `label_smoothing` is out of range.
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_transformer import LabelSmoothedCrossEntropy
+        >>> loss = LabelSmoothedCrossEntropy(label_smoothing=0.1)
+        >>> target_ids, logits = np.array([[3, 1, 0]]), np.zeros((1, 3, 4))  # the 0 is padding
+        >>> round(float(loss(target_ids, logits)), 4)  # log(4), for no token is likelier
+        1.3863
     """
 
     def __init__(
@@ -150,6 +220,14 @@ class Perplexity(_TokenMean):
 
     Args:
         name: as logged.
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_transformer import Perplexity
+        >>> perplexity = Perplexity()
+        >>> perplexity.update_state(np.array([[3, 1, 0]]), np.zeros((1, 3, 4)))
+        >>> round(float(perplexity.result()), 4)
+        4.0
     """
 
     def __init__(self, name: str = "perplexity", **kwargs: Any) -> None:

@@ -19,6 +19,8 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+from keras_transformer.losses import symmetric_divergence
+
 
 class Adam(keras.optimizers.Adam):
     """Adam of gradients that are added up over the replicas already."""
@@ -75,9 +77,7 @@ class TrainingModel(keras.Model):
             return loss
         other = self(x, training=True)  # [B, T, V]
         loss = (loss + super().compute_loss(x, y, other, sample_weight, training)) / 2
-        log_p, log_q = ops.log_softmax(y_pred), ops.log_softmax(other)
-        # The two directions together: sum of (p - q) (log p - log q).
-        divergence = ops.sum((ops.exp(log_p) - ops.exp(log_q)) * (log_p - log_q), axis=-1)
+        divergence = symmetric_divergence(y_pred, other)  # [B, T]
         return loss + self.r_drop / 4 * ops.sum(divergence * sample_weight)
 
     def train_step(self, data: Any) -> dict[str, Any]:

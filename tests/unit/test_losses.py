@@ -6,7 +6,7 @@ import tensorflow as tf
 from keras import ops
 
 from keras_transformer import LabelSmoothedCrossEntropy, Perplexity, TokenAccuracy, TokenLoss
-from keras_transformer.losses import cross_entropy
+from keras_transformer.losses import cross_entropy, symmetric_divergence
 
 B, T, V = 3, 11, 19
 SMOOTHINGS = [0.0, 0.1, 0.3]
@@ -85,6 +85,45 @@ def test_gradient_is_softmax_minus_smoothed_labels_and_zero_at_padding(logits, t
         tape.watch(x)
         loss = LabelSmoothedCrossEntropy(0.1)(targets, x)
     assert_close(tape.gradient(loss, x), expected)
+
+
+def gradients(function, *inputs):
+    """Derivatives of the sum of a function's values, each with a weight of its own."""
+    inputs = [tf.constant(each) for each in inputs]
+    weights = np.random.default_rng(41).normal(size=(B, T)).astype("float32")
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        total = tf.reduce_sum(function(*inputs) * weights)
+    return tape.gradient(total, inputs)
+
+
+@pytest.mark.parametrize("smoothing", SMOOTHINGS)
+def test_gradient_is_that_of_the_terms(logits, targets, smoothing):
+    def term_by_term(logits):
+        true = tf.gather(logits, targets, batch_dims=2)
+        mean = tf.reduce_mean(logits, axis=-1)
+        return tf.reduce_logsumexp(logits, axis=-1) - (1 - smoothing) * true - smoothing * mean
+
+    (expected,) = gradients(term_by_term, logits)
+    (actual,) = gradients(lambda logits: cross_entropy(logits, targets, smoothing), logits)
+    assert_close(actual, expected)
+
+
+def test_divergence_and_its_gradients_are_those_of_the_terms(logits):
+    def term_by_term(logits, others):
+        p, q = tf.nn.softmax(logits), tf.nn.softmax(others)
+        return tf.reduce_sum(p * tf.math.log(p / q), -1) + tf.reduce_sum(q * tf.math.log(q / p), -1)
+
+    others = np.random.default_rng(37).normal(scale=2.0, size=(B, T, V)).astype("float32")
+    p, q = reference.softmax(logits), reference.softmax(others)
+    expected = (p * np.log(p / q)).sum(-1) + (q * np.log(q / p)).sum(-1)
+    assert_close(symmetric_divergence(logits, others), expected, rtol=1e-4)
+    for actual, wanted in zip(
+        gradients(symmetric_divergence, logits, others),
+        gradients(term_by_term, logits, others),
+        strict=True,
+    ):
+        assert_close(actual, wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_padding_counts_nowhere(logits, targets):
