@@ -1,14 +1,21 @@
 # make demo   the main job, end to end, on the bundled corpus
 # make test   the default test suite
 # make test-distributed  several processes, kills, every combination of strategy and precision
+# make test-programs  the notebooks, and whole commands at a terminal
 # make test-serving URL=http://HOST:8501 MODEL=NAME [GRPC=HOST:8500]  the contract, at any server
 # make docs   the documentation site, in build/docs/site
+# make notebooks  colab/NAME.ipynb from colab/NAME.py
+# make bench [RUN=run trained on Multi30k] [MULTI30K=folder] [BENCH="--only PREFIX ..."]
+#             times of this package and its peers, in turns, written to docs/benchmarks.md
+# make bench-quick  a little of everything, in build/bench/quick
 # make check  what continuous integration runs: format, lint, types, docs, all tests
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
+BENCH_READY := build/bench-venv/ready
+RUN_BENCH := PYTHONPATH=benchmarks build/bench-venv/bin/python -m bench
 
-.PHONY: demo test test-distributed test-serving check docs format lint types clean
+.PHONY: demo test test-distributed test-programs test-serving bench bench-quick check docs notebooks format lint types clean
 
 demo: $(READY)
 	$(BIN)/keras-transformer demo
@@ -19,11 +26,22 @@ test: $(READY)
 test-distributed: $(READY)
 	$(BIN)/python -m pytest -m distributed
 
+test-programs: $(READY)
+	$(BIN)/python -m pytest -m programs --numprocesses 2 --dist loadfile
+
 test-serving: $(READY)
 	SERVING_URL=$(URL) SERVING_MODEL=$(MODEL) SERVING_GRPC=$(GRPC) \
 		$(BIN)/python -m pytest tests/integration/test_serving_contract.py
 
-check: lint types docs test test-distributed
+bench: $(BENCH_READY)
+	$(RUN_BENCH) run $(if $(RUN),--run $(RUN)) $(BENCH)
+	$(RUN_BENCH) report
+
+bench-quick: $(BENCH_READY)
+	$(RUN_BENCH) run --quick $(if $(RUN),--run $(RUN)) $(BENCH)
+	$(RUN_BENCH) report --quick
+
+check: lint types docs test test-distributed test-programs
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
@@ -42,8 +60,11 @@ docs: $(READY)
 	ln -s $(CURDIR)/keras_transformer/* $(CURDIR)/trainers $(CURDIR)/export $(CURDIR)/cli \
 		build/docs/packages/keras_transformer/
 	ln -s $(CURDIR)/docs $(CURDIR)/keras_transformer $(CURDIR)/trainers $(CURDIR)/export \
-		$(CURDIR)/cli $(CURDIR)/*.md build/docs/pages/
+		$(CURDIR)/cli $(CURDIR)/colab $(CURDIR)/*.md build/docs/pages/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+notebooks: $(READY)
+	$(BIN)/python colab/pair.py
 
 format: $(READY)
 	$(BIN)/ruff format .
@@ -55,6 +76,14 @@ $(READY): setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		--constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+# An environment of its own, with the peers.
+$(BENCH_READY): setup.cfg constraints.txt benchmarks/requirements-peers.txt
+	$(PYTHON) -m venv --clear build/bench-venv
+	build/bench-venv/bin/python -m pip install --quiet --disable-pip-version-check \
+		--constraint constraints.txt --requirement benchmarks/requirements-peers.txt \
+		--editable '.[plots]'
 	touch $@
 
 clean:

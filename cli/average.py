@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from keras_transformer.cli.console import load_tensorflow, say
+from keras_transformer.cli.console import load_tensorflow, progress_bar, say
 
 
 def average_command(
@@ -23,7 +23,8 @@ def average_command(
     opened = Run.load(run)
     if last is None:
         last = opened.settings.get("average_last") or max(len(opened.checkpoints), 1)
-    averaged = average_checkpoints(opened, last)
+    with progress_bar("Averaging"):
+        averaged = average_checkpoints(opened, last)
     steps = ", ".join(f"{step:,}" for step in averaged.metrics["of_steps"])
     say(f"Averaged: the checkpoints after {steps} updates: {run / averaged.file}")
     say(f"Next: keras-transformer evaluate {shlex.quote(str(run))} --data DATA --split SPLIT")

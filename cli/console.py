@@ -1,23 +1,43 @@
 """What the commands share: where output goes, progress bars, and quiet libraries.
 
-Results go to standard output; progress, logs and errors to standard error.
+Results go to standard output; progress, logs and errors to standard error. With `--json` standard
+output holds one JSON object, or one a line, and nothing else.
 """
 
+import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
+from datetime import timedelta
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.text import Text
 
 stderr = Console(stderr=True, highlight=False)
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as a JSON object.")]
 
 
 def say(message: str) -> None:
     """Prints a line of progress."""
     stderr.print(message, markup=False, soft_wrap=True)
+
+
+def say_table(rows: Mapping[str, str]) -> None:
+    """Prints names and what there is to say of them, in two columns."""
+    width = max(map(len, rows), default=0)
+    for name, text in rows.items():
+        say(f"  {name:{width}}  {text}")
+
+
+def print_json(values: Mapping[str, Any]) -> None:
+    """Prints an object for a machine, on a line of standard output."""
+    typer.echo(json.dumps(values, ensure_ascii=False))
 
 
 class _SayHandler(logging.Handler):
@@ -56,24 +76,88 @@ def load_tensorflow() -> None:
 def keras_progress() -> Iterator[int]:
     """Sends Keras's output to standard error; yields what `fit` takes as `verbose`."""
     with redirect_stdout(sys.stderr):
-        yield 1 if stderr.is_terminal else 2
+        yield 1 if is_terminal() else 2
+
+
+def is_terminal() -> bool:
+    """Whether standard error is a terminal that can move its cursor.
+
+    Rich takes anything for one where FORCE_COLOR is set, as it is on many build servers.
+    """
+    return sys.stderr.isatty() and stderr.is_terminal and not stderr.is_dumb_terminal
+
+
+class Bar:
+    """A bar of progress, which takes the place of the functions that long work calls.
+
+    Args:
+        progress: where it is drawn.
+        label: what takes its time.
+        total: how much there is to do; None if it is not known.
+    """
+
+    def __init__(self, progress: Progress, label: str, total: int | None) -> None:
+        self._progress = progress
+        self._task = progress.add_task(label, total=total, note="")
+
+    def __call__(self, done: int, total: int | None = None, note: str = "") -> None:
+        """Adds what has been done since the last call."""
+        self._progress.update(self._task, advance=done, total=total, note=note)
+
+    def stage(self, label: str, total: int | None = None, done: int = 0) -> None:
+        """Puts something else in its place.
+
+        Args:
+            label: what takes its time.
+            total: how much there is to do; None if it is not known.
+            done: how much of it is done already.
+        """
+        self._progress.remove_task(self._task)
+        self._task = self._progress.add_task(label, total=total, completed=done, note="")
+
+    def label(self, label: str) -> None:
+        """Says for a while what else takes its time."""
+        self._progress.update(self._task, description=label)
+
+
+class _Count(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        done = f"{task.completed:,.0f}" if task.completed or task.total else ""
+        return Text(done if task.total is None else f"{done}/{task.total:,.0f}")
+
+
+class _Time(ProgressColumn):
+    """What is left, and where nobody knows, what has passed."""
+
+    def render(self, task: Task) -> Text:
+        left = task.time_remaining
+        seconds = timedelta(seconds=int(task.elapsed or 0) if left is None else int(left))
+        return Text(f"{seconds}" if left is None else f"{seconds} left")
 
 
 @contextmanager
-def progress_bar(label: str, total: int | None = None) -> Iterator[Callable[..., None]]:
-    """Shows a bar on a terminal and nothing elsewhere; yields a function that advances it."""
+def progress_bar(label: str, total: int | None = None, shown: bool = True) -> Iterator[Bar]:
+    """Shows a bar while the terminal is one, and nothing elsewhere.
+
+    Args:
+        label: what takes its time.
+        total: how much there is to do; None if it is not known.
+        shown: False for no bar at all.
+    """
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        _Count(),
+        TextColumn("{task.fields[note]}", markup=False),
+        _Time(),
     )
     with Progress(
-        *columns, console=stderr, disable=not stderr.is_terminal, transient=True
+        *columns,
+        console=stderr,
+        disable=not (shown and is_terminal()),
+        transient=True,
+        redirect_stdout=False,  # which may be a file, or a pipe
+        refresh_per_second=5,
+        speed_estimate_period=600,
     ) as progress:
-        task = progress.add_task(label, total=total)
-
-        def advance(done: int, total: int | None = None) -> None:
-            progress.update(task, advance=done, total=total)
-
-        yield advance
+        yield Bar(progress, label, total)

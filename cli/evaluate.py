@@ -1,11 +1,14 @@
 """`keras-transformer evaluate`."""
 
+import json
+import shlex
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from keras_transformer.cli.console import load_tensorflow, progress_bar, say
+from keras_transformer.cli import completion
+from keras_transformer.cli.console import Json, load_tensorflow, print_json, progress_bar, say
 from keras_transformer.errors import InputError
 
 LABELS = {
@@ -23,7 +26,10 @@ def evaluate_command(
     split: Annotated[str, typer.Option(help="Which split of it to translate.")] = "test",
     test_set: Annotated[
         str | None,
-        typer.Option(help="In place of a corpus: a test set of sacreBLEU, such as wmt14/full."),
+        typer.Option(
+            help="In place of a corpus: a test set of sacreBLEU, such as wmt14/full.",
+            autocompletion=completion.test_sets,
+        ),
     ] = None,
     beam_size: Annotated[
         int | None, typer.Option(help="Beams; 1 is greedy search. [default: the run's, or 4]")
@@ -45,6 +51,7 @@ def evaluate_command(
         Path | None,
         typer.Option(help="Another system's translations, for a test of significance."),
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Translate a split and print its scores, each with the signature of its protocol."""
     if (data is None) == (test_set is None):
@@ -66,7 +73,8 @@ def evaluate_command(
     chosen = opened.checkpoint(checkpoint)
     translator = Translator.load(run, checkpoint)
     output = run / "evaluation" / name
-    with progress_bar("Translating") as progress:
+    test = None
+    with progress_bar("Translating", len(pairs)) as progress:
         scores = evaluation.evaluate(
             translator,
             pairs,
@@ -79,17 +87,26 @@ def evaluate_command(
             notes={"data": data or test_set or "", "checkpoint": chosen.file},
             progress=progress,
         )
-    for field, label in LABELS.items():
-        value = getattr(scores, field)
-        typer.echo(f"{label:26} {value.value:5.2f}  {value.signature}")
-    if others:
-        hypotheses = evaluation.read_sentences(f"{output}.hypothesis", len(pairs))
-        test = evaluation.compare(hypotheses, others, [pair.target for pair in pairs])
-        typer.echo(
-            f"{'BLEU of the baseline':26} {test.baseline:5.2f}  p = {test.p_value:.4f} "
-            f"(paired bootstrap, {evaluation.NUM_RESAMPLES} resamples)"
-        )
+        if others:
+            progress.stage("Comparing")
+            hypotheses = evaluation.read_sentences(f"{output}.hypothesis", len(pairs))
+            test = evaluation.compare(hypotheses, others, [pair.target for pair in pairs])
+    if as_json:
+        written = json.loads(Path(f"{output}.scores.json").read_text(encoding="utf-8"))
+        compared = test and {"bleu": test.baseline, "p_value": test.p_value}
+        print_json({**written, "baseline": compared, "output": str(output)})
+    else:
+        for field, label in LABELS.items():
+            value = getattr(scores, field)
+            typer.echo(f"{label:26} {value.value:5.2f}  {value.signature}")
+        if test:
+            typer.echo(
+                f"{'BLEU of the baseline':26} {test.baseline:5.2f}  p = {test.p_value:.4f} "
+                f"(paired bootstrap, {evaluation.NUM_RESAMPLES} resamples)"
+            )
     say(
         f"Evaluation: {scores.num_pairs:,} sentences by {chosen.file}: "
         f"{output}.hypothesis, .reference, .source, .scores.json"
     )
+    path = shlex.quote(str(run))
+    say(f"Next: keras-transformer plot {path}, or keras-transformer export {path} MODELS/NAME")

@@ -9,7 +9,7 @@ import typer
 
 from keras_transformer import plots
 from keras_transformer.cli import report as page
-from keras_transformer.cli.console import load_tensorflow, say
+from keras_transformer.cli.console import load_tensorflow, progress_bar, say
 from keras_transformer.errors import InputError
 
 if TYPE_CHECKING:
@@ -67,12 +67,25 @@ def plot_command(
         raise InputError(plots.NEEDS_MATPLOTLIB)
     load_tensorflow()
     from keras_transformer.run import Run
-    from keras_transformer.trainers.preparation import read_validation_pairs
 
     opened = Run.load(run)
+    with progress_bar("Drawing"):
+        path = _draw(opened, output or run / "report", text, checkpoint)
+    say(f"Report: {path}")
+
+
+def _draw(
+    opened: "Run",
+    output: Path,
+    text: str | None,
+    checkpoint: Literal["averaged", "best", "last"] | None,
+) -> Path:
+    from keras_transformer.trainers.preparation import read_validation_pairs
+
+    run = opened.path
     chosen = opened.checkpoint(checkpoint) if checkpoint or opened.last else None
     evaluations = _read_evaluations(run / "evaluation")
-    report = page.Report(output or run / "report")
+    report = page.Report(output)
     _add_training(report, opened)
     _add_scores(report, evaluations)
     for evaluation in evaluations:
@@ -90,10 +103,9 @@ def plot_command(
         report.section("Attention", page.paragraph(f"The run holds {missing}."))
     _add_corpus(report, opened)
     _add_settings(report, opened, chosen)
-    path = report.write(
+    return report.write(
         f"{run.resolve().name}: {opened.source} to {opened.target}", _about(opened, chosen)
     )
-    say(f"Report: {path}")
 
 
 def _about(run: "Run", chosen: "Checkpoint | None") -> str:

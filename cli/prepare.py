@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from keras_transformer.cli.console import load_tensorflow, progress_bar, say
+from keras_transformer.cli.console import Json, load_tensorflow, print_json, progress_bar, say
 from keras_transformer.cli.train import (
     Changes,
     Data,
     Recipe,
     Source,
     Target,
+    VocabSize,
     make_settings,
 )
 
@@ -27,9 +28,13 @@ def prepare_command(
     changes: Changes = None,
     source: Source = None,
     target: Target = None,
+    vocab_size: VocabSize = None,
+    as_json: Json = False,
 ) -> None:
     """Clean and tokenise a corpus once, for many trainings; a second call goes on."""
-    settings = make_settings(recipe, changes, data=data, source=source, target=target)
+    settings = make_settings(
+        recipe, changes, data=data, source=source, target=target, vocab_size=vocab_size
+    )
     load_tensorflow()
     from keras_transformer.trainers.preparation import REASONS, prepare, read_report
 
@@ -44,3 +49,5 @@ def prepare_command(
             say(f"  {pair.source}  |  {pair.target}")
     of = f"--recipe {shlex.quote(recipe)} " if recipe else ""
     say(f"Next: keras-transformer train {of}--data {shlex.quote(str(folder))} --run-dir RUN")
+    if as_json:
+        print_json({"corpus": str(folder), **report._asdict()})

@@ -1,15 +1,26 @@
 """`keras-transformer train`."""
 
 import shlex
+import sys
 import time
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from keras_transformer.cli.console import keras_progress, load_tensorflow, progress_bar, say
+from keras_transformer.cli import completion
+from keras_transformer.cli.console import (
+    Json,
+    load_tensorflow,
+    print_json,
+    progress_bar,
+    say,
+    say_table,
+)
 
 if TYPE_CHECKING:
+    from keras_transformer.run import Run
     from keras_transformer.trainers.recipes import TrainSettings
 
 DATA_HELP = (
@@ -24,10 +35,17 @@ RECIPE_HELP = (
 SET_HELP = "A setting, such as warmup_steps=400 or model.dropout_rate=0.2; may be repeated."
 
 Data = Annotated[str | None, typer.Option(help=DATA_HELP)]
-Recipe = Annotated[str | None, typer.Option(metavar="NAME|FILE", help=RECIPE_HELP)]
+Recipe = Annotated[
+    str | None,
+    typer.Option(metavar="NAME|FILE", help=RECIPE_HELP, autocompletion=completion.recipes),
+]
 Changes = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET_HELP)]
 Source = Annotated[str | None, typer.Option(help="Source language. [default: en]")]
 Target = Annotated[str | None, typer.Option(help="Target language. [default: de]")]
+VocabSize = Annotated[
+    int | None,
+    typer.Option(help="Subwords of both languages. [default: 8000, or what the corpus supports]"),
+]
 
 
 def train_command(
@@ -38,14 +56,13 @@ def train_command(
     source: Source = None,
     target: Target = None,
     preset: Annotated[
-        str | None, typer.Option(help="Size of the model: tiny, base or big. [default: tiny]")
-    ] = None,
-    vocab_size: Annotated[
-        int | None,
+        str | None,
         typer.Option(
-            help="Subwords of both languages. [default: 8000, or what the corpus supports]"
+            help="Size of the model: tiny, base or big. [default: tiny]",
+            autocompletion=completion.presets,
         ),
     ] = None,
+    vocab_size: VocabSize = None,
     steps: Annotated[int | None, typer.Option(help="Updates. [default: 10000]")] = None,
     seed: Annotated[
         int | None, typer.Option(help="Of weights, dropout and batches. [default: 1]")
@@ -71,6 +88,7 @@ def train_command(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with an interrupted run, if there is one.")
     ] = False,
+    as_json: Json = False,
 ) -> None:
     """Train a model on parallel text, and write its run directory."""
     settings = make_settings(
@@ -89,17 +107,40 @@ def train_command(
         jit=jit,
     )
     load_tensorflow()
+    from keras_transformer.cli.summary import still_improves, summarize, summary_table
     from keras_transformer.trainers.preparation import is_prepared
-    from keras_transformer.trainers.training import train
 
     started = time.monotonic()
-    with progress_bar("Preparing") as progress, keras_progress() as verbose:
-        run = train(settings, run_dir, verbose, resume=resume, progress=progress)
+    run = train_with_progress(settings, run_dir, resume)
     step = run.last.step if run.last else 0
     say(f"Training: {step:,} updates in {time.monotonic() - started:.1f} s: {run.path}")
+    summary = summarize(run)
+    say_table(summary_table(summary))
+    if still_improves(summary):
+        say("The last validation was the best: --resume with more --steps may go further")
     # A prepared corpus holds no text to evaluate on.
     text = "DATA" if is_prepared(settings.data) else shlex.quote(settings.data)
-    say(f"Next: keras-transformer evaluate {shlex.quote(str(run.path))} --data {text} --split test")
+    path = shlex.quote(str(run.path))
+    say(f"Next: keras-transformer evaluate {path} --data {text} --split test")
+    if as_json:
+        print_json(summary)
+
+
+def train_with_progress(settings: "TrainSettings", run_dir: Path, resume: bool) -> "Run":
+    """Trains, and shows how far it is.
+
+    Args:
+        settings: what to train and how.
+        run_dir: as `train` takes it.
+        resume: likewise.
+    """
+    from keras_transformer.cli.progress import TrainingProgress
+    from keras_transformer.trainers.training import train
+
+    # What Keras and others may print is no result.
+    with progress_bar("Preparing") as bar, redirect_stdout(sys.stderr):
+        shown = TrainingProgress(bar, run_dir, settings.steps)
+        return train(settings, run_dir, 0, resume=resume, progress=bar, callbacks=[shown])
 
 
 def make_settings(

@@ -3,13 +3,13 @@
 import itertools
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from keras_transformer.cli.console import load_tensorflow, say
+from keras_transformer.cli.console import load_tensorflow, print_json, progress_bar, say
 from keras_transformer.errors import InputError
 from keras_transformer.export.rows import DEFAULT_SIGNATURE, by_length, open_saved_model
 from keras_transformer.export.versions import find_version
@@ -18,15 +18,9 @@ from keras_transformer.export.versions import find_version
 CHUNK_LINES = 1_000
 SESSION_ROWS = 32
 
-
-class Line(NamedTuple):
-    """A translated line, and whether its source was cut."""
-
-    text: str
-    truncated: bool
-
-
-Translate = Callable[[list[str]], Iterator[Line]]
+Row = dict[str, Any]
+# Of texts, and of what is called with the number of texts translated since the last call.
+Translate = Callable[[list[str], Callable[[int], None]], Sequence[Row]]
 
 
 class Server(NamedTuple):
@@ -86,6 +80,10 @@ def translate_command(
     alpha: Annotated[
         float | None, typer.Option(help="Strength of the length penalty. [default: likewise]")
     ] = None,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print a JSON object a line: the translation, its score, ..."),
+    ] = False,
 ) -> None:
     """Translate texts; one line comes out for each line that goes in."""
     options = {
@@ -104,13 +102,19 @@ def translate_command(
         translate = _load(path, signature, options)
     lines = iter(texts) if texts else _stdin_lines()
     number = 0
-    chunk_lines = 1 if not texts and sys.stdin.isatty() else CHUNK_LINES
-    while chunk := list(itertools.islice(lines, chunk_lines)):
-        for line in translate(chunk):
-            number += 1
-            typer.echo(" ".join(line.text.splitlines()))
-            if line.truncated:
-                say(f"warning: text {number} is too long and its end was not translated")
+    is_typed = not texts and sys.stdin.isatty()
+    # Where what is typed or printed can be seen, a bar would be in its way.
+    shown = not (is_typed or sys.stdout.isatty())
+    with progress_bar("Translating", len(texts) if texts else None, shown) as progress:
+        while chunk := list(itertools.islice(lines, 1 if is_typed else CHUNK_LINES)):
+            for row in translate(chunk, progress):
+                number += 1
+                if as_json:
+                    print_json(row)
+                else:
+                    typer.echo(" ".join(row["translation"].splitlines()))
+                if row.get("truncated", False):
+                    say(f"warning: text {number} is too long and its end was not translated")
 
 
 def _source(
@@ -148,7 +152,13 @@ def _connect(server: Server, signature: str | None, options: dict[str, float]) -
         client = GrpcClient(
             str(server.grpc), str(server.model), signature=signature, timeout=timeout
         )
-    return lambda texts: _lines(client.translate(texts))
+
+    def translate(texts: list[str], progress: Callable[[int], None]) -> Sequence[Row]:
+        rows = client.translate(texts)
+        progress(len(rows))
+        return rows
+
+    return translate
 
 
 def _load(model: Path, signature: str | None, options: dict[str, float]) -> Translate:
@@ -162,27 +172,37 @@ def _load(model: Path, signature: str | None, options: dict[str, float]) -> Tran
         from keras_transformer.translator import Translator
 
         translator = Translator.load(model)
-        return lambda texts: (
-            Line(translation.text, translation.truncated)
-            for translation in translator.translate(texts, **options)  # type: ignore[arg-type]
-        )
+
+        def translate(texts: list[str], progress: Callable[[int], None]) -> Sequence[Row]:
+            found = translator.translate(texts, **options, progress=progress)  # type: ignore[arg-type]
+            # By the names that the signatures of an export have.
+            return [
+                {"translation": each.text, "score": each.score, "truncated": each.truncated}
+                for each in found
+            ]
+
+        return translate
     version = find_version(model)
     if version is None:
         raise InputError(f"{model} is neither a run directory nor a SavedModel")
     _refuse(options, f"{model} is a SavedModel, whose search was fixed when it was exported")
     load_tensorflow()
-    rows = open_saved_model(str(version), signature or DEFAULT_SIGNATURE)
-    return lambda texts: _lines(by_length(texts, rows, max_rows=SESSION_ROWS))
+    rows_of = open_saved_model(str(version), signature or DEFAULT_SIGNATURE)
+
+    def translate_by_length(texts: list[str], progress: Callable[[int], None]) -> Sequence[Row]:
+        def translate_batch(batch: list[str]) -> list[Row]:
+            rows = rows_of(batch)
+            progress(len(rows))
+            return rows
+
+        return by_length(texts, translate_batch, max_rows=SESSION_ROWS)
+
+    return translate_by_length
 
 
 def _refuse(options: dict[str, float], reason: str) -> None:
     if options:
         raise InputError(f"{reason}: {', '.join(options)} cannot be changed")
-
-
-def _lines(rows: Iterable[dict[str, Any]]) -> Iterator[Line]:
-    for row in rows:
-        yield Line(row["translation"], row.get("truncated", False))
 
 
 def _holds_model(path: str) -> bool:

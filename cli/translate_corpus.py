@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from keras_transformer.cli.console import load_tensorflow, progress_bar, say
+from keras_transformer.cli.console import Json, load_tensorflow, print_json, progress_bar, say
 from keras_transformer.errors import InputError
 from keras_transformer.export.rows import DEFAULT_SIGNATURE
 
@@ -37,6 +37,7 @@ def translate_corpus_command(
         str, typer.Option(help="Of the export: greedy is fast, document cuts no text.")
     ] = DEFAULT_SIGNATURE,
     lines_per_shard: Annotated[int, typer.Option(help="Lines of a shard.")] = 10_000,
+    as_json: Json = False,
 ) -> None:
     """Translate a text file of any size, on this machine or on any Apache Beam runner."""
     quiet_beam()
@@ -71,6 +72,8 @@ def translate_corpus_command(
             "their numbers are in the reports"
         )
     say(f"Corpus: {report.lines:,} lines in {report.shards:,} shards: {output}/translation-*")
+    if as_json:
+        print_json({"output": output, **report._asdict()})
 
 
 def quiet_beam() -> None:

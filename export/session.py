@@ -112,7 +112,15 @@ class SavedModelSession:
     def translate(
         self, texts: Sequence[str | bytes], signature: str = "serving_default"
     ) -> list[dict[str, Any]]:
-        """Returns the outputs of a signature of `text` for each text, bytes decoded."""
+        """Asks a signature whose only input is `text`.
+
+        Args:
+            texts: a row each.
+            signature: its name.
+
+        Returns:
+            The outputs by name for each text, bytes decoded.
+        """
         if not texts:
             return []
         encoded = [

@@ -35,8 +35,8 @@ class KeyValueCache(NamedTuple):
 class MultiHeadAttention(keras.layers.Layer):
     """Scaled dot-product attention in several heads (section 3.2.2).
 
-    MultiHead(Q, K, V) = Concat(head_1, ..., head_N) W_O,
-    head_i = softmax(Q W_Q,i (K W_K,i)^T / sqrt(d_k)) V W_V,i
+        MultiHead(Q, K, V) = Concat(head_1, ..., head_N) W_O,
+        head_i = softmax(Q W_Q,i (K W_K,i)^T / sqrt(d_k)) V W_V,i
 
     A query that may attend to nothing gets weights of zero, so its output is the bias of W_O.
 
@@ -68,6 +68,20 @@ class MultiHeadAttention(keras.layers.Layer):
     Deviations:
         The projections have biases, which the paper's formulas have not; `use_bias=False`
         leaves them out.
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_transformer import MultiHeadAttention
+        >>> attention = MultiHeadAttention(d_model=6, num_heads=2)
+        >>> query, value = np.ones((1, 3, 6)), np.ones((1, 5, 6))
+        >>> mask = np.array([[[True, True, True, True, False]]])
+        >>> output, weights = attention(
+        ...     query, value, attention_mask=mask, return_attention_scores=True
+        ... )
+        >>> tuple(output.shape), tuple(weights.shape)
+        ((1, 3, 6), (1, 2, 3, 5))
+        >>> print(np.round(weights[0, 0, 0], 3))  # equal keys, and one that is hidden
+        [0.25 0.25 0.25 0.25 0.  ]
     """
 
     def __init__(
@@ -128,7 +142,15 @@ class MultiHeadAttention(keras.layers.Layer):
         return (output, scores) if return_attention_scores else output
 
     def project_memory(self, value: Any, key: Any = None) -> KeyValueCache:
-        """Projects what is attended to: value and key, float [B, S, any]."""
+        """Projects what is attended to.
+
+        Args:
+            value: float [B, S, any].
+            key: float [B, S, any]; `value` when None.
+
+        Returns:
+            Keys and values, C = S.
+        """
         key = value if key is None else key
         return KeyValueCache(
             keys=ops.transpose(

@@ -75,6 +75,12 @@ class TransformerConfig:
 
     Raises:
         InputError: if a value is of the wrong type or out of range.
+
+    Example:
+        >>> from keras_transformer import TransformerConfig
+        >>> config = TransformerConfig.from_preset("big", vocab_size=37_000, dropout_rate=0.1)
+        >>> config.d_model, config.num_heads, config.dropout_rate
+        (1024, 16, 0.1)
     """
 
     vocab_size: int

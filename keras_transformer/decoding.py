@@ -76,7 +76,15 @@ class GreedyState(NamedTuple):
 
 
 def length_penalty(length: tf.Tensor, alpha: float) -> tf.Tensor:
-    """((5 + length) / 6)^alpha, float32; `length` counts tokens, `EOS_ID` included."""
+    """Computes ((5 + length) / 6)^alpha, by which a hypothesis's log probability is divided.
+
+    Args:
+        length: int, any shape, in tokens, `EOS_ID` included.
+        alpha: strength of the penalty; 0 for none.
+
+    Returns:
+        float32, of the shape of `length`.
+    """
     return ((5.0 + tf.cast(length, tf.float32)) / 6.0) ** alpha
 
 
@@ -175,6 +183,21 @@ def beam_search(
 
     Returns:
         K hypotheses a row, best first.
+
+    Example:
+        >>> import numpy as np
+        >>> import tensorflow as tf
+        >>> from keras_transformer import beam_search
+        >>> after = np.full((6, 6), 1e-9, np.float32)  # what follows a token, of which 3 is the end
+        >>> after[2, [4, 5]] = 0.6, 0.4  # greedy search begins with 4
+        >>> after[4, [3, 4]] = 0.55, 0.45
+        >>> after[5, 3] = 1.0
+        >>> def step_fn(ids, position, cache):
+        ...     return tf.gather(np.log(after), ids), cache
+        >>> found = beam_search(step_fn, (), limits=tf.constant([7]), beam_size=2, alpha=0.0)
+        >>> print(found.ids[0].numpy(), np.exp(found.scores[0]).round(2))
+        [[5 3]
+         [4 3]] [0.4  0.33]
     """
     batch_size = tf.shape(limits)[0]
     only_first = tf.where(tf.range(beam_size) == 0, 0.0, -float("inf"))  # [K]

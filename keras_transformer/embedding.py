@@ -14,7 +14,8 @@ from keras import ops
 def sinusoidal_encoding(positions: Any, d_model: int) -> Any:
     """The sinusoids of section 3.5, for any positions.
 
-    PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i + 1) = cos(the same)
+        PE(pos, 2i)     = sin(pos / 10000^(2i / d_model))
+        PE(pos, 2i + 1) = cos(pos / 10000^(2i / d_model))
 
     Args:
         positions: int [T].
@@ -22,6 +23,13 @@ def sinusoidal_encoding(positions: Any, d_model: int) -> Any:
 
     Returns:
         float32 [T, D].
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_transformer.embedding import sinusoidal_encoding
+        >>> print(np.round(sinusoidal_encoding(np.arange(2), d_model=2), 3))
+        [[0.    1.   ]
+         [0.841 0.54 ]]
     """
     dimension = ops.arange(d_model)
     exponent = ops.cast(dimension - dimension % 2, "float32") / d_model  # 2i / d_model
@@ -55,6 +63,16 @@ class PositionalEmbedding(keras.layers.Layer):
 
     Raises:
         ValueError: if `position_encoding` is neither of the two.
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_transformer import PositionalEmbedding
+        >>> embedding = PositionalEmbedding(vocab_size=7, d_model=4)
+        >>> x = embedding(np.array([[5, 2, 6]]))
+        >>> tuple(x.shape)
+        (1, 3, 4)
+        >>> tuple(embedding.token_embedding(x, reverse=True).shape)  # logits, by the same matrix
+        (1, 3, 7)
     """
 
     def __init__(

@@ -18,7 +18,7 @@ LAYER_NORM_EPSILON = 1e-6  # tensor2tensor's, the paper's own code; Keras's defa
 class FeedForward(keras.layers.Layer):
     """The position-wise feed-forward network (section 3.3).
 
-    FFN(x) = max(0, x W_1 + b_1) W_2 + b_2
+        FFN(x) = max(0, x W_1 + b_1) W_2 + b_2
 
     Args:
         d_model: width of the output, D.
@@ -32,6 +32,15 @@ class FeedForward(keras.layers.Layer):
 
     Returns:
         float [B, T, D].
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_transformer import FeedForward
+        >>> feed_forward = FeedForward(d_model=4, d_ff=7)
+        >>> tuple(feed_forward(np.ones((2, 3, 4))).shape)
+        (2, 3, 4)
+        >>> feed_forward.count_params()  # 4 * 7 + 7 + 7 * 4 + 4
+        67
     """
 
     def __init__(
@@ -77,7 +86,7 @@ class FeedForward(keras.layers.Layer):
 class AddNorm(keras.layers.Layer):
     """The residual connection around a sub-layer (section 3.1, "Add & Norm" in Figure 1).
 
-    LayerNorm(x + Dropout(Sublayer(x)))
+        LayerNorm(x + Dropout(Sublayer(x)))
 
     Args:
         dropout_rate: dropout on the sub-layer's output, 0 to 1.
@@ -206,6 +215,15 @@ class EncoderLayer(_ResidualLayer):
 
     Returns:
         float [B, S, D]; with `return_attention_scores` also the weights, float [B, N, S, S].
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_transformer import EncoderLayer
+        >>> from keras_transformer.masks import padding_mask
+        >>> layer = EncoderLayer(d_model=6, d_ff=11, num_heads=2)
+        >>> source_ids = np.array([[5, 7, 3, 0]])  # the 0 is padding
+        >>> tuple(layer(np.ones((1, 4, 6)), attention_mask=padding_mask(source_ids)).shape)
+        (1, 4, 6)
     """
 
     def _make_sublayers(self) -> None:
@@ -267,6 +285,22 @@ class DecoderLayer(_ResidualLayer):
     Returns:
         float [B, T, D]; with `return_attention_scores` also the weights of self-attention, float
         [B, N, T, T], and of cross-attention, float [B, N, T, S].
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_transformer import DecoderLayer
+        >>> from keras_transformer.masks import decoder_mask, padding_mask
+        >>> layer = DecoderLayer(d_model=6, d_ff=11, num_heads=2)
+        >>> source_ids, target_ids = np.array([[5, 7, 3, 0]]), np.array([[2, 8, 4]])
+        >>> x, self_weights, cross_weights = layer(
+        ...     np.ones((1, 3, 6)),
+        ...     encoder_output=np.ones((1, 4, 6)),
+        ...     self_attention_mask=decoder_mask(target_ids),
+        ...     cross_attention_mask=padding_mask(source_ids),
+        ...     return_attention_scores=True,
+        ... )
+        >>> tuple(x.shape), tuple(self_weights.shape), tuple(cross_weights.shape)
+        ((1, 3, 6), (1, 2, 3, 3), (1, 2, 3, 4))
     """
 
     def _make_sublayers(self) -> None:

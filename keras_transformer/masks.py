@@ -19,6 +19,12 @@ def padding_mask(ids: Any, pad_id: int = PAD_ID) -> Any:
 
     Returns:
         bool [B, 1, 1, S].
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_transformer.masks import padding_mask
+        >>> print(np.array(padding_mask(np.array([[5, 7, 3, 0]])), int))
+        [[[[1 1 1 0]]]]
     """
     return ops.not_equal(ids, pad_id)[:, None, None, :]  # [B, 1, 1, S]
 
@@ -31,6 +37,14 @@ def causal_mask(ids: Any) -> Any:
 
     Returns:
         bool [B, 1, T, T].
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_transformer.masks import causal_mask
+        >>> print(np.array(causal_mask(np.array([[2, 8, 4]])), int)[0, 0])
+        [[1 0 0]
+         [1 1 0]
+         [1 1 1]]
     """
     # A running count stands in for arange(T): it also works on a symbolic input of unknown T.
     positions = ops.cumsum(ops.ones_like(ids), axis=1)  # [B, T]

@@ -65,9 +65,23 @@ class Transformer(keras.Model):
         config: sizes and rates.
 
     Example:
-        >>> model = Transformer.from_preset("base", vocab_size=37_000)
-        >>> model.count_params()
-        63082496
+        >>> import numpy as np
+        >>> from keras_transformer import Transformer, TransformerConfig
+        >>> config = TransformerConfig(
+        ...     vocab_size=19,
+        ...     d_model=6,
+        ...     d_ff=11,
+        ...     num_heads=2,
+        ...     num_encoder_layers=1,
+        ...     num_decoder_layers=1,
+        ... )
+        >>> model = Transformer(config)
+        >>> logits = model({
+        ...     "source_ids": np.array([[5, 7, 3]]),
+        ...     "target_ids": np.array([[2, 11, 4, 8]]),
+        ... })
+        >>> tuple(logits.shape)
+        (1, 4, 19)
     """
 
     def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:

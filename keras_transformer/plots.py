@@ -102,10 +102,13 @@ def attention_heads(
         InputError: if the sizes do not fit, or Matplotlib is missing.
 
     Example:
-        >>> attention = translator.attention("The cat sleeps.")      # doctest: +SKIP
-        >>> plots.attention_heads(                                   # doctest: +SKIP
+        >>> from keras_transformer import Translator, plots
+        >>> translator = Translator.load("my-run")  # where train wrote
+        >>> attention = translator.attention("Two dogs play.")
+        >>> figure = plots.attention_heads(
         ...     attention.cross[-1], attention.target_pieces, attention.source_pieces
         ... )
+        >>> figure.savefig("heads.png")
     """
     _check_sizes(scores, queries, keys)
     num_heads = len(scores)
@@ -214,6 +217,13 @@ def learning_rate(
             `WarmupSchedule(d_model=512, warmup_steps=4000)`.
         steps: number of updates to draw.
         style: "light" or "dark".
+
+    Example:
+        >>> from keras_transformer import WarmupSchedule, plots
+        >>> schedules = {name: WarmupSchedule(512, int(name)) for name in ("2000", "4000")}
+        >>> figure = plots.learning_rate(schedules, steps=20_000)
+        >>> [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+        ['2000', '4000']
     """
     done = np.unique(np.linspace(0, steps - 1, min(steps, MAX_POINTS)).round().astype(int))
     with _drawing(style, (7.5, 4)) as (figure, (panel,), theme):

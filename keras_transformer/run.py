@@ -195,7 +195,15 @@ class Run:
         return model
 
     def checkpoint(self, name: CheckpointName | None = None) -> Checkpoint:
-        """Finds a checkpoint; see `model`."""
+        """Finds a checkpoint.
+
+        Args:
+            name: "averaged", "best" or "last"; None for the averaged one if there is one, else
+                the best.
+
+        Raises:
+            InputError: if there is no such checkpoint.
+        """
         if self.last is None:
             raise InputError(
                 f"{self.path} holds no checkpoint yet: its training has not got to one"
@@ -214,6 +222,10 @@ class Run:
 
     def load_weights(self, model: Transformer, checkpoint: Checkpoint) -> None:
         """Reads a checkpoint's weights into a model.
+
+        Args:
+            model: takes them.
+            checkpoint: one of the run's.
 
         Raises:
             InputError: if the file is missing, damaged, or another model's.
@@ -358,7 +370,12 @@ class Run:
                 path.unlink()
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Appends a line to `metrics.jsonl`."""
+        """Appends a line to `metrics.jsonl`.
+
+        Args:
+            step: updates so far.
+            metrics: of a validation.
+        """
         path = self.path / "metrics.jsonl"
         with _named_failure(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **metrics}) + "\n")

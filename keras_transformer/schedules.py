@@ -10,7 +10,7 @@ from keras import ops
 class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
     """Linear warm-up, then decay with the inverse square root of the step (section 5.3).
 
-    rate = d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)
+        rate = d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)
 
     The first update uses step 1: Keras counts from 0, the paper from 1.
 
@@ -21,6 +21,12 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
     Raises:
         ValueError: if an argument is not positive.
+
+    Example:
+        >>> from keras_transformer import WarmupSchedule
+        >>> schedule = WarmupSchedule(d_model=4, warmup_steps=4)
+        >>> [float(schedule(done)) for done in (0, 3, 15)]  # of the updates 1, 4 and 16
+        [0.0625, 0.25, 0.125]
     """
 
     def __init__(

@@ -348,7 +348,14 @@ def train_tokenizer(
     vocab_size: int,
     lowercase: bool = False,
 ) -> Tokenizer:
-    """Learns a tokenizer of a kind; see the `train` of the classes. Word-pieces keep capitals."""
+    """Learns a tokenizer of a kind; see the `train` of the classes.
+
+    Args:
+        kind: SentencePiece's algorithm, or "wordpiece".
+        texts: sentences of both languages.
+        vocab_size: number of ids.
+        lowercase: whether capitals are read as small letters; word-pieces keep them.
+    """
     if kind == "wordpiece":
         return WordPieceTokenizer.train(texts, vocab_size)
     return SentencePieceTokenizer.train(texts, vocab_size, kind, lowercase)

@@ -35,6 +35,9 @@ class DecodingOptions:
         alpha: strength of the length penalty, at least 0.
         extra_length: a translation has at most this many tokens more than its source.
         max_source_length: longer sources are cut to this many tokens, end symbol included.
+
+    Raises:
+        InputError: if a value is out of range.
     """
 
     beam_size: int = 4

@@ -82,10 +82,15 @@ class Translator:
         tokenizer: the model's.
         defaults: how to search where a call does not say.
 
+    Raises:
+        InputError: if the vocabularies of model and tokenizer differ in size.
+
     Example:
-        >>> translator = Translator.load("demo/run")                # doctest: +SKIP
-        >>> translator.translate(["Today the man buys a book."])[0].text   # doctest: +SKIP
-        'Heute kauft der Mann ein Buch.'
+        >>> from keras_transformer import Translator
+        >>> translator = Translator.load("my-run")  # where train wrote
+        >>> (translation,) = translator.translate(["Two dogs play."], beam_size=3)
+        >>> len(translation.hypotheses), translation.text == translation.hypotheses[0].text
+        (3, True)
     """
 
     def __init__(
@@ -125,7 +130,16 @@ class Translator:
         alpha: float | None = None,
         max_source_length: int | None = None,
     ) -> DecodingOptions:
-        """Returns the defaults, changed where a value is given."""
+        """Returns the defaults, changed where a value is given.
+
+        Args:
+            beam_size: beams; 1 is greedy search.
+            alpha: strength of the length penalty.
+            max_source_length: longer texts are cut to this many tokens.
+
+        Raises:
+            InputError: if a value is out of range.
+        """
         given = {"beam_size": beam_size, "alpha": alpha, "max_source_length": max_source_length}
         changes = {name: value for name, value in given.items() if value is not None}
         return dataclasses.replace(self.defaults, **changes)  # type: ignore[arg-type]

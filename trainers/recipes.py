@@ -172,7 +172,11 @@ class TrainSettings:
             )
 
     def config(self, vocab_size: int) -> TransformerConfig:
-        """Returns the sizes of the model."""
+        """Returns the sizes of the model.
+
+        Raises:
+            InputError: if `model` holds what is a setting of its own, or a size is wrong.
+        """
         for name in ("vocab_size", "preset"):
             if name in self.model:
                 raise InputError(f"`{name}` is a setting of its own, and none of `model`")

@@ -4,7 +4,7 @@ import functools
 import json
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,7 @@ def train(
     *,
     resume: bool = False,
     progress: Progress = no_progress,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
 ) -> Run:
     """Trains a model and writes its run directory.
 
@@ -76,6 +77,7 @@ def train(
         resume: whether to go on with the interrupted run of `run_dir`, if there is one, from what
             was saved last; the result is that of a training without interruption.
         progress: called with the number of pairs prepared since the last call.
+        callbacks: for `model.fit`, on the chief; called when a validation has been saved.
 
     Returns:
         The finished run.
@@ -87,7 +89,7 @@ def train(
     # First of all, for TensorFlow takes several machines before its first operation or not at all.
     workers = Workers(make_strategy(settings.strategy))
     with workers.watched():
-        return _train(settings, Path(run_dir), verbose, resume, progress, workers)
+        return _train(settings, Path(run_dir), verbose, resume, progress, callbacks, workers)
 
 
 def _train(
@@ -96,6 +98,7 @@ def _train(
     verbose: int,
     resume: bool,
     progress: Progress,
+    callbacks: Sequence[keras.callbacks.Callback],
     workers: Workers,
 ) -> Run:
     run, is_done, is_complete = None, False, False
@@ -120,7 +123,7 @@ def _train(
         )
         keras.utils.set_random_seed(settings.seed)
         with _precision(settings.precision), workers.strategy.scope():
-            _fit(run, settings, corpus, plan, verbose, workers)
+            _fit(run, settings, corpus, plan, verbose, callbacks, workers)
     elif is_complete:
         logger.info("%s is complete", path)
         return run
@@ -208,6 +211,7 @@ def _fit(
     corpus: PreparedCorpus,
     plan: BatchPlan,
     verbose: int,
+    others: Sequence[keras.callbacks.Callback],
     workers: Workers,
 ) -> None:
     model = Transformer(run.config)
@@ -253,7 +257,7 @@ def _fit(
             SaveRun(run, model, settings, interval, limit, state, workers, signals, seconds)
         )
         if workers.is_chief:
-            callbacks.append(keras.callbacks.TensorBoard(run.path / "tensorboard"))
+            callbacks += [keras.callbacks.TensorBoard(run.path / "tensorboard"), *others]
         for part in _parts(range(step, settings.steps), interval):
             trained.fit(
                 data(corpus.training, plan, part),

@@ -3,18 +3,23 @@
 import io
 import json
 import logging
+import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from keras_transformer._version import __version__
 from keras_transformer.cli.main import main
+from keras_transformer.export.bulk import BulkReport
 
 COMMANDS = ("prepare", "train", "average", "evaluate", "translate", "export", "check")
 COMMANDS += ("plot", "serve", "translate-corpus", "demo")
 MAX_SOURCE_LENGTH = 11
+ROOT = Path(__file__).parents[2]
+PROGRAM = Path(sys.executable).with_name("keras-transformer")
 
 
 def cli(*arguments, stdin=b""):
@@ -142,7 +147,7 @@ def test_line_breaks_in_a_translation_are_spaces(tiny_run, tiny_translator, monk
         def load(cls, path):
             return cls()
 
-        def translate(self, texts):
+        def translate(self, texts, progress):
             (translation,) = tiny_translator.translate(["one"])
             return [translation._replace(text=f"{text}\nx\u2028y") for text in texts]
 
@@ -218,6 +223,58 @@ def test_evaluate_writes_files_and_prints_scores(tiny_run, corpus_dir, tiny_tran
     assert scores["data"] == str(corpus_dir)
     assert scores["checkpoint"] == tiny_run.best.file
     assert (scores["num_pairs"], scores["beam_size"]) == (9, 1)
+
+
+def assert_documented(command, values):
+    """Asserts that the page on the command line has the keys of an object."""
+    page = (ROOT / "docs" / "reference" / "command-line.md").read_text("utf-8")
+    (row,) = re.findall(rf"^\| `{command}` \| (.*) \|$", page, re.MULTILINE)
+    keys = {f"`{key}`" for key in values}
+    assert keys <= set(re.findall("`[^`]+`", row))
+
+
+def test_evaluate_for_a_machine(tiny_run, corpus_dir):
+    options = ["--data", corpus_dir, "--split", "val", "--beam-size", 1]
+    options += ["--baseline", corpus_dir / "de.val.txt"]
+    code, out, err = cli("evaluate", tiny_run.path, *options, "--json")
+    assert code == 0, err
+    printed = json.loads(out)
+    assert_documented("evaluate", printed)
+    output = tiny_run.path / "evaluation" / "val"
+    assert printed.pop("output") == str(output)
+    assert printed.pop("baseline") == {
+        "bleu": pytest.approx(100),
+        "p_value": pytest.approx(0, abs=0.01),
+    }
+    assert printed == json.loads((output.parent / "val.scores.json").read_text())
+    assert f"Next: keras-transformer plot {tiny_run.path}, or keras-transformer export" in err
+
+
+def test_translate_for_a_machine(tiny_run, tiny_translator, saved_model):
+    texts = ["red dog .", "", "one " * 23]
+    for path, options in ((tiny_run.path, ["--beam-size", 1]), (saved_model, [])):
+        stdin = "".join(f"{text}\n" for text in texts).encode()
+        code, out, err = cli("translate", path, *options, "--json", stdin=stdin)
+        assert code == 0, err
+        longest = MAX_SOURCE_LENGTH if path == saved_model else None
+        found = tiny_translator.translate(texts, beam_size=1, max_source_length=longest)
+        for line, expected in zip(out.removesuffix("\n").split("\n"), found, strict=True):
+            assert_documented("translate", json.loads(line))
+            assert json.loads(line) == {
+                "translation": expected.text,
+                "score": pytest.approx(expected.score, rel=1e-4),
+                "truncated": expected.truncated,
+            }
+
+
+def test_translate_corpus_for_a_machine(monkeypatch):
+    report = BulkReport(lines=7, failed=0, truncated=1, shards=2, lines_now=5, seconds=2.0)
+    monkeypatch.setattr("keras_transformer.export.bulk.translate_corpus", lambda *_, **__: report)
+    code, out, err = cli("translate-corpus", "texts", "translated", "--model", "m", "--json")
+    assert code == 0, err
+    assert json.loads(out) == {"output": "translated", **report._asdict()}
+    assert_documented("translate-corpus", json.loads(out))
+    assert "Translated: 5 lines in 2.0 s (2.5 a second)\n" in err
 
 
 @pytest.mark.parametrize("command", ["translate", "evaluate", "export"])
@@ -368,6 +425,15 @@ def recipe_run(recipe, corpus_dir, tmp_path_factory):
     changes = ["--set", "model.d_ff=18", "--set", "label_smoothing=0.2", "--seed", 3]
     code, out, err = cli("train", *options, *changes)
     assert (code, out) == (0, ""), err
+    # A line for each validation, then the summary, and what to do next.
+    assert len(re.findall(r"^After \d updates, 0:\d\d:\d\d: training loss", err, re.M)) == 4
+    summary = err[err.index("Training: 4 updates in ") :].splitlines()
+    assert [line.split()[0] for line in summary[1:6]] == [
+        "updates", "time", "seen", "parameters", "best"
+    ]  # fmt: skip
+    assert summary[-1] == (
+        f"Next: keras-transformer evaluate {folder / 'run'} --data DATA --split test"
+    )
     return folder / "run"
 
 
@@ -376,6 +442,20 @@ def test_run_records_the_resolved_recipe(recipe_run):
     assert (settings["steps"], settings["seed"], settings["label_smoothing"]) == (4, 3, 0.2)
     assert (settings["model"]["d_model"], settings["model"]["d_ff"]) == (12, 18)
     assert settings["warmup_steps"] == 4000  # neither in the recipe nor on the command line
+
+
+def test_prepare_for_a_machine(corpus_dir, tmp_path):
+    folder = tmp_path / "corpus"
+    options = ["--data", corpus_dir, "--set", "max_length=7", "--vocab-size", 284, "--json"]
+    code, out, err = cli("prepare", folder, *options)
+    assert code == 0, err
+    prepared = json.loads(out)
+    assert_documented("prepare", prepared)
+    assert prepared["corpus"] == str(folder)
+    assert prepared["kept"] + prepared["dropped"]["too_long"] == 150
+    assert len(prepared["examples"]["too_long"]) == 3
+    assert json.loads((folder / "corpus.json").read_text())["made_from"]["vocab_size"] == 284
+    assert f"Next: keras-transformer train --data {folder} --run-dir RUN" in err
 
 
 def test_average_is_what_the_other_commands_take(recipe_run, corpus_dir):
@@ -414,9 +494,15 @@ def test_resume(recipe, recipe_run, corpus_dir, tmp_path):
     run_dir = tmp_path / "run"
     for steps, resumed in ((2, False), (4, True)):
         options = ["--recipe", recipe, "--data", corpus_dir, "--run-dir", run_dir, "--resume"]
-        code, _, err = cli("train", *options, "--steps", steps)
+        code, out, err = cli("train", *options, "--steps", steps, "--json")
         assert code == 0, err
         assert ("Resumed after 2 updates" in err) == resumed
+        assert f"Training: {steps} updates in" in err
+        assert err.endswith(f"evaluate {run_dir} --data {corpus_dir} --split test\n")
+        summary = json.loads(out)
+        assert_documented("train", summary)
+        assert summary["run_dir"] == str(run_dir)
+        assert (summary["step"], summary["steps"], summary["validations"]) == (steps, steps, steps)
     assert len((run_dir / "metrics.jsonl").read_text().splitlines()) == 4
 
 
@@ -456,3 +542,64 @@ def test_evaluate_wants_one_corpus(recipe_run, corpus_dir):
     assert_refused(
         cli("evaluate", recipe_run, "--data", corpus_dir, "--test-set", "wmt14/full"), message
     )
+
+
+# Completion.
+
+
+@pytest.fixture(scope="module")
+def bash_script():
+    """What `--install-completion` gives to bash."""
+    code, out, _ = completion("source_bash")
+    assert code == 0
+    return out
+
+
+def completion(task, **variables):
+    """Runs the program as a shell does for a completion."""
+    process = subprocess.run(
+        [PROGRAM],
+        env=os.environ | {"_KERAS_TRANSFORMER_COMPLETE": task} | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return process.returncode, process.stdout, process.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("ev", ["evaluate"]),
+        ("train --recipe wmt14-ende", ["wmt14-ende-base", "wmt14-ende-big"]),
+        ("prepare corpus --recipe de", ["demo"]),
+        ("train --preset b", ["base", "big"]),
+        ("train --strategy m", ["mirrored", "multiworker"]),
+        ("evaluate run --checkpoint ", ["averaged", "best", "last"]),
+        ("evaluate run --test-set wmt14/f", ["wmt14/full"]),
+        ("train --recipe ./", []),  # bash completes files
+    ],
+)
+def test_completion(bash_script, line, expected):
+    words = ["keras-transformer", *line.split(" ")]
+    script = f"""{bash_script}
+COMP_WORDS=({" ".join(word or '""' for word in words)})
+COMP_CWORD={len(words) - 1}
+_keras_transformer_completion {PROGRAM}
+echo "${{COMPREPLY[@]}}"
+"""
+    process = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert process.stdout.split() == expected
+
+
+def test_completion_needs_no_tensorflow():
+    program = """
+import sys
+from keras_transformer.cli import completion
+assert completion.recipes("wmt") and completion.presets("ti") and completion.test_sets("wmt")
+print({"tensorflow", "keras"} & set(sys.modules))
+"""
+    process = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert process.stdout == "set()\n"

@@ -1,0 +1,128 @@
+"""The summary of a run, against figures counted another way."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from keras_transformer.cli.progress import describe
+from keras_transformer.cli.summary import still_improves, summarize, summary_table
+from keras_transformer.errors import InputError
+from keras_transformer.run import Run
+from keras_transformer.trainers.batches import BatchPlan, make_dataset
+from keras_transformer.trainers.preparation import TokenizedPairs
+
+STEPS = 19  # of 8 batches an epoch
+
+
+@pytest.fixture
+def run(tiny_run):
+    """The tiny run of five updates, to be changed by a test."""
+    return Run.load(tiny_run.path)
+
+
+def test_figures_of_a_run(run):
+    summary = summarize(run)
+    json.dumps(summary)
+    assert summary["run_dir"] == str(run.path)
+    assert (summary["status"], summary["step"], summary["steps"]) == ("complete", 5, 5)
+    assert summary["validations"] == 2  # after 3 and 5 updates
+    assert summary["parameters"] == run.model().count_params()
+    manifest = json.loads((run.path / "run.json").read_text())
+    assert summary["seconds"] == manifest["states"][-1]["metrics"]["seconds"]
+    for name in ("best", "last"):
+        kept = manifest["best"] if name == "best" else manifest["checkpoints"][-1]
+        assert summary[name] == {
+            "step": kept["step"],
+            "file": str(run.path / kept["file"]),
+            "metrics": kept["metrics"],
+        }
+    assert summary["averaged"] is None
+
+
+def test_pairs_and_tokens_are_those_of_the_batches(run):
+    run.checkpoints = [run.last._replace(step=STEPS)]
+    pairs = TokenizedPairs(run.path / "corpus", "train")
+    plan = BatchPlan(pairs.lengths, run.settings["tokens_per_batch"], run.settings["seed"])
+    assert 2 * plan.batches_per_epoch < STEPS
+    counts = np.zeros(3, int)
+    for inputs, targets, _ in make_dataset(pairs, plan, range(STEPS)):
+        source_ids = inputs["source_ids"].numpy()
+        counts += [len(source_ids), (source_ids != 0).sum(), (targets.numpy() != 0).sum()]
+    seen = summarize(run)["seen"]
+    assert [seen[name] for name in ("pairs", "source_tokens", "target_tokens")] == counts.tolist()
+    assert seen["epochs"] == counts[0] / 150
+
+
+def test_what_is_gone_is_left_out(run, tmp_path):
+    shutil.copytree(run.path, tmp_path / "run", ignore=shutil.ignore_patterns("corpus"))
+    run = Run.load(tmp_path / "run")
+    run.states = []
+    summary = summarize(run)
+    assert (summary["seconds"], summary["seen"]) == (None, None)
+    assert not {"time", "seen"} & summary_table(summary).keys()
+
+
+def test_table():
+    def checkpoint(step, **metrics):
+        return {"step": step, "file": f"run/{step}", "metrics": metrics}
+
+    summary = {
+        "step": 3_000,
+        "steps": 10_000,
+        "seconds": 7_322.4,
+        "validations": 3,
+        "parameters": 1_234_567,
+        "seen": {
+            "pairs": 45_000,
+            "source_tokens": 1_000_000,
+            "target_tokens": 1_100_000,
+            "epochs": 1.54,
+        },
+        "best": checkpoint(2_000, val_token_loss=2.3456, val_bleu=21.04, loss=1.5),
+        "last": checkpoint(3_000, val_token_loss=2.4, val_bleu=20.0),
+        "averaged": checkpoint(3_000, of_steps=[2_000, 3_000]),
+    }
+    assert summary_table(summary) == {
+        "updates": "3,000 of 10,000, 3 validations",
+        "time": "2:02:02 of training, 2.4 s an update",
+        "seen": "45,000 pairs, 1,000,000 and 1,100,000 tokens: 1.5 times the corpus",
+        "parameters": "1,234,567",
+        "best": "after 2,000 updates, validation loss 2.346, BLEU 21.0: run/2000",
+        "last": "after 3,000 updates, validation loss 2.400, BLEU 20.0: run/3000",
+        "averaged": "of those after 2,000, 3,000 updates: run/3000",
+    }
+    faster = {**summary, "seconds": 1_000.0, "averaged": None, "seen": None}
+    faster["best"] = checkpoint(3_000, token_loss=1.5)  # there is no validation text
+    table = summary_table(faster)
+    assert table["time"] == "0:16:40 of training, 3.0 updates a second"
+    assert table["best"] == "after 3,000 updates, training loss 1.500: run/3000"
+    assert list(table) == ["updates", "time", "parameters", "best"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, True),
+        ({"steps": 9}, False),  # its patience ended it
+        ({"validations": 1}, False),
+        ({"best": {"step": 4, "metrics": {"val_bleu": 1.0}}}, False),
+        ({"best": {"step": 7, "metrics": {"loss": 1.0}}}, False),  # nothing is known
+    ],
+)
+def test_whether_it_still_improves(changes, expected):
+    best = {"step": 7, "metrics": {"val_bleu": 1.0}}
+    summary = {"step": 7, "steps": 7, "validations": 2, "best": best}
+    assert still_improves(summary | changes) == expected
+
+
+def test_a_checkpoint_that_is_gone(run):
+    run.checkpoints = [run.last._replace(file="checkpoints/none.weights.h5")]
+    with pytest.raises(InputError, match=r"none\.weights\.h5 is missing or damaged"):
+        summarize(run)
+
+
+def test_metrics_in_words():
+    metrics = {"val_bleu": 12.34, "token_loss": 1.23456, "val_perplexity": 8.76, "unknown": 1}
+    assert describe(metrics) == "training loss 1.235, perplexity 8.8, BLEU 12.3"
