@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -70,13 +70,6 @@ def load_tensorflow() -> None:
     finally:
         os.dup2(saved, 2)
         os.close(saved)
-
-
-@contextmanager
-def keras_progress() -> Iterator[int]:
-    """Sends Keras's output to standard error; yields what `fit` takes as `verbose`."""
-    with redirect_stdout(sys.stderr):
-        yield 1 if is_terminal() else 2
 
 
 def is_terminal() -> bool:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keras_transformer.cli.console import keras_progress, load_tensorflow, progress_bar, say
+from keras_transformer.cli.console import load_tensorflow, progress_bar, say
 from keras_transformer.cli.export import say_finding
+from keras_transformer.cli.train import train_with_progress
 from keras_transformer.errors import InputError
 
 if TYPE_CHECKING:
@@ -70,7 +71,6 @@ def _stage() -> Iterator[list[str]]:
 def _train(run_dir: Path) -> None:
     from keras_transformer.run import Run
     from keras_transformer.trainers.recipes import TrainSettings, load_recipe
-    from keras_transformer.trainers.training import train
 
     settings = TrainSettings.from_dict(load_recipe("demo"))
     if (run_dir / "run.json").is_file():
@@ -80,8 +80,8 @@ def _train(run_dir: Path) -> None:
         if run.status == "complete":
             say(f"Training: found a complete run: {run_dir}")
             return
-    with _stage() as done, keras_progress() as verbose:
-        train(settings, run_dir, verbose, resume=True)
+    with _stage() as done:
+        train_with_progress(settings, run_dir, resume=True)
         done += [f"Training: {settings.steps:,} updates", str(run_dir)]
 
 

@@ -4,10 +4,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import h5py
-
 from keras_transformer.cli.progress import describe
-from keras_transformer.errors import InputError
+from keras_transformer.model import Transformer
 from keras_transformer.run import Checkpoint, Run
 from keras_transformer.trainers.batches import BatchPlan
 from keras_transformer.trainers.preparation import TokenizedPairs, is_prepared
@@ -27,7 +25,7 @@ def summarize(run: Run) -> dict[str, Any]:
         what the updates were made from; and the checkpoints `best`, `last` and `averaged`.
 
     Raises:
-        InputError: if a file of the run is missing or damaged.
+        InputError: if it holds no checkpoint, or its corpus is damaged.
     """
     last = run.checkpoint("last")
     checkpoints = {"best": run.best, "last": last, "averaged": run.averaged}
@@ -39,7 +37,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "steps": run.settings["steps"],
         "seconds": seconds[-1] if seconds else None,
         "validations": len(run.metrics()),
-        "parameters": _count_parameters(run.path / last.file),
+        "parameters": Transformer(run.config).count_params(),
         "seen": _seen(run, last.step),
         **{name: found and _plain(run, found) for name, found in checkpoints.items()},
     }
@@ -84,22 +82,6 @@ def still_improves(summary: dict[str, Any]) -> bool:
 def _plain(run: Run, checkpoint: Checkpoint) -> dict[str, Any]:
     file = str(run.path / checkpoint.file)
     return {"step": checkpoint.step, "file": file, "metrics": checkpoint.metrics}
-
-
-def _count_parameters(weights: Path) -> int:
-    """Adds up the sizes of all arrays of a weights file, without reading them."""
-    count = 0
-
-    def add(name: str, item: Any) -> None:
-        nonlocal count
-        count += item.size if isinstance(item, h5py.Dataset) else 0
-
-    try:
-        with h5py.File(weights) as file:
-            file.visititems(add)
-    except OSError as error:
-        raise InputError(f"{weights} is missing or damaged") from error
-    return count
 
 
 def _seen(run: Run, steps: int) -> dict[str, Any] | None:

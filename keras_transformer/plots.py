@@ -7,7 +7,6 @@ and no model; Matplotlib is imported when one is called: `pip install 'keras3-tr
 Shapes (the package's glossary): S source length, T target length, D d_model, N heads; Q queries.
 """
 
-import functools
 import itertools
 import math
 import unicodedata
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from keras_transformer.errors import InputError
+from keras_transformer.letters import BASE_FONT, printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,7 +28,6 @@ Style = Literal["light", "dark"]
 
 NEEDS_MATPLOTLIB = "Plots need Matplotlib: pip install 'keras3-transformer[plots]'"
 
-BASE_FONT = "DejaVu Sans"  # comes with Matplotlib
 PIECE_SIZE = 8  # of the letters of a piece, in points
 PIECE_ROOM = 0.15  # of a piece along an axis, in inches, where there are not too many
 MAX_PIECE = 18  # characters; a longer piece is cut
@@ -468,7 +467,7 @@ def _label_bar(bar: Any, theme: _Theme, label: str = "Weight") -> None:
 
 def _title(figure: "Figure", title: str) -> None:
     if title:
-        families, (text,) = _printable([title])
+        families, (text,) = printable([title])
         figure.suptitle(text, fontsize=11, fontfamily=families, parse_math=False)
 
 
@@ -508,16 +507,13 @@ def _legend(panel: "Axes", theme: _Theme, looks: Mapping[str, Mapping[str, Any]]
     """Names curves by their looks; any characters are fine."""
     from matplotlib.lines import Line2D
 
-    families, texts = _printable(list(looks))
+    families, texts = printable(list(looks))
     lines = [Line2D([], [], label=str(index), **look) for index, look in enumerate(looks.values())]
     legend = panel.legend(handles=lines, facecolor=theme.paper, fontsize=9, handlelength=2.6)
     # A label that starts with an underscore would be left out: hence only now.
     for label, text in zip(legend.get_texts(), texts, strict=True):
         label.set(text=text, fontfamily=families, parse_math=False)
     legend.get_frame().set(edgecolor=theme.faint)
-
-
-# Letters.
 
 
 def _label_pieces(axis: "Axis", pieces: Sequence[str], room: float) -> None:
@@ -536,7 +532,7 @@ def _label_pieces(axis: "Axis", pieces: Sequence[str], room: float) -> None:
 
 def _piece_labels(pieces: Sequence[str]) -> tuple[list[str], list[str]]:
     """Fonts and labels of pieces, of which long ones are cut."""
-    families, labels = _printable(pieces)
+    families, labels = printable(pieces)
     return families, [
         text if len(text) <= MAX_PIECE else f"{text[: MAX_PIECE - 1]}…" for text in labels
     ]
@@ -550,68 +546,3 @@ def _label_room(pieces: Sequence[str]) -> float:
         for label in labels
     )
     return 0.15 + 0.62 * PIECE_SIZE / 72 * letters
-
-
-def _printable(texts: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Finds fonts that have all the characters of texts.
-
-    Returns:
-        families, the first for most characters, and the texts, with the code point of a character
-        that no font has, such as <4F60>, in its place.
-    """
-    visible = ["".join(map(_visible, text)).strip(" ") or "␣" for text in texts]
-    families, missing = _find_fonts(frozenset("".join(visible)))
-    names = {ord(character): _name(character) for character in missing}
-    return families, [text.translate(names) for text in visible]
-
-
-def _name(character: str) -> str:
-    """What stands for a character that no font has; nothing for a mark on another."""
-    return "" if unicodedata.category(character) in ("Mn", "Cf") else f"<{ord(character):04X}>"
-
-
-def _visible(character: str) -> str:
-    """A space for white space and control characters, nothing for marks of direction."""
-    category = unicodedata.category(character)
-    if category == "Cf" and character not in "\u200c\u200d":  # joiners shape letters
-        return ""
-    return " " if category in ("Cc", "Zs", "Zl", "Zp") else character
-
-
-@functools.lru_cache(maxsize=256)
-def _find_fonts(characters: frozenset[str]) -> tuple[list[str], frozenset[str]]:
-    """Families that together have the characters, and the characters that none has."""
-    from matplotlib import font_manager
-
-    families, missing = [BASE_FONT], characters - _characters_of(BASE_FONT, characters)
-    if missing:
-        names = {
-            entry.name
-            for entry in font_manager.fontManager.ttflist
-            if (entry.style, entry.weight) in (("normal", 400), ("normal", "normal"))
-        }
-        # Families made to go together first; then by name, so that pictures are the same again.
-        for name in sorted(names, key=lambda name: (not name.startswith("Noto Sans"), name)):
-            if found := _characters_of(name, missing):
-                families.append(name)
-                missing -= found
-            if not missing:
-                break
-    return families, missing
-
-
-def _characters_of(family: str, characters: frozenset[str]) -> frozenset[str]:
-    """Those of some characters that a family has; none if it cannot be drawn."""
-    from matplotlib import font_manager
-
-    try:
-        path = font_manager.findfont(
-            font_manager.FontProperties(family=[family]), fallback_to_default=False
-        )
-        font = font_manager.get_font(path)
-    except (ValueError, RuntimeError, OSError):
-        return frozenset()
-    if not font.scalable or family.startswith("Last Resort"):  # pictures; a box for everything
-        return frozenset()
-    charmap = font.get_charmap()
-    return frozenset(character for character in characters if ord(character) in charmap)

@@ -144,7 +144,7 @@ def test_two_workers_train_as_one(arguments, one, pair, tmp_path):
     assert_same_training(Run.load(tmp_path / "run"), one)
     assert f"Training: {STEPS} updates" in workers.logs[1].read_text()
     # Only the chief writes and shows progress.
-    assert "Epoch 1" not in workers.logs[1].read_text()
+    assert "After 5 updates" not in workers.logs[1].read_text()
     assert len(list((tmp_path / "run" / "tensorboard" / "train").iterdir())) == 1
 
 
@@ -157,7 +157,7 @@ def test_parts_of_two_workers(arguments, one, pair, tmp_path):
 @pytest.mark.parametrize("told", [0, 1])
 def test_sigterm_to_one_saves_and_stops_both(arguments, one, pair, tmp_path, told):
     workers = pair(tmp_path / "run", [*arguments, "--steps", "1000000"])
-    workers.wait_for("Epoch 3")
+    workers.wait_for("After 10 updates")
     workers.processes[told].send_signal(signal.SIGTERM)
     assert workers.exit_statuses(60) == [143, 143], workers.output()
     for log in workers.logs:
@@ -169,7 +169,7 @@ def test_sigterm_to_one_saves_and_stops_both(arguments, one, pair, tmp_path, tol
 def test_the_death_of_one_stops_the_other(arguments, one, pair, tmp_path, lost):
     """And both together go on from the last save, on fewer machines if need be."""
     workers = pair(tmp_path / "run", [*arguments, "--steps", "1000000"])
-    workers.wait_for("Epoch 3")
+    workers.wait_for("After 10 updates")
     workers.processes[lost].kill()
     statuses = workers.exit_statuses(60)
     assert statuses[1 - lost] == 75, workers.output()

@@ -8,7 +8,6 @@ import pytest
 
 from keras_transformer.cli.progress import describe
 from keras_transformer.cli.summary import still_improves, summarize, summary_table
-from keras_transformer.errors import InputError
 from keras_transformer.run import Run
 from keras_transformer.trainers.batches import BatchPlan, make_dataset
 from keras_transformer.trainers.preparation import TokenizedPairs
@@ -115,12 +114,6 @@ def test_whether_it_still_improves(changes, expected):
     best = {"step": 7, "metrics": {"val_bleu": 1.0}}
     summary = {"step": 7, "steps": 7, "validations": 2, "best": best}
     assert still_improves(summary | changes) == expected
-
-
-def test_a_checkpoint_that_is_gone(run):
-    run.checkpoints = [run.last._replace(file="checkpoints/none.weights.h5")]
-    with pytest.raises(InputError, match=r"none\.weights\.h5 is missing or damaged"):
-        summarize(run)
 
 
 def test_metrics_in_words():

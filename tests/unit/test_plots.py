@@ -15,7 +15,7 @@ from matplotlib import font_manager
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 
-from keras_transformer import plots
+from keras_transformer import letters, plots
 from keras_transformer.errors import InputError
 
 STYLES = ("light", "dark")
@@ -130,17 +130,17 @@ def test_a_font_is_found_for_what_the_first_lacks(monkeypatch):
     dejavu = font_manager.get_font(font_manager.findfont("DejaVu Sans")).get_charmap()
     stix = font_manager.get_font(font_manager.findfont("STIXGeneral")).get_charmap()
     character = min(filter(str.isalpha, map(chr, stix.keys() - dejavu.keys())))
-    families, texts = plots._printable([f"a{character}"])
+    families, texts = letters.printable([f"a{character}"])
     assert texts == [f"a{character}"]
     path = font_manager.findfont(font_manager.FontProperties(family=families[1:]))
     assert ord(character) in font_manager.get_font(path).get_charmap()
     monkeypatch.setattr(font_manager.fontManager, "ttflist", [])
-    plots._find_fonts.cache_clear()
-    assert plots._printable([f"a{character}"]) == (
+    letters.find_fonts.cache_clear()
+    assert letters.printable([f"a{character}"]) == (
         ["DejaVu Sans"],
         [f"a<{ord(character):04X}>"],
     )
-    plots._find_fonts.cache_clear()
+    letters.find_fonts.cache_clear()
 
 
 @pytest.mark.parametrize("num_heads", [1, 4, 7])
