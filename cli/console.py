@@ -42,7 +42,10 @@ def print_json(values: Mapping[str, Any]) -> None:
 
 class _SayHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        say(record.getMessage())
+        try:
+            say(self.format(record))
+        except Exception:  # nobody reads any more: no reason for the work to end
+            self.handleError(record)
 
 
 def show_log() -> None:

@@ -1,13 +1,14 @@
 """`keras-transformer export` and `keras-transformer check`."""
 
 import json
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from keras_transformer.cli.console import load_tensorflow, progress_bar, say
+from keras_transformer.cli.console import Json, load_tensorflow, print_json, progress_bar, say
 from keras_transformer.errors import InputError
 
 if TYPE_CHECKING:
@@ -60,31 +61,31 @@ def export_command(
     translator = Translator.load(run, checkpoint)
     options = translator.decoding_options(beam_size, alpha, max_source_length)
     pairs = read_validation_pairs(run / "corpus")
-    path = export_saved_model(
-        translator,
-        folder,
-        version,
-        options,
-        weights=weights,
-        attention_layer=attention_layer,
-        examples=[pair.source for pair in pairs[:MAX_EXAMPLES]],
-        details=_details(opened, checkpoint),
-        report=say_finding,
-    )
+    with progress_bar("Exporting"):
+        path = export_saved_model(
+            translator,
+            folder,
+            version,
+            options,
+            weights=weights,
+            attention_layer=attention_layer,
+            examples=[pair.source for pair in pairs[:MAX_EXAMPLES]],
+            details=_details(opened, checkpoint),
+            report=say_finding,
+        )
     say(f"Export: SavedModel in {time.monotonic() - started:.1f} s: {path}")
     if weights != "float32":
         translator = Translator(translator.model, translator.tokenizer, options)
         _compare(path, translator, pairs[:MAX_PAIRS], opened.target)
-    say(f"Next: keras-transformer serve {folder}, or keras-transformer translate {path} TEXT")
+    served, saved = shlex.quote(str(folder)), shlex.quote(str(path))
+    say(f"Next: keras-transformer serve {served}, or keras-transformer translate {saved} TEXT")
 
 
 def check_command(
     model: Annotated[
         Path, typer.Argument(metavar="SAVEDMODEL", help="An export, MODELS/NAME[/VERSION].")
     ],
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the findings as a JSON object.")
-    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Check that a server would load an export, and that it answers as its model did."""
     load_tensorflow()
@@ -96,9 +97,10 @@ def check_command(
         raise InputError(
             f"{model} is no export: it holds no saved_model.pb, nor a version that does"
         )
-    findings = check_saved_model(path, (lambda finding: None) if as_json else say_finding)
+    with progress_bar("Checking"):
+        findings = check_saved_model(path, (lambda finding: None) if as_json else say_finding)
     if as_json:
-        typer.echo(json.dumps({finding.name: finding._asdict() for finding in findings}))
+        print_json({finding.name: finding._asdict() for finding in findings})
     require_success(findings, f"{path} failed its check")
     say(f"Check: nothing to complain about: {path}")
 

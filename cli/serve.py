@@ -98,13 +98,13 @@ def serve_command(
             grpc = _listen(GrpcServer, model, host, grpc_port)
             stack.callback(grpc.stop)
             say(f"gRPC: {grpc.address}")
+        # After its own handlers, uvicorn calls the ones before: a stop that was asked for is no
+        # failure. Until then, these note it.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: http.stop())
         api = f"{http.url}/v1/models/{quote(model.name)}"
         say(f"Page: {http.url}/")
         say(f'Try: curl -d \'{{"instances": ["Two dogs play."]}}\' {api}:predict')
-        # After its own handlers, uvicorn calls the ones before: a stop that was asked for is no
-        # failure.
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: None)
         http.run()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)  # the second time, it is meant

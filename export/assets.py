@@ -1,5 +1,6 @@
 """What lies beside the graph, in a SavedModel's `assets.extra/`: metadata and warm-up requests."""
 
+import hashlib
 import json
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,15 +25,17 @@ WeightsType = Literal["float32", "float16", "bfloat16"]  # what weights may be s
 
 
 def write_metadata(path: Path, values: Mapping[str, Any]) -> None:
-    """Writes `values`, time and versions into the SavedModel at `path`."""
+    """Writes `values`, time, versions and a SHA-256 of each file into the SavedModel at `path`."""
     packages = ("tensorflow", "tensorflow-text", "keras")
     versions = {"keras3-transformer": __version__}
     versions |= {package: metadata.version(package) for package in packages}
+    files = sorted(file for file in path.rglob("*") if file.is_file() and file.name != METADATA)
     written = {
         "format": FORMAT,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions,
         "git_revision": _git_revision(),
+        "files": {str(file.relative_to(path)): sha256(file) for file in files},
         **values,
     }
     folder = path / FOLDER
@@ -62,10 +65,19 @@ def read_metadata(path: Path) -> dict[str, Any]:
         values.get("num_params"), int
     ):
         raise InputError(f"{file} is damaged: it must tell the number and the type of weights")
+    files = values.get("files")
+    if not isinstance(files, dict) or not all(isinstance(each, str) for each in files.values()):
+        raise InputError(f"{file} is damaged: it must tell the SHA-256 of each file")
     examples = values.get("examples")
-    if not isinstance(examples, list) or not all(map(_is_example, examples)):
+    if not isinstance(examples, list) or not examples or not all(map(_is_example, examples)):
         raise InputError(f"{file} is damaged: it must tell the model's own answers to examples")
     return values
+
+
+def sha256(file: Path) -> str:
+    """Returns the digest of a file's content."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _is_example(value: Any) -> bool:

@@ -17,9 +17,9 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.framework import op_def_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, one_line
 from keras_transformer.export import c_api, session
-from keras_transformer.export.assets import read_metadata, read_warmup
+from keras_transformer.export.assets import read_metadata, read_warmup, sha256
 
 # Of those that TF Serving links, what tokenizers of this package need.
 TEXT_OPS = {
@@ -149,6 +149,9 @@ def check_saved_model(
             findings.append(Finding(name, None, check(export)))
         except _CheckError as failure:
             findings.append(Finding(name, str(failure), ""))
+        except Exception as error:  # what is damaged may break a check anywhere
+            problem = f"cannot be checked: {type(error).__name__}: {one_line(error)}"
+            findings.append(Finding(name, problem, ""))
         report(findings[-1])
     return findings
 
@@ -166,6 +169,18 @@ def require_success(findings: Iterable[Finding], failure: str) -> None:
     problems = [f"{finding.name}: {finding.problem}" for finding in findings if finding.problem]
     if problems:
         raise InputError(f"{failure}: {'; '.join(problems)}")
+
+
+def _check_files(export: _Export) -> str:
+    written = export.metadata["files"]
+    for name, digest in written.items():
+        try:
+            changed = sha256(export.path / name) != digest
+        except OSError as error:
+            raise _CheckError(f"{name} cannot be read: {error.strerror}") from error
+        if changed:
+            raise _CheckError(f"{name} is not what was exported")
+    return f"{len(written)}, as they were exported"
 
 
 def _check_signatures(export: _Export) -> str:
@@ -298,6 +313,7 @@ def _compare(columns: dict[str, list[Any]], examples: list[dict[str, Any]]) -> N
 
 # In this order: the C API tells the ops that there are.
 _CHECKS: dict[str, Callable[[_Export], str]] = {
+    "files": _check_files,
     "signatures": _check_signatures,
     "nodes": _check_nodes,
     "weights": _check_weights,

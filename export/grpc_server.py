@@ -7,6 +7,7 @@ methods answer UNIMPLEMENTED.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from concurrent import futures
 from typing import Any, NoReturn, TypeVar
@@ -154,6 +155,8 @@ class _PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
 
     def Predict(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         seconds = context.time_remaining()
+        if seconds is not None and seconds > threading.TIMEOUT_MAX:
+            seconds = None  # gRPC's way to say that there is no deadline
         return _answer(lambda asked: self._core.predict(asked, seconds), request, context)
 
     def GetModelMetadata(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802

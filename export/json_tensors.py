@@ -10,6 +10,7 @@ import binascii
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -161,8 +162,8 @@ def _json(value: Any) -> bytes:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in found if names.count(name) > 1)
+        counts = Counter(name for name, _ in pairs)
+        twice = next(name for name, count in counts.items() if count > 1)
         raise invalid(f"JSON Parse error: the key {_echo(twice)} is there twice")
     return found
 
@@ -184,7 +185,7 @@ def _decimal(digits: str) -> float:
 
 
 def _from_rows(rows: list[Any], infos: Mapping[str, TensorInfo]) -> dict[str, np.ndarray]:
-    if not isinstance(rows[0], dict) and len(infos) > 1:
+    if not _is_object(rows[0]) and len(infos) > 1:
         raise invalid(
             "instances is a plain list, but expecting list of objects as multiple "
             "input tensors required as per tensorinfo_map"

@@ -273,7 +273,7 @@ class ServedModel:
 
 def _fingerprint(path: Path) -> object:
     """Something that changes when files of a folder do."""
-    files = [(str(file), file.stat()) for file in sorted(path.rglob("*"))]
+    files = [(str(file), file.lstat()) for file in sorted(path.rglob("*"))]
     return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in files]
 
 

@@ -26,5 +26,8 @@ def find_version(path: str | Path) -> Path | None:
 
 
 def holds_saved_model(path: Path) -> bool:
-    """Whether a folder is that of a version."""
-    return (path / "saved_model.pb").is_file()
+    """Whether a folder is that of a version, and may be read."""
+    try:
+        return (path / "saved_model.pb").is_file()
+    except OSError:
+        return False

@@ -226,7 +226,7 @@ def test_export_and_serve(trained):
     values = {"PORT": port, "GRPC_PORT": grpc_port}
     text = printed(execute("export_and_serve", folder, **values))
     findings = re.findall(r"^(.{10}) (ok|FAILED) ", text, re.MULTILINE)
-    assert len(findings) == 7
+    assert len(findings) == 8
     assert {verdict for _, verdict in findings} == {"ok"}
     (answer,) = re.findall(r'^{"predictions": .*}\]}', text, re.MULTILINE)  # curl's
     (row,) = json.loads(answer)["predictions"]

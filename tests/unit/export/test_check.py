@@ -106,6 +106,30 @@ def test_weights_missing_or_twice(export, factor):
     assert_refused(check._check_weights, export, match="bytes of weights take")
 
 
+def test_changed_files(copy):
+    export = check._Export(copy)
+    assert "as they were exported" in check._check_files(export)
+    file = next((copy / "variables").glob("variables.data-*"))
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    message = rf"variables/{file.name} is not what was exported"
+    assert_refused(check._check_files, export, match=message)
+    file.unlink()
+    assert_refused(check._check_files, export, match="cannot be read: No such file")
+
+
+def test_what_breaks_a_check_is_a_finding(copy, monkeypatch):
+    def broken(export):
+        raise KeyError("score")
+
+    monkeypatch.setattr(check, "_CHECKS", {"first": broken, "second": lambda export: "fine"})
+    assert check_saved_model(copy) == [
+        ("first", "cannot be checked: KeyError: 'score'", ""),
+        ("second", None, "fine"),
+    ]
+
+
 def test_no_warmup(copy):
     (copy / FOLDER / WARMUP).unlink()
     assert_refused(
@@ -162,7 +186,9 @@ def test_not_an_export(tmp_path):
     [
         ("weights", "int4"),
         ("num_params", None),
+        ("files", None),
         ("examples", {}),
+        ("examples", []),
         ("examples", ["text"]),
         ("examples", [{"text": "a", "translation": "b", "score": "1", "truncated": False}]),
     ],

@@ -215,6 +215,18 @@ def test_failing_warmup_fails_the_version(model, folder, requests, message):
     assert re.search(message, model.states()[0].message)
 
 
+def test_a_version_with_a_broken_link_stands_in_no_ones_way(model, folder):
+    model.poll()
+    (folder / "5").mkdir()
+    (folder / "5" / "saved_model.pb").write_bytes(b"")
+    (folder / "5" / "link").symlink_to("nowhere")
+    model.poll()
+    assert states(model)[:1] == [(5, "END")]
+    add(folder, 6)
+    model.poll()
+    assert (6, "AVAILABLE") in states(model)
+
+
 def test_watch_finds_new_versions(model, folder):
     model.poll()
     model.watch(0.01)

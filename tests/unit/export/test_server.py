@@ -280,6 +280,14 @@ def test_wrong_requests(post, body, message):
     assert post({"instances": ["abc"]})[0] == 200
 
 
+def test_a_key_twice_among_many(post):
+    pairs = ", ".join(f'"{number}": 0' for number in range(5_000))
+    started = time.monotonic()
+    status, answer = post(f'{{{pairs}, "7": 1}}')
+    assert (status, answer) == (400, {"error": 'JSON Parse error: the key "7" is there twice'})
+    assert time.monotonic() - started < 2
+
+
 def test_answer_that_is_too_large(post):
     body = {"signature_name": "attention", "instances": ["x" * 1_001]}
     message = "The answer has more than 1,000,000 values: send fewer or shorter rows"
@@ -497,6 +505,12 @@ def test_grpc_predict(predict):
     request.output_filter.append("score")
     assert list(predict(request).outputs["score"].float_val) == [-3.0, -23.0]
     assert list(predict(request).outputs) == ["score"]
+
+
+def test_grpc_without_a_deadline(channel):
+    stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+    response = stub.Predict(predict_request("", {"text": tf.make_tensor_proto(TEXTS)}))
+    assert list(response.outputs["score"].float_val) == [-3.0, -23.0]
 
 
 def test_grpc_status_and_metadata(channel):
