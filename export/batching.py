@@ -35,9 +35,17 @@ class _Request(NamedTuple):
 
 
 def can_merge(signature: Signature) -> bool:
-    """Whether dimension 0 of every input and output is the batch, and so of any size."""
+    """Whether the rows of an answer are the same whoever shares the batch.
+
+    Dimension 0 of every input and output must be the batch, and so of any size, and the others of
+    outputs must not be: padding to the longest row of a batch would tell of the others.
+    """
     infos = (*signature.inputs.values(), *signature.outputs.values())
-    return bool(signature.inputs) and all(info.shape and info.shape[0] is None for info in infos)
+    return (
+        bool(signature.inputs)
+        and all(info.shape and info.shape[0] is None for info in infos)
+        and all(None not in (info.shape or ())[1:] for info in signature.outputs.values())
+    )
 
 
 class Batcher:

@@ -155,6 +155,12 @@ def test_can_merge(shape, expected):
     assert not can_merge(Signature({}, {"y": BATCHED}))
 
 
+def test_answers_that_are_padded_are_not_merged():
+    padded = TensorInfo("y:0", tf.float32, (None, None))
+    assert can_merge(Signature({"x": padded}, {"y": BATCHED}))
+    assert not can_merge(Signature({"x": BATCHED}, {"y": padded}))
+
+
 def test_limits_are_checked():
     with pytest.raises(ValueError, match=r"`max_rows` is too small\. Received: max_rows=0"):
         Limits(max_rows=0)
