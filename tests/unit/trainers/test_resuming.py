@@ -303,6 +303,7 @@ def test_state_of_another_model(long_settings, stopped):
 # On other devices.
 
 
+@pytest.mark.distributed
 def test_resumed_on_other_devices(long_settings, tmp_path, monkeypatch):
     """One device, then three that take batches in parts, then one: the updates are the same."""
     # What is random depends on the devices. Rates of the paper's schedule are far too high here.

@@ -138,6 +138,7 @@ def test_every_combination_trains(settings, one, untrained, tmp_path, changes):
     assert run.last.metrics["token_loss"] == pytest.approx(one.last.metrics["token_loss"], 0.02)
 
 
+@pytest.mark.distributed
 @pytest.mark.parametrize("precision", ["mixed_float16"])
 def test_clipping_under_loss_scaling(settings, untrained, tmp_path, precision):
     """Gradients are added up, then unscaled, then clipped."""
