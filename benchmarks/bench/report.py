@@ -1,0 +1,588 @@
+"""The page and the pictures, from what `bench run` wrote; nothing is measured here."""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bench.arithmetic import decoding_flops, fit_exponent, median_ratio, training_flops
+from bench.cases import (
+    CEILINGS,
+    CT2,
+    CT2_INT8,
+    DECODERS,
+    FIT,
+    FIT_XLA,
+    HUB,
+    HUB_FIT,
+    HUB_FIT_XLA,
+    MARIAN,
+    MARIAN_FIT,
+    MEMORY,
+    PROCESS,
+    SESSION,
+    TORCH,
+    TRAINERS,
+    XLA,
+    sizes_of,
+)
+
+LABELS = {
+    SESSION: "ours, SavedModel in a Session",
+    PROCESS: "ours, in process",
+    XLA: "ours, in process, XLA",
+    CT2: "CTranslate2 float32",
+    CT2_INT8: "CTranslate2 int8",
+    MARIAN: "MarianMT, generate",
+    HUB: "KerasHub, XLA",
+    FIT: "ours",
+    FIT_XLA: "ours, XLA",
+    HUB_FIT: "KerasHub",
+    HUB_FIT_XLA: "KerasHub, XLA",
+    TORCH: "torch nn.Transformer",
+    MARIAN_FIT: "torch MarianMT",
+}
+NOTHING = "-"
+
+Results = dict[str, Any]
+
+
+class Target(NamedTuple):
+    """What is wanted: the best of `ours` over the best of `peers`, in rates."""
+
+    what: str
+    case: str
+    ours: tuple[str, ...]
+    peers: tuple[str, ...]
+    least: float
+
+
+_B32, _B1 = "decoding/base/forced/S25/B32/K4", "decoding/base/forced/S25/B1/K4"
+_HUB = (HUB_FIT, HUB_FIT_XLA)
+_FIT = (FIT, FIT_XLA)
+TARGETS = (
+    Target("Decoding, base, 32 sentences, beam 4: in process", _B32, (PROCESS, XLA), (CT2,), 1.1),
+    Target("the same: SavedModel in a Session", _B32, (SESSION,), (CT2,), 0.8),
+    Target("the same", _B32, (SESSION,), (MARIAN,), 1.6),
+    Target("One sentence, beam 4: SavedModel in a Session", _B1, (SESSION,), (CT2,), 0.9),
+    Target("the same", _B1, (SESSION,), (MARIAN,), 2.5),
+    Target("Multi30k, text to text: in process", "multi30k/K4", (PROCESS, XLA), (CT2,), 1.1),
+    Target("the same: SavedModel in a Session", "multi30k/K4", (SESSION,), (CT2,), 1.1),
+    *(
+        Target(f"Training, {size}, lengths of {name}", f"training/{size}/{of}", _FIT, peers, least)
+        for size, of_torch, of_hub in (("tiny", 2.0, 1.5), ("base", 1.5, 1.3))
+        for name, of in (("Multi30k", "multi30k"), ("WMT", "wmt"))
+        for peers, least in (((TORCH,), of_torch), (_HUB, of_hub))
+    ),
+)
+BUSY = 0.15  # cores that other work may take
+LEAST_SHARE = 0.75  # of the ceiling, a training step of base
+MOST_COST = 1.5  # of a target token at 256, over that at 32
+
+
+def write(results: Results, page: Path) -> None:
+    """Writes the page, and the pictures beside it."""
+    page.parent.mkdir(parents=True, exist_ok=True)
+    pictures = draw(results, page)
+    page.write_text(render(results, pictures), encoding="utf-8")
+
+
+def render(results: Results, pictures: dict[str, str]) -> str:
+    """Returns the page.
+
+    Args:
+        results: as `bench run` wrote them.
+        pictures: file names by "speed" and "growth", as far as there are any.
+    """
+    sections = [
+        _introduction(results),
+        "## Targets\n\n" + _targets(results),
+        _picture(pictures.get("speed"), "Target tokens per second"),
+        _decoding(results),
+        _multi30k(results),
+        _training(results),
+        _growth(results),
+        _picture(pictures.get("growth"), "Time and memory by size"),
+        _start(results),
+        _pipeline(results),
+        _preparation(results),
+    ]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+# What can be said of a case.
+
+
+def systems_of(results: Results, name: str) -> dict[str, Any]:
+    """The systems of a case that were measured."""
+    found = results["cases"].get(name, {"systems": {}})["systems"]
+    return {name: each for name, each in found.items() if each.get("seconds")}
+
+
+def seconds(system: dict[str, Any]) -> float:
+    """The median of the rounds."""
+    return statistics.median(system["seconds"])
+
+
+def best(found: dict[str, Any], names: Sequence[str]) -> str | None:
+    """The fastest of some systems."""
+    present = [name for name in names if name in found]
+    return min(present, key=lambda name: seconds(found[name]), default=None)
+
+
+def ratio(found: dict[str, Any], ours: Sequence[str], peers: Sequence[str]) -> float | None:
+    """How much faster our best system is than the peers' best, for the same inputs."""
+    a, b = best(found, ours), best(found, peers)
+    if a is None or b is None:
+        return None
+    return median_ratio(found[a]["seconds"], found[b]["seconds"])
+
+
+def ceiling(found: dict[str, Any]) -> float | None:
+    """The fastest matrix product of the case's rounds, operations a second."""
+    rates = [
+        found[name]["flops"] / min(found[name]["seconds"]) for name in CEILINGS if name in found
+    ]
+    return max(rates, default=None)
+
+
+def share(results: Results, name: str, system: str | None) -> float | None:
+    """What part of the ceiling a system reaches, counting only real tokens' products."""
+    found, case = systems_of(results, name), results["cases"].get(name)
+    top = ceiling(found)
+    if case is None or top is None or system is None:
+        return None
+    if case["kind"] == "training":
+        flops = case["flops"]
+    else:
+        sources = [case["source"]] * case["batch"]
+        flops = decoding_flops(sizes_of(case["size"]), sources, case["target"], case["beam"])
+    return flops / seconds(found[system]) / top
+
+
+def count_flops(case: dict[str, Any], lengths: Any) -> float:
+    """Operations of a training case, from the lengths of all pairs."""
+    pairs = [tuple(lengths[row].tolist()) for rows in case["rows"] for row in rows]
+    return training_flops(sizes_of(case["size"]), pairs)
+
+
+# The sections.
+
+
+def _introduction(results: Results) -> str:
+    machine = results["machine"]
+    cases = results["cases"].values()
+    dates = sorted(case["when"][:10] for case in cases)
+    when = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
+    versions = ", ".join(f"{name} {version}" for name, version in machine["packages"].items())
+    busy = [case for case in cases if case["busy"] > BUSY]
+    lines = [
+        "# Benchmarks",
+        "<!-- made by `python -m bench report` of benchmarks/results.json -->",
+        f"Measured on {when}: {machine['cpu']} ({machine['vector']}), {machine['threads']} of "
+        f"{machine['cores']} cores, {machine['memory_gib']} GiB, no GPU. Python "
+        f"{machine['python']}, {versions}; revision {machine['revision']}.",
+        "`make bench` measures, `make bench-quick` measures a little of everything in three "
+        "minutes. All systems of a case take turns, A B C A B C, each in a process of its own that "
+        "is loaded, compiled and warm. A figure is the median over the rounds, and a ratio the "
+        "median of the rounds' ratios. The ceiling is the fastest matrix product (2048³, float32, "
+        "torch or TensorFlow) of the same rounds; a share of it counts only the products that the "
+        "real tokens need. Every repeat is in `benchmarks/results.json`.",
+        "Random weights are the same for all systems, and so are the trained ones. "
+        + _sameness(results),
+    ]
+    if len({case["code"] for case in cases}) > 1:
+        lines.append("**The code changed between the cases: measure again with --again.**")
+    if busy:
+        lines.append(
+            f"**{len(busy)} of {len(results['cases'])} cases were measured while other work ran on "
+            "the machine: do not trust their figures.**"
+        )
+    return "\n\n".join(lines)
+
+
+def _sameness(results: Results) -> str:
+    """How many translations are equal to ours; by greedy search, which leaves no choice."""
+    shares: dict[str, list[float]] = {}
+    for case in results["cases"].values():
+        if case["kind"] in ("decoding", "multi30k") and case["beam"] == 1:
+            for name, each in case["systems"].items():
+                if "same" in each:
+                    shares.setdefault(name, []).append(each["same"])
+    if not shares:
+        return ""
+    text = ", ".join(
+        f"{LABELS[name]} {100 * statistics.mean(values):.1f} %" for name, values in shares.items()
+    )
+    return f"Equal translations by greedy search: {text}."
+
+
+def _targets(results: Results) -> str:
+    rows = []
+    for target in TARGETS:
+        found = systems_of(results, target.case)
+        measured = ratio(found, target.ours, target.peers)
+        peer = best(found, target.peers) or target.peers[-1]
+        rows.append(
+            [
+                target.what,
+                LABELS[peer],
+                f"{target.least:.1f} x",
+                NOTHING if measured is None else f"**{measured:.2f} x**",
+                _verdict(measured, target.least, is_busy(results, target.case)),
+            ]
+        )
+    name = "training/base/full"
+    part = share(results, name, best(systems_of(results, name), _FIT))
+    rows.append(
+        [
+            "Training step, base, without padding",
+            "matrix product",
+            f"{LEAST_SHARE:.0%}",
+            NOTHING if part is None else f"**{part:.0%}**",
+            _verdict(part, LEAST_SHARE, is_busy(results, name)),
+        ]
+    )
+    cost = token_cost(results)
+    rows.append(
+        [
+            "Cost of a target token at 256, base, beam 4",
+            "at 32",
+            f"below {MOST_COST:.1f} x",
+            NOTHING if cost is None else f"**{cost:.2f} x**",
+            _verdict(
+                None if cost is None else MOST_COST - cost, 0.0, is_busy(results, "growth-base")
+            ),
+        ]
+    )
+    return table(["ours", "over", "target", "measured", ""], rows)
+
+
+def is_busy(results: Results, name: str) -> bool:
+    """Whether other work ran during the cases of this name."""
+    cases = results["cases"].values()
+    return any(case["busy"] > BUSY for case in cases if case["id"].startswith(name))
+
+
+def _verdict(measured: float | None, least: float, busy: bool) -> str:
+    if measured is None:
+        return "not measured"
+    if busy:
+        return "other work ran"
+    return "reached" if measured >= least else "not reached"
+
+
+def token_cost(results: Results) -> float | None:
+    """Seconds of a target token of a long translation over those of a short one."""
+    costs = []
+    for target in (32, 256):
+        found = systems_of(results, f"growth-base/target/{target:05d}")
+        if PROCESS not in found:
+            return None
+        costs.append(seconds(found[PROCESS]) / target)
+    return costs[1] / costs[0]
+
+
+def _rates(found: dict[str, Any], names: Sequence[str]) -> list[str]:
+    """Tokens a second of each system, the fastest in bold."""
+    top = best(found, names)
+    cells = []
+    for name in names:
+        if name not in found:
+            cells.append(NOTHING)
+            continue
+        rate = f"{found[name]['tokens'] / seconds(found[name]):,.0f}"
+        cells.append(f"**{rate}**" if name == top else rate)
+    return cells
+
+
+def _decoding(results: Results) -> str:
+    cases = [case for case in results["cases"].values() if case["kind"] == "decoding"]
+    parts = []
+    for size in dict.fromkeys(case["size"] for case in cases):
+        for forced in (True, False):
+            chosen = [
+                case for case in cases if case["size"] == size and bool(case["target"]) == forced
+            ]
+            chosen.sort(key=lambda case: (case["source"], case["batch"], case["beam"]))
+            if not chosen:
+                continue
+            names = [name for name in DECODERS if any(name in _measured(case) for case in chosen)]
+            rows = []
+            for case in chosen:
+                found = _measured(case)
+                part = share(results, case["id"], best(found, DECODERS[:3])) if forced else None
+                shape = [str(case[key]) for key in ("source", "batch", "beam")]
+                cells = [_percent(part)] if forced else []
+                rows.append([*shape, *_rates(found, names), *cells])
+            head = ["source", "batch", "beam", *(LABELS[name] for name in names)]
+            head += ["our best, of the ceiling"] if forced else []
+            text = (
+                f"All hypotheses have {chosen[0]['target']} tokens."
+                if forced
+                else "Sources are uneven, and translations end by themselves."
+            )
+            title = f"### {size.capitalize()}, {'forced length' if forced else 'natural stop'}"
+            parts.append(f"{title}\n\n{text} Target tokens per second of the best hypotheses:")
+            parts.append(table(head, rows))
+    return "\n\n".join(["## Decoding", *parts]) if parts else ""
+
+
+def _measured(case: dict[str, Any]) -> dict[str, Any]:
+    return {name: each for name, each in case["systems"].items() if each.get("seconds")}
+
+
+def _percent(part: float | None) -> str:
+    return NOTHING if part is None else f"{part:.0%}"
+
+
+def _multi30k(results: Results) -> str:
+    parts = []
+    for case in results["cases"].values():
+        if case["kind"] != "multi30k":
+            continue
+        found = _measured(case)
+        rows = [
+            [
+                LABELS[name],
+                f"{found[name]['tokens'] / seconds(found[name]):,.0f}",
+                f"{seconds(found[name]):.2f}",
+                f"{found[name]['bleu']:.2f}",
+                f"{found[name]['same']:.1%}",
+            ]
+            for name in DECODERS
+            if name in found
+        ]
+        head = ["", "target tokens per second", "seconds", "BLEU", "equal to our first row's"]
+        parts.append(f"{case['sentences']:,} captions, beam {case['beam']}:\n\n{table(head, rows)}")
+    if not parts:
+        return ""
+    text = (
+        "Captions from text to text, with the same trained weights. The length penalty has the "
+        "same exponent, but not the same formula."
+    )
+    return "\n\n".join(["## Multi30k, test2016", text, *parts])
+
+
+def _training(results: Results) -> str:
+    cases = [case for case in results["cases"].values() if case["kind"] == "training"]
+    rows = []
+    for case in cases:
+        found = _measured(case)
+        part = share(results, case["id"], best(found, _FIT))
+        rows.append([case["size"], case["lengths"], *_rates(found, TRAINERS), _percent(part)])
+    if not rows:
+        return ""
+    text = (
+        "Target tokens per second that are not padding. Batches are those of an epoch's plan, of "
+        "2,048 tokens a side (tiny) or 1,024 (base). Ours computes label smoothing, loss, "
+        "perplexity and accuracy; KerasHub and MarianMT their loss alone, without smoothing. "
+        "Lengths: Multi30k's; WMT's, modelled; and 33 for all."
+    )
+    head = ["", "lengths", *(LABELS[name] for name in TRAINERS), "our best, of the ceiling"]
+    return f"## Training\n\n{text}\n\n{table(head, rows)}"
+
+
+def growth_axes(results: Results) -> dict[str, list[dict[str, Any]]]:
+    """The measured cases of growth by axis, by rising size."""
+    axes: dict[str, list[dict[str, Any]]] = {}
+    for case in results["cases"].values():
+        if case["kind"] == "growth" and {PROCESS, MEMORY} <= set(_measured(case)):
+            size = case["id"].split("/")[0].removeprefix("growth-")
+            name = case["axis"] if size == "small" else f"{case['axis']}, {size}"
+            axes.setdefault(name, []).append(case)
+    return {name: sorted(found, key=lambda case: case["value"]) for name, found in axes.items()}
+
+
+def _growth_of(cases: list[dict[str, Any]]) -> tuple[list[float], list[float]]:
+    """Seconds, and bytes, of cases."""
+    found = [_measured(case) for case in cases]
+    memory = [max(each[MEMORY]["grown"], 2**20) for each in found]
+    return [seconds(each[PROCESS]) for each in found], memory
+
+
+def _growth(results: Results) -> str:
+    rows = []
+    for name, cases in growth_axes(results).items():
+        values = [case["value"] for case in cases]
+        if len(values) < 2:
+            continue
+        times, memory = _growth_of(cases)
+        rows.append(
+            [
+                name,
+                " ".join(f"{value:,}" for value in values),
+                " ".join(f"{time:.3g}" for time in times),
+                f"**{fit_exponent(values, times):.2f}**",
+                " ".join(f"{each / 1e6:,.0f}" for each in memory),
+                f"**{fit_exponent(values, memory):.2f}**",
+            ]
+        )
+    if not rows:
+        return ""
+    text = (
+        "Decoding in process; one size changes, the others stay at 8 sentences of 25 tokens, 32 "
+        "target tokens, beam 4, V = 8,000, 3 + 3 layers, d_model 256. An exponent p fits y = c xᵖ. "
+        "Memory is what a fresh process takes beyond the loaded model and graph."
+    )
+    head = ["", "sizes", "seconds", "exponent", "megabytes", "exponent"]
+    return f"## Growth\n\n{text}\n\n{table(head, rows)}"
+
+
+def _start(results: Results) -> str:
+    rows = []
+    for case in results["cases"].values():
+        if case["kind"] != "start":
+            continue
+        for name, each in _measured(case).items():
+            stages = [statistics.median(each[stage]) for stage in ("import", "load", "first")]
+            rows.append(
+                [
+                    case["size"],
+                    LABELS[name],
+                    *(f"{value:.2f}" for value in (*stages, seconds(each))),
+                    f"{statistics.median(each['peak']) / 1e6:,.0f}",
+                    f"{each['bytes'] / 1e6:,.0f}" if "bytes" in each else NOTHING,
+                ]
+            )
+    if not rows:
+        return ""
+    text = (
+        "A fresh process translates one sentence of 25 tokens into 30, beam 4; seconds, and "
+        "megabytes of memory at most and on disk. Files have been read before."
+    )
+    head = ["", "", "import", "load", "first translation", "all", "memory", "on disk"]
+    return f"## Start, memory and size\n\n{text}\n\n{table(head, rows)}\n\n{_peaks(results)}"
+
+
+def _peaks(results: Results) -> str:
+    """Memory of the processes that decoded the largest case."""
+    rows = []
+    for size in ("base", "tiny"):
+        found = systems_of(results, f"decoding/{size}/forced/S100/B32/K4")
+        rows += [
+            [size, LABELS[name], f"{found[name]['peak'] / 1e6:,.0f}"]
+            for name in DECODERS
+            if name in found
+        ]
+    if not rows:
+        return ""
+    text = "Megabytes at most while 32 sources of 100 tokens are decoded with beam 4:"
+    return f"{text}\n\n{table(['', '', 'memory'], rows)}"
+
+
+def _pipeline(results: Results) -> str:
+    found = systems_of(results, "pipeline").get("pipeline")
+    if found is None:
+        return ""
+    return (
+        "## Input pipeline\n\n"
+        f"{found['tokens'] / seconds(found):,.0f} target tokens per second, in batches of 25,000 "
+        "tokens from a prepared corpus in training order, without a model. Preparing the bundled "
+        f"corpus: {found['pairs_per_second']:,.0f} pairs per second."
+    )
+
+
+def _preparation(results: Results) -> str:
+    """How long loading, compiling and warming up took."""
+    rows = []
+    for kind, sizes in (("decoding", ("base", "tiny")), ("training", ("base", "tiny"))):
+        for size in sizes:
+            found: dict[str, list[float]] = {}
+            for case in results["cases"].values():
+                if case["kind"] == kind and case["size"] == size:
+                    for name, each in _measured(case).items():
+                        if name in LABELS:
+                            found.setdefault(name, []).append(each["prepare"])
+            rows += [
+                [kind, size, LABELS[name], f"{max(values):.1f}"] for name, values in found.items()
+            ]
+    if not rows:
+        return ""
+    text = "Seconds, the most of all cases; not part of the figures above."
+    return "\n\n".join(["## Loading, compiling, warming up", text, table(["", "", "", "s"], rows)])
+
+
+def _picture(file: str | None, text: str) -> str:
+    return f"![{text}]({file})" if file else ""
+
+
+# The pictures.
+
+
+def draw(results: Results, page: Path) -> dict[str, str]:
+    """Draws what there are figures for, beside the page; returns the files' names."""
+    pictures = {}
+    for name, figure in (("speed", _draw_speed(results)), ("growth", _draw_growth(results))):
+        if figure is not None:
+            path = page.with_name(f"{page.stem}-{name}.png")
+            figure.savefig(path, dpi=110)
+            pictures[name] = path.name
+    return pictures
+
+
+def _draw_speed(results: Results) -> Any:
+    from keras_transformer.plots import _drawing, _grid
+
+    panels_of = [
+        ("Base, beam 4, 32 sentences", "decoding/base/forced/S25/B32/K4", DECODERS),
+        ("Base, beam 4, 1 sentence", "decoding/base/forced/S25/B1/K4", DECODERS),
+        ("Multi30k test2016, beam 4", "multi30k/K4", DECODERS),
+        ("Training, tiny, Multi30k's lengths", "training/tiny/multi30k", TRAINERS),
+        ("Training, base, WMT's lengths", "training/base/wmt", TRAINERS),
+    ]
+    panels_of = [each for each in panels_of if best(systems_of(results, each[1]), each[2])]
+    if not panels_of:
+        return None
+    with _drawing("light", (8, 2.3 * len(panels_of)), nrows=len(panels_of)) as (
+        figure,
+        panels,
+        theme,
+    ):
+        for panel, (title, name, systems) in zip(panels, panels_of, strict=True):
+            found = systems_of(results, name)
+            names = [system for system in reversed(systems) if system in found]
+            rates = [found[system]["tokens"] / seconds(found[system]) for system in names]
+            colors = [theme.colors[0 if LABELS[name].startswith("ours") else 1] for name in names]
+            bars = panel.barh([LABELS[system] for system in names], rates, color=colors)
+            panel.bar_label(bars, [f"{rate:,.0f}" for rate in rates], padding=3, color=theme.ink)
+            panel.set_title(title)
+            panel.set_xlim(0, 1.12 * max(rates))
+            _grid(panel, theme)
+        panels[-1].set_xlabel("Target tokens per second")
+    return figure
+
+
+def _draw_growth(results: Results) -> Any:
+    from keras_transformer.plots import _drawing, _grid
+
+    axes = {name: cases for name, cases in growth_axes(results).items() if len(cases) > 1}
+    if not axes:
+        return None
+    columns = min(3, len(axes))
+    rows = -(-len(axes) // columns)
+    with _drawing("light", (3.2 * columns, 2.6 * rows), nrows=rows, ncols=columns) as (
+        figure,
+        panels,
+        theme,
+    ):
+        for panel in panels[len(axes) :]:
+            panel.set_axis_off()
+        for panel, (name, cases) in zip(panels, axes.items(), strict=False):
+            values = [case["value"] for case in cases]
+            times, memory = _growth_of(cases)
+            panel.loglog(values, times, "o-", color=theme.colors[0], label="seconds")
+            gigabytes = [each / 1e9 for each in memory]
+            panel.loglog(values, gigabytes, "s--", color=theme.colors[1], label="gigabytes")
+            panel.set_title(name)
+            panel.set_xticks(values, [f"{value:,}" for value in values], fontsize=8)
+            panel.set_xticks([], minor=True)
+            _grid(panel, theme)
+        panels[0].legend(fontsize=8)
+    return figure
