@@ -101,7 +101,7 @@ def test_fresh_process_answers_as_the_translator(saved_model, expected):
 
 
 def test_its_own_check_finds_nothing(exported):
-    names = ["signatures", "nodes", "weights", "warm-up", "Session", "C API", "ops"]
+    names = ["files", "signatures", "nodes", "weights", "warm-up", "Session", "C API", "ops"]
     assert [finding.name for finding in exported.findings] == names
     assert [finding.problem for finding in exported.findings] == [None] * len(names)
 
