@@ -137,7 +137,7 @@ plots.training_curves({"this run": run.metrics()})
 translator = Translator.load(RUN_DIR)
 print(f"{run.config.vocab_size:,} subwords, {translator.model.count_params():,} parameters\n")
 
-(translation,) = translator.translate([SENTENCE], beam_size=4, alpha=0.6)
+(translation,) = translator.translate([SENTENCE], beam_size=4, alpha=0.6, num_best=4)
 for hypothesis in translation.hypotheses:  # best first
     print(f"{hypothesis.score:7.2f}  {hypothesis.text}")
 

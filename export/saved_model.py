@@ -77,13 +77,9 @@ class ServingModule(tf.Module):
                 yield
 
         @tf.function(input_signature=[text], autograph=False)
-        def search(text: tf.Tensor) -> TranslatedTexts:
-            with stored_weights():
-                return translate_texts(model, tokenizer, text, options)
-
-        @tf.function(input_signature=[text], autograph=False)
         def serving_default(text: tf.Tensor) -> dict[str, tf.Tensor]:
-            return _best(search(text))
+            with stored_weights():
+                return _best(translate_texts(model, tokenizer, text, options))
 
         @tf.function(input_signature=[text], autograph=False)
         def greedy(text: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -93,7 +89,8 @@ class ServingModule(tf.Module):
 
         @tf.function(input_signature=[text], autograph=False)
         def nbest(text: tf.Tensor) -> dict[str, tf.Tensor]:
-            found = search(text)
+            with stored_weights():
+                found = translate_texts(model, tokenizer, text, options, options.beam_size)
             return {
                 "translations": found.translations,  # [B, K]
                 "scores": _finite(found.scores),  # [B, K]

@@ -7,9 +7,12 @@ H head size (d_k or d_v), F d_ff, V vocabulary, K beams, C cache length.
 from typing import Any
 
 import keras
-from keras import ops
 
-from keras_transformer.attention import KeyValueCache, MultiHeadAttention
+from keras_transformer.attention import (
+    KeyValueCache,
+    MultiHeadAttention,
+    project,
+)
 
 LAYER_NORM_EPSILON = 1e-6  # tensor2tensor's, the paper's own code; Keras's default is 1e-3
 
@@ -69,8 +72,8 @@ class FeedForward(keras.layers.Layer):
 
     def call(self, x: Any, training: bool | None = None) -> Any:
         """Applies the network to every position; see the class."""
-        inner = self.dropout(self.inner_dense(x), training=training)  # [B, T, F]
-        return self.output_dense(inner)  # [B, T, D]
+        inner = self.dropout(project(self.inner_dense, x), training=training)  # [B, T, F]
+        return project(self.output_dense, inner)  # [B, T, D]
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
@@ -350,29 +353,33 @@ class DecoderLayer(_ResidualLayer):
         return (x, self_scores, cross_scores) if return_attention_scores else x
 
     def decode_step(
-        self, x: Any, cache: KeyValueCache, memory: KeyValueCache, memory_mask: Any
+        self,
+        x: Any,
+        cache: KeyValueCache,
+        self_attention_mask: Any,
+        memory: KeyValueCache,
+        cross_attention_mask: Any,
     ) -> tuple[Any, KeyValueCache]:
         """Decodes the next position of K hypotheses per sentence, without dropout.
 
-        All hypotheses of a sentence share its memory: they stand where a query's positions do.
+        The hypotheses of a sentence stand where a query's positions do, and share its memory and
+        its cache.
 
         Args:
-            x: float [B, K, D], the new position.
-            cache: self-attention's keys and values of the C earlier positions, with a leading
-                dimension of B * K.
+            x: float [B, K, D], the new positions.
+            cache: self-attention's keys and values of the sentence's C earlier positions.
+            self_attention_mask: which of the C + K positions belong to a hypothesis, broadcastable
+                to [B, N, K, C + K]; None for all of them.
             memory: cross-attention's keys and values, `cross_attention.project_memory` of the
                 encoder's output.
-            memory_mask: bool [B, 1, 1, S].
+            cross_attention_mask: broadcastable to [B, N, K, S].
 
         Returns:
-            float [B, K, D], and the cache with the new position.
+            float [B, K, D], and the cache with the new positions.
         """
-        rows = ops.reshape(x, (-1, 1, self.d_model))  # [B * K, 1, D]
-        cache = cache.append(self.self_attention.project_memory(rows))
-        attention, _ = self.self_attention.attend(rows, cache, training=False)  # [B * K, 1, D]
-        x = self.self_attention_norm(x, ops.reshape(attention, ops.shape(x)), training=False)
-        attention, _ = self.cross_attention.attend(x, memory, memory_mask, training=False)
-        x = self.cross_attention_norm(x, attention, training=False)  # [B, K, D]
-        return self.feed_forward_norm(
-            x, self.feed_forward(x, training=False), training=False
-        ), cache
+        attention, cache = self.self_attention.step_to_itself(x, cache, self_attention_mask)
+        x = self.self_attention_norm(x, attention, training=False)
+        attention = self.cross_attention.step_to_memory(x, memory, cross_attention_mask)
+        x = self.cross_attention_norm(x, attention, training=False)
+        x = self.feed_forward_norm(x, self.feed_forward(x, training=False), training=False)
+        return x, cache

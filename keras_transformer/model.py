@@ -9,7 +9,12 @@ from typing import Any, NamedTuple, Self
 import keras
 from keras import ops
 
-from keras_transformer.attention import KeyValueCache
+from keras_transformer.attention import (
+    KeyValueCache,
+    MultiHeadAttention,
+    additive_mask,
+    matrix_product,
+)
 from keras_transformer.config import TransformerConfig
 from keras_transformer.embedding import PositionalEmbedding
 from keras_transformer.layers import DecoderLayer, EncoderLayer
@@ -17,17 +22,19 @@ from keras_transformer.masks import decoder_mask, padding_mask
 
 
 class DecoderMemory(NamedTuple):
-    """All that the decoder needs of a batch of sources; constant while it decodes.
+    """What the decoder keeps of a batch of sentences while it decodes.
 
     Attributes:
-        layers: per decoder layer, cross-attention's keys and values of the encoder's output.
-        mask: bool [B, 1, 1, S], True where the source has a token.
-        output_kernel: float [D, V], the output projection laid out for many small products.
+        source: per decoder layer, cross-attention's keys and values of the encoder's output.
+        source_mask: float [B, 1, 1, S], to be added to scores: very negative at padding.
+        target: per decoder layer, self-attention's keys and values of all positions of all
+            hypotheses so far, C of a sentence. They stay where they are whichever hypotheses live
+            on, for to move them costs more than to compute scores that a mask hides.
     """
 
-    layers: tuple[KeyValueCache, ...]
-    mask: Any
-    output_kernel: Any
+    source: tuple[KeyValueCache, ...]
+    source_mask: Any
+    target: tuple[KeyValueCache, ...]
 
 
 class AttentionScores(NamedTuple):
@@ -58,7 +65,7 @@ class Transformer(keras.Model):
 
     Its precision is Keras's global dtype policy at the time it is built.
     `fit`, `save` and `keras.models.load_model` work as for every functional model;
-    `encode`, `memory`, `empty_cache` and `decode_step` give the same computation in the pieces
+    `encode`, `memory` and `decode_step` give the same computation in the pieces
     that a search needs.
 
     Args:
@@ -213,72 +220,82 @@ class Transformer(keras.Model):
         """Encodes sources and projects what every decoding step will attend to.
 
         Args:
-            source_ids: int32 [B, S].
+            source_ids: int32 [B, S], at least one token in each row.
         """
         encoder_output = self.encode(source_ids)  # [B, S, D]
-        if self.output_dense is None:
-            kernel = ops.transpose(self.target_embedding.token_embedding.embeddings)  # [D, V]
-        else:
-            kernel = self.output_dense.kernel
+        num_rows = ops.shape(source_ids)[0]
+
+        def nothing(attention: MultiHeadAttention) -> KeyValueCache:
+            heads = (num_rows, attention.num_heads)
+            return KeyValueCache(
+                keys=ops.zeros((*heads, attention.d_k, 0), self.compute_dtype),
+                values=ops.zeros((*heads, 0, attention.d_v), self.compute_dtype),
+            )
+
         return DecoderMemory(
-            layers=tuple(
+            source=tuple(
                 layer.cross_attention.project_memory(encoder_output)
                 for layer in self.decoder_layers
             ),
-            mask=padding_mask(source_ids),
-            output_kernel=ops.cast(kernel, self.compute_dtype),
+            source_mask=additive_mask(padding_mask(source_ids)),
+            target=tuple(nothing(layer.self_attention) for layer in self.decoder_layers),
         )
 
-    def empty_cache(self, num_rows: Any) -> tuple[KeyValueCache, ...]:
-        """Returns the self-attention caches, one a layer, before the first step.
+    def no_ancestors(self, num_rows: Any) -> Any:
+        """Returns the `ancestors` of hypotheses before the first step, bool [B * K, 0].
 
         Args:
             num_rows: sentences times hypotheses, B * K.
         """
-        caches = []
-        for layer in self.decoder_layers:
-            attention = layer.self_attention
-            caches.append(
-                KeyValueCache(
-                    keys=ops.zeros(
-                        (num_rows, attention.num_heads, attention.d_k, 0), self.compute_dtype
-                    ),
-                    values=ops.zeros(
-                        (num_rows, attention.num_heads, 0, attention.d_v), self.compute_dtype
-                    ),
-                )
-            )
-        return tuple(caches)
+        return ops.zeros((num_rows, 0), "bool")
+
+    def output_kernel(self) -> Any:
+        """Returns the output projection, float [D, V], laid out for many small products."""
+        if self.output_dense is None:
+            kernel = ops.transpose(self.target_embedding.token_embedding.embeddings)  # [D, V]
+        else:
+            kernel = self.output_dense.kernel
+        return ops.cast(kernel, self.compute_dtype)
 
     def decode_step(
         self,
         target_ids: Any,
         position: Any,
-        cache: tuple[KeyValueCache, ...],
+        ancestors: Any,
         memory: DecoderMemory,
-    ) -> tuple[Any, tuple[KeyValueCache, ...]]:
+        output_kernel: Any,
+    ) -> tuple[Any, Any, DecoderMemory]:
         """Computes the logits that follow one more token of K hypotheses per sentence.
 
         Args:
             target_ids: int32 [B, K], the newest token of each hypothesis.
             position: its position, counted from 0 (the start symbol's).
-            cache: as returned by `empty_cache` or the previous step.
-            memory: the sources.
+            ancestors: bool [B * K, C], which of the sentence's positions belong to a hypothesis.
+                Who chooses other hypotheses to live on gathers their rows.
+            memory: of the sentences, as returned by `memory` or the previous step.
+            output_kernel: as returned by `output_kernel`, once for all steps.
 
         Returns:
-            logits, float32 [B, K, V], and the longer cache.
+            logits, float32 [B, K, V], and the longer `ancestors` and `memory`.
         """
+        num_beams = target_ids.shape[1]
         rows = ops.reshape(target_ids, (-1, 1))  # [B * K, 1]
         x = self.target_embedding(rows, start=position, training=False)  # [B * K, 1, D]
-        x = ops.reshape(x, (*_shape(target_ids), self.config.d_model))  # [B, K, D]
-        new_cache = []
-        for layer, layer_cache, layer_memory in zip(
-            self.decoder_layers, cache, memory.layers, strict=True
+        x = ops.reshape(x, (-1, num_beams, self.config.d_model))  # [B, K, D]
+        mask = None  # a single hypothesis sees everything
+        if num_beams > 1:
+            themselves = ops.tile(ops.eye(num_beams, dtype="bool"), (ops.shape(target_ids)[0], 1))
+            ancestors = ops.concatenate([ancestors, themselves], axis=1)  # [B * K, C + K]
+            num_positions = ops.shape(ancestors)[1]
+            mask = additive_mask(ops.reshape(ancestors, (-1, 1, num_beams, num_positions)))
+        target = []
+        for layer, cache, source in zip(
+            self.decoder_layers, memory.target, memory.source, strict=True
         ):
-            x, layer_cache = layer.decode_step(x, layer_cache, layer_memory, memory.mask)
-            new_cache.append(layer_cache)
-        logits = ops.matmul(x, memory.output_kernel)  # [B, K, V]
-        return ops.cast(logits, "float32"), tuple(new_cache)
+            x, cache = layer.decode_step(x, cache, mask, source, memory.source_mask)
+            target.append(cache)
+        logits = matrix_product(x, output_kernel)  # [B, K, V]
+        return ops.cast(logits, "float32"), ancestors, memory._replace(target=tuple(target))
 
     def get_config(self) -> dict[str, Any]:
         """Returns the sizes as plain values."""
@@ -289,9 +306,3 @@ class Transformer(keras.Model):
         """Inverse of `get_config`."""
         sizes, name = config["config"], config["name"]
         return cls(TransformerConfig.from_dict(sizes), name=name)
-
-
-def _shape(x: Any) -> tuple[Any, ...]:
-    """The static size of each dimension where it is known, else the dynamic one."""
-    dynamic = ops.shape(x)
-    return tuple(dynamic[i] if size is None else size for i, size in enumerate(x.shape))

@@ -21,7 +21,7 @@ from keras_transformer.model import Transformer
 from keras_transformer.tokenizer import EncodedTexts, Tokenizer, with_end
 
 # Bounds of a group: its rows, the tokens of all its hypotheses, and the logits it holds at once.
-GROUP_ROWS = 64
+GROUP_ROWS = 128
 GROUP_TOKENS = 2**15
 GROUP_LOGITS = 2**25
 
@@ -63,9 +63,9 @@ class TranslatedTexts(NamedTuple):
     """What `translate_texts` returns.
 
     Attributes:
-        translations: string [B, K], valid UTF-8, best first.
-        scores: float32 [B, K], nats over the length penalty; -inf, with an empty translation,
-            where there are fewer than K.
+        translations: string [B, n], valid UTF-8, best first.
+        scores: float32 [B, n], nats over the length penalty; -inf, with an empty translation,
+            where there are fewer than n.
         truncated: bool [B], True where the source was cut to `max_source_length`.
     """
 
@@ -121,7 +121,11 @@ class Alignments(NamedTuple):
 
 
 def translate_texts(
-    model: Transformer, tokenizer: Tokenizer, texts: tf.Tensor, options: DecodingOptions
+    model: Transformer,
+    tokenizer: Tokenizer,
+    texts: tf.Tensor,
+    options: DecodingOptions,
+    num_best: int = 1,
 ) -> TranslatedTexts:
     """Translates texts. One without any token, such as of blanks, has an empty translation.
 
@@ -130,10 +134,19 @@ def translate_texts(
         tokenizer: the model's.
         texts: string [B]; bytes that are not UTF-8 read as U+FFFD.
         options: how to search.
+        num_best: how many translations of each text to return, n; a search for fewer ends sooner.
+
+    Raises:
+        InputError: if `num_best` is not in 1 to the options' `beam_size`.
     """
+    if not 1 <= num_best <= options.beam_size:
+        raise InputError(
+            "`num_best` must be at least 1 and at most `beam_size`. Received: "
+            f"num_best={num_best}, beam_size={options.beam_size}"
+        )
     source = tokenizer.encode(texts, most_source_tokens(model, options))
     translations, scores = _translate(
-        model, tokenizer, source.ids, source.lengths, options, options.beam_size
+        model, tokenizer, source.ids, source.lengths, options, num_best
     )
     return TranslatedTexts(translations, scores, source.truncated)
 
@@ -313,7 +326,7 @@ def _cut(tokens: tf.RaggedTensor, most: int) -> tuple[tf.RaggedTensor, tf.Tensor
 
 def best_ids(model: Transformer, source: EncodedTexts, options: DecodingOptions) -> tf.Tensor:
     """Returns each source's best translation, int32 [B, T], with its end; none of an empty one."""
-    find = _search(model, source.ids, source.lengths, options)
+    find = _search(model, source.ids, source.lengths, options, num_best=1)
     best = _by_groups(
         lambda rows: find(rows).ids[:, 0],
         **_group_bounds(model, source.lengths, options),
@@ -337,7 +350,7 @@ def _translate(
     Returns:
         The best translations, string [B, num_best], and their scores.
     """
-    find = _search(model, source_ids, source_lengths, options)
+    find = _search(model, source_ids, source_lengths, options, num_best)
 
     def translations_of(rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         found = find(rows)
@@ -353,20 +366,29 @@ def _translate(
 
 
 def _search(
-    model: Transformer, source_ids: tf.Tensor, source_lengths: tf.Tensor, options: DecodingOptions
+    model: Transformer,
+    source_ids: tf.Tensor,
+    source_lengths: tf.Tensor,
+    options: DecodingOptions,
+    num_best: int,
 ) -> Callable[[tf.Tensor], Hypotheses]:
-    """Returns a function that finds the hypotheses of a group of rows, int32 [G]."""
+    """Returns a function that finds the best hypotheses of a group of rows, int32 [G]."""
     beam_size = options.beam_size
     limits = _limits(model, source_lengths, options)
 
+    output_kernel = model.output_kernel()
+
     def find(rows: tf.Tensor) -> Hypotheses:
-        memory = model.memory(_rows(source_ids, rows))
         found = search(
-            lambda ids, position, cache: model.decode_step(ids, position, cache, memory),
-            model.empty_cache(tf.size(rows) * beam_size),
+            lambda ids, position, ancestors, memory: model.decode_step(
+                ids, position, ancestors, memory, output_kernel
+            ),
+            model.no_ancestors(tf.size(rows) * beam_size),
             limits=tf.gather(limits, rows),
             beam_size=beam_size,
             alpha=options.alpha,
+            memory=model.memory(_rows(source_ids, rows)),
+            num_best=num_best,
         )
         is_empty = tf.gather(source_lengths, rows) == 0  # [G]
         of_empty = tf.where(tf.range(beam_size) == 0, 0.0, -float("inf"))  # [K]

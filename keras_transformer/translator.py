@@ -88,7 +88,7 @@ class Translator:
     Example:
         >>> from keras_transformer import Translator
         >>> translator = Translator.load("my-run")  # where train wrote
-        >>> (translation,) = translator.translate(["Two dogs play."], beam_size=3)
+        >>> (translation,) = translator.translate(["Two dogs play."], beam_size=4, num_best=3)
         >>> len(translation.hypotheses), translation.text == translation.hypotheses[0].text
         (3, True)
     """
@@ -151,7 +151,8 @@ class Translator:
         beam_size: int | None = None,
         alpha: float | None = None,
         max_source_length: int | None = None,
-        batch_size: int = 64,
+        num_best: int = 1,
+        batch_size: int = 256,
         progress: Callable[[int], None] = lambda texts: None,
     ) -> list[Translation]:
         """Translates texts, those of similar length together.
@@ -161,6 +162,8 @@ class Translator:
             beam_size: beams; 1 is greedy search; None for the run's, or 4 (section 6.1).
             alpha: strength of the length penalty; None for the run's, or 0.6 (section 6.1).
             max_source_length: longer texts are cut to this many tokens, and marked; None for 512.
+            num_best: how many hypotheses to return for each text, at most the beams; a search for
+                fewer ends sooner.
             batch_size: most texts to translate at once.
             progress: called with the number of texts translated since the last call.
 
@@ -172,7 +175,7 @@ class Translator:
         """
         if isinstance(texts, str):
             raise InputError("`texts` must be a list of strings. Received: a string")
-        graph = self._graph(self.decoding_options(beam_size, alpha, max_source_length))
+        graph = self._graph(self.decoding_options(beam_size, alpha, max_source_length), num_best)
         encoded = [text.encode("utf-8", errors="replace") for text in texts]
         translations: list[Translation | None] = [None] * len(encoded)
         for rows in _batches([len(text) for text in encoded], batch_size):
@@ -222,11 +225,11 @@ class Translator:
     def _pieces(self, ids: tf.Tensor) -> tuple[str, ...]:
         return tuple(piece.decode() for piece in self.tokenizer.pieces(ids)[0].numpy())
 
-    def _graph(self, options: DecodingOptions) -> Any:
+    def _graph(self, options: DecodingOptions, num_best: int) -> Any:
         """The traced search of these options, made once."""
         return self._traced(
-            ("translations", options),
-            lambda texts: translate_texts(self.model, self.tokenizer, texts, options),
+            ("translations", options, num_best),
+            lambda texts: translate_texts(self.model, self.tokenizer, texts, options, num_best),
             tf.TensorSpec([None], tf.string),
         )
 
@@ -250,7 +253,7 @@ class Translator:
 
     def _traced(self, key: Any, function: Callable[..., Any], *signature: Any) -> Any:
         if key not in self._graphs:
-            self._graphs[key] = tf.function(function, input_signature=signature)
+            self._graphs[key] = tf.function(function, input_signature=signature, autograph=False)
         return self._graphs[key]
 
 

@@ -1,4 +1,4 @@
-"""README's commands and code run as they stand, on a small corpus and with few updates."""
+"""Commands and code of README and recipes run as they stand, on a small corpus, for few updates."""
 
 import io
 import re
@@ -12,8 +12,9 @@ import urllib3
 
 from keras_transformer.cli.main import main
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+ROOT = Path(__file__).parents[2]
+TEXT = "".join((ROOT / name).read_text("utf-8") for name in ("README.md", "docs/recipes.md"))
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
 
 
 def commands(language):
@@ -38,7 +39,7 @@ def test_nothing_is_left_out():
     # These want hours, or data that cannot be shipped: see test_multi30k.py and test_recipes.py.
     # The first is the next test's.
     assert [command[0] for command in commands("console")] == [
-        "serve", "train", "evaluate", "prepare", "train",
+        "serve", "train", "evaluate", "train", "evaluate", "prepare", "train",
     ]  # fmt: skip
     assert len(PYTHON) == 2
 

@@ -1,6 +1,5 @@
 """What holds for every model, whatever its weights."""
 
-import keras
 import layer_weights
 import numpy as np
 import pytest
@@ -157,33 +156,45 @@ def uncached_logits(model, source_ids, prefixes):
     return logits.reshape(*prefixes.shape, V)
 
 
+def start(model, source_ids):
+    """What `decode_step` takes besides ids and position, before the first step."""
+    return model.no_ancestors(len(source_ids) * BEAMS), model.memory(source_ids)
+
+
 def test_cached_steps_are_the_uncached_call(model, source_ids, prefixes):
     source_ids = source_ids[:SENTENCES]  # of 7 and 4 tokens
     expected = uncached_logits(model, source_ids, prefixes)
-    memory, cache = model.memory(source_ids), model.empty_cache(SENTENCES * BEAMS)
+    state, kernel = start(model, source_ids), model.output_kernel()
     for position in range(STEPS):
-        logits, cache = model.decode_step(prefixes[:, :, position], position, cache, memory)
+        logits, *state = model.decode_step(prefixes[:, :, position], position, *state, kernel)
         assert_close(logits, expected[:, :, position])
 
 
-def test_reordered_cache_continues_the_chosen_beams(model, source_ids, prefixes):
+def test_chosen_beams_are_continued(model, source_ids, prefixes):
     source_ids = source_ids[:SENTENCES]
-    chosen = np.array([[2, 0, 0], [1, 1, 2]])  # beams that live on, one of them twice
-    rows = (chosen + np.array([[0], [BEAMS]])).reshape(-1)
-    continued = np.concatenate(
-        [
-            np.take_along_axis(prefixes[:, :, :3], chosen[:, :, None], axis=1),
-            prefixes[:, :, 3:4],
-        ],
-        axis=2,
-    )
-    expected = uncached_logits(model, source_ids, continued)
-    memory, cache = model.memory(source_ids), model.empty_cache(SENTENCES * BEAMS)
-    for position in range(3):
-        _, cache = model.decode_step(prefixes[:, :, position], position, cache, memory)
-    cache = keras.tree.map_structure(lambda x: tf.gather(x, rows), cache)
-    logits, _ = model.decode_step(prefixes[:, :, 3], 3, cache, memory)
-    assert_close(logits, expected[:, :, 3])
+    # Beams that live on, two times; one of them twice, and one that had died before.
+    choices = [np.array([[2, 0, 0], [1, 1, 2]]), np.array([[1, 0, 2], [2, 0, 0]])]
+    continued = prefixes[:, :, :0]
+    state, kernel = start(model, source_ids), model.output_kernel()
+    for position in range(STEPS):
+        ids = prefixes[:, :, position]
+        continued = np.concatenate([continued, ids[:, :, None]], axis=2)
+        logits, ancestors, memory = model.decode_step(ids, position, *state, kernel)
+        assert_close(logits, uncached_logits(model, source_ids, continued)[:, :, -1])
+        if position in (1, 2):
+            chosen = choices[position - 1]
+            continued = np.take_along_axis(continued, chosen[:, :, None], axis=1)
+            ancestors = tf.gather(ancestors, (chosen + [[0], [BEAMS]]).reshape(-1))
+        state = ancestors, memory
+
+
+def test_a_single_beam_needs_no_mask(model, source_ids, prefixes):
+    source_ids, prefixes = source_ids[:SENTENCES], prefixes[:, :1]
+    expected = logits_of(model, source_ids, prefixes[:, 0])
+    state, kernel = (model.no_ancestors(SENTENCES), model.memory(source_ids)), model.output_kernel()
+    for position in range(STEPS):
+        logits, *state = model.decode_step(prefixes[:, :, position], position, *state, kernel)
+        assert_close(logits[:, 0], expected[:, position])
 
 
 def test_cached_steps_have_no_dropout(source_ids, prefixes):
@@ -191,8 +202,9 @@ def test_cached_steps_have_no_dropout(source_ids, prefixes):
         **SIZES, dropout_rate=0.5, attention_dropout_rate=0.5, feed_forward_dropout_rate=0.5
     )
     model = layer_weights.randomize(Transformer(config))
-    memory, cache = model.memory(source_ids[:SENTENCES]), model.empty_cache(SENTENCES * BEAMS)
-    logits, _ = model.decode_step(prefixes[:, :, 0], 0, cache, memory)
+    logits, *_ = model.decode_step(
+        prefixes[:, :, 0], 0, *start(model, source_ids[:SENTENCES]), model.output_kernel()
+    )
     expected = uncached_logits(model, source_ids[:SENTENCES], prefixes)
     assert_close(logits, expected[:, :, 0])
 

@@ -31,11 +31,12 @@ def next_state(state, token):
 
 
 def table_step(tables):
-    """The step function of a language; its cache holds the states."""
+    """The step function of a language; its cache holds the states, its memory the rows' numbers."""
 
-    def step(ids, position, states):
+    def step(ids, position, states, rows):
         states = next_state(states, tf.reshape(ids, [-1]))  # [B * K]
-        return tf.gather(tables, tf.reshape(states, tf.shape(ids)), batch_dims=1), states
+        some = tf.gather(tables, rows)
+        return tf.gather(some, tf.reshape(states, tf.shape(ids)), batch_dims=1), states, rows
 
     return step
 
@@ -65,6 +66,7 @@ def beams_of(tables, limits, beam_size, alpha, **options):
         tf.constant(limits, tf.int32),
         beam_size,
         alpha,
+        tf.range(len(tables)),
         **options,
     )
 
@@ -98,7 +100,7 @@ def lattice_step(edges, calls=None):
     What follows an unlisted prefix does not matter.
     """
 
-    def step(ids, position, prefixes):
+    def step(ids, position, prefixes, memory):
         if calls is not None:
             calls.append(int(position))
         prefixes = tf.concat([prefixes, tf.reshape(ids, [-1, 1])], axis=1)  # [B * K, T]
@@ -109,7 +111,7 @@ def lattice_step(edges, calls=None):
                 probabilities[row, token] = probability
         with np.errstate(divide="ignore"):
             logits = np.log(probabilities).astype("float32")
-        return tf.reshape(tf.constant(logits), [*ids.shape, V]), prefixes
+        return tf.reshape(tf.constant(logits), [*ids.shape, V]), prefixes, memory
 
     return step
 
@@ -216,7 +218,7 @@ def test_hypotheses_are_cut_at_their_rows_limits(beam_size):
     tables = random_tables(seed=2, rows=3)
     tables[..., EOS_ID] = -50.0
     result = search(
-        table_step(tables), start(3, beam_size), tf.constant(limits), beam_size, alpha=0.6
+        table_step(tables), start(3, beam_size), tf.constant(limits), beam_size, 0.6, tf.range(3)
     )
     for row, limit in enumerate(limits):
         assert [len(tokens) for tokens, _ in hypotheses_of(result, row)] == [limit] * beam_size
@@ -264,6 +266,7 @@ def test_rows_are_independent(beam_size):
             tf.constant(limits[rows]),
             beam_size,
             alpha=0.6,
+            memory=tf.range(len(limits[rows])),
         )
 
     together = search_rows(slice(None))
@@ -276,7 +279,9 @@ def test_rows_are_independent(beam_size):
 def test_greedy_is_the_plain_loop(alpha):
     limits = [11, 1, 7, 5, 13]
     tables = random_tables(seed=8, rows=len(limits))
-    result = greedy_search(table_step(tables), start(len(limits), 1), tf.constant(limits), alpha)
+    result = greedy_search(
+        table_step(tables), start(len(limits), 1), tf.constant(limits), alpha, tf.range(len(limits))
+    )
     ends = set()
     for row, limit in enumerate(limits):
         log_probs = table_log_probs(tables[row], suppress=(PAD_ID, UNK_ID, BOS_ID))
@@ -290,11 +295,12 @@ def test_greedy_is_the_plain_loop(alpha):
 def test_beam_size_one_is_greedy():
     limits = tf.constant([7, 11, 3])
     tables = random_tables(seed=9, rows=3)
-    greedy = greedy_search(table_step(tables), start(3, 1), limits, alpha=0.6)
-    assert_same(search(table_step(tables), start(3, 1), limits, beam_size=1, alpha=0.6), greedy)
+    arguments = table_step(tables), start(3, 1), limits
+    greedy = greedy_search(*arguments, 0.6, tf.range(3))
+    assert_same(search(*arguments, 1, 0.6, tf.range(3)), greedy)
     # Without a penalty no longer hypothesis can win, and one beam finds what greedy search does.
-    greedy = greedy_search(table_step(tables), start(3, 1), limits, alpha=0.0)
-    assert_same(beam_search(table_step(tables), start(3, 1), limits, 1, alpha=0.0), greedy)
+    greedy = greedy_search(*arguments, 0.0, tf.range(3))
+    assert_same(beam_search(*arguments, 1, 0.0, tf.range(3)), greedy)
 
 
 def test_missing_hypotheses_have_no_score_and_no_tokens():
@@ -327,21 +333,77 @@ def test_cache_follows_its_beam(monkeypatch):
         states.append(advance_beams(*args))
         return states[-1]
 
-    def step(ids, position, cache):
+    def step(ids, position, cache, memory):
         history = tf.concat([cache["history"], tf.reshape(ids, [-1, 1])], axis=1)
-        logits, hashes = table_step(tables)(ids, position, cache["states"])
-        return logits, {"states": hashes, "history": history}
+        logits, hashes, memory = table_step(tables)(ids, position, cache["states"], memory)
+        return logits, {"states": hashes, "history": history}, memory
 
     monkeypatch.setattr(decoding, "_advance_beams", spy)
     tables = random_tables(seed=12, rows=2)
     cache = {"states": start(2, 3), "history": tf.zeros([6, 0], tf.int32)}
-    beam_search(step, cache, tf.constant([7, 5]), beam_size=3, alpha=0.6, early_stop=False)
+    beam_search(step, cache, tf.constant([7, 7]), 3, 0.6, tf.range(2), early_stop=False)
 
     assert len(states) == 7
     for number, state in enumerate(states, start=1):
         history = state.cache["history"].numpy().reshape(2, 3, number)
         assert (history[..., 0] == BOS_ID).all()
         np.testing.assert_array_equal(history[..., 1:], state.live_ids[..., :-1])
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_rows_that_have_ended_are_left_out(beam_size):
+    limits = [2, 9, 3, 9, 4, 9, 5, 9, 6, 9, 7]
+    tables = random_tables(seed=15, rows=len(limits))
+    tables[..., EOS_ID] = -50.0  # every search goes on to its limit
+    sizes = []
+
+    def step(ids, position, states, memory):
+        sizes.append(len(ids))
+        assert len(states) == len(memory["rows"]) * beam_size
+        logits, states, _ = table_step(tables)(ids, position, states, memory["rows"])
+        grown = tf.concat([memory["grown"], tf.cast(memory["rows"], tf.int64)[:, None]], axis=1)
+        assert (grown.numpy() == memory["rows"].numpy()[:, None]).all()
+        return logits, states, {"rows": memory["rows"], "grown": grown}
+
+    memory = {"rows": tf.range(11), "grown": tf.zeros([11, 0], tf.int64)}
+    result = search(step, start(11, beam_size), tf.constant(limits), beam_size, 0.6, memory)
+    # After 4 steps 3 of 11 have ended, which is more than a fifth; after 6, 2 of 8 have.
+    assert sizes == [11] * 4 + [8] * 2 + [6] * 3
+    for row, limit in enumerate(limits):
+        assert [len(tokens) for tokens, _ in hypotheses_of(result, row)] == [limit] * beam_size
+
+
+@pytest.mark.parametrize("num_best", [1, 2])
+@pytest.mark.parametrize("seed", [1, 2, 3, 4, 5])
+def test_fewer_hypotheses_are_found_sooner(seed, num_best):
+    tables, limits, steps = random_tables(seed, rows=6), [13] * 6, []
+
+    def step(*arguments):
+        steps.append(len(arguments[0]))
+        return table_step(tables)(*arguments)
+
+    rows = start(6, 5), tf.constant(limits), 5, 1.0, tf.range(6)
+    some = beam_search(step, *rows, num_best=num_best)
+    row_steps = sum(steps)
+    everything = beam_search(step, *rows)
+    assert row_steps < sum(steps) - row_steps
+    assert_same(
+        decoding.Hypotheses(*(field[:, :num_best] for field in some)),
+        decoding.Hypotheses(*(field[:, :num_best] for field in everything)),
+    )
+
+
+@pytest.mark.parametrize("count", [1, 5, 12])
+@pytest.mark.parametrize("vocab_size", [13, 101, 96, 250, 1024])
+def test_top_is_that_of_all(vocab_size, count):
+    rows = np.random.default_rng(16).normal(size=(7, vocab_size)).astype("float32")
+    values, tokens = decoding._top(tf.constant(rows), count)
+    expected = tf.math.top_k(rows, count)
+    np.testing.assert_array_equal(values, expected.values)
+    np.testing.assert_array_equal(tokens, expected.indices)
+    # All are equal: any will do, but each once.
+    _, tokens = decoding._top(tf.zeros([2, vocab_size]), count)
+    assert [len(set(row)) for row in tokens.numpy()] == [count, count]
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
@@ -352,6 +414,7 @@ def test_empty_batch(beam_size):
         tf.zeros([0], tf.int32),
         beam_size,
         alpha=0.6,
+        memory=tf.range(0),
     )
     assert result.ids.shape[:2] == (0, beam_size)
     assert result.scores.shape == (0, beam_size)
@@ -360,10 +423,9 @@ def test_empty_batch(beam_size):
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_graph_is_eager(beam_size):
     def run(tables, limits):
-        num_rows = tf.shape(limits)[0] * beam_size
-        return search(
-            table_step(tables), tf.zeros([num_rows], tf.int32), limits, beam_size, alpha=0.6
-        )
+        num_rows = tf.size(limits)
+        states = tf.zeros([num_rows * beam_size], tf.int32)
+        return search(table_step(tables), states, limits, beam_size, 0.6, tf.range(num_rows))
 
     graph = tf.function(
         run,

@@ -254,10 +254,12 @@ def test_mixed_precision(inputs, set_policy, policy, tolerance, variant):
 def test_mixed_precision_of_a_cached_step(inputs, set_policy, policy):
     set_policy(policy)
     model = make_model()
-    memory, cache = model.memory(inputs["source_ids"]), model.empty_cache(B * 5)
-    logits, cache = model.decode_step(np.full((B, 5), 2), 0, cache, memory)
+    memory, kernel = model.memory(inputs["source_ids"]), model.output_kernel()
+    logits, _, memory = model.decode_step(
+        np.full((B, 5), 2), 0, model.no_ancestors(B * 5), memory, kernel
+    )
     assert logits.dtype == "float32"
-    tensors = [memory.output_kernel, *(x for layer in (*cache, *memory.layers) for x in layer)]
+    tensors = [kernel, *(x for layer in (*memory.source, *memory.target) for x in layer)]
     assert {keras.backend.standardize_dtype(x.dtype) for x in tensors} == {
         policy.removeprefix("mixed_")
     }

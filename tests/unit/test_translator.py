@@ -86,15 +86,21 @@ def test_lone_surrogate_reads_as_question_mark(tiny_translator):
     )
 
 
-@pytest.mark.parametrize("beam_size", [1, 4])
-def test_hypotheses_are_sorted(tiny_translator, beam_size):
-    for text, translation in zip(
-        TEXTS, tiny_translator.translate(TEXTS, beam_size=beam_size), strict=True
-    ):
+@pytest.mark.parametrize(("beam_size", "num_best"), [(1, 1), (4, 1), (4, 3), (4, 4)])
+def test_hypotheses_are_sorted(tiny_translator, beam_size, num_best):
+    translations = tiny_translator.translate(TEXTS, beam_size=beam_size, num_best=num_best)
+    for text, translation in zip(TEXTS, translations, strict=True):
         scores = [hypothesis.score for hypothesis in translation.hypotheses]
-        assert len(scores) == (beam_size if text.strip() else 1)
+        assert len(scores) == (num_best if text.strip() else 1)
         assert scores == sorted(scores, reverse=True)
         assert translation.hypotheses[0] == (translation.text, translation.score)
+
+
+@pytest.mark.parametrize("num_best", [0, 3])
+def test_wrong_number_of_hypotheses(tiny_translator, num_best):
+    message = f"`num_best` must be .* at most `beam_size`. Received: num_best={num_best}"
+    with pytest.raises(InputError, match=message):
+        tiny_translator.translate(["x"], beam_size=2, num_best=num_best)
 
 
 def test_progress_counts_all_texts(tiny_translator):
