@@ -255,5 +255,7 @@ class TokenAccuracy(_TokenMean):
 
     def values(self, y_true: Any, y_pred: Any) -> Any:
         """Returns 1.0 where the prediction is right."""
-        predicted = ops.cast(ops.argmax(y_pred, axis=-1), "int32")
-        return ops.cast(ops.equal(predicted, ops.cast(y_true, "int32")), "float32")
+        # Keras's argmax takes eight times as long as this, for the sake of negative zeros.
+        index = ops.cast(y_true, "int32")[..., None]  # [B, T, 1]
+        of_target = ops.take_along_axis(y_pred, index, axis=-1)[..., 0]  # [B, T]
+        return ops.cast(ops.equal(of_target, ops.max(y_pred, axis=-1)), "float32")

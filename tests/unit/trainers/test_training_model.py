@@ -90,6 +90,23 @@ def assert_same_weights(actual, expected, tolerance):
             )
 
 
+def test_adam_is_that_of_keras():
+    rng, options = np.random.default_rng(3), {"beta_1": 0.8, "beta_2": 0.95, "epsilon": 1e-3}
+    starts = [rng.normal(size=shape).astype("float32") for shape in ((5, 3), (7,))]
+    variables = [[keras.Variable(start) for start in starts] for _ in range(2)]
+    optimizers = [
+        each(keras.optimizers.schedules.PolynomialDecay(0.5, 9), **options)
+        for each in (Adam, keras.optimizers.Adam)
+    ]
+    for _ in range(4):
+        gradients = [rng.normal(size=start.shape).astype("float32") for start in starts]
+        for optimizer, weights in zip(optimizers, variables, strict=True):
+            optimizer.apply([tf.constant(gradient) for gradient in gradients], weights)
+    for ours, theirs, start in zip(*variables, starts, strict=True):
+        assert np.abs(ours - start).min() > 1e-3
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
 def test_batches_are_uneven(settings, one):
     lengths = TokenizedPairs(one.path / "corpus", "train").lengths
     plan = BatchPlan(lengths, settings.tokens_per_batch, settings.seed)
