@@ -282,8 +282,9 @@ def transpose_once(x: Any, axes: tuple[int, ...]) -> Any:
 
     It takes 40 us to transpose any floats, and a step of a search has many small ones.
     """
-    integers = {4: "int32", 2: "int16"}[x.dtype.size]
-    return ops.view(ops.transpose(ops.view(x, integers), axes), x.dtype)
+    dtype = keras.backend.standardize_dtype(x.dtype)
+    integers = {"float64": "int64", "float32": "int32"}.get(dtype, "int16")
+    return ops.view(ops.transpose(ops.view(x, integers), axes), dtype)
 
 
 def _length(x: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import logging
 import os
 import zlib
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.errors import InputError, TrainingStoppedError
+
+logger = logging.getLogger(__name__)
 
 StrategyName = Literal["one", "mirrored", "multiworker"]
 
@@ -102,6 +105,7 @@ def make_strategy(name: StrategyName | None = None) -> tf.distribute.Strategy:
         return _mirrored(tuple(device.name for device in devices))
     if name == "multiworker":
         resolver = _cluster()
+        logger.info("Waiting until all workers have started")  # TensorFlow does, for an hour
         try:
             return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
         except (tf.errors.OpError, RuntimeError) as error:

@@ -138,11 +138,20 @@ def assert_same_training(run, expected):
         assert ours == pytest.approx(theirs, rel=1e-4)
 
 
+def weights_of(run, checkpoint):
+    """All weights but the keys' biases, see above, as one vector."""
+    model = run.model("last")
+    run.load_weights(model, checkpoint)
+    values = [w.numpy().ravel() for w in model.weights if not w.path.endswith("key/bias")]
+    return np.concatenate(values)
+
+
 def test_two_workers_train_as_one(arguments, one, pair, tmp_path):
     workers = pair(tmp_path / "run", [*arguments, "--steps", str(STEPS)])
     assert workers.exit_statuses() == [0, 0], workers.output()
     assert_same_training(Run.load(tmp_path / "run"), one)
     assert f"Training: {STEPS} updates" in workers.logs[1].read_text()
+    assert workers.logs[1].read_text().startswith("Waiting until all workers have started")
     # Only the chief writes and shows progress.
     assert "After 5 updates" not in workers.logs[1].read_text()
     assert len(list((tmp_path / "run" / "tensorboard" / "train").iterdir())) == 1
@@ -152,6 +161,32 @@ def test_parts_of_two_workers(arguments, one, pair, tmp_path):
     workers = pair(tmp_path / "run", [*arguments, "--steps", str(STEPS), "--accumulate", "2"])
     assert workers.exit_statuses() == [0, 0], workers.output()
     assert_same_training(Run.load(tmp_path / "run"), one)
+
+
+@pytest.mark.parametrize(
+    ("options", "share"),
+    [
+        # At this norm every update is clipped.
+        (["--jit", "--set", "clip_norm=0.05", "--set", "ema_decay=0.8"], 1e-4),
+        (["--precision", "mixed_float16"], 0.1),
+        (["--precision", "mixed_bfloat16", "--accumulate", "2"], 0.3),
+    ],
+    ids=["jit-clip-ema", "float16", "bfloat16-accumulate"],
+)
+def test_other_ways_to_compute(arguments, pair, tmp_path, options, share):
+    """Two workers end where one does, but for a share of the way of the last 5 updates."""
+    arguments = [*arguments, *options, "--steps", "10", "--set", "keep_checkpoints=2"]
+    process = start(tmp_path / "one", arguments, tmp_path / "log")
+    assert process.wait(SECONDS) == 0, (tmp_path / "log").read_text()
+    workers = pair(tmp_path / "run", arguments)
+    assert workers.exit_statuses() == [0, 0], workers.output()
+    run, one = (Run.load(tmp_path / name) for name in ("run", "one"))
+    before, after = (weights_of(one, checkpoint) for checkpoint in one.checkpoints)
+    assert np.linalg.norm(weights_of(run, run.last) - after) < share * np.linalg.norm(
+        after - before
+    )
+    losses = [each.last.metrics["token_loss"] for each in (run, one)]
+    assert losses[0] == pytest.approx(losses[1], rel=share)
 
 
 @pytest.mark.parametrize("told", [0, 1])
