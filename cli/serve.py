@@ -49,6 +49,13 @@ def serve_command(
         float, typer.Option(min=1, help="Seconds that a batch may take.")
     ] = 60.0,
     max_body_bytes: Annotated[int, typer.Option(min=1, help="Size of a request.")] = 4 << 20,
+    max_connections: Annotated[
+        int, typer.Option(min=1, help="HTTP connections that may be open; others are refused.")
+    ] = 512,
+    read_timeout: Annotated[
+        float,
+        typer.Option(min=1, help="Seconds for a request to come, and for its answer to be taken."),
+    ] = 30.0,
 ) -> None:
     """Serve an exported model over HTTP and gRPC, with a page to try it.
 
@@ -81,6 +88,8 @@ def serve_command(
         max_batch_size=max_batch_size,
         batch_timeout=batch_timeout_ms / 1000,
         run_timeout=run_timeout,
+        max_connections=max_connections,
+        read_timeout=read_timeout,
     )
     model = ServedModel(folder, limits)
     with contextlib.ExitStack() as stack:

@@ -1,11 +1,23 @@
 """`keras-transformer translate-corpus`."""
 
 import logging
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Annotated
 
 import typer
 
-from keras_transformer.cli.console import Json, load_tensorflow, print_json, progress_bar, say
+from keras_transformer.cli.console import (
+    Json,
+    load_tensorflow,
+    print_json,
+    progress_bar,
+    say,
+    stderr,
+)
 from keras_transformer.errors import InputError
 from keras_transformer.export.rows import DEFAULT_SIGNATURE
 
@@ -50,7 +62,7 @@ def translate_corpus_command(
         raise InputError(
             "translate-corpus needs Apache Beam: pip install 'keras3-transformer[bulk]'"
         ) from error
-    with progress_bar("Translating") as progress:
+    with _stopped_at_once(), progress_bar("Translating") as progress:
         report = translate_corpus(
             source,
             output,
@@ -76,8 +88,37 @@ def translate_corpus_command(
         print_json({"output": output, **report._asdict()})
 
 
+@contextmanager
+def _stopped_at_once() -> Iterator[None]:
+    """Ends the process at SIGINT and SIGTERM: an exception would end up in Beam, somewhere.
+
+    Whatever is left half done, the next call finds.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        stderr.show_cursor()
+        say(f"error: stopped by {signal.Signals(number).name}: call it again, and it goes on")
+        os._exit(128 + number)
+
+    before = {
+        number: signal.signal(number, end)
+        for number in (signal.SIGINT, signal.SIGTERM)
+        if signal.getsignal(number) != signal.SIG_IGN
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def quiet_beam() -> None:
-    """Shows no warnings of Beam, most of which are about parts of it that nobody uses here."""
+    """Shows no warnings of Beam, most of which are about parts of it that nobody uses here.
+
+    Nor the errors of its workers in this process, which come as exceptions as well.
+    """
+    for name in ("common", "worker"):
+        logging.getLogger(f"apache_beam.runners.{name}").setLevel(logging.CRITICAL)
     root = logging.getLogger()
     if not root.handlers:
         handler = logging.StreamHandler()

@@ -1,5 +1,6 @@
 """Requests that come at the same time are answered by one run of the model."""
 
+import functools
 import threading
 import time
 from collections import deque
@@ -116,6 +117,7 @@ class Batcher:
             self._queues.setdefault(key, deque()).append(request)
             self._waiting += 1
             self._changed.notify()
+        answer.add_done_callback(functools.partial(self._drop, key))
         return answer
 
     def close(self) -> None:
@@ -167,6 +169,20 @@ class Batcher:
             del self._queues[key]
         self._waiting -= len(batch)
         return batch
+
+    def _drop(self, key: Hashable, answer: Future[dict[str, np.ndarray]]) -> None:
+        """Gives the place of a cancelled request to others, if it has not been taken yet."""
+        if not answer.cancelled():
+            return
+        with self._changed:
+            queue = self._queues.get(key, deque())
+            for position, request in enumerate(queue):
+                if request.answer is answer:
+                    del queue[position]
+                    self._waiting -= 1
+                    break
+            if not queue:
+                self._queues.pop(key, None)
 
     def _answer_merged(self, requests: list[_Request]) -> bool:
         """Runs requests as one; returns whether all were answered."""

@@ -3,24 +3,28 @@
     OUTPUT/
       manifest.json               the input, the model and how the lines are cut into shards
       translation-00000-of-00042  lines of the input, translated, one for one
-      reports/00000.json          what there is to say about a shard
+      reports/00000.json          what there is to say about a shard, with its size and SHA-256
       failed.tsv                  number and reason of each line that has no translation
 
 A shard, some thousand lines, is all that a worker handles at a time: it reads the lines, translates
 them and writes the translations under a temporary name, which it changes when they are all there.
-So no line is ever moved from one worker to another, their order needs no sorting, and what a worker
-has begun and not finished is simply begun again, in the same job or in the next. Workers share
-nothing but the file systems of the input, the output and the model.
+So no line is ever moved from one worker to another, and their order needs no sorting. What a worker
+has begun and not finished, or what is not as its report says, is simply begun again, in the same
+job or in the next. Workers share nothing but the file systems of the input, the output and the
+model.
 """
 
 import bz2
+import glob
 import gzip
 import hashlib
 import itertools
 import json
+import logging
 import lzma
 import os
 import posixpath
+import re
 import threading
 import time
 import uuid
@@ -62,6 +66,8 @@ DECOMPRESSORS: dict[str, Callable[[Any], Any]] = {
     ".xz": lzma.open,
 }
 
+_logger = logging.getLogger(__name__)
+
 Translate = Callable[[Sequence[bytes]], list[dict[str, Any]]]
 
 
@@ -74,6 +80,7 @@ class Shard(NamedTuple):
         offset: of the first line in the file, in bytes of its uncompressed content.
         first_line: its number in the whole input, counted from 1.
         num_lines: at least 1.
+        sha256: of the lines as they are in the file, in hexadecimal.
     """
 
     number: int
@@ -81,6 +88,7 @@ class Shard(NamedTuple):
     offset: int
     first_line: int
     num_lines: int
+    sha256: str
 
 
 class TranslatedShard(NamedTuple):
@@ -135,13 +143,8 @@ class Layout(NamedTuple):
         """Lines without a translation."""
         return FileSystems.join(self.folder, "failed.tsv")
 
-    @property
-    def shards(self) -> str:
-        """A pattern for all shards."""
-        return FileSystems.join(self.folder, "translation-*")
-
     def shard(self, number: int) -> str:
-        """A shard's translations; where this file is, the shard is done."""
+        """A shard's translations."""
         return FileSystems.join(self.folder, f"translation-{number:05}-of-{self.num_shards:05}")
 
     def report(self, number: int) -> str:
@@ -204,10 +207,12 @@ def translate_corpus(
 ) -> BulkReport:
     """Translates a corpus; a second call goes on where the first was stopped.
 
+    It also makes those shards again that are not as their reports say.
+
     Args:
-        pattern: a text file, one text a line, or a pattern for several, whose order is that of
-            their names. Files may be compressed (.gz, .bz2, .xz, .zst), but then each shard is
-            found by reading from the start of its file.
+        pattern: a text file, one text a line, or, where no file has that very name, a pattern for
+            several, whose order is that of their names. Files may be compressed (.gz, .bz2, .xz,
+            .zst), but then each shard is found by reading from the start of its file.
         output: a new folder, or that of an earlier call.
         model: `MODELS/NAME`, whose newest version it will be, or the folder of a version.
         signature: of the model.
@@ -244,8 +249,11 @@ def translate_corpus(
     layout = Layout(output, len(shards))
     _claim(layout, manifest)
 
-    done = _done(layout)
-    todo = [shard for shard in shards if layout.shard(shard.number) not in done]
+    todo = [shard for shard in shards if _report(layout, shard) is None]
+    damaged = sorted(_present(layout) & {layout.shard(shard.number) for shard in todo})
+    for path in damaged:
+        _logger.warning("Not as it was written, and made again: %s", path)
+        _delete(path)
     progress(len(shards) - len(todo), len(shards))
     if todo:
         with _watched(layout, len(shards) - len(todo), progress):
@@ -259,8 +267,8 @@ def translate_corpus(
                 | "Translate" >> RunInference(SavedModelHandler(version, signature))
                 | "Write" >> beam.Map(write_shard, layout)
             )
-            pipeline.run().wait_until_finish()
-    missing = len(shards) - len(_done(layout))
+            _run(pipeline)
+    missing = sum(_report(layout, shard) is None for shard in todo)
     if missing:
         raise InputError(
             f"{missing} of {len(shards)} shards are not in {output}: do all workers see it there?"
@@ -269,12 +277,25 @@ def translate_corpus(
     return _finish(layout, shards, lines_now, time.monotonic() - started)
 
 
+def _run(pipeline: beam.Pipeline) -> None:
+    """Runs a pipeline; what stops it is told without Beam's traceback, which is text to it."""
+    try:
+        pipeline.run().wait_until_finish()
+    except OSError:
+        raise
+    except Exception as error:
+        lines = [line for line in str(error).splitlines() if line.strip()] or [repr(error)]
+        said = lines[0] if isinstance(error, InputError) else lines[-1]
+        said = re.sub(r"( \[while running .*?\])+$", "", said)
+        raise InputError(re.sub(r"^[\w.]*InputError: ", "", said)) from error
+
+
 # The input.
 
 
 def plan(pattern: str, lines_per_shard: int) -> tuple[list[Shard], str]:
     """Cuts an input into shards, and returns its fingerprint too. It reads all of it."""
-    paths = _match(pattern)
+    paths = [pattern] if FileSystems.exists(pattern) else _match(pattern)
     if not paths:
         raise InputError(f"There is no file {pattern}")
     shards: list[Shard] = []
@@ -284,8 +305,8 @@ def plan(pattern: str, lines_per_shard: int) -> tuple[list[Shard], str]:
         content = hashlib.sha256()
         offset = 0
         for lines in _chunks(path, lines_per_shard):
-            shards.append(Shard(len(shards), path, offset, 1 + total, len(lines)))
             chunk = b"".join(lines)
+            shards.append(Shard(len(shards), path, offset, 1 + total, len(lines), _sha256(chunk)))
             content.update(chunk)
             offset += len(chunk)
             total += len(lines)
@@ -297,10 +318,10 @@ def read_shard(shard: Shard) -> Source:
     """Reads the lines of a shard."""
     with _open(shard.path) as file:
         file.seek(shard.offset)
-        lines = [line.rstrip(b"\r\n") for line in itertools.islice(_lines(file), shard.num_lines)]
-    if len(lines) != shard.num_lines:
+        lines = [*itertools.islice(_lines(file), shard.num_lines)]
+    if _sha256(b"".join(lines)) != shard.sha256:
         raise InputError(f"{shard.path} has changed while it was being translated")
-    return Source(shard, lines)
+    return Source(shard, [line.rstrip(b"\r\n") for line in lines])
 
 
 def _chunks(path: str, num_lines: int) -> Iterator[list[bytes]]:
@@ -361,7 +382,7 @@ def translate_shard(source: Source, translate: Translate) -> TranslatedShard:
     answers = by_length([*texts.values()], rows_or_reasons, max_rows=MAX_ROWS, max_size=MAX_SIZE)
     reasons = [answer for answer in answers if isinstance(answer, str)]
     if len(reasons) == len(answers) > MAX_ROWS:  # it is not the lines
-        raise RuntimeError(f"The model fails at every line: {reasons[0]}")
+        raise InputError(f"The model fails at every line: {reasons[0]}")
     translations = dict.fromkeys(failed, "")
     truncated = []
     for number, answer in zip(texts, answers, strict=True):
@@ -377,9 +398,9 @@ def translate_shard(source: Source, translate: Translate) -> TranslatedShard:
 
 def find_version(model: str) -> str:
     """Returns the folder of a model's newest version, or of the one that `model` is."""
-    if _match(FileSystems.join(model, "saved_model.pb")):
+    if _below(model, "saved_model.pb"):
         return model
-    graphs = _match(FileSystems.join(model, "*", "saved_model.pb"))
+    graphs = _below(model, "*", "saved_model.pb")
     folders = [posixpath.dirname(path) for path in graphs]
     versions = [folder for folder in folders if is_version(posixpath.basename(folder))]
     if not versions:
@@ -401,7 +422,7 @@ def model_fingerprint(version: str, signature: str) -> str:
         raise InputError(f"{version} does not hold a SavedModel") from error
     fingerprint = hashlib.sha256(graph)
     for folder in ("assets", "variables"):
-        for path in _match(FileSystems.join(version, folder, "*")):
+        for path in _below(version, folder, "*"):
             fingerprint.update(_read(path))
     return fingerprint.hexdigest()
 
@@ -410,11 +431,19 @@ def model_fingerprint(version: str, signature: str) -> str:
 
 
 def write_shard(translated: TranslatedShard, layout: Layout) -> None:
-    """Writes a shard's report, then its translations, which say that the shard is done."""
+    """Writes a shard's report, then its translations: the shard is done when both agree."""
     shard, lines, failed, truncated = translated
-    report = {"lines": len(lines), "failed": sorted(failed.items()), "truncated": truncated}
-    _write(layout, layout.report(shard.number), json.dumps(report))
-    _write(layout, layout.shard(shard.number), "".join(f"{line}\n" for line in lines))
+    content = "".join(f"{line}\n" for line in lines).encode()
+    report = {
+        "lines": len(lines),
+        "failed": sorted(failed.items()),
+        "truncated": truncated,
+        "input_sha256": shard.sha256,
+        "bytes": len(content),
+        "sha256": _sha256(content),
+    }
+    _write(layout, layout.report(shard.number), json.dumps(report).encode())
+    _write(layout, layout.shard(shard.number), content)
 
 
 def _claim(layout: Layout, manifest: Mapping[str, Any]) -> None:
@@ -426,9 +455,14 @@ def _claim(layout: Layout, manifest: Mapping[str, Any]) -> None:
     except ValueError:
         found = {}
     if found is None:
-        if _match(FileSystems.join(layout.folder, "*")):
+        if set(_below(layout.folder, "*")) - set(_below(layout.folder, "temporary-*")):
             raise InputError(f"{layout.folder} is not empty, and no translation of a corpus")
-        _write(layout, layout.manifest, json.dumps(manifest, indent=2) + "\n")
+        _write(layout, layout.manifest, json.dumps(manifest, indent=2).encode() + b"\n")
+    elif not isinstance(found, dict) or found.keys() != manifest.keys():
+        raise InputError(
+            f"{layout.manifest} is damaged, or of another version of this program: "
+            "choose another folder, or delete it"
+        )
     elif found != manifest:
         keys = [key.replace("_", " ") for key in manifest if found.get(key) != manifest[key]]
         raise InputError(
@@ -443,18 +477,34 @@ def _claim(layout: Layout, manifest: Mapping[str, Any]) -> None:
 def _finish(layout: Layout, shards: list[Shard], lines_now: int, seconds: float) -> BulkReport:
     lines, failed, num_truncated = 0, [], 0
     for shard in shards:
-        report = json.loads(_read(layout.report(shard.number)))
+        report = json.loads(_read(layout.report(shard.number)))  # whole, as `_report` has seen
         lines += report["lines"]
         failed += report["failed"]
         num_truncated += len(report["truncated"])
-    _write(layout, layout.failed, "".join(f"{number}\t{reason}\n" for number, reason in failed))
-    if left := _match(layout.temporary("*")):  # by workers that were stopped
-        FileSystems.delete(left)
+    content = "".join(f"{number}\t{reason}\n" for number, reason in failed)
+    _write(layout, layout.failed, content.encode())
+    for left in _below(layout.folder, "temporary-*"):  # by workers that were stopped
+        _delete(left)
     return BulkReport(lines, len(failed), num_truncated, len(shards), lines_now, seconds)
 
 
-def _done(layout: Layout) -> set[str]:
-    return set(_match(layout.shards))
+def _present(layout: Layout) -> set[str]:
+    """Returns the shards that are there, by their exact names."""
+    names = {layout.shard(number) for number in range(layout.num_shards)}
+    return names & set(_below(layout.folder, "translation-*"))
+
+
+def _report(layout: Layout, shard: Shard) -> dict[str, Any] | None:
+    """Returns a shard's report, or None if the shard is not there, or not as the report says."""
+    try:
+        report: dict[str, Any] = json.loads(_read(layout.report(shard.number)))
+        content = _read(layout.shard(shard.number))
+        said = [report[key] for key in ("lines", "input_sha256", "bytes", "sha256")]
+        whole = isinstance(report["failed"], list) and isinstance(report["truncated"], list)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    found = [shard.num_lines, shard.sha256, len(content), _sha256(content)]
+    return report if whole and said == found else None
 
 
 @contextmanager
@@ -467,7 +517,7 @@ def _watched(layout: Layout, done: int, progress: Callable[[int, int], None]) ->
         ended = False
         while not ended:
             ended = stopped.wait(POLL_SECONDS)
-            now = len(_done(layout))
+            now = len(_present(layout))
             progress(now - known, layout.num_shards)
             known = now
 
@@ -492,23 +542,51 @@ def _match(pattern: str) -> list[str]:
     return sorted(metadata.path for metadata in result.metadata_list)
 
 
+def _below(folder: str, *names: str) -> list[str]:
+    """Returns the files in a folder that names or patterns fit."""
+    if FileSystems.get_scheme(folder):
+        return _match(FileSystems.join(folder, *names))
+    # Beam's patterns have no escapes, so that a folder [x] would be one.
+    pattern = os.path.join(glob.escape(folder), *names)
+    return sorted(filter(os.path.isfile, glob.glob(pattern, include_hidden=True)))
+
+
+def _delete(path: str) -> None:
+    if FileSystems.get_scheme(path):
+        FileSystems.delete([path])
+    else:
+        os.remove(path)  # Beam's takes the path for a pattern
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
 def _read(path: str) -> bytes:
     with closing(FileSystems.open(path)) as file:
         return bytes(b"".join(iter(lambda: file.read(1 << 24), b"")))
 
 
-def _write(layout: Layout, path: str, text: str) -> None:
+def _write(layout: Layout, path: str, content: bytes) -> None:
     """Writes a file under a temporary name and renames it, so that it is never seen in part."""
     temporary = layout.temporary(uuid.uuid4().hex)
+    remote = FileSystems.get_scheme(path)
     with closing(FileSystems.create(temporary)) as file:
-        file.write(text.encode())
-    if FileSystems.exists(path):  # some file systems do not rename onto a file
+        file.write(content)
+        if not remote:
+            file.flush()
+            os.fsync(file.fileno())
+    if remote and FileSystems.exists(path):  # some file systems do not rename onto a file
         FileSystems.delete([path])
     FileSystems.rename([temporary], [path])
 
 
 def _absolute(path: str) -> str:
     """Makes a path what workers understand, which may run in another folder."""
+    try:
+        path.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"A path must be UTF-8. Received: {path!a}") from error
     if not FileSystems.get_scheme(path):
         return os.path.abspath(path)
     try:

@@ -5,6 +5,7 @@ they send a few rows a request, of about the same length. Threads may share one.
 """
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from typing import Any, Self
@@ -107,13 +108,14 @@ class RestClient:
             raise InputError(f"{self._url} cannot be reached: {_reason(cause)}") from error
         try:
             answer = json.loads(response.data)
-        except ValueError:
+            json.dumps(answer, ensure_ascii=False).encode()  # half of a surrogate pair is no text
+        except (ValueError, RecursionError):  # the latter if it is nested too deeply
             answer = None
         if response.status != 200:
             said = answer.get("error") if isinstance(answer, dict) else None
             raise InputError(
                 f"{self._url} answered with status {response.status}: "
-                f"{one_line(said or response.reason or 'no reason given')}"
+                f"{_visible(said or response.reason or 'no reason given')}"
             )
         rows = answer.get("predictions") if isinstance(answer, dict) else None
         return _checked(rows, len(texts), self._url)
@@ -178,9 +180,9 @@ class GrpcClient:
             if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
                 message = f"did not answer within {self._timeout:g} s"
             elif error.code() == grpc.StatusCode.UNAVAILABLE:
-                message = f"cannot be reached: {one_line(error.details())}"
+                message = f"cannot be reached: {_visible(error.details())}"
             else:
-                message = f"answered with {error.code().name}: {one_line(error.details())}"
+                message = f"answered with {error.code().name}: {_visible(error.details())}"
             raise InputError(f"{self._name} {message}") from error
         return _checked(_rows_of(response.outputs), len(texts), self._name)
 
@@ -230,6 +232,10 @@ def _rows_of(outputs: Any) -> list[Row] | None:
 
     from keras_transformer.export.session import rows_of
 
+    for tensor in outputs.values():
+        # A few bytes may claim a shape of terabytes: whoever means it sends a byte for each value.
+        if math.prod(dim.size for dim in tensor.tensor_shape.dim) > 1024 + tensor.ByteSize():
+            return None
     try:
         return rows_of({name: tf.make_ndarray(tensor) for name, tensor in outputs.items()})
     except (ValueError, TypeError):
@@ -246,7 +252,15 @@ def _checked(rows: Any, count: int, server: str) -> list[Row]:
     raise InputError(f"{server} must answer with a `translation` for each of {count} texts")
 
 
+def _visible(text: object) -> str:
+    """Makes a message of others one line that a terminal prints and does not obey."""
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in one_line(text)
+    )
+
+
 def _reason(error: BaseException | None) -> str:
     """Says what went wrong, without the connection's own name, which the URL tells already."""
     text = " ".join(map(str, error.args)) if isinstance(error, ProtocolError) else str(error)
-    return one_line(re.sub(r"^HTTPS?Connection\(.*?\): ", "", text))
+    return _visible(re.sub(r"^HTTPS?Connection\(.*?\): ", "", text))

@@ -28,7 +28,6 @@ from keras_transformer.export.protocol import ServingError, inputs_of, invalid, 
 
 GRPC_CODES = {code.value[0]: code for code in grpc.StatusCode}
 SPARE_THREADS = 16  # for questions of status, while all that may wait for a batch does
-SHUTDOWN_SECONDS = 30
 
 _logger = logging.getLogger(__name__)
 _Response = TypeVar("_Response")
@@ -41,8 +40,11 @@ class _Core:
         self._model = model
 
     def predict(
-        self, request: predict_pb2.PredictRequest, seconds: float | None
+        self, request: predict_pb2.PredictRequest, context: grpc.ServicerContext
     ) -> predict_pb2.PredictResponse:
+        seconds = context.time_remaining()
+        if seconds is not None and seconds > threading.TIMEOUT_MAX:
+            seconds = None  # gRPC's way to say that there is no deadline
         spec = request.model_spec
         with self._model.use(self._version(spec)) as loaded:
             name = spec.signature_name or "serving_default"
@@ -53,11 +55,16 @@ class _Core:
                 )
             wanted = _wanted(list(request.output_filter), list(signature.outputs))
             answer = loaded.submit(name, inputs_of(request, signature))
+            # When nobody waits for it any more, it need not be run.
+            if not context.add_callback(answer.cancel):
+                answer.cancel()
             try:
                 outputs = answer.result(seconds)
             except TimeoutError:
-                answer.cancel()  # nobody waits for it any more
+                answer.cancel()
                 raise ServingError(tf.errors.DEADLINE_EXCEEDED, "Deadline exceeded") from None
+            except futures.CancelledError:
+                raise ServingError(tf.errors.CANCELLED, "The call was cancelled") from None
             response = predict_pb2.PredictResponse()
             response.model_spec.name = self._model.name
             response.model_spec.signature_name = name
@@ -154,10 +161,7 @@ class _PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
         self._core = core
 
     def Predict(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
-        seconds = context.time_remaining()
-        if seconds is not None and seconds > threading.TIMEOUT_MAX:
-            seconds = None  # gRPC's way to say that there is no deadline
-        return _answer(lambda asked: self._core.predict(asked, seconds), request, context)
+        return _answer(lambda asked: self._core.predict(asked, context), request, context)
 
     def GetModelMetadata(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         return _answer(self._core.metadata, request, context)
@@ -188,6 +192,7 @@ class GrpcServer:
 
     def __init__(self, model: ServedModel, host: str = "127.0.0.1", port: int = 0) -> None:
         limits = model.limits
+        self._stop_timeout = limits.stop_timeout
         # A call waits for its batch in a thread of its own.
         num_threads = limits.max_queue + 2 * limits.max_batch_size + SPARE_THREADS
         self._server = grpc.server(
@@ -214,4 +219,4 @@ class GrpcServer:
 
     def stop(self) -> None:
         """Refuses new calls, and ends those that have begun."""
-        self._server.stop(SHUTDOWN_SECONDS).wait()
+        self._server.stop(self._stop_timeout).wait()

@@ -63,6 +63,7 @@ class LoadedVersion:
 
     Attributes:
         number: the version.
+        identity: of its graph's file, which another export under the same number has not.
         signatures: by name.
         signature_defs: the same as protocol buffers, those for TensorFlow's own use included.
         users: requests that hold it; whoever changes it holds the lock of the model.
@@ -74,6 +75,7 @@ class LoadedVersion:
 
     def __init__(self, path: Path, limits: Limits) -> None:
         self.number = int(path.name)
+        self.identity = _identity(path)  # before it is read: what changes meanwhile is read again
         self.users = 0
         self._limits = limits
         self._session = SavedModelSession(path)
@@ -160,24 +162,30 @@ class ServedModel:
         self._thread: threading.Thread | None = None
 
     def poll(self) -> None:
-        """Loads the newest version, if that is not the one that is served."""
+        """Loads the newest version, if that is not the one that is served.
+
+        One that was exported again, under the same number, is another.
+        """
         path = next(iter(version_paths(self.folder)), None)
         if path is None:
             return
         number = int(path.name)
-        if self._loaded is not None and self._loaded.number == number:
+        again = self._loaded is not None and self._loaded.number == number
+        if self._loaded is not None and again and self._loaded.identity == _identity(path):
             return
         files = _fingerprint(path)
         if number in self._failed and self._failed[number] == files:
             return
-        self._set(VersionStatus(number, "LOADING"))
+        if not again:  # the number is available all the time
+            self._set(VersionStatus(number, "LOADING"))
         try:
             loaded = LoadedVersion(path, self.limits)
         except Exception as error:
             code, message = _reason(error)
             _logger.warning("Version %d of %s cannot be loaded: %s", number, self.name, message)
             self._failed[number] = files
-            self._set(VersionStatus(number, "END", code, message))
+            if not again:
+                self._set(VersionStatus(number, "END", code, message))
             return
         with self._changed:
             old, self._loaded = self._loaded, loaded
@@ -190,10 +198,16 @@ class ServedModel:
         """Starts a thread that polls, until `close`."""
 
         def work() -> None:
+            told = ""
             while not self._stop.wait(seconds):
                 try:
                     self.poll()
-                except Exception:  # a folder that cannot be read now may be at the next poll
+                    told = ""
+                except OSError as error:  # a folder that cannot be read now may be at the next poll
+                    if told != str(error):
+                        told = str(error)
+                        _logger.warning("%s cannot be read: %s", self.folder, told)
+                except Exception:
                     _logger.exception("Polling %s failed", self.folder)
 
         self._thread = threading.Thread(target=work, name="versions", daemon=True)
@@ -252,14 +266,17 @@ class ServedModel:
             self._unload(old)
 
     def _unload(self, old: LoadedVersion) -> None:
-        self._set(VersionStatus(old.number, "UNLOADING"))
+        replaced = self._loaded is not None and self._loaded.number == old.number
+        if not replaced:
+            self._set(VersionStatus(old.number, "UNLOADING"))
         with self._changed:
             self._changed.wait_for(lambda: old.users == 0)
         old.close()
         gc.collect()  # graphs hold themselves in cycles
         with contextlib.suppress(OSError, AttributeError):  # glibc's, and no other library's
             ctypes.CDLL(None).malloc_trim(0)  # which keeps what is freed for itself otherwise
-        self._set(VersionStatus(old.number, "END"))
+        if not replaced:
+            self._set(VersionStatus(old.number, "END"))
         _logger.info("Version %d of %s is unloaded", old.number, self.name)
 
     def _set(self, status: VersionStatus) -> None:
@@ -269,6 +286,11 @@ class ServedModel:
             for version in list(self._states)[:-KEPT_STATES]:
                 if self._states[version].state == "END":
                     del self._states[version]
+
+
+def _identity(path: Path) -> object:
+    stat = (path / "saved_model.pb").stat()
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def _fingerprint(path: Path) -> object:

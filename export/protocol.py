@@ -1,5 +1,6 @@
 """What HTTP and gRPC share: errors with a status code, limits, and tensors as protocol buffers."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from tensorflow_serving.apis import predict_pb2
 
 from keras_transformer.export.session import Signature, TensorInfo
 
+STOP_SECONDS = 5
 MAX_MESSAGE = 1024  # characters of an error that are told, as many as TF Serving tells
 FIELDS = {
     tf.float32: "float_val",
@@ -83,7 +85,9 @@ class Limits:
         max_batch_size: rows of a batch that requests are merged into; 1 merges nothing.
         batch_timeout: seconds that a request waits for others to be merged with.
         num_batch_threads: batches that run at a time.
-        read_timeout: seconds in which a request must have come in.
+        max_connections: over HTTP that are open at a time; one more is refused.
+        read_timeout: seconds in which a request must have come in, head and body, and in which its
+            answer must be taken.
         run_timeout: seconds that the model may take for a batch.
     """
 
@@ -93,6 +97,7 @@ class Limits:
     max_batch_size: int = 32
     batch_timeout: float = 0.002
     num_batch_threads: int = 2
+    max_connections: int = 512
     read_timeout: float = 30.0
     run_timeout: float = 60.0
 
@@ -100,6 +105,11 @@ class Limits:
         for name, value in vars(self).items():
             if value < (0 if name == "batch_timeout" else 1):
                 raise ValueError(f"`{name}` is too small. Received: {name}={value}")
+
+    @property
+    def stop_timeout(self) -> int:
+        """Seconds that a stop waits: a batch that runs ends in them, one behind it may not."""
+        return math.ceil(self.run_timeout) + STOP_SECONDS
 
 
 def check_inputs(

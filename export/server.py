@@ -5,26 +5,29 @@ there are limits (TF Serving has none), and a page to try the model at `/`.
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
 import html
 import json
 import logging
+import math
 import re
+import resource
 import socket
+import zlib
 from collections.abc import Iterator
 from importlib import resources
 from typing import Any
 from urllib.parse import unquote
 
 import h11
+import numpy as np
 import tensorflow as tf
 import uvicorn
 from google.protobuf import json_format
-from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Mount, Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from tensorflow_serving.apis import get_model_metadata_pb2
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -57,7 +60,7 @@ PAGE_POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-SHUTDOWN_SECONDS = 30
+LOG_SECONDS = 10  # between two lines about connections that cannot be accepted
 
 _logger = logging.getLogger(__name__)
 
@@ -93,6 +96,10 @@ class RestApi:
             content = json_tensors.error_body(ServingError(tf.errors.INVALID_ARGUMENT, str(error)))
             response = _json(content, error.status)
             response.headers["connection"] = "close"
+        except asyncio.CancelledError:  # by a stop whose time is over
+            gone = ServingError(tf.errors.UNAVAILABLE, "The server is stopping")
+            response = _json(json_tensors.error_body(gone), 503)
+            response.headers["connection"] = "close"
         except Exception as error:
             answer = ServingError.of(error)
             if answer.code == tf.errors.INTERNAL:
@@ -118,7 +125,7 @@ class RestApi:
                         tf.errors.UNIMPLEMENTED,
                         f"This stand-in knows predict, not {method.lower()}",
                     )
-                return _json(await self._predict(name, version, body))
+                return _json(await self._predict(request, name, version, body))
         if request.method == "GET" and (match := STATUS.fullmatch(path)):
             name, version, subresource = self._target(match)
             if not name:
@@ -143,28 +150,32 @@ class RestApi:
             raise ServingError(tf.errors.NOT_FOUND, otherwise)
 
     async def _body(self, request: Request) -> bytes:
-        """Reads a body within the limits of size and time."""
+        """Reads a body of limited size; the connection sees to the time."""
         limit = self._limits.max_body_bytes
         too_large = _HttpError(413, f"The request is larger than {limit} bytes")
         size = int(request.headers.get("content-length", 0))
         if size > limit and "expect" in request.headers:  # the client asks before it sends
             raise too_large
         body = bytearray()
-        try:
-            async with asyncio.timeout(self._limits.read_timeout):
-                received = 0
-                async for chunk in request.stream():
-                    received += len(chunk)
-                    if received <= limit:
-                        body += chunk
-                    elif received > 4 * limit:
-                        # Some is read on, for a client that still sends does not see an answer.
-                        raise too_large
-        except TimeoutError:
-            raise _HttpError(408, "The request did not come in time") from None
+        received = 0
+        async for chunk in request.stream():
+            received += len(chunk)
+            if received <= limit:
+                body += chunk
+            elif received > 4 * limit:
+                # Some is read on, for a client that still sends does not see an answer.
+                raise too_large
         if received > limit:
             raise too_large
-        return bytes(body)
+        encoding = request.headers.get("content-encoding", "identity").lower()
+        if encoding == "identity":
+            return bytes(body)
+        if encoding != "gzip":
+            raise invalid(f"Content-Encoding must be gzip or identity. Received: {encoding}")
+        content = await asyncio.to_thread(_gunzip, body, limit)
+        if len(content) > limit:
+            raise too_large
+        return content
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[None]:
@@ -177,7 +188,9 @@ class RestApi:
         finally:
             self._num_requests -= 1
 
-    async def _predict(self, name: str, version: int | None, body: bytes) -> bytes:
+    async def _predict(
+        self, request: Request, name: str, version: int | None, body: bytes
+    ) -> bytes:
         document = await asyncio.to_thread(json_tensors.parse, body)
         signature_name = json_tensors.signature_name(document)
         which = f"Latest({name})" if version is None else f"Specific({name}, {version})"
@@ -192,7 +205,7 @@ class RestApi:
                 json_tensors.inputs_of, document, signature, self._limits.max_rows
             )
             # Waiting takes no thread, so that any number of requests can wait and be merged.
-            outputs = await asyncio.wrap_future(loaded.submit(signature_name, inputs))
+            outputs = await _while_connected(request, loaded.submit(signature_name, inputs))
         return await asyncio.to_thread(json_tensors.answer, outputs, row_format)
 
     def _status(self, name: str, version: int | None) -> bytes:
@@ -226,11 +239,50 @@ class RestApi:
         return json.dumps(metadata, indent=1).encode()
 
 
+async def _while_connected(
+    request: Request, answer: concurrent.futures.Future[dict[str, np.ndarray]]
+) -> dict[str, np.ndarray]:
+    """Waits for an answer while its client does; if that goes, what waits in the queue is dropped.
+
+    Raises:
+        ClientDisconnect: if the client is gone.
+    """
+
+    async def disconnect() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    gone = asyncio.ensure_future(disconnect())
+    waiter = asyncio.wrap_future(answer)
+    try:
+        either: list[asyncio.Future[Any]] = [gone, waiter]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not waiter.done():
+            raise ClientDisconnect
+        return waiter.result()
+    finally:
+        gone.cancel()
+        waiter.cancel()
+        answer.cancel()
+
+
+def _gunzip(body: bytes | bytearray, limit: int) -> bytes:
+    """Unpacks a body, and no more than a byte beyond the limit of it."""
+    inflate = zlib.decompressobj(16 + zlib.MAX_WBITS)
+    try:
+        content = inflate.decompress(body, limit + 1)
+    except zlib.error:
+        content = None
+    if content is None or (len(content) <= limit and (not inflate.eof or inflate.unused_data)):
+        raise invalid("The request is not gzip, or not one whole, as its Content-Encoding says")
+    return content
+
+
 def _json(content: bytes, status: int = 200) -> Response:
     return Response(content, status, media_type="application/json")
 
 
-def make_app(model: ServedModel) -> Starlette:
+def make_app(model: ServedModel) -> ASGIApp:
     """Makes the application: the REST interface, and the page at `/`.
 
     Args:
@@ -243,43 +295,75 @@ def make_app(model: ServedModel) -> Starlette:
     content = page.replace("{{model}}", html.escape(model.name)).encode()
     headers = {"content-security-policy": PAGE_POLICY, "x-content-type-options": "nosniff"}
 
-    async def show_page(request: Request) -> Response:
-        return Response(content, media_type="text/html", headers=headers)
+    show_page = Response(content, media_type="text/html", headers=headers)
+    answer = RestApi(model)
 
-    return Starlette(routes=[Route("/", show_page), Mount("/", RestApi(model))])
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        # A URL may be whole, as for a proxy.
+        path = re.sub(rb"^https?://[^/]*", b"", scope["raw_path"], flags=re.IGNORECASE) or b"/"
+        if path == b"/" and scope["method"] in ("GET", "HEAD"):
+            await show_page(scope, receive, send)
+        else:
+            await answer({**scope, "raw_path": path}, receive, send)
+
+    return app
 
 
 class _Protocol(H11Protocol):
-    """HTTP that answers nonsense in JSON, and does not wait for ever for the end of a request."""
+    """HTTP that answers nonsense in JSON, and lets nobody hold a connection for ever."""
 
-    read_timeout = Limits.read_timeout
-    _deadline: asyncio.TimerHandle | None = None
+    timeout = Limits.read_timeout
+    max_connections = Limits.max_connections
+    _reading: asyncio.TimerHandle | None = None
+    _writing: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.set_write_buffer_limits(0)  # `pause_writing` tells of all that is not taken
+        if len(self.connections) > self.max_connections:
+            self._refuse(503, "Too many connections are open")
         self._watch()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         self._watch()
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._writing = self.loop.call_later(self.timeout, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._writing is not None:
+            self._writing.cancel()
+
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._watch()
+        if self._writing is not None:
+            self._writing.cancel()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, msg)
 
     def _watch(self) -> None:
-        """Runs a clock while the headers of a request are incomplete."""
-        incomplete = self.conn.their_state is h11.IDLE and not self.transport.is_closing()
-        if incomplete and self._deadline is None:
-            self._deadline = self.loop.call_later(
-                self.read_timeout, self._refuse, 408, "The request did not come in time"
+        """Runs a clock while a request is incomplete, from its first byte to the last."""
+        state = self.conn.their_state
+        # Between two requests, it is uvicorn's clock for idle connections that runs.
+        begun = self.cycle is None or bool(self.conn.trailing_data[0])
+        incomplete = state is h11.SEND_BODY or (state is h11.IDLE and begun)
+        if self.transport.is_closing() or not incomplete:
+            if self._reading is not None:
+                self._reading.cancel()
+                self._reading = None
+        elif self._reading is None:
+            self._reading = self.loop.call_later(
+                self.timeout, self._refuse, 408, "The request did not come in time"
             )
-        elif not incomplete and self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
 
     def _refuse(self, status: int, message: str) -> None:
         body = json.dumps({"error": message}).encode()
@@ -297,6 +381,24 @@ class _Protocol(H11Protocol):
             ):
                 self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
+
+
+class _Server(uvicorn.Server):
+    """A server that says now and then that it can accept no connection, not at every try."""
+
+    _told = -math.inf
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(self._tell)
+        await super().startup(sockets)
+
+    def _tell(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not isinstance(error, OSError):
+            loop.default_exception_handler(context)
+        elif loop.time() - self._told >= LOG_SECONDS:
+            self._told = loop.time()
+            _logger.error("A connection failed: %s", error.strerror or error)
 
 
 class HttpServer:
@@ -327,7 +429,13 @@ class HttpServer:
             raise
         shown = f"[{host}]" if ":" in host else host
         self.url = f"http://{shown}:{self._socket.getsockname()[1]}"
-        protocol = type("Protocol", (_Protocol,), {"read_timeout": model.limits.read_timeout})
+        limits = model.limits
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        # Half of the files that a process may open are left for all else.
+        most = limits.max_connections if files < 0 else min(limits.max_connections, files // 2)
+        protocol = type(
+            "Protocol", (_Protocol,), {"timeout": limits.read_timeout, "max_connections": most}
+        )
         config = uvicorn.Config(
             make_app(model),
             http=protocol,
@@ -338,9 +446,9 @@ class HttpServer:
             access_log=False,
             server_header=False,
             timeout_keep_alive=75,  # a connection that a client keeps is not to end in its hands
-            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+            timeout_graceful_shutdown=limits.stop_timeout,
         )
-        self._server = uvicorn.Server(config)
+        self._server = _Server(config)
 
     def run(self) -> None:
         """Serves until `stop`, or SIGTERM or SIGINT in the main thread; answers what has come."""

@@ -2,8 +2,10 @@
 
 import bz2
 import gzip
+import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -55,6 +57,7 @@ def model(tmp_path_factory):
     """A folder of two versions; the newer, 10, is in capitals."""
     folder = tmp_path_factory.mktemp("models") / "capitals"
     module = Capitals()
+    module.weight = tf.Variable([1.0])
     signatures = {"serving_default": module.translate, "quiet": module.lower}
     tf.saved_model.save(module, str(folder / "10"), {**signatures, "measure": module.measure})
     tf.saved_model.save(module, str(folder / "9"), {"serving_default": module.lower})
@@ -90,6 +93,10 @@ def lines_of(output):
 
 def state_of(folder):
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+def messages_of(caplog):
+    return [record.getMessage() for record in caplog.records if record.name != "root"]
 
 
 FAILED = "10\tnot valid UTF-8 at byte 8\n"
@@ -139,8 +146,85 @@ def test_second_call_translates_what_is_missing(corpus, model, tmp_path):
     assert (report.lines_now, report.failed) == (0, 2)
 
 
+def cut(path, size=0):
+    path.write_bytes(path.read_bytes()[:size])
+
+
+DAMAGES = {
+    "shard emptied": lambda shard, report: cut(shard),
+    "shard cut": lambda shard, report: cut(shard, -9),
+    "shard changed": lambda shard, report: shard.write_bytes(
+        shard.read_bytes().replace(b"1", b"2")
+    ),
+    "shard gone": lambda shard, report: shard.unlink(),
+    "report cut": lambda shard, report: cut(report, 3),
+    "report gone": lambda shard, report: report.unlink(),
+    "report of another kind": lambda shard, report: report.write_text("[]"),
+    "report of an older version": lambda shard, report: report.write_text(
+        '{"lines": 13, "failed": [], "truncated": []}'
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_second_call_mends_what_is_not_as_it_was_written(corpus, model, tmp_path, damage, caplog):
+    path, expected = corpus
+    output = tmp_path / "out"
+    arguments = (str(path), str(output), str(model))
+    translate_corpus(*arguments, lines_per_shard=13)
+    before = state_of(output)
+    first, second, *_ = sorted(output.glob("translation-*"))
+    DAMAGES[damage](second, output / "reports" / "00001.json")
+    (output / f"{first.name}.bak").write_text("no shard")
+    report = translate_corpus(*arguments, lines_per_shard=13)
+    assert (report.lines, report.lines_now, report.failed) == (43, 13, 2)
+    (output / f"{first.name}.bak").unlink()
+    assert lines_of(output) == expected
+    after = state_of(output)
+    assert after.keys() == before.keys()
+    assert after[first] == before[first]
+    told = [] if damage == "shard gone" else [f"Not as it was written, and made again: {second}"]
+    assert messages_of(caplog) == told
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", "", '{"format', "\x00"])
+def test_damaged_manifest(corpus, model, tmp_path, content):
+    output = tmp_path / "out"
+    translate_corpus(str(corpus[0]), str(output), str(model))
+    (output / "manifest.json").write_text(content)
+    with pytest.raises(InputError, match=f"^{output}/manifest.json is damaged, or of another"):
+        translate_corpus(str(corpus[0]), str(output), str(model))
+
+
+def test_names_that_look_like_patterns(corpus, model, tmp_path):
+    """They are names of their own, and nothing beside them is touched."""
+    path, expected = corpus
+    odd, output = tmp_path / "in[1]*?.txt", tmp_path / "o[1]*?"
+    path.rename(odd)
+    (tmp_path / "in1xy.txt").write_text("decoy")
+    decoys = [tmp_path / "o1xy", tmp_path / "ox1]yz"]
+    for decoy in decoys:
+        decoy.mkdir()
+        for name in ("manifest.json", "translation-00001-of-00004", "temporary-0"):
+            (decoy / name).write_text("mine")
+    before = [state_of(decoy) for decoy in decoys]
+    for lines_now in (43, 13, 0):
+        report = translate_corpus(str(odd), str(output), str(model), lines_per_shard=13)
+        assert (report.lines, report.lines_now) == (43, lines_now)
+        assert lines_of(output) == expected
+        if lines_now == 43:
+            cut(output / "translation-00001-of-00004")
+            (output / "temporary-0").write_text("left")
+    assert not (output / "temporary-0").exists()
+    assert [state_of(decoy) for decoy in decoys] == before
+    (tmp_path / "[x]").mkdir()
+    (tmp_path / "[x]" / "notes").write_text("mine")
+    with pytest.raises(InputError, match="is not empty, and no translation"):
+        translate_corpus(str(odd), str(tmp_path / "[x]"), str(model))
+
+
 def test_killed_and_called_again(model, tmp_path):
-    lines = [f"line {n}" for n in range(1_500)]
+    lines = [f"line {n}" for n in range(700)]
     path, output = tmp_path / "corpus.txt", tmp_path / "out"
     path.write_text("".join(f"{line}\n" for line in lines))
     program = (
@@ -259,11 +343,24 @@ def test_compressed_file_that_was_cut(model, tmp_path):
 def test_input_that_changes_meanwhile(tmp_path):
     path = tmp_path / "corpus.txt"
     path.write_text("one\ntwo\n")
-    assert bulk.read_shard(Shard(0, str(path), 4, 2, 1)) == Source(
-        Shard(0, str(path), 4, 2, 1), [b"two"]
+    (_, shard), _ = bulk.plan(str(path), 1)
+    assert shard == Shard(1, str(path), 4, 2, 1, hashlib.sha256(b"two\n").hexdigest())
+    assert bulk.read_shard(shard) == Source(shard, [b"two"])
+    for content in ("one\n", "ones\ntwo\n", "one\nten\n", "one\ntwo"):
+        path.write_text(content)
+        with pytest.raises(InputError, match=r"corpus.txt has changed while it was being transl"):
+            bulk.read_shard(shard)
+
+
+def test_input_that_changes_meanwhile_ends_the_call(model, tmp_path, monkeypatch):
+    path = tmp_path / "corpus.txt"
+    path.write_text("one\ntwo\n")
+    claim = bulk._claim
+    monkeypatch.setattr(
+        bulk, "_claim", lambda *given: (claim(*given), path.write_text("two\none\n"))
     )
-    with pytest.raises(InputError, match=r"corpus.txt has changed while it was being translated"):
-        bulk.read_shard(Shard(0, str(path), 4, 2, 2))
+    with pytest.raises(InputError, match=f"^{path} has changed while it was being translated$"):
+        translate_corpus(str(path), str(tmp_path / "out"), str(model))
 
 
 @pytest.mark.parametrize(
@@ -287,6 +384,8 @@ def test_input_that_changes_meanwhile(tmp_path):
             ["{in}", "{out}", "more", "--model", "{model}"],
             "Neither an option of this command nor of Beam: more",
         ),
+        (["{in}", "\udcff", "--model", "{model}"], r"A path must be UTF-8\. Received: '\\udcff'"),
+        (["\udcff", "{out}", "--model", "{model}"], r"A path must be UTF-8\. Received: '\\udcff'"),
         (["far://x/y", "{out}", "--model", "{model}"], "far://x/y: Unable to get filesystem .*"),
     ],
 )
@@ -328,6 +427,37 @@ def test_command_reports(corpus, model, tmp_path, cli, monkeypatch):
     assert "Found: 43 lines that an earlier call translated" in said
 
 
+def test_damaged_model_is_one_sentence(corpus, model, tmp_path, cli, caplog):
+    damaged = tmp_path / "damaged"
+    shutil.copytree(model / "10", damaged)
+    for file in (damaged / "variables").iterdir():
+        cut(file, 20)
+    result = cli(corpus[0], tmp_path / "out", "--model", damaged)
+    assert isinstance(result.exception, InputError)
+    message = f"{damaged} does not hold a SavedModel with a signature serving_default"
+    assert str(result.exception) == message
+    assert not messages_of(caplog)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_by_a_signal(corpus, model, tmp_path, cli, monkeypatch, number):
+    said, statuses = [], []
+    monkeypatch.setattr(command, "say", said.append)
+    monkeypatch.setattr(os, "_exit", statuses.append)
+    write = bulk.write_shard
+    monkeypatch.setattr(
+        bulk, "write_shard", lambda *given: (signal.raise_signal(number), write(*given))
+    )
+    before = signal.getsignal(number)
+    cli(corpus[0], tmp_path / "out", "--model", model)
+    deadline = time.monotonic() + 20
+    while not statuses and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert statuses == [128 + number]
+    assert said[0] == f"error: stopped by {number.name}: call it again, and it goes on"
+    assert signal.getsignal(number) == before
+
+
 def test_without_beam(corpus, model, tmp_path, cli, monkeypatch):
     monkeypatch.setitem(sys.modules, "apache_beam", None)
     monkeypatch.delitem(sys.modules, "keras_transformer.export.bulk")
@@ -339,7 +469,7 @@ def test_without_beam(corpus, model, tmp_path, cli, monkeypatch):
 
 
 def shard_of(*lines):
-    return Source(Shard(0, "corpus.txt", 0, 101, len(lines)), list(lines))
+    return Source(Shard(0, "corpus.txt", 0, 101, len(lines), ""), list(lines))
 
 
 def test_batches_are_of_one_length_and_have_a_size(monkeypatch):
@@ -359,7 +489,7 @@ def test_model_that_always_fails_is_not_the_lines_fault():
     def translate(batch):
         raise ValueError("the model is\nbroken")
 
-    with pytest.raises(RuntimeError, match="fails at every line: the model is broken"):
+    with pytest.raises(InputError, match="fails at every line: the model is broken"):
         translate_shard(shard_of(*[b"a"] * 70), translate)
     translated = translate_shard(shard_of(b"a", b"\xff"), translate)
     assert translated.lines == ["", ""]

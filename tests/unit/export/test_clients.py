@@ -23,6 +23,7 @@ from keras_transformer.export import clients
 from keras_transformer.export.clients import GrpcClient, RestClient
 from keras_transformer.export.rows import by_length
 
+GRPC_DETAILS = r"it is so\\x1b\[m"
 TEXTS = ["a somewhat longer one", "", "öl 😀", "b\nc", "שלום", '"quoted" \\', "\x00\x7f"]
 
 
@@ -127,7 +128,7 @@ class Grpc(prediction_service_pb2_grpc.PredictionServiceServicer):
         texts = [text.decode() for text in tf.make_ndarray(request.inputs["text"])]
         answer = answer(texts) if callable(answer) else answer
         if isinstance(answer, grpc.StatusCode):
-            context.abort(answer, "it is\nso")
+            context.abort(answer, "it is\nso\x1b[m")
         return predict_pb2.PredictResponse(
             outputs={name: tf.make_tensor_proto(value) for name, value in answer.items()}
         )
@@ -273,6 +274,14 @@ def test_rest_timeout_is_not_repeated():
         ((200, {"predictions": ["A", "B"]}), "must answer with a `translation` .*"),
         ((200, {"predictions": [row_of("a")]}), "must answer with a `translation` .*"),
         ((200, {"predictions": [{"translation": 3}] * 2}), "must answer with a `translation` .*"),
+        ((200, {"predictions": [row_of("\ud800")] * 2}), "must answer with a `translation` .*"),
+        ((200, b"[" * 200_000), "must answer with a `translation` for each of 2 texts"),
+        ((400, b"[" * 200_000), "answered with status 400: Bad Request"),
+        ((400, {"error": "\ud800"}), "answered with status 400: Bad Request"),
+        (
+            (400, {"error": "\x1b[2J\x9b1m\x07a\nb\u202eö"}),
+            r"answered with status 400: \\x1b\[2J\\x9b1m\\x07a b\\u202eö",
+        ),
     ],
 )
 def test_rest_errors_are_one_sentence(answer, message):
@@ -364,7 +373,7 @@ def test_grpc_gives_up(retries, requests):
     with (
         Grpc(grpc.StatusCode.UNAVAILABLE) as server,
         pytest.raises(
-            InputError, match=f"^grpc://{server.target}/tiny cannot be reached: it is so$"
+            InputError, match=f"^grpc://{server.target}/tiny cannot be reached: {GRPC_DETAILS}$"
         ),
     ):
         grpc_translate(server.target, ["a"], retries=retries)
@@ -386,16 +395,21 @@ def test_grpc_deadline():
     assert len(server.requests) == 1
 
 
+HUGE = tf.make_tensor_proto([1.0])
+HUGE.tensor_shape.dim.add(size=2**40)  # one value stands for all of them
+
+
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (grpc.StatusCode.NOT_FOUND, "answered with NOT_FOUND: it is so"),
-        (grpc.StatusCode.INVALID_ARGUMENT, "answered with INVALID_ARGUMENT: it is so"),
+        (grpc.StatusCode.NOT_FOUND, "answered with NOT_FOUND: " + GRPC_DETAILS),
+        (grpc.StatusCode.INVALID_ARGUMENT, "answered with INVALID_ARGUMENT: " + GRPC_DETAILS),
         ({}, "must answer with a `translation` for each of 2 texts"),
         ({"translation": [b"A"], "score": [1.0]}, "must answer with a `translation` .*"),
         ({"translation": [b"A", b"B"], "score": [1.0]}, "must answer with a `translation` .*"),
         ({"translation": [b"A", b"\xff"]}, "must answer with a `translation` .*"),
         ({"translation": b"A"}, "must answer with a `translation` .*"),
+        ({"translation": [b"A", b"B"], "score": HUGE}, "must answer with a `translation` .*"),
         ({"score": [1.0, 2.0]}, "must answer with a `translation` .*"),
     ],
 )

@@ -169,6 +169,51 @@ def test_older_version_is_served_when_the_newest_is_deleted(model, folder):
         assert loaded.number == 3
 
 
+def test_same_number_exported_again_is_another_version(model, folder, tmp_path):
+    model.poll()
+    shutil.rmtree(folder / "3")
+    model.poll()
+    (tmp_path / "new").mkdir()
+    new = save_model(tmp_path / "new", 8)
+    (folder / "3").mkdir()
+    shutil.copy(new / "saved_model.pb", folder / "3")  # in part: what is loaded goes on
+    model.poll()
+    assert states(model) == [(3, "AVAILABLE")]
+    with model.use() as old:
+        assert ask(old, "abc") == b"3:ABC"
+        shutil.rmtree(folder / "3")
+        new.rename(folder / "3")
+        swap = threading.Thread(target=model.poll)
+        swap.start()
+        deadline = time.monotonic() + 20
+        while model._loaded is old and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert ask(old, "late") == b"3:LATE"
+        with model.use(3) as loaded:
+            assert ask(loaded, "abc") == b"8:ABC"
+        assert states(model) == [(3, "AVAILABLE")]
+    swap.join(20)
+    loaded = model._loaded
+    model.poll()
+    assert model._loaded is loaded
+    assert states(model) == [(3, "AVAILABLE")]
+
+
+def test_folder_that_cannot_be_read_is_told_once(model, monkeypatch, caplog):
+    polls = []
+
+    def poll():
+        polls.append(1)
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(model, "poll", poll)
+    model.watch(0.01)
+    deadline = time.monotonic() + 20
+    while len(polls) < 5 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert caplog.messages == [f"{model.folder} cannot be read: [Errno 24] Too many open files"]
+
+
 def test_warmup_may_have_more_rows_than_a_client(folder):
     write_warmup(folder / "3", [("", ["a", "b", "c"])])
     model = ServedModel(folder, Limits(max_rows=1))

@@ -4,6 +4,8 @@ What is expected is written down from TF Serving's sources: `http_rest_api_handl
 `json_tensor.cc`, `predict_util.cc`. The model's answers are those of `fake_models`.
 """
 
+import asyncio
+import gzip
 import json
 import socket
 import threading
@@ -21,6 +23,8 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
 )
 
+from keras_transformer.export import protocol
+from keras_transformer.export import server as server_module
 from keras_transformer.export.grpc_server import GrpcServer
 from keras_transformer.export.protocol import Limits
 
@@ -384,12 +388,212 @@ def test_requests_that_never_end(folder, begun):
         assert answer.endswith(b'{"error": "The request did not come in time"}')
 
 
+GET = b"GET /v1/models/fake HTTP/1.1\r\nHost: x\r\n"
+CHUNKED = GET.replace(b"GET", b"PUT") + b"Transfer-Encoding: chunked\r\n\r\n"
+DRIBBLED = [b"1\r\nx\r\n"] * 5
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [[GET + b"Content-Length: 9\r\n\r\n", b"x"], [CHUNKED, *DRIBBLED], [GET + b"\r\n" + GET]],
+    ids=["body of a GET", "chunks of a PUT", "second of two"],
+)
+def test_answered_requests_that_never_end(folder, parts):
+    with serving(folder, Limits(read_timeout=1)) as server:
+        started = time.monotonic()
+        answer = exchange(server, *parts, pause=0.1)
+        assert 0.9 < time.monotonic() - started < 8
+        assert answer.startswith(b"HTTP/1.1 ")
+
+
+def test_answers_that_are_never_taken(folder):
+    with serving(folder, Limits(read_timeout=1)) as server:
+        host, port = server.url.removeprefix("http://").split(":")
+        with socket.socket() as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.connect((host, int(port)))
+            connection.setblocking(False)
+            with pytest.raises((ConnectionResetError, BrokenPipeError)):
+                flood(connection, GET.replace(b"fake", b"fake/metadata") + b"\r\n")
+
+
+def flood(connection, request):
+    """Sends as many requests as the server takes, for 20 s."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            connection.send(request * 100)
+        except BlockingIOError:
+            time.sleep(0.05)
+
+
+def test_connections_are_limited(folder):
+    with serving(folder, Limits(max_connections=2)) as server:
+        host, port = server.url.removeprefix("http://").split(":")
+        for _ in range(3):  # what is closed counts no longer
+            open_ = [socket.create_connection((host, int(port))) for _ in range(2)]
+            head, _, body = exchange(server).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 503 ")
+            assert json.loads(body) == {"error": "Too many connections are open"}
+            for connection in open_:
+                connection.sendall(GET + b"Connection: close\r\n\r\n")
+                assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
+                while connection.recv(65536):
+                    pass
+                connection.close()
+            time.sleep(0.1)
+
+
+def test_failing_connections_fill_no_log(caplog):
+    server = server_module._Server(server_module.uvicorn.Config(None))
+    loop = asyncio.new_event_loop()
+    for _ in range(1000):
+        server._tell(loop, {"message": "accept", "exception": OSError(24, "Too many open files")})
+    loop.close()
+    assert caplog.messages == ["A connection failed: Too many open files"]
+
+
+@pytest.fixture
+def held(folder, monkeypatch):
+    """A server whose only batch thread waits: with what it has run, its batcher, and `go`."""
+    monkeypatch.setattr(protocol, "STOP_SECONDS", 0)
+    limits = Limits(num_batch_threads=1, max_batch_size=1, run_timeout=1)
+    with serving(folder, limits) as server:
+        begun, go, texts = threading.Event(), threading.Event(), []
+        with server.model.use() as loaded:
+            batcher = loaded._batcher
+            run = batcher._run
+
+            def wait(signature, inputs):
+                begun.set()
+                assert go.wait(20)
+                texts.append(inputs["text"][0])
+                return run(signature, inputs)
+
+            batcher._run = wait
+        stub = prediction_service_pb2_grpc.PredictionServiceStub(grpc.insecure_channel(server.grpc))
+        first = stub.Predict.future(predict_request("", {"text": tf.make_tensor_proto(["first"])}))
+        assert begun.wait(20)
+        yield server, texts, batcher, go
+        go.set()
+        first.exception(20)
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_requests_whose_clients_are_gone_are_not_run(held):
+    server, texts, batcher, go = held
+    host, port = server.url.removeprefix("http://").split(":")
+    body = b'{"instances": ["gone"]}'
+    connections = [socket.create_connection((host, int(port))) for _ in range(3)]
+    for connection in connections:
+        connection.sendall(HEAD + b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+    stub = prediction_service_pb2_grpc.PredictionServiceStub(grpc.insecure_channel(server.grpc))
+    request = predict_request("", {"text": tf.make_tensor_proto(["gone"])})
+    calls = [stub.Predict.future(request) for _ in range(2)]
+    calls.append(stub.Predict.future(request, timeout=0.3))
+    wait_for(lambda: batcher._waiting >= 5)
+    for connection in connections:
+        connection.close()
+    for call in calls[:2]:
+        call.cancel()
+    wait_for(lambda: batcher._waiting == 0)  # while the thread is still busy
+    go.set()
+    answer = urllib3.request(
+        "POST", server.url + "/v1/models/fake:predict", body='{"instances": ["on"]}', timeout=20
+    )
+    assert answer.status == 200
+    assert texts == [b"first", b"on"]
+
+
+def test_stop_takes_longer_than_a_run():
+    assert Limits(run_timeout=60.5).stop_timeout == 61 + 5
+
+
+def test_stop_waits_for_as_long_as_a_batch_may_run(held):
+    server, _, batcher, _ = held
+    answers = []
+    url = server.url + "/v1/models/fake:predict"
+
+    def client():
+        answer = urllib3.request("POST", url, body='{"instances": ["a"]}', timeout=20)
+        answers.append((answer.status, answer.json()))
+
+    thread = threading.Thread(target=client)
+    thread.start()
+    wait_for(lambda: batcher._waiting == 1)
+    started = time.monotonic()
+    server.stop()
+    thread.join(20)
+    assert time.monotonic() - started > 0.9
+    assert answers == [(503, {"error": "The server is stopping"})]
+
+
 def test_client_that_goes_away_does_no_harm(server, post):
     host, port = server.url.removeprefix("http://").split(":")
     for request in (HEAD + b"Content-Length: 50\r\n\r\n{", HEAD + b"Content-Length: 2\r\n\r\n{}"):
         with socket.create_connection((host, int(port))) as connection:
             connection.sendall(request)
     assert post({"instances": ["abc"]})[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding", "status", "message"),
+    [
+        (gzip.compress(b'{"instances": ["abc"]}'), "gzip", 200, None),
+        (gzip.compress(b'{"instances": ["abc"]}'), "GZIP", 200, None),
+        (gzip.compress(b" " * 1_000_000), "gzip", 413, "The request is larger than 60000 bytes"),
+        (gzip.compress(b'{"instances": ["abc"]}')[:-1], "gzip", 400, "is not gzip, or not one"),
+        (gzip.compress(b"{}") + b"more", "gzip", 400, "is not gzip, or not one"),
+        (b'{"instances": ["abc"]}', "gzip", 400, "is not gzip, or not one"),
+        (b"", "gzip", 400, "is not gzip, or not one"),
+        (b"{}", "br", 400, "Content-Encoding must be gzip or identity. Received: br"),
+        (b'{"instances": ["abc"]}', "identity", 200, None),
+    ],
+    ids=range(9),
+)
+def test_packed_requests(server, http, body, encoding, status, message):
+    url = server.url + "/v1/models/fake:predict"
+    response = http.request("POST", url, body=body, headers={"Content-Encoding": encoding})
+    assert response.status == status, response.data
+    if message is None:
+        assert response.json() == {"predictions": ROWS[:1]}
+    else:
+        assert message in response.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("OPTIONS *", 404),
+        ("OPTIONS /", 404),
+        ("POST /", 404),
+        ("CONNECT x:80", 404),
+        ("OPTIONS /v1/models/fake", 400),
+        ("GET http://x:8501/v1/models/fake", 200),
+        ("GET HTTP://x/v1/models/none", 404),
+        ("GET http://x/v2", 404),
+        ("GET ftp://x/v1/models/fake", 404),
+        ("GET v1/models/fake", 404),
+    ],
+)
+def test_unusual_targets(server, target, status):
+    request = f"{target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
+    head, _, body = exchange(server, request).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 %d " % status)
+    assert b"content-type: application/json" in head
+    assert json.loads(body).keys() == ({"model_version_status"} if status == 200 else {"error"})
+
+
+@pytest.mark.parametrize("target", ["http://x/", "http://x", "/?a=b"])
+def test_page_by_a_whole_url(server, target):
+    request = f"GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
+    assert b"stand-in for TF Serving" in exchange(server, request)
 
 
 def test_requests_at_the_same_time_are_merged(folder, http):
