@@ -47,7 +47,17 @@ def prepare_command(
         say(f"Dropped {count:,} because {REASONS[reason]}, for example:")
         for pair in report.examples[reason]:
             say(f"  {pair.source}  |  {pair.target}")
-    of = f"--recipe {shlex.quote(recipe)} " if recipe else ""
-    say(f"Next: keras-transformer train {of}--data {shlex.quote(str(folder))} --run-dir RUN")
+    # What is not as the defaults are must be said to `train` too.
+    options = [
+        ("--recipe", recipe),
+        ("--source", source),
+        ("--target", target),
+        ("--vocab-size", vocab_size),
+        *(("--set", change) for change in changes or ()),
+        ("--data", folder),
+        ("--run-dir", "RUN"),
+    ]
+    words = [str(word) for option in options if option[1] is not None for word in option]
+    say(f"Next: keras-transformer train {shlex.join(words)}")
     if as_json:
         print_json({"corpus": str(folder), **report._asdict()})

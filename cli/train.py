@@ -3,6 +3,7 @@
 import shlex
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -108,6 +109,7 @@ def train_command(
     )
     load_tensorflow()
     from keras_transformer.cli.summary import still_improves, summarize, summary_table
+    from keras_transformer.trainers.corpora import load_corpus
     from keras_transformer.trainers.preparation import is_prepared
 
     started = time.monotonic()
@@ -119,9 +121,13 @@ def train_command(
     if still_improves(summary):
         say("The last validation was the best: --resume with more --steps may go further")
     # A prepared corpus holds no text to evaluate on.
-    text = "DATA" if is_prepared(settings.data) else shlex.quote(settings.data)
-    path = shlex.quote(str(run.path))
-    say(f"Next: keras-transformer evaluate {path} --data {text} --split test")
+    data = "DATA"
+    splits: Sequence[str] = ["test"]
+    if not is_prepared(settings.data):
+        data = settings.data
+        splits = load_corpus(data, settings.source, settings.target).splits
+    words = [str(run.path), "--data", data, "--split", _to_evaluate(splits)]
+    say(f"Next: keras-transformer evaluate {shlex.join(words)}")
     if as_json:
         print_json(summary)
 
@@ -152,3 +158,9 @@ def make_settings(
     given = {name: value for name, value in options.items() if value is not None}
     values = {**(load_recipe(recipe) if recipe else {}), **given}
     return TrainSettings.from_dict(change_recipe(values, changes or []))
+
+
+def _to_evaluate(splits: Sequence[str]) -> str:
+    """The split that a user would evaluate first: the test set, else what was not trained on."""
+    tests = [split for split in splits if split.startswith("test")]
+    return next(iter([*tests, *(split for split in splits if split != "train"), "train"]))

@@ -206,6 +206,11 @@ def export_saved_model(
             f"`attention_layer` must be at least {-num_layers} and below {num_layers}. "
             f"Received: attention_layer={attention_layer}"
         )
+    if (Path(folder) / "saved_model.pb").is_file():
+        raise InputError(
+            f"{folder} is a version of a model: name its folder, {Path(folder).parent}, "
+            "and another version"
+        )
     path = Path(folder) / str(version)
     if path.exists():
         raise InputError(f"{path} exists already: choose another version, or delete it")

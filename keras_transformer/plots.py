@@ -251,7 +251,11 @@ def training_curves(
     """
     panels_of = [
         (label, metric)
-        for label, metric in (("Loss", "loss"), ("Perplexity", "perplexity"), ("BLEU", "bleu"))
+        for label, metric in (
+            ("Loss, label-smoothed", "loss"),
+            ("Perplexity", "perplexity"),
+            ("BLEU", "bleu"),
+        )
         if any(f"{of}{metric}" in line for run in runs.values() for line in run for of in _SPLITS)
     ]
     if not panels_of:
@@ -385,6 +389,7 @@ def bleu_by_length(
         panel.set_xticks(range(len(bars)), labels)
         panel.set(xlabel="Tokens of the reference, number of sentences", ylabel="BLEU")
         panel.margins(y=0.12)
+        panel.set_ylim(0, max(1.0, panel.get_ylim()[1]))
         _grid(panel, theme, axis="y")
         _title(figure, title)
     return figure

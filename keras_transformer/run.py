@@ -449,9 +449,10 @@ def claim(path: str | Path) -> Path:
     try:
         path.mkdir(parents=True, exist_ok=True)
         if any(path.iterdir()):
-            raise InputError(
-                f"{path} exists and is not empty: choose another run directory, or delete it"
-            )
+            ways = "choose another run directory"
+            if (path / "run.json").is_file():
+                ways = "go on with it by --resume, or " + ways
+            raise InputError(f"{path} exists and is not empty: {ways}")
     except OSError as error:
         raise InputError(f"Cannot create the directory {path}: {error.strerror}") from error
     return path

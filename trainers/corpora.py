@@ -86,6 +86,11 @@ def _bundled(source: str, target: str) -> Corpus:
 
 
 def _folder(folder: Path, source: str, target: str) -> Corpus:
+    if folder.is_file():
+        raise InputError(
+            f"{folder} is a file: data must be 'bundled', 'tfds:NAME' or a folder of files "
+            "{language}.{split}.txt; docs/tutorial.md makes one of tab-separated pairs"
+        )
     if not folder.is_dir():
         raise InputError(
             f"There is no folder {folder}: data must be 'bundled', 'tfds:NAME' or a folder of "
@@ -96,6 +101,11 @@ def _folder(folder: Path, source: str, target: str) -> Corpus:
         names = {path.name for path in folder.glob(f"{language}.*.txt")}
         return {name.removeprefix(f"{language}.").removesuffix(".txt") for name in names}
 
+    if (folder / "corpus.json").is_file():
+        raise InputError(
+            f"{folder} is a prepared corpus, for `train`, and holds no text: name the folder that "
+            "it was prepared from"
+        )
     for language in (source, target):
         if not splits_of(language):
             raise InputError(

@@ -177,6 +177,15 @@ def prepare(
     for split in ("train", corpus.validation_split):
         if split is not None:
             corpus.pairs(split)  # says at once if there is none, or it is empty
+    first = list(itertools.islice(corpus.pairs("train"), 1_000))
+    num_equal = sum(pair.source == pair.target for pair in first)
+    if num_equal > len(first) / 10:
+        logger.warning(
+            "%s: both sides are equal in %d of the first %d pairs. Has each its own language?",
+            corpus.name,
+            num_equal,
+            len(first),
+        )
     if settings.max_length > MAX_LENGTH:
         raise InputError(
             f"`max_length` must be at most {MAX_LENGTH}. Received: max_length={settings.max_length}"

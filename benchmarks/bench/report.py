@@ -193,8 +193,8 @@ def _introduction(results: Results) -> str:
         "is loaded, compiled and warm. A figure is the median over the rounds, and a ratio the "
         "median of the rounds' ratios. The ceiling is the fastest matrix product (2048³, float32, "
         "torch or TensorFlow) of the same rounds; a share of it counts only the products that the "
-        "real tokens need. Every repeat is in `benchmarks/results.json`. What was done to be fast, and "
-        "what limits it: [where the time goes](speed.md).",
+        "real tokens need. Every repeat is in `benchmarks/results.json`. What was done to be "
+        "fast, and what limits it: [where the time goes](speed.md).",
         "Random weights are the same for all systems, and so are the trained ones. "
         + _sameness(results),
     ]
@@ -563,7 +563,7 @@ def _draw_speed(results: Results) -> Any:
 def _draw_growth(results: Results) -> Any:
     from keras_transformer.plots import _drawing, _grid
 
-    axes = {name: cases for name, cases in growth_axes(results).items() if len(cases) > 1}
+    axes = {name: cases for name, cases in growth_axes(results).items() if len(cases) > 2}
     if not axes:
         return None
     columns = min(3, len(axes))

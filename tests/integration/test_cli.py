@@ -324,7 +324,7 @@ def test_unknown_data_folder(tiny_run, tmp_path):
 def test_existing_run_directory(tiny_run, corpus_dir):
     before = (tiny_run.path / "run.json").read_bytes()
     result = cli("train", "--data", corpus_dir, "--run-dir", tiny_run.path)
-    assert_refused(result, f"{tiny_run.path} exists and is not empty: choose another .*")
+    assert_refused(result, f"{tiny_run.path} exists and is not empty: go on with it by .*")
     assert (tiny_run.path / "run.json").read_bytes() == before
 
 
@@ -455,7 +455,8 @@ def test_prepare_for_a_machine(corpus_dir, tmp_path):
     assert prepared["kept"] + prepared["dropped"]["too_long"] == 150
     assert len(prepared["examples"]["too_long"]) == 3
     assert json.loads((folder / "corpus.json").read_text())["made_from"]["vocab_size"] == 284
-    assert f"Next: keras-transformer train --data {folder} --run-dir RUN" in err
+    words = f"--vocab-size 284 --set max_length=7 --data {folder} --run-dir RUN"
+    assert f"Next: keras-transformer train {words}" in err
 
 
 def test_average_is_what_the_other_commands_take(recipe_run, corpus_dir):

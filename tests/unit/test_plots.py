@@ -192,7 +192,11 @@ def test_training_curves():
     other = [{"step": 7, "loss": 6.0, "perplexity": 200.0}]
     figure = plots.training_curves({"_first": METRICS, "second $": other})
     loss, perplexity, bleu = figure.axes
-    assert [axes.get_title() for axes in figure.axes] == ["Loss", "Perplexity", "BLEU"]
+    assert [axes.get_title() for axes in figure.axes] == [
+        "Loss, label-smoothed",
+        "Perplexity",
+        "BLEU",
+    ]
     assert [line.tolist() for line in lines(loss)] == [
         [[10, 5.0], [20, 4.0]], [[10, 4.5], [20, 4.1]], [[7, 6.0]],
     ]  # fmt: skip
@@ -206,7 +210,7 @@ def test_training_curves():
 
 def test_what_nobody_measured_has_no_panel():
     figure = plots.training_curves({"run": [{"step": 1, "loss": 3.0}]})
-    assert [axes.get_title() for axes in figure.axes] == ["Loss"]
+    assert [axes.get_title() for axes in figure.axes] == ["Loss, label-smoothed"]
 
 
 @pytest.mark.parametrize("runs", [{}, {"run": []}, {"run": [{"step": 3}]}])

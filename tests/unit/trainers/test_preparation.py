@@ -493,3 +493,12 @@ def test_interrupted_before_there_is_a_tokenizer(write, corpus, monkeypatch):
         with pytest.raises(ZeroDivisionError):
             prepare(settings, corpus)
     assert prepare(settings, corpus).training.lengths.tolist() == [[2, 3]] * 3
+
+
+def test_equal_sides_are_told(write, corpus, tmp_path, caplog):
+    same = [(word, word) for word in WORDS[:3]]
+    with caplog.at_level("WARNING", logger="keras_transformer"):
+        prepare(write([*numbered(27), *same]), corpus)
+        assert "both sides" not in caplog.text  # a tenth
+        prepare(write([*numbered(26), *same]), tmp_path / "other")
+    assert "both sides are equal in 3 of the first 29 pairs" in caplog.text
