@@ -111,7 +111,7 @@ class InProcess(Translating):
     def run(self) -> list[str]:
         """Translates all texts by one call."""
         with limit(self.case["limit"]):  # where the graph is traced
-            found = self.translator.translate(self.texts, batch_size=max(64, self.case["batch"]))
+            found = self.translator.translate(self.texts)
         return [translation.text for translation in found]
 
 
@@ -123,7 +123,7 @@ class Memory(InProcess):
         self.take(case)
         self.load()
         with limit(case["limit"]):
-            self.translator._graph(self.translator.defaults).get_concrete_function()
+            self.translator._graph(self.translator.defaults, 1).get_concrete_function()
 
 
 class CTranslate2(Translating):
