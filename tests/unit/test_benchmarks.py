@@ -166,7 +166,7 @@ def test_pictures(tmp_path):
     systems = {"session": system([1.0]), "ctranslate2": system([2.0])}
     longs = [
         (growth("target", size), {"process": system([size / 9]), "memory": system([1], grown=size)})
-        for size in (16, 32)
+        for size in (16, 32, 64)
     ]
     report.write(results_of((case, systems), *longs), tmp_path / "page.md")
     page = (tmp_path / "page.md").read_text()
