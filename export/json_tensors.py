@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
+import numpy.char  # else the first request loads it, for a quarter of a second
 import tensorflow as tf
 
 from keras_transformer.export.protocol import ServingError, invalid
