@@ -318,7 +318,9 @@ def test_runs_are_never_overwritten(tiny_run, tiny_settings):
         return {path: path.read_bytes() for path in tiny_run.path.rglob("*") if path.is_file()}
 
     before = contents()
-    with pytest.raises(InputError, match="exists and is not empty: go on with it by --resume, or choose"):
+    with pytest.raises(
+        InputError, match="exists and is not empty: go on with it by --resume, or choose"
+    ):
         train(tiny_settings, tiny_run.path, verbose=0)
     assert contents() == before
 
