@@ -4,7 +4,7 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -19,6 +19,7 @@ from keras_transformer.cli.console import (
     say,
     say_table,
 )
+from keras_transformer.errors import InputError
 
 if TYPE_CHECKING:
     from keras_transformer.run import Run
@@ -125,7 +126,8 @@ def train_command(
     splits: Sequence[str] = ["test"]
     if not is_prepared(settings.data):
         data = settings.data
-        splits = load_corpus(data, settings.source, settings.target).splits
+        with suppress(InputError):  # training is done, whatever became of the text meanwhile
+            splits = load_corpus(data, settings.source, settings.target).splits
     words = [str(run.path), "--data", data, "--split", _to_evaluate(splits)]
     say(f"Next: keras-transformer evaluate {shlex.join(words)}")
     if as_json:

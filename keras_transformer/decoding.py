@@ -128,6 +128,15 @@ def search(
     return beam_search(step_fn, cache, limits, beam_size, alpha, memory, num_best)
 
 
+def check_num_best(num_best: int | None, beam_size: int) -> None:
+    """Raises `InputError` unless a search with K beams can give so many hypotheses; None for K."""
+    if num_best is not None and not 1 <= num_best <= beam_size:
+        raise InputError(
+            "`num_best` must be at least 1 and at most `beam_size`. Received: "
+            f"num_best={num_best}, beam_size={beam_size}"
+        )
+
+
 def greedy_search(
     step_fn: StepFunction, cache: Any, limits: tf.Tensor, alpha: float = 0.6, memory: Any = ()
 ) -> Hypotheses:
@@ -210,6 +219,9 @@ def beam_search(
     Returns:
         K hypotheses a row, best first.
 
+    Raises:
+        InputError: if `num_best` is not in 1 to K.
+
     Example:
         >>> import numpy as np
         >>> import tensorflow as tf
@@ -225,6 +237,7 @@ def beam_search(
         [[5 3]
          [4 3]] [0.4  0.33]
     """
+    check_num_best(num_best, beam_size)
     batch_size = tf.shape(limits)[0]
     only_first = tf.where(tf.range(beam_size) == 0, 0.0, -float("inf"))  # [K]
     initial = BeamState(

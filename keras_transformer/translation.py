@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from keras_transformer.config import BOS_ID, PAD_ID
-from keras_transformer.decoding import Hypotheses, length_penalty, search
+from keras_transformer.decoding import Hypotheses, check_num_best, length_penalty, search
 from keras_transformer.errors import InputError
 from keras_transformer.losses import cross_entropy
 from keras_transformer.model import Transformer
@@ -139,11 +139,7 @@ def translate_texts(
     Raises:
         InputError: if `num_best` is not in 1 to the options' `beam_size`.
     """
-    if not 1 <= num_best <= options.beam_size:
-        raise InputError(
-            "`num_best` must be at least 1 and at most `beam_size`. Received: "
-            f"num_best={num_best}, beam_size={options.beam_size}"
-        )
+    check_num_best(num_best, options.beam_size)
     source = tokenizer.encode(texts, most_source_tokens(model, options))
     translations, scores = _translate(
         model, tokenizer, source.ids, source.lengths, options, num_best

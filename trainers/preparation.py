@@ -176,16 +176,9 @@ def prepare(
     corpus = load_corpus(settings.data, settings.source, settings.target)
     for split in ("train", corpus.validation_split):
         if split is not None:
-            corpus.pairs(split)  # says at once if there is none, or it is empty
-    first = list(itertools.islice(corpus.pairs("train"), 1_000))
-    num_equal = sum(pair.source == pair.target for pair in first)
-    if num_equal > len(first) / 10:
-        logger.warning(
-            "%s: both sides are equal in %d of the first %d pairs. Has each its own language?",
-            corpus.name,
-            num_equal,
-            len(first),
-        )
+            pairs = corpus.pairs(split)  # says at once if there is none, or it is empty
+            if split == "train":
+                _look_at(corpus.name, list(itertools.islice(pairs, 1_000)))
     if settings.max_length > MAX_LENGTH:
         raise InputError(
             f"`max_length` must be at most {MAX_LENGTH}. Received: max_length={settings.max_length}"
@@ -257,6 +250,18 @@ def read_report(folder: str | Path, split: str = "train") -> Report:
         reason: [Pair(*pair) for pair in pairs] for reason, pairs in manifest["examples"].items()
     }
     return Report(manifest["kept"], manifest["dropped"], examples)
+
+
+def _look_at(name: str, pairs: list[Pair]) -> None:
+    """Warns of a corpus that holds one language twice, as a wrong delimiter makes it."""
+    num_equal = sum(pair.source == pair.target for pair in pairs)
+    if num_equal > len(pairs) / 10:
+        logger.warning(
+            "%s: both sides are equal in %d of the first %d pairs. Has each its own language?",
+            name,
+            num_equal,
+            len(pairs),
+        )
 
 
 def _start(folder: Path, corpus: Corpus, settings: TrainSettings, wanted: dict[str, Any]) -> None:

@@ -35,7 +35,6 @@ from bench.cases import (
     PROCESS,
     SESSION,
     TORCH,
-    XLA,
     Case,
     all_cases,
     sizes_of,
@@ -60,9 +59,9 @@ PACKAGES = (
 )
 # What the targets are about: prefixes of cases, and who must be there.
 TARGETS: dict[str, tuple[str, ...]] = {
-    "decoding/base/forced/S25/B32/K4": (SESSION, PROCESS, XLA, CT2, MARIAN),
-    "decoding/base/forced/S25/B1/K4": (SESSION, PROCESS, XLA, CT2, MARIAN),
-    "multi30k/K4": (SESSION, PROCESS, XLA, CT2),
+    "decoding/base/forced/S25/B32/K4": (SESSION, PROCESS, CT2, MARIAN),
+    "decoding/base/forced/S25/B1/K4": (SESSION, PROCESS, CT2, MARIAN),
+    "multi30k/K4": (SESSION, PROCESS, CT2),
     "training/tiny/multi30k": (FIT, FIT_XLA, HUB_FIT_XLA, TORCH),
     "training/base/multi30k": (FIT, FIT_XLA, HUB_FIT_XLA, TORCH),
     "training/base/full": (FIT, FIT_XLA, TORCH),

@@ -11,15 +11,15 @@ from keras_transformer.config import PRESETS, TransformerConfig
 
 Case = dict[str, Any]
 
-SESSION, PROCESS, XLA = "session", "process", "process-xla"
+SESSION, PROCESS = "session", "process"
 MEMORY = "memory"  # PROCESS, anew for each case: its peak is what it needs
 CT2, CT2_INT8, MARIAN, HUB = "ctranslate2", "ctranslate2-int8", "marian", "keras-hub"
-DECODERS = (SESSION, PROCESS, XLA, CT2, CT2_INT8, MARIAN, HUB)
+DECODERS = (SESSION, PROCESS, CT2, CT2_INT8, MARIAN, HUB)
 FIT, FIT_XLA, HUB_FIT, HUB_FIT_XLA = "fit", "fit-xla", "keras-hub-fit", "keras-hub-fit-xla"
 TORCH, MARIAN_FIT = "torch-transformer", "marian-training"
 TRAINERS = (FIT, FIT_XLA, HUB_FIT, HUB_FIT_XLA, TORCH, MARIAN_FIT)
 CEILINGS = ("product-torch", "product-tensorflow")
-OURS = (SESSION, PROCESS, XLA, FIT, FIT_XLA)
+OURS = (SESSION, PROCESS, FIT, FIT_XLA)
 
 LAYERS = ("num_encoder_layers", "num_decoder_layers")
 SIZES: dict[str, dict[str, Any]] = {
@@ -92,7 +92,7 @@ def multi30k(beam: int) -> Case:
         "limit": None,
         "batch": 64,
         "beam": beam,
-        "systems": (SESSION, PROCESS, XLA, CT2, CT2_INT8, MARIAN),
+        "systems": (SESSION, PROCESS, CT2, CT2_INT8, MARIAN),
     }
 
 

@@ -23,14 +23,12 @@ from bench.cases import (
     SESSION,
     TORCH,
     TRAINERS,
-    XLA,
     sizes_of,
 )
 
 LABELS = {
     SESSION: "ours, SavedModel in a Session",
     PROCESS: "ours, in process",
-    XLA: "ours, in process, XLA",
     CT2: "CTranslate2 float32",
     CT2_INT8: "CTranslate2 int8",
     MARIAN: "MarianMT, generate",
@@ -61,12 +59,12 @@ _B32, _B1 = "decoding/base/forced/S25/B32/K4", "decoding/base/forced/S25/B1/K4"
 _HUB = (HUB_FIT, HUB_FIT_XLA)
 _FIT = (FIT, FIT_XLA)
 TARGETS = (
-    Target("Decoding, base, 32 sentences, beam 4: in process", _B32, (PROCESS, XLA), (CT2,), 1.1),
+    Target("Decoding, base, 32 sentences, beam 4: in process", _B32, (PROCESS,), (CT2,), 1.1),
     Target("the same: SavedModel in a Session", _B32, (SESSION,), (CT2,), 0.8),
     Target("the same", _B32, (SESSION,), (MARIAN,), 1.6),
     Target("One sentence, beam 4: SavedModel in a Session", _B1, (SESSION,), (CT2,), 0.9),
     Target("the same", _B1, (SESSION,), (MARIAN,), 2.5),
-    Target("Multi30k, text to text: in process", "multi30k/K4", (PROCESS, XLA), (CT2,), 1.1),
+    Target("Multi30k, text to text: in process", "multi30k/K4", (PROCESS,), (CT2,), 1.1),
     Target("the same: SavedModel in a Session", "multi30k/K4", (SESSION,), (CT2,), 1.1),
     *(
         Target(f"Training, {size}, lengths of {name}", f"training/{size}/{of}", _FIT, peers, least)
@@ -318,7 +316,7 @@ def _decoding(results: Results) -> str:
             rows = []
             for case in chosen:
                 found = _measured(case)
-                part = share(results, case["id"], best(found, DECODERS[:3])) if forced else None
+                part = share(results, case["id"], best(found, DECODERS[:2])) if forced else None
                 shape = [str(case[key]) for key in ("source", "batch", "beam")]
                 cells = [_percent(part)] if forced else []
                 rows.append([*shape, *_rates(found, names), *cells])

@@ -3,13 +3,12 @@
 All go from text to text, so that their work is the same; each splits texts by its own means.
 """
 
-import inspect
 from typing import Any
 
 from bench.cases import ALPHA, EXTRA_LENGTH, Case
 from bench.convert import marian, pieces_of
 from bench.models import folder_of, limit, options
-from bench.worker import THREADS, SkippedError
+from bench.worker import THREADS
 
 
 class Translating:
@@ -78,34 +77,19 @@ class Session(Translating):
 
 
 class InProcess(Translating):
-    """This package's `Translator`.
-
-    Args:
-        jit: whether XLA compiles the search.
-    """
+    """This package's `Translator`."""
 
     key: Any = None
-
-    def __init__(self, jit: bool = False) -> None:
-        self.jit = jit
 
     def load(self) -> None:
         """Loads the run directory and traces the graph."""
         from keras_transformer import Translator
         from keras_transformer.run import Run
 
-        arguments: dict[str, Any] = {}
-        if self.jit:
-            # Where the package learns it, this is the place to ask for it.
-            if "jit" not in inspect.signature(Translator.__init__).parameters:
-                raise SkippedError("the package has no search under XLA")
-            arguments["jit"] = True
         key = [self.case[name] for name in ("model", "beam", "limit")]
         if self.key != key:
             run = Run.load(self.folder / "run")
-            self.translator = Translator(
-                run.model(), run.tokenizer(), options(self.case), **arguments
-            )
+            self.translator = Translator(run.model(), run.tokenizer(), options(self.case))
             self.key = key
 
     def run(self) -> list[str]:

@@ -23,7 +23,6 @@ THREADS = 2
 SYSTEMS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "session": ("translators", "Session", {}),
     "process": ("translators", "InProcess", {}),
-    "process-xla": ("translators", "InProcess", {"jit": True}),
     "memory": ("translators", "Memory", {}),
     "ctranslate2": ("translators", "CTranslate2", {"compute_type": "float32"}),
     "ctranslate2-int8": ("translators", "CTranslate2", {"compute_type": "int8"}),
@@ -39,10 +38,6 @@ SYSTEMS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "product-tensorflow": ("others", "TensorFlowProduct", {}),
     "pipeline": ("others", "Pipeline", {}),
 }
-
-
-class SkippedError(Exception):
-    """Says why a system cannot take part in a case."""
 
 
 class Host:
@@ -101,8 +96,6 @@ def main() -> None:
         try:
             host = host or Host(sys.argv[1])
             answer = getattr(host, request.pop("do"))(**request)
-        except SkippedError as reason:
-            answer = {"skipped": str(reason)}
         except Exception as error:
             traceback.print_exc()
             answer = {"skipped": f"{type(error).__name__}: {error}"[:300]}

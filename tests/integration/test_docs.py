@@ -156,7 +156,10 @@ def test_tutorial_and_fine_tuning(corpus_dir, tmp_path, monkeypatch, capfd):
             for line in block.text.splitlines():
                 run_line(line, monkeypatch, capfd)
 
-    assert len(Path("test.translated.txt").read_text("utf-8").splitlines()) in (11, 12)
+    assert len(Path("test.translated.txt").read_text("utf-8").splitlines()) in (
+        11,
+        12,
+    )  # "none" fell among them, or not
     counts = {
         path.name: len(path.read_text("utf-8").splitlines()) for path in Path("my-data").iterdir()
     }

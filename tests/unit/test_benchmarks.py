@@ -152,7 +152,7 @@ def test_skipped_systems_and_a_busy_machine():
     case = case_of("decoding/tiny/natural/S25/B1/K1")
     systems = {
         "session": system([1.0], tokens=30, same=1.0),
-        "process-xla": {"skipped": "the package has no search under XLA"},
+        "keras-hub": {"skipped": "the process ended with status 1"},
         "ctranslate2": system([2.0], tokens=30, same=0.5),
     }
     page = report.render(results_of((case, systems), busy=1.3), {})

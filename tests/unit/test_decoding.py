@@ -393,6 +393,13 @@ def test_fewer_hypotheses_are_found_sooner(seed, num_best):
     )
 
 
+@pytest.mark.parametrize("num_best", [0, 4])
+def test_wrong_number_of_hypotheses(num_best):
+    message = f"`num_best` must be .* at most `beam_size`. Received: num_best={num_best}"
+    with pytest.raises(InputError, match=message):
+        beams_of(random_tables(17, rows=1), [5], beam_size=3, alpha=0.6, num_best=num_best)
+
+
 @pytest.mark.parametrize("count", [1, 5, 12])
 @pytest.mark.parametrize("vocab_size", [13, 101, 96, 250, 1024])
 def test_top_is_that_of_all(vocab_size, count):
