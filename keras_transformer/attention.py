@@ -10,6 +10,7 @@ import keras
 from keras import ops
 
 _ROWS, _KEYS = (0, 2, 1, 3), (0, 2, 3, 1)  # [B, T, N, H] -> [B, N, T, H], [B, N, H, T]
+LITTLE = 1 << 20  # multiplications; oneDNN pays where there are more
 MASKED_SCORE = -1e9  # finite, so that a row without any visible key gives no NaN
 
 
@@ -164,7 +165,7 @@ class MultiHeadAttention(keras.layers.Layer):
         Args:
             x: float [B, T, D], the new positions.
             cache: the C earlier positions.
-            mask: as `attention_mask` of the class, S = C + T.
+            mask: float, to be added to the scores, broadcastable to [B, N, T, C + T]; or None.
 
         Returns:
             Output, float [B, T, D], and the cache with the new positions.
@@ -180,12 +181,14 @@ class MultiHeadAttention(keras.layers.Layer):
         Args:
             x: float [B, T, D], the new positions.
             memory: keys and values, C = S.
-            mask: as `attention_mask` of the class.
+            mask: float, to be added to the scores, broadcastable to [B, N, T, S]; or None.
 
         Returns:
             Output, float [B, T, D].
         """
-        return self._attend(project(self.query_dense, x), memory, mask, False, transpose_once)[0]
+        queries = project(self.query_dense, x) * self.d_k**-0.5
+        queries = self._heads_first(queries, _ROWS, transpose_once)  # [B, N, T, H]
+        return self._join(self._weigh_in_step(queries, memory, mask), transpose_once)
 
     def attend(
         self, query: Any, memory: KeyValueCache, mask: Any = None, training: bool | None = None
@@ -201,24 +204,46 @@ class MultiHeadAttention(keras.layers.Layer):
         Returns:
             Output, float [B, T, D], and weights, float [B, N, T, S].
         """
-        return self._attend(project(self.query_dense, query), memory, mask, training)
+        queries = project(self.query_dense, query) * self.d_k**-0.5
+        queries = self._heads_first(queries, _ROWS)  # [B, N, T, H]
+        heads, weights = self._weigh(queries, memory, mask, training)
+        return self._join(heads), weights
 
-    def _attend(
-        self,
-        queries: Any,
-        memory: KeyValueCache,
-        mask: Any,
-        training: bool | None,
-        transpose: Any = ops.transpose,
+    def _weigh(
+        self, queries: Any, memory: KeyValueCache, mask: Any, training: bool | None
     ) -> tuple[Any, Any]:
-        """Attends from projected queries, [B, T, N * H]."""
-        queries = self._heads_first(queries * self.d_k**-0.5, _ROWS, transpose)  # [B, N, T, H]
-        scores = ops.matmul(queries, memory.keys)  # [B, N, T, S]
+        """Takes the means of the values, [B, N, T, H], and their weights, [B, N, T, S]."""
+        scores = ops.matmul(queries, memory.keys)
         weights = self._masked_softmax(scores, mask)
-        heads = ops.matmul(self.dropout(weights, training=training), memory.values)  # [B, N, T, H]
-        heads = transpose(heads, (0, 2, 1, 3))  # [B, T, N, H]
+        return ops.matmul(self.dropout(weights, training=training), memory.values), weights
+
+    def _weigh_in_step(self, queries: Any, memory: KeyValueCache, mask: Any) -> Any:
+        """Takes the means of the values, not by oneDNN where there is little to do.
+
+        Its operations take 30 us to start, and a step of a search has many. It has no product of
+        version 3, and no logarithm of softmax.
+        """
+
+        def weigh() -> Any:
+            return self._weigh(queries, memory, mask, training=False)[0]
+
+        if keras.backend.backend() != "tensorflow" or self.compute_dtype != "float32":
+            return weigh()
+        import tensorflow as tf
+
+        def weigh_little() -> Any:
+            scores = tf.raw_ops.BatchMatMulV3(x=queries, y=memory.keys, Tout=tf.float32)
+            weights = tf.exp(tf.nn.log_softmax(scores if mask is None else scores + mask))
+            return tf.raw_ops.BatchMatMulV3(x=weights, y=memory.values, Tout=tf.float32)
+
+        num_multiplications = queries.shape[2] * tf.size(memory.keys)
+        return tf.cond(num_multiplications <= LITTLE, weigh_little, weigh)
+
+    def _join(self, heads: Any, transpose: Any = ops.transpose) -> Any:
+        """[B, N, T, H] -> [B, T, N, H] -> [B, T, D]."""
+        heads = transpose(heads, (0, 2, 1, 3))
         heads = ops.reshape(heads, (-1, _length(heads), self.num_heads * self.d_v))
-        return project(self.output_dense, heads), weights  # [B, T, D]
+        return project(self.output_dense, heads)
 
     def _masked_softmax(self, scores: Any, mask: Any) -> Any:
         """Softmax over the visible keys, in float32 whatever the compute dtype."""

@@ -161,7 +161,9 @@ def start(model, source_ids):
     return model.no_ancestors(len(source_ids) * BEAMS), model.memory(source_ids)
 
 
-def test_cached_steps_are_the_uncached_call(model, source_ids, prefixes):
+@pytest.mark.parametrize("little", [0, 1 << 20], ids=["much to weigh", "little to weigh"])
+def test_cached_steps_are_the_uncached_call(model, source_ids, prefixes, little, monkeypatch):
+    monkeypatch.setattr("keras_transformer.attention.LITTLE", little)
     source_ids = source_ids[:SENTENCES]  # of 7 and 4 tokens
     expected = uncached_logits(model, source_ids, prefixes)
     state, kernel = start(model, source_ids), model.output_kernel()

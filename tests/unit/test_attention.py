@@ -6,6 +6,7 @@ import reference
 import tensorflow as tf
 
 from keras_transformer import MultiHeadAttention
+from keras_transformer.attention import additive_mask
 
 B, N, D, S, T = 3, 2, 10, 7, 11
 QUERY_WIDTH, VALUE_WIDTH, KEY_WIDTH = 13, 17, 19
@@ -46,6 +47,25 @@ def assert_close(actual, expected, **tolerance):
 
 
 # Against the oracle.
+
+
+@pytest.mark.parametrize("little", [0, 1 << 20], ids=["much to weigh", "little to weigh"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_step_is_the_oracles(inputs, mask, masked, little, monkeypatch):
+    monkeypatch.setattr("keras_transformer.attention.LITTLE", little)
+    layer = layer_for(inputs, d_k=4, d_v=3)
+    query, value, key = inputs
+    mask = mask | ~mask.any(axis=2, keepdims=True)  # in a search everything sees something
+
+    @tf.function
+    def step():
+        memory = layer.project_memory(value, key)
+        return layer.step_to_memory(query, memory, additive_mask(mask[:, None]) if masked else None)
+
+    expected, _ = reference.multi_head_attention(
+        *inputs, layer_weights.attention(layer), N, mask if masked else None
+    )
+    assert_close(step(), expected)
 
 
 @pytest.mark.parametrize("masked", [False, True])
