@@ -26,6 +26,7 @@ from tensorflow_serving.apis import (
 from keras_transformer.export import protocol
 from keras_transformer.export import server as server_module
 from keras_transformer.export.grpc_server import GrpcServer
+from keras_transformer.export.models import ServedModel
 from keras_transformer.export.protocol import Limits
 
 LIMITS = Limits(max_body_bytes=60_000, max_rows=11, read_timeout=2.0)
@@ -444,8 +445,18 @@ def test_connections_are_limited(folder):
             time.sleep(0.1)
 
 
+def test_threads_run_before_the_first_request(folder):
+    def names():
+        return {thread.name for thread in threading.enumerate() if thread.name.startswith("http_")}
+
+    before = names()
+    server = server_module.HttpServer(ServedModel(folder))
+    assert len(names() - before) == server_module.NUM_THREADS
+    server.close()
+
+
 def test_failing_connections_fill_no_log(caplog):
-    server = server_module._Server(server_module.uvicorn.Config(None))
+    server = server_module._Server(server_module.uvicorn.Config(None), threads=None)
     loop = asyncio.new_event_loop()
     for _ in range(1000):
         server._tell(loop, {"message": "accept", "exception": OSError(24, "Too many open files")})
