@@ -5,8 +5,8 @@
 
 `cases` says what is measured, by which *systems*. A system is this package in one of its forms, or
 a peer. Each lives in a process of its own (`worker`), and all systems of a case take turns in it
-(`driver`): A B C A B C. What came out goes to a JSON file, every repeat of it, and `report` makes
-the page and the pictures of that.
+(`driver`): A B C A B C. What came out goes to a JSON file, every repeat of it; `figures` reckons
+with it, and `report` and `pictures` make the page.
 
 A system is a class with three methods:
 

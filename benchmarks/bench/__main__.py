@@ -41,9 +41,10 @@ from bench.cases import (
     smoke_cases,
 )
 from bench.driver import ENVIRONMENT, Crew, take_turns
+from bench.figures import BUSY, count_flops
 from bench.inputs import pair_lengths, texts
 from bench.models import BUILD, ROOT, digest, folder_of, saved_model_of
-from bench.report import BUSY, count_flops, write
+from bench.report import write
 from bench.worker import THREADS
 
 RESULTS = ROOT / "benchmarks" / "results.json"

@@ -1,48 +1,43 @@
-"""The page and the pictures, from what `bench run` wrote; nothing is measured here."""
+"""The page of what `bench run` wrote; nothing is measured here."""
 
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.arithmetic import decoding_flops, fit_exponent, median_ratio, training_flops
+from bench.arithmetic import fit_exponent
 from bench.cases import (
     CEILINGS,
     CT2,
-    CT2_INT8,
     DECODERS,
     FIT,
     FIT_XLA,
-    HUB,
     HUB_FIT,
     HUB_FIT_XLA,
     MARIAN,
-    MARIAN_FIT,
-    MEMORY,
     PROCESS,
     SESSION,
     TORCH,
     TRAINERS,
-    sizes_of,
 )
+from bench.figures import (
+    BUSY,
+    LABELS,
+    Results,
+    best,
+    growth_axes,
+    growth_of,
+    is_busy,
+    measured,
+    ratio,
+    seconds,
+    share,
+    systems_of,
+    token_cost,
+)
+from bench.pictures import draw
 
-LABELS = {
-    SESSION: "ours, SavedModel in a Session",
-    PROCESS: "ours, in process",
-    CT2: "CTranslate2 float32",
-    CT2_INT8: "CTranslate2 int8",
-    MARIAN: "MarianMT, generate",
-    HUB: "KerasHub, XLA",
-    FIT: "ours",
-    FIT_XLA: "ours, XLA",
-    HUB_FIT: "KerasHub",
-    HUB_FIT_XLA: "KerasHub, XLA",
-    TORCH: "torch nn.Transformer",
-    MARIAN_FIT: "torch MarianMT",
-}
 NOTHING = "-"
-
-Results = dict[str, Any]
 
 
 class Target(NamedTuple):
@@ -73,7 +68,6 @@ TARGETS = (
         for peers, least in (((TORCH,), of_torch), (_HUB, of_hub))
     ),
 )
-BUSY = 0.15  # cores that other work may take
 LEAST_SHARE = 0.75  # of the ceiling, a training step of base
 MOST_COST = 1.5  # of a target token at 256, over that at 32
 
@@ -114,62 +108,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-# What can be said of a case.
-
-
-def systems_of(results: Results, name: str) -> dict[str, Any]:
-    """The systems of a case that were measured."""
-    found = results["cases"].get(name, {"systems": {}})["systems"]
-    return {name: each for name, each in found.items() if each.get("seconds")}
-
-
-def seconds(system: dict[str, Any]) -> float:
-    """The median of the rounds."""
-    return statistics.median(system["seconds"])
-
-
-def best(found: dict[str, Any], names: Sequence[str]) -> str | None:
-    """The fastest of some systems."""
-    present = [name for name in names if name in found]
-    return min(present, key=lambda name: seconds(found[name]), default=None)
-
-
-def ratio(found: dict[str, Any], ours: Sequence[str], peers: Sequence[str]) -> float | None:
-    """How much faster our best system is than the peers' best, for the same inputs."""
-    a, b = best(found, ours), best(found, peers)
-    if a is None or b is None:
-        return None
-    return median_ratio(found[a]["seconds"], found[b]["seconds"])
-
-
-def ceiling(found: dict[str, Any]) -> float | None:
-    """The fastest matrix product of the case's rounds, operations a second."""
-    rates = [
-        found[name]["flops"] / min(found[name]["seconds"]) for name in CEILINGS if name in found
-    ]
-    return max(rates, default=None)
-
-
-def share(results: Results, name: str, system: str | None) -> float | None:
-    """What part of the ceiling a system reaches, counting only real tokens' products."""
-    found, case = systems_of(results, name), results["cases"].get(name)
-    top = ceiling(found)
-    if case is None or top is None or system is None:
-        return None
-    if case["kind"] == "training":
-        flops = case["flops"]
-    else:
-        sources = [case["source"]] * case["batch"]
-        flops = decoding_flops(sizes_of(case["size"]), sources, case["target"], case["beam"])
-    return flops / seconds(found[system]) / top
-
-
-def count_flops(case: dict[str, Any], lengths: Any) -> float:
-    """Operations of a training case, from the lengths of all pairs."""
-    pairs = [tuple(lengths[row].tolist()) for rows in case["rows"] for row in rows]
-    return training_flops(sizes_of(case["size"]), pairs)
-
-
 # The sections.
 
 
@@ -193,6 +131,7 @@ def _introduction(results: Results) -> str:
         "torch or TensorFlow) of the same rounds; a share of it counts only the products that the "
         "real tokens need. Every repeat is in `benchmarks/results.json`. What was done to be "
         "fast, and what limits it: [where the time goes](speed.md).",
+        _products(results),
         "Random weights are the same for all systems, and so are the trained ones. "
         + _sameness(results),
     ]
@@ -203,7 +142,23 @@ def _introduction(results: Results) -> str:
             f"**{len(busy)} of {len(results['cases'])} cases were measured while other work ran on "
             "the machine: do not trust their figures.**"
         )
-    return "\n\n".join(lines)
+    return "\n\n".join(line for line in lines if line)
+
+
+def _products(results: Results) -> str:
+    """How fast the libraries multiply that the systems stand on."""
+    rates: dict[str, list[float]] = {name: [] for name in CEILINGS}
+    for case in results["cases"].values():
+        for name in CEILINGS:
+            if name in (found := measured(case)):
+                rates[name].append(found[name]["flops"] / seconds(found[name]))
+    if not all(rates.values()):
+        return ""
+    torch, tensorflow = (statistics.median(rates[name]) / 1e9 for name in CEILINGS)
+    return (
+        f"That product runs at {torch:.0f} GFLOP/s in torch and at {tensorflow:.0f} in TensorFlow "
+        "on this processor, so a part of the ratios to torch's systems is its library's."
+    )
 
 
 def _sameness(results: Results) -> str:
@@ -226,15 +181,15 @@ def _targets(results: Results) -> str:
     rows = []
     for target in TARGETS:
         found = systems_of(results, target.case)
-        measured = ratio(found, target.ours, target.peers)
+        times = ratio(found, target.ours, target.peers)
         peer = best(found, target.peers) or target.peers[-1]
         rows.append(
             [
                 target.what,
                 LABELS[peer],
                 f"{target.least:.1f} x",
-                NOTHING if measured is None else f"**{measured:.2f} x**",
-                _verdict(measured, target.least, is_busy(results, target.case)),
+                NOTHING if times is None else f"**{times:.2f} x**",
+                _verdict(times, target.least, is_busy(results, target.case)),
             ]
         )
     name = "training/base/full"
@@ -263,42 +218,22 @@ def _targets(results: Results) -> str:
     return table(["ours", "over", "target", "measured", ""], rows)
 
 
-def is_busy(results: Results, name: str) -> bool:
-    """Whether other work ran during the cases of this name."""
-    cases = results["cases"].values()
-    return any(case["busy"] > BUSY for case in cases if case["id"].startswith(name))
-
-
-def _verdict(measured: float | None, least: float, busy: bool) -> str:
-    if measured is None:
+def _verdict(reached: float | None, least: float, busy: bool) -> str:
+    if reached is None:
         return "not measured"
     if busy:
         return "other work ran"
-    return "reached" if measured >= least else "not reached"
-
-
-def token_cost(results: Results) -> float | None:
-    """Seconds of a target token of a long translation over those of a short one."""
-    costs = []
-    for target in (32, 256):
-        found = systems_of(results, f"growth-base/target/{target:05d}")
-        if PROCESS not in found:
-            return None
-        costs.append(seconds(found[PROCESS]) / target)
-    return costs[1] / costs[0]
+    return "reached" if reached >= least else "not reached"
 
 
 def _rates(found: dict[str, Any], names: Sequence[str]) -> list[str]:
-    """Tokens a second of each system, the fastest in bold."""
-    top = best(found, names)
-    cells = []
-    for name in names:
-        if name not in found:
-            cells.append(NOTHING)
-            continue
-        rate = f"{found[name]['tokens'] / seconds(found[name]):,.0f}"
-        cells.append(f"**{rate}**" if name == top else rate)
-    return cells
+    """Tokens a second of each system, the largest in bold."""
+    rates = {name: found[name]["tokens"] / seconds(found[name]) for name in names if name in found}
+    cells = {name: f"{rate:,.0f}" for name, rate in rates.items()}
+    if rates:
+        top = max(rates, key=rates.__getitem__)
+        cells[top] = f"**{cells[top]}**"
+    return [cells.get(name, NOTHING) for name in names]
 
 
 def _decoding(results: Results) -> str:
@@ -312,10 +247,10 @@ def _decoding(results: Results) -> str:
             chosen.sort(key=lambda case: (case["source"], case["batch"], case["beam"]))
             if not chosen:
                 continue
-            names = [name for name in DECODERS if any(name in _measured(case) for case in chosen)]
+            names = [name for name in DECODERS if any(name in measured(case) for case in chosen)]
             rows = []
             for case in chosen:
-                found = _measured(case)
+                found = measured(case)
                 part = share(results, case["id"], best(found, DECODERS[:2])) if forced else None
                 shape = [str(case[key]) for key in ("source", "batch", "beam")]
                 cells = [_percent(part)] if forced else []
@@ -325,16 +260,15 @@ def _decoding(results: Results) -> str:
             text = (
                 f"All hypotheses have {chosen[0]['target']} tokens."
                 if forced
-                else "Sources are uneven, and translations end by themselves."
+                else "Sources are uneven, and translations end by themselves. Beam searches "
+                "differ: ours goes on until no hypothesis could become better, CTranslate2 until K "
+                "have ended, and each has a length penalty of its own. With random weights that "
+                "decides much; real text is below."
             )
             title = f"### {size.capitalize()}, {'forced length' if forced else 'natural stop'}"
             parts.append(f"{title}\n\n{text} Target tokens per second of the best hypotheses:")
             parts.append(table(head, rows))
     return "\n\n".join(["## Decoding", *parts]) if parts else ""
-
-
-def _measured(case: dict[str, Any]) -> dict[str, Any]:
-    return {name: each for name, each in case["systems"].items() if each.get("seconds")}
 
 
 def _percent(part: float | None) -> str:
@@ -346,7 +280,7 @@ def _multi30k(results: Results) -> str:
     for case in results["cases"].values():
         if case["kind"] != "multi30k":
             continue
-        found = _measured(case)
+        found = measured(case)
         rows = [
             [
                 LABELS[name],
@@ -373,7 +307,7 @@ def _training(results: Results) -> str:
     cases = [case for case in results["cases"].values() if case["kind"] == "training"]
     rows = []
     for case in cases:
-        found = _measured(case)
+        found = measured(case)
         part = share(results, case["id"], best(found, _FIT))
         rows.append([case["size"], case["lengths"], *_rates(found, TRAINERS), _percent(part)])
     if not rows:
@@ -388,31 +322,13 @@ def _training(results: Results) -> str:
     return f"## Training\n\n{text}\n\n{table(head, rows)}"
 
 
-def growth_axes(results: Results) -> dict[str, list[dict[str, Any]]]:
-    """The measured cases of growth by axis, by rising size."""
-    axes: dict[str, list[dict[str, Any]]] = {}
-    for case in results["cases"].values():
-        if case["kind"] == "growth" and {PROCESS, MEMORY} <= set(_measured(case)):
-            size = case["id"].split("/")[0].removeprefix("growth-")
-            name = case["axis"] if size == "small" else f"{case['axis']}, {size}"
-            axes.setdefault(name, []).append(case)
-    return {name: sorted(found, key=lambda case: case["value"]) for name, found in axes.items()}
-
-
-def _growth_of(cases: list[dict[str, Any]]) -> tuple[list[float], list[float]]:
-    """Seconds, and bytes, of cases."""
-    found = [_measured(case) for case in cases]
-    memory = [max(each[MEMORY]["grown"], 2**20) for each in found]
-    return [seconds(each[PROCESS]) for each in found], memory
-
-
 def _growth(results: Results) -> str:
     rows = []
     for name, cases in growth_axes(results).items():
         values = [case["value"] for case in cases]
         if len(values) < 2:
             continue
-        times, memory = _growth_of(cases)
+        times, memory = growth_of(cases)
         rows.append(
             [
                 name,
@@ -439,7 +355,7 @@ def _start(results: Results) -> str:
     for case in results["cases"].values():
         if case["kind"] != "start":
             continue
-        for name, each in _measured(case).items():
+        for name, each in measured(case).items():
             stages = [statistics.median(each[stage]) for stage in ("import", "load", "first")]
             rows.append(
                 [
@@ -496,7 +412,7 @@ def _preparation(results: Results) -> str:
             found: dict[str, list[float]] = {}
             for case in results["cases"].values():
                 if case["kind"] == kind and case["size"] == size:
-                    for name, each in _measured(case).items():
+                    for name, each in measured(case).items():
                         if name in LABELS:
                             found.setdefault(name, []).append(each["prepare"])
             rows += [
@@ -510,78 +426,3 @@ def _preparation(results: Results) -> str:
 
 def _picture(file: str | None, text: str) -> str:
     return f"![{text}]({file})" if file else ""
-
-
-# The pictures.
-
-
-def draw(results: Results, page: Path) -> dict[str, str]:
-    """Draws what there are figures for, beside the page; returns the files' names."""
-    pictures = {}
-    for name, figure in (("speed", _draw_speed(results)), ("growth", _draw_growth(results))):
-        if figure is not None:
-            path = page.with_name(f"{page.stem}-{name}.png")
-            figure.savefig(path, dpi=110)
-            pictures[name] = path.name
-    return pictures
-
-
-def _draw_speed(results: Results) -> Any:
-    from keras_transformer.plots import _drawing, _grid
-
-    panels_of = [
-        ("Base, beam 4, 32 sentences", "decoding/base/forced/S25/B32/K4", DECODERS),
-        ("Base, beam 4, 1 sentence", "decoding/base/forced/S25/B1/K4", DECODERS),
-        ("Multi30k test2016, beam 4", "multi30k/K4", DECODERS),
-        ("Training, tiny, Multi30k's lengths", "training/tiny/multi30k", TRAINERS),
-        ("Training, base, WMT's lengths", "training/base/wmt", TRAINERS),
-    ]
-    panels_of = [each for each in panels_of if best(systems_of(results, each[1]), each[2])]
-    if not panels_of:
-        return None
-    with _drawing("light", (8, 2.3 * len(panels_of)), nrows=len(panels_of)) as (
-        figure,
-        panels,
-        theme,
-    ):
-        for panel, (title, name, systems) in zip(panels, panels_of, strict=True):
-            found = systems_of(results, name)
-            names = [system for system in reversed(systems) if system in found]
-            rates = [found[system]["tokens"] / seconds(found[system]) for system in names]
-            colors = [theme.colors[0 if LABELS[name].startswith("ours") else 1] for name in names]
-            bars = panel.barh([LABELS[system] for system in names], rates, color=colors)
-            panel.bar_label(bars, [f"{rate:,.0f}" for rate in rates], padding=3, color=theme.ink)
-            panel.set_title(title)
-            panel.set_xlim(0, 1.12 * max(rates))
-            _grid(panel, theme)
-        panels[-1].set_xlabel("Target tokens per second")
-    return figure
-
-
-def _draw_growth(results: Results) -> Any:
-    from keras_transformer.plots import _drawing, _grid
-
-    axes = {name: cases for name, cases in growth_axes(results).items() if len(cases) > 2}
-    if not axes:
-        return None
-    columns = min(3, len(axes))
-    rows = -(-len(axes) // columns)
-    with _drawing("light", (3.2 * columns, 2.6 * rows), nrows=rows, ncols=columns) as (
-        figure,
-        panels,
-        theme,
-    ):
-        for panel in panels[len(axes) :]:
-            panel.set_axis_off()
-        for panel, (name, cases) in zip(panels, axes.items(), strict=False):
-            values = [case["value"] for case in cases]
-            times, memory = _growth_of(cases)
-            panel.loglog(values, times, "o-", color=theme.colors[0], label="seconds")
-            gigabytes = [each / 1e9 for each in memory]
-            panel.loglog(values, gigabytes, "s--", color=theme.colors[1], label="gigabytes")
-            panel.set_title(name)
-            panel.set_xticks(values, [f"{value:,}" for value in values], fontsize=8)
-            panel.set_xticks([], minor=True)
-            _grid(panel, theme)
-        panels[0].legend(fontsize=8)
-    return figure

@@ -8,7 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from bench import report
+from bench import figures, report
 from bench.arithmetic import decoding_flops, fit_exponent, median_ratio, training_flops
 from bench.cases import CEILINGS, all_cases, growth, sizes_of, smoke_cases
 from bench.worker import SYSTEMS
@@ -131,7 +131,7 @@ def test_share_of_the_ceiling():
     case = case_of("training/base/full") | {"flops": 6e9}
     systems = {"fit-xla": system([2.0]), "torch-transformer": system([3.0])}
     results = results_of((case, systems))
-    assert report.share(results, "training/base/full", "fit-xla") == pytest.approx(0.75)
+    assert figures.share(results, "training/base/full", "fit-xla") == pytest.approx(0.75)
     assert "| 75% | **75%** | reached |" in report.render(results, {})
 
 
@@ -141,7 +141,7 @@ def test_cost_of_a_token_and_growth():
         (short, {"process": system([1.0]), "memory": system([1.5], grown=2e8)}),
         (long, {"process": system([16.0]), "memory": system([17.0], grown=8e8)}),
     )
-    assert report.token_cost(results) == pytest.approx(2.0)
+    assert figures.token_cost(results) == pytest.approx(2.0)
     page = report.render(results, {})
     assert "| below 1.5 x | **2.00 x** | not reached |" in page
     # 16 times the time and 4 times the memory for 8 times the length.
