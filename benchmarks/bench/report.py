@@ -126,7 +126,8 @@ def _introduction(results: Results) -> str:
         f"{machine['python']}, {versions}; revision {machine['revision']}.",
         "`make bench` measures, `make bench-quick` measures a little of everything in three "
         "minutes. All systems of a case take turns, A B C A B C, each in a process of its own that "
-        "is loaded, compiled and warm. A figure is the median over the rounds, and a ratio the "
+        "is loaded, compiled and warm; training at base size takes 20 GB so. "
+        "A figure is the median over the rounds, and a ratio the "
         "median of the rounds' ratios. The ceiling is the fastest matrix product (2048³, float32, "
         "torch or TensorFlow) of the same rounds; a share of it counts only the products that the "
         "real tokens need. Every repeat is in `benchmarks/results.json`. What was done to be "
