@@ -439,7 +439,14 @@ def test_damaged_model_is_one_sentence(corpus, model, tmp_path, cli, caplog):
     assert not messages_of(caplog)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.fixture(params=[signal.SIGINT, signal.SIGTERM])
+def number(request):
+    """A signal that is not ignored, as SIGINT is in the background of a shell."""
+    before = signal.signal(request.param, signal.SIG_DFL)
+    yield request.param
+    signal.signal(request.param, before)
+
+
 def test_stopped_by_a_signal(corpus, model, tmp_path, cli, monkeypatch, number):
     said, statuses = [], []
     monkeypatch.setattr(command, "say", said.append)
@@ -448,14 +455,13 @@ def test_stopped_by_a_signal(corpus, model, tmp_path, cli, monkeypatch, number):
     monkeypatch.setattr(
         bulk, "write_shard", lambda *given: (signal.raise_signal(number), write(*given))
     )
-    before = signal.getsignal(number)
     cli(corpus[0], tmp_path / "out", "--model", model)
     deadline = time.monotonic() + 20
     while not statuses and time.monotonic() < deadline:
         time.sleep(0.01)
     assert statuses == [128 + number]
     assert said[0] == f"error: stopped by {number.name}: call it again, and it goes on"
-    assert signal.getsignal(number) == before
+    assert signal.getsignal(number) == signal.SIG_DFL
 
 
 def test_without_beam(corpus, model, tmp_path, cli, monkeypatch):

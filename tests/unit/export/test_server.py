@@ -446,13 +446,13 @@ def test_connections_are_limited(folder):
 
 
 def test_threads_run_before_the_first_request(folder):
-    def names():
-        return {thread.name for thread in threading.enumerate() if thread.name.startswith("http_")}
-
-    before = names()
+    before = set(threading.enumerate())
     server = server_module.HttpServer(ServedModel(folder))
-    assert len(names() - before) == server_module.NUM_THREADS
-    server.close()
+    try:
+        new = set(threading.enumerate()) - before
+        assert sum(each.name.startswith("http") for each in new) == server_module.NUM_THREADS
+    finally:
+        server.close()
 
 
 def test_failing_connections_fill_no_log(caplog):
