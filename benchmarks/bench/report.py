@@ -263,8 +263,8 @@ def _decoding(results: Results) -> str:
                 if forced
                 else "Sources are uneven, and translations end by themselves. Beam searches "
                 "differ: ours goes on until no hypothesis could become better, CTranslate2 until K "
-                "have ended, and each has a length penalty of its own. With random weights that "
-                "decides much; real text is below."
+                "have ended, and each has a length penalty of its own. Real "
+                "text is below."
             )
             title = f"### {size.capitalize()}, {'forced length' if forced else 'natural stop'}"
             parts.append(f"{title}\n\n{text} Target tokens per second of the best hypotheses:")
