@@ -24,7 +24,7 @@ import os
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,6 +58,9 @@ CLEANING = (
 )
 # The settings that decide what a prepared corpus holds.
 SETTINGS = ("source", "target", "tokenizer", "vocab_size", "lowercase", *CLEANING)
+CORPUS_FIELDS = {"made_from": dict, "tokenizer_sha256": str, "has_validation": bool}
+SPLIT_FIELDS = {"shards": int, "kept": int, "dropped": dict, "examples": dict}
+SHARD_FIELDS = {"made_from": dict, "kept": int, "bytes": int, "dropped": dict, "examples": dict}
 REASONS = {
     "empty": "a side has no token",
     "too_long": "a side has more than `max_length` tokens",
@@ -104,17 +107,15 @@ class TokenizedPairs:
     """
 
     def __init__(self, folder: Path, split: str) -> None:
-        manifest = _read_json(folder / f"{split}.json")
-        if manifest is None:
-            raise InputError(f"{folder} is no whole corpus: prepare it again, and it goes on")
+        manifest = _read_split(folder, split)
         tokenizer_sha256 = _sha256((folder / "tokenizer.model").read_bytes())
         lengths, paths = [], []
         for index in range(manifest["shards"]):
             path = _shard_path(folder, split, index)
-            shard = _read_json(path.with_suffix(".json"))
+            shard = _read_object(path.with_suffix(".json"), SHARD_FIELDS)
             if shard is None or not path.is_file():
                 raise InputError(f"{path} is missing")
-            if shard["made_from"]["tokenizer_sha256"] != tokenizer_sha256:
+            if shard["made_from"].get("tokenizer_sha256") != tokenizer_sha256:
                 raise InputError(
                     f"{path} was tokenised by another tokenizer than {folder}/tokenizer.model"
                 )
@@ -126,6 +127,8 @@ class TokenizedPairs:
             if shard["kept"]:
                 lengths.append(_read_lengths(path, shard["kept"]))
                 paths.append(str(path))
+        if not paths:
+            raise InputError(f"{folder / split}.json is damaged: it names no pair")
         self.lengths: np.ndarray = np.concatenate(lengths)
         self._records = ArrayRecordDataSource(paths)
 
@@ -230,7 +233,7 @@ def open_prepared(folder: str | Path, settings: TrainSettings | None = None) -> 
     if settings is not None:
         _check_settings(folder, {name: getattr(settings, name) for name in SETTINGS})
     tokenizer, validation = _load_tokenizer(folder), None
-    if (_read_json(folder / "corpus.json") or {})["has_validation"]:
+    if _read_manifest(folder)["has_validation"]:
         validation = TokenizedPairs(folder, "val")
     pairs = read_validation_pairs(folder)
     return PreparedCorpus(tokenizer, TokenizedPairs(folder, "train"), validation, pairs)
@@ -238,14 +241,16 @@ def open_prepared(folder: str | Path, settings: TrainSettings | None = None) -> 
 
 def read_validation_pairs(folder: str | Path) -> list[Pair]:
     """Reads the text of the validation pairs; none where there is none."""
-    return [Pair(*pair) for pair in _read_json(Path(folder) / "val.pairs.json") or []]
+    path = Path(folder) / "val.pairs.json"
+    try:
+        return [Pair(source, target) for source, target in _read_json(path) or []]
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{path} is damaged") from error
 
 
 def read_report(folder: str | Path, split: str = "train") -> Report:
     """Reads what became of a split's pairs."""
-    manifest = _read_json(Path(folder) / f"{split}.json")
-    if manifest is None:
-        raise InputError(f"{folder} is no whole corpus: prepare it again, and it goes on")
+    manifest = _read_split(Path(folder), split)
     examples = {
         reason: [Pair(*pair) for pair in pairs] for reason, pairs in manifest["examples"].items()
     }
@@ -298,15 +303,9 @@ def _start(folder: Path, corpus: Corpus, settings: TrainSettings, wanted: dict[s
 
 
 def _check_settings(folder: Path, wanted: dict[str, Any]) -> None:
-    manifest = _read_json(folder / "corpus.json") or {}
-    found = (manifest.get("format"), manifest.get("format_version"))
-    if found != (FORMAT, FORMAT_VERSION):
-        raise InputError(
-            f"{folder}/corpus.json must be of the format "
-            f"{(FORMAT, FORMAT_VERSION)}. Received: {found}"
-        )
+    made_from = _read_manifest(folder)["made_from"]
     for name, value in wanted.items():
-        made_with = manifest.get("made_from", {}).get(name)
+        made_with = made_from.get(name)
         if made_with != value:
             raise InputError(
                 f"{folder} was prepared with {name}={made_with!r}. Received: {name}={value!r}"
@@ -315,8 +314,7 @@ def _check_settings(folder: Path, wanted: dict[str, Any]) -> None:
 
 def _load_tokenizer(folder: Path) -> Tokenizer:
     tokenizer = Tokenizer.load(folder / "tokenizer.model")
-    manifest = _read_json(folder / "corpus.json") or {}
-    if tokenizer.fingerprint != manifest.get("tokenizer_sha256"):
+    if tokenizer.fingerprint != _read_manifest(folder)["tokenizer_sha256"]:
         raise InputError(
             f"{folder}/tokenizer.model is not the tokenizer that {folder} was "
             "prepared with: its SHA-256 is not the one in corpus.json"
@@ -389,7 +387,7 @@ def _write_shard(
         "text_sha256": _sha256("\n".join(map("\t".join, pairs)).encode()),
         "cleaning": {name: getattr(settings, name) for name in CLEANING},
     }
-    found = _read_json(path.with_suffix(".json"))
+    found = _read_object(path.with_suffix(".json"), SHARD_FIELDS)
     if found is not None and path.is_file() and path.stat().st_size == found["bytes"]:
         if found["made_from"] != made_from:
             raise InputError(
@@ -497,6 +495,39 @@ def _read_lengths(path: Path, rows: int) -> np.ndarray:
             f"{file} is damaged: it must be of shape {(rows, 2)}, and is of {lengths.shape}"
         )
     return lengths
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    """Reads what a prepared corpus was made from."""
+    path = folder / "corpus.json"
+    manifest = _read_object(path, {}) or {}
+    found = (manifest.get("format"), manifest.get("format_version"))
+    if found != (FORMAT, FORMAT_VERSION):
+        raise InputError(
+            f"{path} must be of the format {(FORMAT, FORMAT_VERSION)}. Received: {found}"
+        )
+    return _read_object(path, CORPUS_FIELDS) or {}
+
+
+def _read_split(folder: Path, split: str) -> dict[str, Any]:
+    """Reads what a split consists of."""
+    manifest = _read_object(folder / f"{split}.json", SPLIT_FIELDS)
+    if manifest is None:
+        raise InputError(f"{folder} is no whole corpus: prepare it again, and it goes on")
+    return manifest
+
+
+def _read_object(path: Path, fields: Mapping[str, type]) -> dict[str, Any] | None:
+    """Reads a JSON object that has these fields at least; None if there is no file."""
+    values = _read_json(path)
+    if values is None:
+        return None
+    if not isinstance(values, dict):
+        raise InputError(f"{path} is damaged: it must be a JSON object")
+    for name, expected in fields.items():
+        if type(values.get(name)) is not expected:
+            raise InputError(f"{path} is damaged: its {name} is missing or of a wrong type")
+    return values
 
 
 def _read_json(path: Path) -> Any:

@@ -486,6 +486,35 @@ def test_broken_manifest(write, corpus):
     refuses(lambda: prepare(settings, corpus), f"{corpus}/corpus.json is damaged", corpus)
 
 
+@pytest.mark.parametrize(
+    ("name", "change", "reason"),
+    [
+        ("corpus.json", [], ": it must be a JSON object"),
+        ("corpus.json", {"made_from": None}, ": its made_from is missing or of a wrong type"),
+        ("corpus.json", {"tokenizer_sha256": 7}, ": its tokenizer_sha256 is missing or"),
+        ("corpus.json", {"has_validation": "yes"}, ": its has_validation is missing or"),
+        ("train.json", ["shards"], ": it must be a JSON object"),
+        ("train.json", {"shards": 1.5}, ": its shards is missing or of a wrong type"),
+        ("train.json", {"shards": 0}, ": it names no pair"),
+        ("train-00000.json", "bytes", ": it must be a JSON object"),
+        ("train-00000.json", {"kept": True}, ": its kept is missing or of a wrong type"),
+        ("val.pairs.json", {"a": 1}, ""),
+        ("val.pairs.json", [["a", "b", "c"]], ""),
+        ("val.pairs.json", 7, ""),
+    ],
+)
+def test_metadata_of_a_wrong_form(write, corpus, name, change, reason):
+    settings = write(numbered(3))
+    write(numbered(2), "val")
+    prepare(settings, corpus)
+    file = corpus / name
+    if isinstance(change, dict) and name != "val.pairs.json":
+        change = {**json.loads(file.read_text()), **change}
+    file.write_text(json.dumps(change))
+    with pytest.raises(InputError, match=f"^{re.escape(f'{file} is damaged{reason}')}"):
+        open_prepared(corpus)
+
+
 def test_interrupted_before_there_is_a_tokenizer(write, corpus, monkeypatch):
     settings = write(numbered(3))
     with monkeypatch.context() as patch:
