@@ -15,14 +15,18 @@ def average_command(
         int | None, typer.Option(help="How many of the newest. [default: the recipe's, or all]")
     ] = None,
 ) -> None:
-    """Average the weights of the newest checkpoints; the other commands then take the average."""
+    """Average the weights of the newest checkpoints; the other commands then take the average.
+
+    It is void as soon as the training goes on.
+    """
     load_tensorflow()
     from keras_transformer.run import Run
     from keras_transformer.trainers.averaging import average_checkpoints
 
     opened = Run.load(run)
     if last is None:
-        last = opened.settings.get("average_last") or max(len(opened.checkpoints), 1)
+        kept = max(len(opened.checkpoints), 1)
+        last = min(opened.settings.get("average_last") or kept, kept)
     with progress_bar("Averaging"):
         averaged = average_checkpoints(opened, last)
     steps = ", ".join(f"{step:,}" for step in averaged.metrics["of_steps"])

@@ -132,8 +132,17 @@ def _add_training(report: page.Report, run: "Run") -> None:
     steps = run.settings.get("steps") or (int(metrics[-1]["step"]) if metrics else None)
     rates = ""
     if warmup_steps and steps:
-        schedule = WarmupSchedule(run.config.d_model, warmup_steps, run.settings.get("peak_rate"))
+        cooldown = run.settings.get("cooldown", 0.0)
+        schedule = WarmupSchedule(
+            run.config.d_model,
+            warmup_steps,
+            run.settings.get("peak_rate"),
+            cooldown,
+            steps,
+        )
         name = f"d_model {run.config.d_model}, {warmup_steps:,} updates of warm-up"
+        if cooldown:
+            name += f", cooldown over the last {cooldown:.0%}"
         rates = report.picture(
             "learning-rate",
             "The learning rate by update (section 5.3 of the paper).",

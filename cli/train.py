@@ -60,7 +60,8 @@ def train_command(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="Size of the model: tiny, base or big. [default: tiny]",
+            help="Size of the model: tiny, base, big, or a row of the paper's Table 3, such as "
+            "A-16-heads. [default: tiny]",
             autocompletion=completion.presets,
         ),
     ] = None,
@@ -119,7 +120,7 @@ def train_command(
     say(f"Training: {step:,} updates in {time.monotonic() - started:.1f} s: {run.path}")
     summary = summarize(run)
     say_table(summary_table(summary))
-    if still_improves(summary):
+    if still_improves(summary) and not settings.cooldown:
         say("The last validation was the best: --resume with more --steps may go further")
     # A prepared corpus holds no text to evaluate on.
     data = "DATA"

@@ -14,13 +14,19 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
     The first update uses step 1: Keras counts from 0, the paper from 1.
 
+    An addition to the paper is the cooldown: over the last part of `total_steps` updates this
+    rate is multiplied by a factor that falls linearly from 1 to nothing (Hägele et al. 2024,
+    arXiv 2405.18392, at the end of a constant rate).
+
     Args:
         d_model: width of the model.
         warmup_steps: step of the highest rate (4,000: section 5.3).
         peak_rate: the highest rate; None for the paper's, (d_model * warmup_steps)^-0.5.
+        cooldown: share of `total_steps` that the cooldown takes; 0 for none.
+        total_steps: updates in all; only a cooldown needs it.
 
     Raises:
-        ValueError: if an argument is not positive.
+        ValueError: if an argument is out of range, or a cooldown lacks `total_steps`.
 
     Example:
         >>> from keras_transformer import WarmupSchedule
@@ -30,7 +36,12 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
     """
 
     def __init__(
-        self, d_model: int, warmup_steps: int = 4000, peak_rate: float | None = None
+        self,
+        d_model: int,
+        warmup_steps: int = 4000,
+        peak_rate: float | None = None,
+        cooldown: float = 0.0,
+        total_steps: int | None = None,
     ) -> None:
         super().__init__()
         for name, value in (("d_model", d_model), ("warmup_steps", warmup_steps)):
@@ -38,15 +49,29 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
                 raise ValueError(f"`{name}` must be at least 1. Received: {name}={value}")
         if peak_rate is not None and not peak_rate > 0:
             raise ValueError(f"`peak_rate` must be positive. Received: peak_rate={peak_rate}")
+        if not 0 <= cooldown <= 1:
+            raise ValueError(f"`cooldown` must be from 0 to 1. Received: cooldown={cooldown}")
+        if cooldown and (total_steps is None or total_steps < 1):
+            raise ValueError(
+                "With a cooldown, `total_steps` must be at least 1. "
+                f"Received: total_steps={total_steps}"
+            )
         self.d_model = d_model
         self.warmup_steps = warmup_steps
         self.peak_rate = peak_rate
+        self.cooldown = cooldown
+        self.total_steps = total_steps
 
     def __call__(self, step: Any) -> Any:
         """Returns the rate of the update that follows `step` updates, float32."""
         peak = self.peak_rate or (self.d_model * self.warmup_steps) ** -0.5
-        progress = (ops.cast(step, "float32") + 1.0) / self.warmup_steps
-        return peak * ops.minimum(progress, 1.0 / ops.sqrt(progress))
+        done = ops.cast(step, "float32")
+        progress = (done + 1.0) / self.warmup_steps
+        rate = peak * ops.minimum(progress, 1.0 / ops.sqrt(progress))
+        if not self.cooldown:
+            return rate
+        left = 1.0 - done / self.total_steps
+        return rate * ops.clip(left / self.cooldown, 0.0, 1.0)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
@@ -54,4 +79,6 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
             "d_model": self.d_model,
             "warmup_steps": self.warmup_steps,
             "peak_rate": self.peak_rate,
+            "cooldown": self.cooldown,
+            "total_steps": self.total_steps,
         }

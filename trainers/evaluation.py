@@ -78,7 +78,9 @@ def score(
         return Score(value, f"{bleu.get_signature()}{note}")
 
     multimodal = multimodal_form(hypotheses, language)
+    origin = "given"
     if tokenized_references is None:
+        origin = "prepared"
         tokenized_references = multimodal_form(references, language)
     moses = f"|sacremoses:{importlib.metadata.version('sacremoses')}|lang:{language}"
     split = "|compounds:split" if language == "de" else ""
@@ -87,7 +89,10 @@ def score(
         bleu=corpus_bleu(hypotheses, references, ""),
         bleu_lowercased=corpus_bleu(hypotheses, references, "", lowercase=True),
         bleu_multimodal=corpus_bleu(
-            multimodal, tokenized_references, f"{moses}|punct:normalised|text:lc", tokenize="none"
+            multimodal,
+            tokenized_references,
+            f"{moses}|punct:normalised|text:lc|refs:{origin}",
+            tokenize="none",
         ),
         bleu_paper=corpus_bleu(
             paper_form(hypotheses, language),

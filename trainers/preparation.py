@@ -63,7 +63,7 @@ SPLIT_FIELDS = {"shards": int, "kept": int, "dropped": dict, "examples": dict}
 SHARD_FIELDS = {"made_from": dict, "kept": int, "bytes": int, "dropped": dict, "examples": dict}
 REASONS = {
     "empty": "a side has no token",
-    "too_long": "a side has more than `max_length` tokens",
+    "too_long": "a side has more than `max_length` tokens, the end symbol included",
     "length_ratio": "one side is more than `max_length_ratio` times as long as the other",
     "script": "most letters of a side are of another script",
     "duplicate": "an earlier pair is the same",
@@ -233,9 +233,11 @@ def open_prepared(folder: str | Path, settings: TrainSettings | None = None) -> 
     if settings is not None:
         _check_settings(folder, {name: getattr(settings, name) for name in SETTINGS})
     tokenizer, validation = _load_tokenizer(folder), None
+    pairs = read_validation_pairs(folder)
     if _read_manifest(folder)["has_validation"]:
         validation = TokenizedPairs(folder, "val")
-    pairs = read_validation_pairs(folder)
+        if not pairs:
+            raise InputError(f"{folder}/val.pairs.json is missing")
     return PreparedCorpus(tokenizer, TokenizedPairs(folder, "train"), validation, pairs)
 
 
@@ -304,8 +306,9 @@ def _start(folder: Path, corpus: Corpus, settings: TrainSettings, wanted: dict[s
 
 def _check_settings(folder: Path, wanted: dict[str, Any]) -> None:
     made_from = _read_manifest(folder)["made_from"]
+    defaults = TrainSettings(data="").to_dict()  # of settings that are newer than the corpus
     for name, value in wanted.items():
-        made_with = made_from.get(name)
+        made_with = made_from.get(name, defaults.get(name))
         if made_with != value:
             raise InputError(
                 f"{folder} was prepared with {name}={made_with!r}. Received: {name}={value!r}"

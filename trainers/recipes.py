@@ -18,6 +18,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("steps", 1, 2**31),
     ("tokens_per_batch", 1, 2**31),
     ("warmup_steps", 1, 2**31),
+    ("cooldown", 0, 1),
     ("steps_per_validation", 1, 2**31),
     ("steps_per_save", 1, 2**31),
     ("accumulate", 1, 2**16),
@@ -51,7 +52,7 @@ class TrainSettings:
             corpus supports.
         lowercase: whether the tokenizer reads capitals as small letters, so that translations
             have none, and validation BLEU ignores case; not for "wordpiece".
-        max_length: pairs with a side of more tokens are dropped.
+        max_length: pairs with a side of more tokens, the end symbol included, are dropped.
         max_length_ratio: pairs with a side of more than so many times the other's tokens are
             dropped; None drops none. (9 is Moses's.)
         drop_duplicates: whether to drop all but the first of equal pairs.
@@ -70,6 +71,8 @@ class TrainSettings:
             large batches into its memory; the result is that of 1.
         warmup_steps: step of the highest learning rate (4,000: section 5.3).
         peak_rate: the highest learning rate; None for the paper's.
+        cooldown: share of `steps`, the last ones, over which the learning rate falls linearly to
+            nothing, so that `steps` cannot change later; 0 for the paper's schedule alone.
         label_smoothing: 0.1: section 5.4.
         r_drop: weight of the divergence between two passes with different dropout (alpha of
             Liang et al. 2021, R-Drop); 0 for one pass.
@@ -117,6 +120,7 @@ class TrainSettings:
     tokens_per_batch: int = 4096
     warmup_steps: int = 4000
     peak_rate: float | None = None
+    cooldown: float = 0.0
     label_smoothing: float = 0.1
     r_drop: float = 0.0
     accumulate: int = 1
@@ -158,6 +162,11 @@ class TrainSettings:
             raise InputError(
                 '`lowercase` needs the tokenizer "bpe" or "unigram". Received: '
                 'tokenizer="wordpiece", lowercase=True'
+            )
+        if self.cooldown and (self.patience, self.max_hours) != (None, None):
+            raise InputError(
+                "With a `cooldown`, which ends with `steps`, `patience` and `max_hours` must be "
+                f"none. Received: patience={self.patience}, max_hours={self.max_hours}"
             )
         if self.average_last > self.keep_checkpoints:
             raise InputError(

@@ -43,8 +43,8 @@ from keras_transformer.translator import Translator
 logger = logging.getLogger(__name__)
 
 MAX_STEPS_PER_VALIDATION = 1_000
-# What may change when a training is resumed: when it ends and saves, and where it runs, but not
-# what an update does.
+# What may change when a training is resumed: when it ends (without a cooldown) and saves, and where
+# it runs, but not what an update does.
 RESUMABLE = (
     "steps",
     "max_hours",
@@ -129,7 +129,12 @@ def _train(
         return run
     if workers.is_chief:
         if settings.average_last:
-            average_checkpoints(run, min(settings.average_last, len(run.checkpoints)))
+            last = min(settings.average_last, len(run.checkpoints))
+            if last < settings.average_last:
+                logger.warning(
+                    "Averaging %d checkpoints, for there are no %d", last, settings.average_last
+                )
+            average_checkpoints(run, last)
         run.finish()
     workers.wait()
     return run if workers.is_chief else Run.load(path)
@@ -162,8 +167,6 @@ def _prepare_run(
             corpus = open_prepared(settings.data, settings)
         else:
             corpus = prepare(settings, path / "corpus", progress)
-        # Says what is wrong with `tokens_per_batch`.
-        BatchPlan(corpus.training.lengths, settings.tokens_per_batch, settings.seed)
         return _open_run(settings, path, corpus), corpus
     except InputError:
         if not going_on:
@@ -181,12 +184,17 @@ def _open_run(settings: TrainSettings, path: Path, corpus: PreparedCorpus) -> Ru
             path, config, corpus.tokenizer, settings.source, settings.target, settings.to_dict()
         )
     run = Run.load(path)
+    defaults = TrainSettings(
+        data=settings.data
+    ).to_dict()  # of settings that are newer than the run
     for name, value in settings.to_dict().items():
-        before = run.settings.get(name)
-        if before != value and name not in RESUMABLE:
+        before = run.settings.get(name, defaults[name])
+        ends_cooldown = name == "steps" and settings.cooldown
+        if before != value and (name not in RESUMABLE or ends_cooldown):
+            reason = ", because it ends with a cooldown" if ends_cooldown else ""
             raise InputError(
                 f"{path} is a training with {name}={before!r}, which cannot change "
-                f"when it is resumed. Received: {name}={value!r}"
+                f"when it is resumed{reason}. Received: {name}={value!r}"
             )
     if run.tokenizer_sha256 != corpus.tokenizer.fingerprint:
         raise InputError(f"{path} was trained with another tokenizer than its corpus's")
@@ -282,7 +290,13 @@ def _compile(
     metrics = [TokenLoss(), Perplexity(), TokenAccuracy()]
     trained.compile(
         optimizer=Adam(
-            WarmupSchedule(model.config.d_model, settings.warmup_steps, settings.peak_rate),
+            WarmupSchedule(
+                model.config.d_model,
+                settings.warmup_steps,
+                settings.peak_rate,
+                settings.cooldown,
+                settings.steps,
+            ),
             beta_1=0.9,
             beta_2=0.98,
             epsilon=1e-9,

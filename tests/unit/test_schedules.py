@@ -42,6 +42,29 @@ def test_one_step_of_warmup_is_the_peak():
     assert rate(WarmupSchedule(4, warmup_steps=1), 1) == pytest.approx(0.5)
 
 
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        (2, 1 / 16),  # as without a cooldown
+        (4, 1 / 8),
+        (60, 60**-0.5 / 4),
+        (61, 61**-0.5 / 4),  # the first of the cooldown: the factor is 5 / 5
+        (64, 1 / 32 * 2 / 5),
+        (65, 65**-0.5 / 4 / 5),
+        (66, 0),  # beyond the end
+    ],
+)
+def test_cooldown_by_hand(step, expected):
+    schedule = WarmupSchedule(d_model=16, warmup_steps=4, cooldown=1 / 13, total_steps=65)
+    assert rate(schedule, step) == pytest.approx(expected)
+
+
+def test_a_cooldown_may_take_the_whole_training():
+    schedule = WarmupSchedule(d_model=16, warmup_steps=4, cooldown=1.0, total_steps=8)
+    assert rate(schedule, 1) == pytest.approx(1 / 32)
+    assert rate(schedule, 4) == pytest.approx(1 / 8 * 5 / 8)
+
+
 def test_first_update_of_an_optimizer_moves_at_step_1():
     weight = keras.Variable(np.zeros((), "float32"))
     optimizer = keras.optimizers.SGD(WarmupSchedule(16, warmup_steps=4))
@@ -52,9 +75,15 @@ def test_first_update_of_an_optimizer_moves_at_step_1():
     assert moved == pytest.approx([-1 / 32, -1 / 32 - 1 / 16])
 
 
-@pytest.mark.parametrize("peak_rate", [None, 0.003])
-def test_config_round_trip(peak_rate):
-    config = {"d_model": 17, "warmup_steps": 13, "peak_rate": peak_rate}
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"peak_rate": None, "cooldown": 0.0, "total_steps": None},
+        {"peak_rate": 0.003, "cooldown": 0.25, "total_steps": 19},
+    ],
+)
+def test_config_round_trip(config):
+    config = {"d_model": 17, "warmup_steps": 13, **config}
     schedule = WarmupSchedule(**config)
     assert schedule.get_config() == config
     copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(schedule))
@@ -71,6 +100,10 @@ def test_config_round_trip(peak_rate):
         ({"peak_rate": 0.0}, "`peak_rate` must be positive. Received: peak_rate=0.0"),
         ({"peak_rate": -0.5}, "`peak_rate` must be positive. Received: peak_rate=-0.5"),
         ({"peak_rate": float("nan")}, "`peak_rate` must be positive. Received: peak_rate=nan"),
+        ({"cooldown": -0.1}, "`cooldown` must be from 0 to 1. Received: cooldown=-0.1"),
+        ({"cooldown": 1.1}, "`cooldown` must be from 0 to 1. Received: cooldown=1.1"),
+        ({"cooldown": 0.5}, "`total_steps` must be at least 1. Received: total_steps=None"),
+        ({"cooldown": 0.5, "total_steps": 0}, "`total_steps` must be at least 1. .*steps=0"),
     ],
 )
 def test_errors(arguments, message):

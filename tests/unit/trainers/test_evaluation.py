@@ -169,13 +169,15 @@ def test_signatures_tell_the_settings():
     for name, expected in {
         "bleu": {"case:mixed", "tok:13a", "smooth:exp"},
         "bleu_lowercased": {"case:lc", "tok:13a", "smooth:exp"},
-        "bleu_multimodal": moses | {"punct:normalised", "text:lc", "smooth:exp"},
+        "bleu_multimodal": moses | {"punct:normalised", "text:lc", "refs:prepared", "smooth:exp"},
         "bleu_paper": moses | {"case:mixed", "punct:ascii", "compounds:split", "smooth:exp"},
         "chrf": {"case:mixed", "nc:6", "nw:0"},
     }.items():
         signature = getattr(scores, name).signature.split("|")
         assert common | expected <= set(signature), name
         assert len(signature) == len(set(signature))
+    given = score(HYPOTHESES, REFERENCES, "de", tokenized_references=REFERENCES)
+    assert given.bleu_multimodal.signature.endswith("|refs:given")
 
 
 def test_signatures_differ():

@@ -244,7 +244,7 @@ def test_nothing_left(write, corpus, split):
     write([("", "w1"), ("w1 " * 5, "w1"), ("w1", "")], split)
     message = (
         f"No sentence pair of {split} is left: 2 because a side has no token, "
-        "1 because a side has more than `max_length` tokens"
+        "1 because a side has more than `max_length` tokens, the end symbol included"
     )
     with pytest.raises(InputError, match=f"^{message}$"):
         prepare(settings, corpus)
@@ -513,6 +513,15 @@ def test_metadata_of_a_wrong_form(write, corpus, name, change, reason):
     file.write_text(json.dumps(change))
     with pytest.raises(InputError, match=f"^{re.escape(f'{file} is damaged{reason}')}"):
         open_prepared(corpus)
+
+
+def test_missing_text_of_the_validation_pairs(write, corpus):
+    """Without it there would be no BLEU, and not a word about it."""
+    settings = write(numbered(3))
+    write(numbered(2), "val")
+    prepare(settings, corpus)
+    (corpus / "val.pairs.json").unlink()
+    refuses(lambda: open_prepared(corpus), f"{corpus}/val.pairs.json is missing", corpus)
 
 
 def test_interrupted_before_there_is_a_tokenizer(write, corpus, monkeypatch):

@@ -4,6 +4,7 @@ import re
 import pytest
 
 from keras_transformer.errors import InputError
+from keras_transformer.model import Transformer
 from keras_transformer.trainers.recipes import (
     TrainSettings,
     change_recipe,
@@ -45,7 +46,7 @@ def test_names():
     names = recipe_names()
     assert names == sorted(names)
     sizes = {"ende-base", "ende-big", "enfr-base", "enfr-big"}
-    assert {"demo", *(f"wmt14-{size}" for size in sizes)} <= set(names)
+    assert {"demo", "multi30k-ende-tiny", *(f"wmt14-{size}" for size in sizes)} == set(names)
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -81,6 +82,13 @@ def test_wmt14_models_are_table_3s():
     )
     assert (base.d_model, base.d_ff, base.num_heads, base.num_encoder_layers) == (512, 2048, 8, 6)
     assert (big.d_model, big.d_ff, big.num_heads, big.num_encoder_layers) == (1024, 4096, 16, 6)
+
+
+def test_multi30k_keeps_to_the_published_budget():
+    """2.7 million parameters and 8,000 updates: Wu et al. (2021)."""
+    settings = TrainSettings.from_dict(load_recipe("multi30k-ende-tiny"))
+    assert settings.steps <= 8_000
+    assert Transformer(settings.config(settings.vocab_size)).count_params() <= 2_700_000
 
 
 # Recipe files.

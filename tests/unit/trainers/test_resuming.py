@@ -1,6 +1,7 @@
 """Interrupted trainings: at any moment, by any means, the end is that of an uninterrupted one."""
 
 import dataclasses
+import json
 import os
 import signal
 
@@ -18,7 +19,10 @@ from keras_transformer.trainers.training import train
 
 @pytest.fixture(scope="module")
 def long_settings(short_settings):
-    """All that has a state: dropout, the optimizer, a moving average, two passes, clipping."""
+    """All that has a state: dropout, the optimizer, a moving average, two passes, clipping.
+
+    The rate depends on the step alone, and the cooldown begins amid the training.
+    """
     return dataclasses.replace(
         short_settings,
         steps=11,
@@ -27,6 +31,7 @@ def long_settings(short_settings):
         ema_decay=0.75,
         r_drop=2.0,
         clip_norm=1.0,
+        cooldown=0.4,
         keep_checkpoints=3,
         average_last=2,
     )
@@ -423,6 +428,34 @@ def test_resuming_with_other_settings(tiny_run, tiny_settings):
     other = dataclasses.replace(tiny_settings, warmup_steps=4)
     with pytest.raises(InputError, match=r"with warmup_steps=3, .* Received: warmup_steps=4"):
         train(other, tiny_run.path, verbose=0, resume=True)
+
+
+def test_resuming_a_cooldown_with_more_updates(short_settings, tmp_path):
+    settings = dataclasses.replace(short_settings, steps=3, cooldown=0.5)
+    train(settings, tmp_path / "run", verbose=0)
+    longer = dataclasses.replace(settings, steps=4)
+    message = r"with steps=3, .* because it ends with a cooldown. Received: steps=4"
+    with pytest.raises(InputError, match=message):
+        train(longer, tmp_path / "run", verbose=0, resume=True)
+
+
+@pytest.mark.parametrize("value", [None, 0.5])
+def test_resuming_a_run_that_is_older_than_a_setting(short_settings, tmp_path, value):
+    """What it does not name had the default."""
+    run = train(dataclasses.replace(short_settings, steps=3), tmp_path / "run", verbose=0)
+    for file, settings in (("run.json", "settings"), ("corpus/corpus.json", "made_from")):
+        path = run.path / file
+        manifest = json.loads(path.read_text())
+        for name in ("cooldown", "lowercase"):
+            manifest[settings].pop(name, None)
+        path.write_text(json.dumps(manifest))
+    longer = dataclasses.replace(short_settings, steps=4)
+    if value is None:
+        assert train(longer, run.path, verbose=0, resume=True).last.step == 4
+    else:
+        other = dataclasses.replace(short_settings, steps=3, cooldown=value)
+        with pytest.raises(InputError, match=r"with cooldown=0.0, .* Received: cooldown=0.5"):
+            train(other, run.path, verbose=0, resume=True)
 
 
 def test_resuming_with_another_vocabulary(tiny_run, tiny_settings):

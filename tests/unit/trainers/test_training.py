@@ -162,6 +162,14 @@ def test_vocabulary_defaults_to_what_the_corpus_supports(short_run, short_settin
         SentencePieceTokenizer.train(texts, size + 1)
 
 
+def test_cooldown_is_of_the_last_updates(short_settings, tmp_path, fitted):
+    settings = dataclasses.replace(short_settings, steps=7, cooldown=0.4)
+    train(settings, tmp_path / "run", verbose=0)
+    schedule = fitted[0].optimizer.get_config()["learning_rate"]["config"]
+    assert (schedule["cooldown"], schedule["total_steps"]) == (0.4, 7)
+    assert float(fitted[0].optimizer.learning_rate) == 0  # of an eighth update
+
+
 @pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
 def test_mixed_precision(short_settings, tmp_path, fitted, precision):
     settings = dataclasses.replace(short_settings, precision=precision)
@@ -367,6 +375,7 @@ def test_bad_files_leave_nothing_behind(short_settings, tmp_path):
     [
         ({"steps": 0}, "`steps` must be at least 1 .* Received: steps=0"),
         ({"warmup_steps": -3}, "`warmup_steps` must be at least 1 .* Received: warmup_steps=-3"),
+        ({"cooldown": 1}, "`cooldown` must be at least 0 and below 1. Received: cooldown=1"),
         ({"steps_per_validation": 0}, "`steps_per_validation` must be at least 1"),
         ({"vocab_size": 0}, "`vocab_size` must be at least 1 .* Received: vocab_size=0"),
         ({"tokens_per_batch": 0}, "`tokens_per_batch` must be at least 1"),
