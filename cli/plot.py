@@ -137,8 +137,8 @@ def _add_training(report: page.Report, run: "Run") -> None:
             run.config.d_model,
             warmup_steps,
             run.settings.get("peak_rate"),
-            cooldown,
-            steps,
+            cooldown=cooldown,
+            total_steps=steps,
         )
         name = f"d_model {run.config.d_model}, {warmup_steps:,} updates of warm-up"
         if cooldown:

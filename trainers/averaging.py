@@ -25,7 +25,7 @@ def average_checkpoints(run: Run, last: int) -> Checkpoint:
     if last > len(run.checkpoints):
         raise InputError(
             f"`last` must be at most the {len(run.checkpoints)} checkpoints that {run.path} "
-            f"keeps, at most `keep_checkpoints`. Received: last={last}"
+            f"keeps; `keep_checkpoints` says how many. Received: last={last}"
         )
     chosen = run.checkpoints[-last:]
     model = Transformer(run.config)

@@ -112,7 +112,7 @@ class TokenizedPairs:
         lengths, paths = [], []
         for index in range(manifest["shards"]):
             path = _shard_path(folder, split, index)
-            shard = _read_object(path.with_suffix(".json"), SHARD_FIELDS)
+            shard = _read_shard(path)
             if shard is None or not path.is_file():
                 raise InputError(f"{path} is missing")
             if shard["made_from"].get("tokenizer_sha256") != tokenizer_sha256:
@@ -390,7 +390,7 @@ def _write_shard(
         "text_sha256": _sha256("\n".join(map("\t".join, pairs)).encode()),
         "cleaning": {name: getattr(settings, name) for name in CLEANING},
     }
-    found = _read_object(path.with_suffix(".json"), SHARD_FIELDS)
+    found = _read_shard(path)
     if found is not None and path.is_file() and path.stat().st_size == found["bytes"]:
         if found["made_from"] != made_from:
             raise InputError(
@@ -503,30 +503,41 @@ def _read_lengths(path: Path, rows: int) -> np.ndarray:
 def _read_manifest(folder: Path) -> dict[str, Any]:
     """Reads what a prepared corpus was made from."""
     path = folder / "corpus.json"
-    manifest = _read_object(path, {}) or {}
+    manifest = _read_object(path) or {}
     found = (manifest.get("format"), manifest.get("format_version"))
     if found != (FORMAT, FORMAT_VERSION):
         raise InputError(
             f"{path} must be of the format {(FORMAT, FORMAT_VERSION)}. Received: {found}"
         )
-    return _read_object(path, CORPUS_FIELDS) or {}
+    return _check_fields(path, manifest, CORPUS_FIELDS)
 
 
 def _read_split(folder: Path, split: str) -> dict[str, Any]:
     """Reads what a split consists of."""
-    manifest = _read_object(folder / f"{split}.json", SPLIT_FIELDS)
+    path = folder / f"{split}.json"
+    manifest = _read_object(path)
     if manifest is None:
         raise InputError(f"{folder} is no whole corpus: prepare it again, and it goes on")
-    return manifest
+    return _check_fields(path, manifest, SPLIT_FIELDS)
 
 
-def _read_object(path: Path, fields: Mapping[str, type]) -> dict[str, Any] | None:
-    """Reads a JSON object that has these fields at least; None if there is no file."""
+def _read_shard(path: Path) -> dict[str, Any] | None:
+    """Reads what a shard holds; None if it is not whole."""
+    file = path.with_suffix(".json")
+    shard = _read_object(file)
+    return None if shard is None else _check_fields(file, shard, SHARD_FIELDS)
+
+
+def _read_object(path: Path) -> dict[str, Any] | None:
+    """Reads a JSON object; None if there is no file."""
     values = _read_json(path)
-    if values is None:
-        return None
-    if not isinstance(values, dict):
+    if values is not None and not isinstance(values, dict):
         raise InputError(f"{path} is damaged: it must be a JSON object")
+    return values
+
+
+def _check_fields(path: Path, values: dict[str, Any], fields: Mapping[str, type]) -> dict[str, Any]:
+    """Returns the values of a file if these are among them."""
     for name, expected in fields.items():
         if type(values.get(name)) is not expected:
             raise InputError(f"{path} is damaged: its {name} is missing or of a wrong type")

@@ -132,7 +132,9 @@ def _train(
             last = min(settings.average_last, len(run.checkpoints))
             if last < settings.average_last:
                 logger.warning(
-                    "Averaging %d checkpoints, for there are no %d", last, settings.average_last
+                    "Averaging %d instead of %d checkpoints: there are no more",
+                    last,
+                    settings.average_last,
                 )
             average_checkpoints(run, last)
         run.finish()
@@ -184,14 +186,13 @@ def _open_run(settings: TrainSettings, path: Path, corpus: PreparedCorpus) -> Ru
             path, config, corpus.tokenizer, settings.source, settings.target, settings.to_dict()
         )
     run = Run.load(path)
-    defaults = TrainSettings(
-        data=settings.data
-    ).to_dict()  # of settings that are newer than the run
+    # A setting that is newer than the run had its default.
+    defaults = TrainSettings(data=settings.data).to_dict()
     for name, value in settings.to_dict().items():
         before = run.settings.get(name, defaults[name])
-        ends_cooldown = name == "steps" and settings.cooldown
-        if before != value and (name not in RESUMABLE or ends_cooldown):
-            reason = ", because it ends with a cooldown" if ends_cooldown else ""
+        is_fixed_by_cooldown = name == "steps" and settings.cooldown > 0
+        if before != value and (name not in RESUMABLE or is_fixed_by_cooldown):
+            reason = ", because it ends with a cooldown" if is_fixed_by_cooldown else ""
             raise InputError(
                 f"{path} is a training with {name}={before!r}, which cannot change "
                 f"when it is resumed{reason}. Received: {name}={value!r}"
@@ -294,8 +295,8 @@ def _compile(
                 model.config.d_model,
                 settings.warmup_steps,
                 settings.peak_rate,
-                settings.cooldown,
-                settings.steps,
+                cooldown=settings.cooldown,
+                total_steps=settings.steps,
             ),
             beta_1=0.9,
             beta_2=0.98,

@@ -145,8 +145,8 @@ def test_at_least_one(run, last):
 def test_at_most_those_that_are_kept(run):
     before = contents(run)
     message = (
-        f"^`last` must be at most the 4 checkpoints that {run.path} keeps, "
-        "at most `keep_checkpoints`. Received: last=5$"
+        f"^`last` must be at most the 4 checkpoints that {run.path} keeps; "
+        "`keep_checkpoints` says how many. Received: last=5$"
     )
     with pytest.raises(InputError, match=message):
         average_checkpoints(run, 5)

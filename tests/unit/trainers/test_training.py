@@ -170,6 +170,13 @@ def test_cooldown_is_of_the_last_updates(short_settings, tmp_path, fitted):
     assert float(fitted[0].optimizer.learning_rate) == 0  # of an eighth update
 
 
+def test_fewer_checkpoints_than_the_average_wants_are_told(short_settings, tmp_path, caplog):
+    settings = dataclasses.replace(short_settings, steps=4, keep_checkpoints=3, average_last=3)
+    run = train(settings, tmp_path / "run", verbose=0)
+    assert run.averaged.metrics["of_steps"] == [3, 4]
+    assert "Averaging 2 instead of 3 checkpoints: there are no more" in caplog.messages
+
+
 @pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
 def test_mixed_precision(short_settings, tmp_path, fitted, precision):
     settings = dataclasses.replace(short_settings, precision=precision)
@@ -376,6 +383,11 @@ def test_bad_files_leave_nothing_behind(short_settings, tmp_path):
         ({"steps": 0}, "`steps` must be at least 1 .* Received: steps=0"),
         ({"warmup_steps": -3}, "`warmup_steps` must be at least 1 .* Received: warmup_steps=-3"),
         ({"cooldown": 1}, "`cooldown` must be at least 0 and below 1. Received: cooldown=1"),
+        (
+            {"cooldown": 0.5, "patience": 3},
+            "With a `cooldown`, .* must be none. Received: patience=3, max_hours=None",
+        ),
+        ({"cooldown": 0.5, "max_hours": 7.0}, "Received: patience=None, max_hours=7.0"),
         ({"steps_per_validation": 0}, "`steps_per_validation` must be at least 1"),
         ({"vocab_size": 0}, "`vocab_size` must be at least 1 .* Received: vocab_size=0"),
         ({"tokens_per_batch": 0}, "`tokens_per_batch` must be at least 1"),
