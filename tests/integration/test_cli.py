@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -470,6 +471,21 @@ def test_average_is_what_the_other_commands_take(recipe_run, corpus_dir):
     assert (scores["beam_size"], scores["alpha"]) == (2, 1.5)  # the recipe's
 
 
+def test_average_takes_what_there_is(recipe_run, tmp_path):
+    run_dir = tmp_path / "run"
+    shutil.copytree(recipe_run, run_dir)
+    code, _, err = cli("average", run_dir)
+    assert code == 0, err
+    assert "Averaged: the checkpoints after 2, 3, 4 updates: " in err  # all, for the recipe says 0
+    manifest = json.loads((run_dir / "run.json").read_text())
+    for wanted, steps in ((2, "3, 4"), (9, "2, 3, 4")):
+        manifest["settings"]["average_last"] = wanted
+        (run_dir / "run.json").write_text(json.dumps(manifest))
+        code, _, err = cli("average", run_dir)
+        assert code == 0, err
+        assert f"Averaged: the checkpoints after {steps} updates: " in err
+
+
 def test_average_of_more_than_there_are(recipe_run):
     result = cli("average", recipe_run, "--last", 4)
     assert_refused(result, "`last` must be at most the 3 checkpoints that .* Received: last=4")
@@ -505,6 +521,18 @@ def test_resume(recipe, recipe_run, corpus_dir, tmp_path):
         assert summary["run_dir"] == str(run_dir)
         assert (summary["step"], summary["steps"], summary["validations"]) == (steps, steps, steps)
     assert len((run_dir / "metrics.jsonl").read_text().splitlines()) == 4
+
+
+def test_more_updates_are_advised_unless_there_was_a_cooldown(recipe, corpus_dir, tmp_path):
+    options = ["--recipe", recipe, "--data", corpus_dir, "--steps", 2, "--set", "peak_rate=0.01"]
+    options += ["--set", "warmup_steps=1"]  # so that the second validation is the better one
+    for cooldown in (0.0, 0.5):
+        run_dir = tmp_path / str(cooldown)
+        code, _, err = cli("train", *options, "--set", f"cooldown={cooldown}", "--run-dir", run_dir)
+        assert code == 0, err
+        first, second = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
+        assert second["val_loss"] < first["val_loss"]
+        assert ("--resume with more --steps may go further" in err) == (cooldown == 0)
 
 
 def test_resuming_what_is_no_run(recipe, corpus_dir, tmp_path):

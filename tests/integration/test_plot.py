@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 
+from keras_transformer import plots
 from keras_transformer.cli.plot import Evaluation, _ranking, plot_command
 from keras_transformer.errors import InputError
 from keras_transformer.run import Run
@@ -184,6 +185,27 @@ def test_again_in_the_place_of_the_first(tiny_run, tmp_path):
     text = (folder / "report.html").read_text()
     assert "The run holds no metrics" in text
     assert "no sentence to show: give one by --text" in text
+
+
+def test_the_learning_rate_is_the_run_s(tiny_run, tmp_path, monkeypatch):
+    run_dir = tmp_path / "run"
+    shutil.copytree(tiny_run.path, run_dir, ignore=shutil.ignore_patterns("corpus", "evaluation"))
+    manifest = json.loads((run_dir / "run.json").read_text())
+    changes = {"steps": 12, "warmup_steps": 4, "peak_rate": 0.5, "cooldown": 0.25}
+    manifest["settings"] |= changes
+    (run_dir / "run.json").write_text(json.dumps(manifest))
+    drawn, draw = [], plots.learning_rate
+    monkeypatch.setattr(
+        plots, "learning_rate", lambda *args, **kwargs: drawn.append(args) or draw(*args, **kwargs)
+    )
+    plot(run_dir)
+    (schedules, steps), *_ = drawn
+    ((name, schedule),) = schedules.items()
+    assert steps == 12
+    assert name.endswith(", 4 updates of warm-up, cooldown over the last 25%")
+    # Update 10 is the first of three in the cooldown: by hand, half of sqrt(4 / 10), times 3 / 3.
+    rates = [float(schedule(done)) for done in (0, 3, 9, 11)]
+    assert rates == pytest.approx([0.125, 0.5, 0.5 * 0.4**0.5, 0.5 * (4 / 12) ** 0.5 / 3])
 
 
 def test_another_folder_is_refused(tiny_run, tmp_path):
