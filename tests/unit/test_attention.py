@@ -247,6 +247,18 @@ def test_dropout_acts_on_weights_and_only_in_training(inputs):
 # Configuration.
 
 
+def test_initial_values():
+    """Glorot's limit by hand, sqrt(6 / (fan in + fan out)), of [96, 3 * 96] and [96, 96]."""
+    layer = MultiHeadAttention(d_model=96, num_heads=3)
+    layer.build((None, None, 96), (None, None, 96))
+    for weight in layer.weights:
+        _, kind, name = weight.path.rsplit("/", 2)
+        values = weight.numpy()
+        limit = {"bias": 0.0, "kernel": 0.125 if kind != "output" else 0.03125**0.5}[name]
+        assert abs(values).max() == pytest.approx(limit, rel=0.01), weight.path
+        assert values.std() == pytest.approx(limit / 3**0.5, rel=0.03), weight.path
+
+
 def test_config_round_trip():
     config = {"d_model": 10, "num_heads": 3, "dropout_rate": 0.25, "d_k": 5, "d_v": 7}
     layer = MultiHeadAttention(**config, use_bias=False, dtype="mixed_bfloat16", name="heads")

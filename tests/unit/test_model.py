@@ -170,7 +170,7 @@ def num_parameters(vocab_size, d_model, d_ff, layers):
 @pytest.fixture
 def _weights_without_values(monkeypatch):
     """Weights start as zeros, which are fast to make: these models are only counted."""
-    for name in ("GlorotUniform", "RandomNormal"):
+    for name in ("VarianceScaling", "RandomNormal"):
         initializer = getattr(keras.initializers, name)
         monkeypatch.setattr(
             initializer,
