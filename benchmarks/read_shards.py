@@ -17,7 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from keras_transformer.trainers.batches import BatchPlan, make_dataset
-from keras_transformer.trainers.preparation import open_prepared, prepare
+from keras_transformer.trainers.preparation import prepare
+from keras_transformer.trainers.prepared import open_prepared
 from keras_transformer.trainers.recipes import TrainSettings
 
 TOKENS_PER_BATCH = 25_000

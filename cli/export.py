@@ -53,7 +53,7 @@ def export_command(
     load_tensorflow()
     from keras_transformer.export.saved_model import export_saved_model
     from keras_transformer.run import Run
-    from keras_transformer.trainers.preparation import read_validation_pairs
+    from keras_transformer.trainers.prepared import read_validation_pairs
     from keras_transformer.translator import Translator
 
     started = time.monotonic()

@@ -80,7 +80,7 @@ def _draw(
     text: str | None,
     checkpoint: Literal["averaged", "best", "last"] | None,
 ) -> Path:
-    from keras_transformer.trainers.preparation import read_validation_pairs
+    from keras_transformer.trainers.prepared import read_validation_pairs
 
     run = opened.path
     chosen = opened.checkpoint(checkpoint) if checkpoint or opened.last else None
@@ -301,7 +301,7 @@ def _heads(report: page.Report, attention: "Attention") -> list[str]:
 
 def _add_corpus(report: page.Report, run: "Run") -> None:
     from keras_transformer.trainers.batches import BatchPlan
-    from keras_transformer.trainers.preparation import TokenizedPairs, is_prepared, read_report
+    from keras_transformer.trainers.prepared import TokenizedPairs, is_prepared, read_report
 
     folder = run.path / "corpus"
     if not is_prepared(folder) or not (folder / "train.json").exists():

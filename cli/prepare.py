@@ -36,7 +36,8 @@ def prepare_command(
         recipe, changes, data=data, source=source, target=target, vocab_size=vocab_size
     )
     load_tensorflow()
-    from keras_transformer.trainers.preparation import REASONS, prepare, read_report
+    from keras_transformer.trainers.preparation import REASONS, prepare
+    from keras_transformer.trainers.prepared import read_report
 
     started = time.monotonic()
     with progress_bar("Preparing") as progress:

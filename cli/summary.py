@@ -8,7 +8,7 @@ from keras_transformer.cli.progress import describe
 from keras_transformer.model import Transformer
 from keras_transformer.run import Checkpoint, Run
 from keras_transformer.trainers.batches import BatchPlan
-from keras_transformer.trainers.preparation import TokenizedPairs, is_prepared
+from keras_transformer.trainers.prepared import TokenizedPairs, is_prepared
 
 DECISIVE = ("val_token_loss", "val_bleu")  # which checkpoint is the best
 

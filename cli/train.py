@@ -112,7 +112,7 @@ def train_command(
     load_tensorflow()
     from keras_transformer.cli.summary import still_improves, summarize, summary_table
     from keras_transformer.trainers.corpora import load_corpus
-    from keras_transformer.trainers.preparation import is_prepared
+    from keras_transformer.trainers.prepared import is_prepared
 
     started = time.monotonic()
     run = train_with_progress(settings, run_dir, resume)

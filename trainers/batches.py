@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID
 from keras_transformer.errors import InputError
-from keras_transformer.trainers.preparation import TokenizedPairs
+from keras_transformer.trainers.prepared import TokenizedPairs
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,37 +1,23 @@
 """From sentence pairs to token ids on disk: cleaning, tokenising, shards; resumable.
 
-    CORPUS/
-      corpus.json               what it was made from, and the tokenizer's fingerprint
-      tokenizer.model           of both languages
-      train-00000.array_record  a record a pair: int32, the number of source tokens, these, then
-                                the target's, each side with its EOS_ID
-      train-00000.lengths.npy   both lengths, uint16 [rows, 2]
-      train-00000.json          what the shard was made from, and what was dropped
-      ...
-      train.json                the split's shards, and the report of what was dropped
-      val-*, val.json           the same for the validation split
-      val.pairs.json            its text, for BLEU
-
 A shard holds what is left of a fixed number of pairs, so that an interrupted preparation goes on
 after the last whole shard.
 """
 
 import hashlib
 import itertools
-import json
 import logging
 import os
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import regex
 import tensorflow as tf
-from array_record.python.array_record_data_source import ArrayRecordDataSource
 from array_record.python.array_record_module import ArrayRecordWriter
 
 from keras_transformer.config import EOS_ID
@@ -39,28 +25,31 @@ from keras_transformer.errors import InputError
 from keras_transformer.tokenizer import Tokenizer, VocabularyTooLargeError, train_tokenizer
 from keras_transformer.trainers.corpora import Corpus, load_corpus
 from keras_transformer.trainers.grammar import Pair
+from keras_transformer.trainers.prepared import (
+    CLEANING,
+    FORMAT,
+    FORMAT_VERSION,
+    SETTINGS,
+    PreparedCorpus,
+    Report,
+    check_settings,
+    is_prepared,
+    load_tokenizer,
+    open_prepared,
+    read_report,
+    read_shard,
+    sha256,
+    shard_path,
+    write_json,
+)
 from keras_transformer.trainers.recipes import TrainSettings
 
 logger = logging.getLogger(__name__)
 
-FORMAT = "keras-transformer corpus"
-FORMAT_VERSION = 1
 PAIRS_PER_SHARD = 200_000
 PAIRS_PER_CALL = 2_000
 MAX_LENGTH = 2**16 - 1
 NUM_EXAMPLES = 3  # of dropped pairs, for each reason and shard
-CLEANING = (
-    "max_length",
-    "max_length_ratio",
-    "drop_duplicates",
-    "source_script",
-    "target_script",
-)
-# The settings that decide what a prepared corpus holds.
-SETTINGS = ("source", "target", "tokenizer", "vocab_size", "lowercase", *CLEANING)
-CORPUS_FIELDS = {"made_from": dict, "tokenizer_sha256": str, "has_validation": bool}
-SPLIT_FIELDS = {"shards": int, "kept": int, "dropped": dict, "examples": dict}
-SHARD_FIELDS = {"made_from": dict, "kept": int, "bytes": int, "dropped": dict, "examples": dict}
 REASONS = {
     "empty": "a side has no token",
     "too_long": "a side has more than `max_length` tokens, the end symbol included",
@@ -74,91 +63,6 @@ Progress = Callable[[int], None]
 
 def no_progress(pairs: int) -> None:
     """Shows nothing."""
-
-
-class Report(NamedTuple):
-    """What became of a split's pairs.
-
-    Attributes:
-        kept: pairs to train on.
-        dropped: pairs dropped, by reason; see `REASONS`.
-        examples: some of them, by reason.
-    """
-
-    kept: int
-    dropped: dict[str, int]
-    examples: dict[str, list[Pair]]
-
-    def __str__(self) -> str:
-        """Says it in one line."""
-        reasons = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in self.dropped.items())
-        return f"{self.kept:,} pairs (dropped: {reasons or 'none'})"
-
-
-class TokenizedPairs:
-    """Token ids of a split on disk, read by row number; never wholly in memory.
-
-    Args:
-        folder: a prepared corpus.
-        split: name of the split.
-
-    Raises:
-        InputError: if the split is not there, or a shard is damaged or of another tokenizer.
-    """
-
-    def __init__(self, folder: Path, split: str) -> None:
-        manifest = _read_split(folder, split)
-        tokenizer_sha256 = _sha256((folder / "tokenizer.model").read_bytes())
-        lengths, paths = [], []
-        for index in range(manifest["shards"]):
-            path = _shard_path(folder, split, index)
-            shard = _read_shard(path)
-            if shard is None or not path.is_file():
-                raise InputError(f"{path} is missing")
-            if shard["made_from"].get("tokenizer_sha256") != tokenizer_sha256:
-                raise InputError(
-                    f"{path} was tokenised by another tokenizer than {folder}/tokenizer.model"
-                )
-            size = path.stat().st_size
-            if size != shard["bytes"]:
-                raise InputError(
-                    f"{path} is damaged: it must be of {shard['bytes']} bytes, and is of {size}"
-                )
-            if shard["kept"]:
-                lengths.append(_read_lengths(path, shard["kept"]))
-                paths.append(str(path))
-        if not paths:
-            raise InputError(f"{folder / split}.json is damaged: it names no pair")
-        self.lengths: np.ndarray = np.concatenate(lengths)
-        self._records = ArrayRecordDataSource(paths)
-
-    def read(self, rows: Sequence[int]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Returns the (source, target) token ids of rows, each with its `EOS_ID`."""
-        if not rows:
-            return []
-        records = (np.frombuffer(record, np.int32) for record in self._records.__getitems__(rows))
-        return [(ids[1 : 1 + ids[0]], ids[1 + ids[0] :]) for ids in records]
-
-
-class PreparedCorpus(NamedTuple):
-    """A corpus ready to train on.
-
-    Attributes:
-        tokenizer: of both languages.
-        training: the training split.
-        validation: the validation split; None if there is none.
-        validation_pairs: its text.
-    """
-
-    tokenizer: Tokenizer
-    training: TokenizedPairs
-    validation: TokenizedPairs | None
-    validation_pairs: list[Pair]
-
-
-def is_prepared(folder: str | Path) -> bool:
-    """Whether a folder is one that `prepare` wrote to."""
-    return (Path(folder) / "corpus.json").is_file()
 
 
 def prepare(
@@ -202,8 +106,8 @@ def prepare(
                 f"{folder} holds something other than a prepared corpus: choose another folder"
             )
         _start(folder, corpus, settings, wanted)
-    _check_settings(folder, wanted)
-    tokenizer = _load_tokenizer(folder)
+    check_settings(folder, wanted)
+    tokenizer = load_tokenizer(folder)
     for split, shown in (("train", progress), (corpus.validation_split, no_progress)):
         if split is None:
             logger.warning(
@@ -217,46 +121,6 @@ def prepare(
             "Corpus, %s: %s in %.1f s: %s", split, report, time.monotonic() - started, folder
         )
     return open_prepared(folder)
-
-
-def open_prepared(folder: str | Path, settings: TrainSettings | None = None) -> PreparedCorpus:
-    """Opens what `prepare` wrote.
-
-    Args:
-        folder: the folder.
-        settings: what it must have been made with; None for anything.
-
-    Raises:
-        InputError: if it is not whole, damaged, or made with other settings.
-    """
-    folder = Path(folder)
-    if settings is not None:
-        _check_settings(folder, {name: getattr(settings, name) for name in SETTINGS})
-    tokenizer, validation = _load_tokenizer(folder), None
-    pairs = read_validation_pairs(folder)
-    if _read_manifest(folder)["has_validation"]:
-        validation = TokenizedPairs(folder, "val")
-        if not pairs:
-            raise InputError(f"{folder}/val.pairs.json is missing")
-    return PreparedCorpus(tokenizer, TokenizedPairs(folder, "train"), validation, pairs)
-
-
-def read_validation_pairs(folder: str | Path) -> list[Pair]:
-    """Reads the text of the validation pairs; none where there is none."""
-    path = Path(folder) / "val.pairs.json"
-    try:
-        return [Pair(source, target) for source, target in _read_json(path) or []]
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{path} is damaged") from error
-
-
-def read_report(folder: str | Path, split: str = "train") -> Report:
-    """Reads what became of a split's pairs."""
-    manifest = _read_split(Path(folder), split)
-    examples = {
-        reason: [Pair(*pair) for pair in pairs] for reason, pairs in manifest["examples"].items()
-    }
-    return Report(manifest["kept"], manifest["dropped"], examples)
 
 
 def _look_at(name: str, pairs: list[Pair]) -> None:
@@ -286,7 +150,7 @@ def _start(folder: Path, corpus: Corpus, settings: TrainSettings, wanted: dict[s
             raise
         tokenizer = train_tokenizer(kind, texts(), error.limit, lowercase)
     tokenizer.save(folder / "tokenizer.model")
-    _write_json(
+    write_json(
         folder / "corpus.json",
         {
             "format": FORMAT,
@@ -302,27 +166,6 @@ def _start(folder: Path, corpus: Corpus, settings: TrainSettings, wanted: dict[s
         time.monotonic() - started,
         folder / "tokenizer.model",
     )
-
-
-def _check_settings(folder: Path, wanted: dict[str, Any]) -> None:
-    made_from = _read_manifest(folder)["made_from"]
-    defaults = TrainSettings(data="").to_dict()  # of settings that are newer than the corpus
-    for name, value in wanted.items():
-        made_with = made_from.get(name, defaults.get(name))
-        if made_with != value:
-            raise InputError(
-                f"{folder} was prepared with {name}={made_with!r}. Received: {name}={value!r}"
-            )
-
-
-def _load_tokenizer(folder: Path) -> Tokenizer:
-    tokenizer = Tokenizer.load(folder / "tokenizer.model")
-    if tokenizer.fingerprint != _read_manifest(folder)["tokenizer_sha256"]:
-        raise InputError(
-            f"{folder}/tokenizer.model is not the tokenizer that {folder} was "
-            "prepared with: its SHA-256 is not the one in corpus.json"
-        )
-    return tokenizer
 
 
 def _write_split(
@@ -350,7 +193,7 @@ def _write_split(
             break
         start = shards * PAIRS_PER_SHARD
         shard = _write_shard(
-            _shard_path(folder, name, shards),
+            shard_path(folder, name, shards),
             chunk,
             tokenizer,
             tokenize,
@@ -367,8 +210,8 @@ def _write_split(
         counts = ", ".join(f"{count} because {REASONS[r]}" for r, count in dropped.items())
         raise InputError(f"No sentence pair of {split} is left: {counts}")
     if name == "val":
-        _write_json(folder / "val.pairs.json", text)
-    _write_json(
+        write_json(folder / "val.pairs.json", text)
+    write_json(
         folder / f"{name}.json",
         {"shards": shards, "kept": kept, "dropped": dict(dropped), "examples": examples},
     )
@@ -387,10 +230,10 @@ def _write_shard(
     """Writes a shard, or checks that it is there; its JSON comes last."""
     made_from = {
         "tokenizer_sha256": tokenizer.fingerprint,
-        "text_sha256": _sha256("\n".join(map("\t".join, pairs)).encode()),
+        "text_sha256": sha256("\n".join(map("\t".join, pairs)).encode()),
         "cleaning": {name: getattr(settings, name) for name in CLEANING},
     }
-    found = _read_shard(path)
+    found = read_shard(path)
     if found is not None and path.is_file() and path.stat().st_size == found["bytes"]:
         if found["made_from"] != made_from:
             raise InputError(
@@ -431,7 +274,7 @@ def _write_shard(
         "dropped": dict(dropped),
         "examples": examples,
     }
-    _write_json(path.with_suffix(".json"), shard)
+    write_json(path.with_suffix(".json"), shard)
     return shard
 
 
@@ -481,84 +324,3 @@ def _repeated(pairs: Iterable[Pair]) -> np.ndarray:
     repeated = np.ones(len(keys), bool)
     repeated[np.unique(keys, return_index=True)[1]] = False
     return repeated
-
-
-def _shard_path(folder: Path, split: str, index: int) -> Path:
-    return folder / f"{split}-{index:05d}.array_record"
-
-
-def _read_lengths(path: Path, rows: int) -> np.ndarray:
-    file = path.with_suffix(".lengths.npy")
-    try:
-        lengths: np.ndarray = np.load(file)
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{file} is missing or damaged") from error
-    if lengths.shape != (rows, 2):
-        raise InputError(
-            f"{file} is damaged: it must be of shape {(rows, 2)}, and is of {lengths.shape}"
-        )
-    return lengths
-
-
-def _read_manifest(folder: Path) -> dict[str, Any]:
-    """Reads what a prepared corpus was made from."""
-    path = folder / "corpus.json"
-    manifest = _read_object(path) or {}
-    found = (manifest.get("format"), manifest.get("format_version"))
-    if found != (FORMAT, FORMAT_VERSION):
-        raise InputError(
-            f"{path} must be of the format {(FORMAT, FORMAT_VERSION)}. Received: {found}"
-        )
-    return _check_fields(path, manifest, CORPUS_FIELDS)
-
-
-def _read_split(folder: Path, split: str) -> dict[str, Any]:
-    """Reads what a split consists of."""
-    path = folder / f"{split}.json"
-    manifest = _read_object(path)
-    if manifest is None:
-        raise InputError(f"{folder} is no whole corpus: prepare it again, and it goes on")
-    return _check_fields(path, manifest, SPLIT_FIELDS)
-
-
-def _read_shard(path: Path) -> dict[str, Any] | None:
-    """Reads what a shard holds; None if it is not whole."""
-    file = path.with_suffix(".json")
-    shard = _read_object(file)
-    return None if shard is None else _check_fields(file, shard, SHARD_FIELDS)
-
-
-def _read_object(path: Path) -> dict[str, Any] | None:
-    """Reads a JSON object; None if there is no file."""
-    values = _read_json(path)
-    if values is not None and not isinstance(values, dict):
-        raise InputError(f"{path} is damaged: it must be a JSON object")
-    return values
-
-
-def _check_fields(path: Path, values: dict[str, Any], fields: Mapping[str, type]) -> dict[str, Any]:
-    """Returns the values of a file if these are among them."""
-    for name, expected in fields.items():
-        if type(values.get(name)) is not expected:
-            raise InputError(f"{path} is damaged: its {name} is missing or of a wrong type")
-    return values
-
-
-def _read_json(path: Path) -> Any:
-    """Reads a file that `_write_json` wrote; None if there is none."""
-    try:
-        return json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} is damaged") from error
-
-
-def _write_json(path: Path, values: Any) -> None:
-    temporary = path.with_suffix(".json.tmp")
-    temporary.write_text(json.dumps(values, ensure_ascii=False), encoding="utf-8")
-    os.replace(temporary, path)
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()

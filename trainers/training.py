@@ -27,14 +27,8 @@ from keras_transformer.trainers.callbacks import (
     ValidationBleu,
     is_over,
 )
-from keras_transformer.trainers.preparation import (
-    PreparedCorpus,
-    Progress,
-    is_prepared,
-    no_progress,
-    open_prepared,
-    prepare,
-)
+from keras_transformer.trainers.preparation import Progress, no_progress, prepare
+from keras_transformer.trainers.prepared import PreparedCorpus, is_prepared, open_prepared
 from keras_transformer.trainers.recipes import TrainSettings
 from keras_transformer.trainers.strategies import Workers, make_strategy
 from keras_transformer.trainers.training_model import Adam, TrainingModel

@@ -57,7 +57,8 @@ class Pipeline:
         from pathlib import Path
 
         from keras_transformer.trainers.batches import BatchPlan, make_dataset
-        from keras_transformer.trainers.preparation import open_prepared, prepare
+        from keras_transformer.trainers.preparation import prepare
+        from keras_transformer.trainers.prepared import open_prepared
         from keras_transformer.trainers.recipes import TrainSettings
 
         self.folder = tempfile.TemporaryDirectory()

@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras_transformer.trainers.batches import BatchPlan, make_dataset
 from keras_transformer.trainers.corpora import load_corpus
 from keras_transformer.trainers.evaluation import evaluate
-from keras_transformer.trainers.preparation import TokenizedPairs
+from keras_transformer.trainers.prepared import TokenizedPairs
 from keras_transformer.trainers.recipes import TrainSettings
 from keras_transformer.trainers.training import train
 from keras_transformer.translator import Translator

@@ -10,7 +10,7 @@ from keras_transformer.cli.progress import describe
 from keras_transformer.cli.summary import still_improves, summarize, summary_table
 from keras_transformer.run import Run
 from keras_transformer.trainers.batches import BatchPlan, make_dataset
-from keras_transformer.trainers.preparation import TokenizedPairs
+from keras_transformer.trainers.prepared import TokenizedPairs
 
 STEPS = 19  # of 8 batches an epoch
 

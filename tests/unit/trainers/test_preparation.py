@@ -10,12 +10,12 @@ from keras_transformer.errors import InputError
 from keras_transformer.tokenizer import EOS_ID, WordPieceTokenizer
 from keras_transformer.trainers import preparation
 from keras_transformer.trainers.corpora import load_corpus
-from keras_transformer.trainers.preparation import (
+from keras_transformer.trainers.preparation import prepare
+from keras_transformer.trainers.prepared import (
     Report,
     TokenizedPairs,
     is_prepared,
     open_prepared,
-    prepare,
     read_report,
 )
 from keras_transformer.trainers.recipes import TrainSettings

@@ -15,7 +15,8 @@ from keras_transformer.tokenizer import PAD_ID, SentencePieceTokenizer
 from keras_transformer.trainers import callbacks, training
 from keras_transformer.trainers.batches import BatchPlan, make_dataset
 from keras_transformer.trainers.corpora import load_corpus
-from keras_transformer.trainers.preparation import TokenizedPairs, prepare
+from keras_transformer.trainers.preparation import prepare
+from keras_transformer.trainers.prepared import TokenizedPairs
 from keras_transformer.trainers.recipes import TrainSettings
 from keras_transformer.trainers.training import train
 from keras_transformer.translator import Translator

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from keras_transformer.losses import LabelSmoothedCrossEntropy
 from keras_transformer.trainers.batches import BatchPlan
-from keras_transformer.trainers.preparation import TokenizedPairs
+from keras_transformer.trainers.prepared import TokenizedPairs
 from keras_transformer.trainers.recipes import TrainSettings
 from keras_transformer.trainers.strategies import make_strategy
 from keras_transformer.trainers.training import train
