@@ -1,16 +1,18 @@
 """A prepared corpus: token ids on disk, as `prepare` writes them.
 
-CORPUS/
-corpus.json               what it was made from, and the tokenizer's fingerprint
-tokenizer.model           of both languages
-train-00000.array_record  a record a pair: int32, the number of source tokens, these, then
-the target's, each side with its EOS_ID
-train-00000.lengths.npy   both lengths, uint16 [rows, 2]
-train-00000.json          what the shard was made from, and what was dropped
-...
-train.json                the split's shards, and the report of what was dropped
-val-*, val.json           the same for the validation split
-val.pairs.json            its text, for BLEU
+    CORPUS/
+      corpus.json               what it was made from, and the tokenizer's fingerprint
+      tokenizer.model           of both languages
+      train-00000.array_record  a record a pair: int32, the number of source tokens, these, then
+                                the target's, each side with its EOS_ID
+      train-00000.lengths.npy   both lengths, uint16 [rows, 2]
+      train-00000.json          what the shard was made from, and what was dropped
+      ...
+      train.json                the split's shards, and the report of what was dropped
+      val-*, val.json           the same for the validation split
+      val.pairs.json            its text, for BLEU
+
+Rows are numbered through all shards of a split.
 """
 
 import hashlib
@@ -38,14 +40,7 @@ CLEANING = (
     "target_script",
 )
 # The settings that decide what a prepared corpus holds.
-SETTINGS = (
-    "source",
-    "target",
-    "tokenizer",
-    "vocab_size",
-    "lowercase",
-    *CLEANING,
-)
+SETTINGS = ("source", "target", "tokenizer", "vocab_size", "lowercase", *CLEANING)
 CORPUS_FIELDS = {"made_from": dict, "tokenizer_sha256": str, "has_validation": bool}
 SPLIT_FIELDS = {"shards": int, "kept": int, "dropped": dict, "examples": dict}
 SHARD_FIELDS = {"made_from": dict, "kept": int, "bytes": int, "dropped": dict, "examples": dict}
@@ -189,7 +184,7 @@ def check_settings(folder: Path, wanted: dict[str, Any]) -> None:
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
-    """Reads the tokenizer that a corpus was prepared with."""
+    """Reads the tokenizer that a corpus was prepared with; `InputError` if it is another."""
     tokenizer = Tokenizer.load(folder / "tokenizer.model")
     if tokenizer.fingerprint != _read_manifest(folder)["tokenizer_sha256"]:
         raise InputError(
@@ -279,5 +274,5 @@ def write_json(path: Path, values: Any) -> None:
 
 
 def sha256(data: bytes) -> str:
-    """Returns the fingerprint of text or of a tokenizer."""
+    """Returns the SHA-256 of bytes, in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
