@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from array_record.python.array_record_data_source import ArrayRecordDataSource
 
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, one_line
 from keras_transformer.tokenizer import Tokenizer
 from keras_transformer.trainers.grammar import Pair
 from keras_transformer.trainers.recipes import TrainSettings
@@ -72,6 +72,10 @@ class TokenizedPairs:
         folder: a prepared corpus.
         split: name of the split.
 
+    Attributes:
+        lengths: uint16 [rows, 2], tokens of both sides.
+        damage: the error that the last failed `read` raised; None if there is none.
+
     Raises:
         InputError: if the split is not there, or a shard is damaged or of another tokenizer.
     """
@@ -99,15 +103,29 @@ class TokenizedPairs:
                 paths.append(str(path))
         if not paths:
             raise InputError(f"{folder / split}.json is damaged: it names no pair")
+        self.damage: InputError | None = None
         self.lengths: np.ndarray = np.concatenate(lengths)
-        self._records = ArrayRecordDataSource(paths)
+        self._paths = paths
+        try:
+            self._records = ArrayRecordDataSource(paths)
+        except RuntimeError as error:
+            raise _damage_of(paths, error) from error
 
     def read(self, rows: Sequence[int]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Returns the (source, target) token ids of rows, each with its `EOS_ID`."""
+        """Returns the (source, target) token ids of rows, each with its `EOS_ID`.
+
+        Raises:
+            InputError: if a shard is damaged: its checksums are checked as it is read.
+        """
         if not rows:
             return []
-        records = (np.frombuffer(record, np.int32) for record in self._records.__getitems__(rows))
-        return [(ids[1 : 1 + ids[0]], ids[1 + ids[0] :]) for ids in records]
+        try:
+            records = self._records.__getitems__(rows)
+        except RuntimeError as error:
+            self.damage = _damage_of(self._paths, error)
+            raise self.damage from error
+        ids = (np.frombuffer(record, np.int32) for record in records)
+        return [(each[1 : 1 + each[0]], each[1 + each[0] :]) for each in ids]
 
 
 class PreparedCorpus(NamedTuple):
@@ -197,6 +215,19 @@ def load_tokenizer(folder: Path) -> Tokenizer:
 def shard_path(folder: Path, split: str, index: int) -> Path:
     """Returns where a shard of a split lies."""
     return folder / f"{split}-{index:05d}.array_record"
+
+
+def _damage_of(paths: Sequence[str], error: Exception) -> InputError:
+    """Names the damaged one of some shards; it has to read them, as the error names none."""
+    for path in paths:
+        try:
+            shard = ArrayRecordDataSource([path])
+            shard.__getitems__(range(len(shard)))
+        except RuntimeError:
+            break
+    return InputError(
+        f"{path} is damaged; delete {Path(path).parent} and prepare it again: {one_line(error)}"
+    )
 
 
 def _read_lengths(path: Path, rows: int) -> np.ndarray:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from keras_transformer.errors import InputError
 from keras_transformer.losses import LabelSmoothedCrossEntropy, Perplexity, TokenAccuracy, TokenLoss
@@ -262,19 +263,32 @@ def _fit(
         if workers.is_chief:
             callbacks += [keras.callbacks.TensorBoard(run.path / "tensorboard"), *others]
         for part in _parts(range(step, settings.steps), interval):
-            trained.fit(
-                data(corpus.training, plan, part),
-                # `epochs` is the last one's number.
-                initial_epoch=part.start // interval,
-                epochs=-(-part.stop // interval),
-                steps_per_epoch=min(interval, len(part)),
-                callbacks=callbacks,
-                shuffle=False,  # the plan has shuffled
-                verbose=verbose if workers.is_chief else 0,
-                **validation,
-            )
+            with _damage_named(corpus):
+                trained.fit(
+                    data(corpus.training, plan, part),
+                    # `epochs` is the last one's number.
+                    initial_epoch=part.start // interval,
+                    epochs=-(-part.stop // interval),
+                    steps_per_epoch=min(interval, len(part)),
+                    callbacks=callbacks,
+                    shuffle=False,  # the plan has shuffled
+                    verbose=verbose if workers.is_chief else 0,
+                    **validation,
+                )
             if trained.stop_training:
                 break
+
+
+@contextmanager
+def _damage_named(corpus: PreparedCorpus) -> Iterator[None]:
+    """Raises the `InputError` of a damaged shard, which `fit` would wrap in TensorFlow's."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        for pairs in (corpus.training, corpus.validation):
+            if pairs is not None and pairs.damage is not None:
+                raise pairs.damage from error
+        raise
 
 
 def _compile(

@@ -430,6 +430,23 @@ def test_damaged_shard(write, corpus, damage, is_prepared_again):
     )
 
 
+def test_damaged_record(write, corpus):
+    prepare(write(numbered(17)), corpus)
+    shard = corpus / "train-00001.array_record"
+    data = bytearray(shard.read_bytes())
+    first = data.index(np.array([2, FIRST_WORD + 7, E], np.int32).tobytes())  # row 7's
+    data[first] ^= 1
+    shard.write_bytes(data)
+    pairs = open_prepared(corpus).training
+    assert len(pairs.read([0, 6, 8, 16])) == 4
+    assert pairs.damage is None
+    message = f"{shard} is damaged; delete {corpus} and prepare it again: "
+    with pytest.raises(InputError, match=f"^{re.escape(message)}[^\n]*mismatch") as caught:
+        pairs.read([0, 7, 16])
+    assert pairs.damage is caught.value
+    assert [ids.tolist() for ids in pairs.read([6])[0]] == [[FIRST_WORD + 6, E], [11, 10, E]]
+
+
 @pytest.mark.parametrize("damage", ["missing", "empty", "truncated", "text", "shape"])
 def test_damaged_lengths(write, corpus, damage):
     settings = write(numbered(17))

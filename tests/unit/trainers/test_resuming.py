@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import os
+import re
+import shutil
 import signal
 
 import numpy as np
@@ -14,6 +16,7 @@ from keras_transformer.run import Run
 from keras_transformer.trainers import training
 from keras_transformer.trainers.callbacks import SaveRun, StepLimit, StopSignals
 from keras_transformer.trainers.preparation import prepare
+from keras_transformer.trainers.prepared import TokenizedPairs
 from keras_transformer.trainers.training import train
 
 
@@ -303,6 +306,21 @@ def test_state_of_another_model(long_settings, stopped):
     stopped.save_state(state, step)
     with pytest.raises(InputError, match=r"must hold .* variables of this model"):
         train(long_settings, stopped.path, verbose=0, resume=True)
+
+
+@pytest.mark.parametrize("part", ["record", "index"])
+def test_damaged_corpus(long_settings, stopped, whole, part):
+    shard = stopped.path / "corpus" / "train-00000.array_record"
+    data = bytearray(shard.read_bytes())
+    # Riegeli's last block begins at 64 KiB, and holds the index.
+    source, _ = TokenizedPairs(shard.parent, "train").read([7])[0]
+    data[data.index(source.tobytes()) if part == "record" else 2**16] ^= 1
+    shard.write_bytes(data)
+    message = f"{shard} is damaged; delete {shard.parent} and prepare it again: "
+    with pytest.raises(InputError, match=f"^{re.escape(message)}[^\n]+$"):
+        train(long_settings, stopped.path, verbose=0, resume=True)
+    shutil.rmtree(shard.parent)
+    assert_same_run(train(long_settings, stopped.path, verbose=0, resume=True), whole)
 
 
 # On other devices.
