@@ -108,7 +108,8 @@ def prepare(
         _start(folder, corpus, settings, wanted)
     check_settings(folder, wanted)
     tokenizer = load_tokenizer(folder)
-    for split, shown in (("train", progress), (corpus.validation_split, no_progress)):
+    # The small one first: what is wrong with it shows at once, and not after hours.
+    for split, shown in ((corpus.validation_split, no_progress), ("train", progress)):
         if split is None:
             logger.warning(
                 "No validation: %s has none of the splits val, valid, validation, dev", corpus.name

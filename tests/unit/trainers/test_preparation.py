@@ -248,6 +248,8 @@ def test_nothing_left(write, corpus, split):
     )
     with pytest.raises(InputError, match=f"^{message}$"):
         prepare(settings, corpus)
+    # What is wrong with the validation split is said before hours of work.
+    assert (corpus / "train-00000.json").exists() == (split == "train")
 
 
 @pytest.mark.parametrize("name", ["source_script", "target_script"])
