@@ -219,15 +219,17 @@ def shard_path(folder: Path, split: str, index: int) -> Path:
 
 def _damage_of(paths: Sequence[str], error: Exception) -> InputError:
     """Names the damaged one of some shards; it has to read them, as the error names none."""
+    folder = Path(paths[0]).parent
     for path in paths:
         try:
             shard = ArrayRecordDataSource([path])
             shard.__getitems__(range(len(shard)))
-        except RuntimeError:
-            break
-    return InputError(
-        f"{path} is damaged; delete {Path(path).parent} and prepare it again: {one_line(error)}"
-    )
+        except RuntimeError as found:
+            return InputError(
+                f"{path} is damaged; delete {folder} and prepare it again: {one_line(found)}"
+            )
+    # A file system that fails once is no reason to delete anything.
+    return InputError(f"{folder} could not be read: {one_line(error)}")
 
 
 def _read_lengths(path: Path, rows: int) -> np.ndarray:

@@ -449,6 +449,18 @@ def test_damaged_record(write, corpus):
     assert [ids.tolist() for ids in pairs.read([6])[0]] == [[FIRST_WORD + 6, E], [11, 10, E]]
 
 
+def test_whole_shards_are_not_blamed(write, corpus, monkeypatch):
+    prepare(write(numbered(17)), corpus)
+    pairs = open_prepared(corpus).training
+
+    def fail(rows):
+        raise RuntimeError("the disk\nis slow")
+
+    monkeypatch.setattr(pairs._records, "__getitems__", fail)
+    with pytest.raises(InputError, match=f"^{corpus} could not be read: the disk is slow$"):
+        pairs.read([0])
+
+
 @pytest.mark.parametrize("damage", ["missing", "empty", "truncated", "text", "shape"])
 def test_damaged_lengths(write, corpus, damage):
     settings = write(numbered(17))
