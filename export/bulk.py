@@ -15,14 +15,12 @@ model.
 """
 
 import bz2
-import glob
 import gzip
 import hashlib
 import itertools
 import json
 import logging
 import lzma
-import os
 import posixpath
 import re
 import threading
@@ -34,12 +32,13 @@ from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
 import apache_beam as beam
-from apache_beam.io.filesystem import BeamIOError, CompressionTypes
+from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.ml.inference.base import ModelHandler, RunInference
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
 from keras_transformer.errors import InputError, one_line
+from keras_transformer.export import beam_files
 from keras_transformer.export.rows import (
     DEFAULT_SIGNATURE,
     by_length,
@@ -151,9 +150,9 @@ class Layout(NamedTuple):
         """A shard's report."""
         return FileSystems.join(self.folder, "reports", f"{number:05}.json")
 
-    def temporary(self, name: str) -> str:
-        """A file that is being written."""
-        return FileSystems.join(self.folder, f"temporary-{name}")
+    def temporary(self) -> str:
+        """A new name for a file that is being written."""
+        return FileSystems.join(self.folder, f"temporary-{uuid.uuid4().hex}")
 
 
 class Source(NamedTuple):
@@ -236,8 +235,8 @@ def translate_corpus(
     started = time.monotonic()
     options = _pipeline_options(beam_options)
     FileSystems.set_options(options)
-    output, pattern = _absolute(output), _absolute(pattern)
-    version = find_version(_absolute(model))
+    output, pattern = beam_files.absolute(output), beam_files.absolute(pattern)
+    version = find_version(beam_files.absolute(model))
     shards, fingerprint = plan(pattern, lines_per_shard)
     manifest = {
         "format_version": FORMAT_VERSION,
@@ -253,7 +252,7 @@ def translate_corpus(
     damaged = sorted(_present(layout) & {layout.shard(shard.number) for shard in todo})
     for path in damaged:
         _logger.warning("Not as it was written, and made again: %s", path)
-        _delete(path)
+        beam_files.delete(path)
     progress(len(shards) - len(todo), len(shards))
     if todo:
         with _watched(layout, len(shards) - len(todo), progress):
@@ -295,7 +294,7 @@ def _run(pipeline: beam.Pipeline) -> None:
 
 def plan(pattern: str, lines_per_shard: int) -> tuple[list[Shard], str]:
     """Cuts an input into shards, and returns its fingerprint too. It reads all of it."""
-    paths = [pattern] if FileSystems.exists(pattern) else _match(pattern)
+    paths = [pattern] if FileSystems.exists(pattern) else beam_files.match(pattern)
     if not paths:
         raise InputError(f"There is no file {pattern}")
     shards: list[Shard] = []
@@ -398,9 +397,9 @@ def translate_shard(source: Source, translate: Translate) -> TranslatedShard:
 
 def find_version(model: str) -> str:
     """Returns the folder of a model's newest version, or of the one that `model` is."""
-    if _below(model, "saved_model.pb"):
+    if beam_files.below(model, "saved_model.pb"):
         return model
-    graphs = _below(model, "*", "saved_model.pb")
+    graphs = beam_files.below(model, "*", "saved_model.pb")
     folders = [posixpath.dirname(path) for path in graphs]
     versions = [folder for folder in folders if is_version(posixpath.basename(folder))]
     if not versions:
@@ -413,7 +412,7 @@ def model_fingerprint(version: str, signature: str) -> str:
     from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-    graph = _read(FileSystems.join(version, "saved_model.pb"))
+    graph = beam_files.read(FileSystems.join(version, "saved_model.pb"))
     try:
         check_signature(
             version, signature, SavedModel.FromString(graph).meta_graphs[0].signature_def
@@ -422,8 +421,8 @@ def model_fingerprint(version: str, signature: str) -> str:
         raise InputError(f"{version} does not hold a SavedModel") from error
     fingerprint = hashlib.sha256(graph)
     for folder in ("assets", "variables"):
-        for path in _below(version, folder, "*"):
-            fingerprint.update(_read(path))
+        for path in beam_files.below(version, folder, "*"):
+            fingerprint.update(beam_files.read(path))
     return fingerprint.hexdigest()
 
 
@@ -442,22 +441,26 @@ def write_shard(translated: TranslatedShard, layout: Layout) -> None:
         "bytes": len(content),
         "sha256": _sha256(content),
     }
-    _write(layout, layout.report(shard.number), json.dumps(report).encode())
-    _write(layout, layout.shard(shard.number), content)
+    beam_files.write(layout.report(shard.number), json.dumps(report).encode(), layout.temporary())
+    beam_files.write(layout.shard(shard.number), content, layout.temporary())
 
 
 def _claim(layout: Layout, manifest: Mapping[str, Any]) -> None:
     """Makes the output folder ours, or finds that it is."""
     try:
-        found = json.loads(_read(layout.manifest))
+        found = json.loads(beam_files.read(layout.manifest))
     except OSError:
         found = None
     except ValueError:
         found = {}
     if found is None:
-        if set(_below(layout.folder, "*")) - set(_below(layout.folder, "temporary-*")):
+        if set(beam_files.below(layout.folder, "*")) - set(
+            beam_files.below(layout.folder, "temporary-*")
+        ):
             raise InputError(f"{layout.folder} is not empty, and no translation of a corpus")
-        _write(layout, layout.manifest, json.dumps(manifest, indent=2).encode() + b"\n")
+        beam_files.write(
+            layout.manifest, json.dumps(manifest, indent=2).encode() + b"\n", layout.temporary()
+        )
     elif not isinstance(found, dict) or found.keys() != manifest.keys():
         raise InputError(
             f"{layout.manifest} is damaged, or of another version of this program: "
@@ -477,28 +480,29 @@ def _claim(layout: Layout, manifest: Mapping[str, Any]) -> None:
 def _finish(layout: Layout, shards: list[Shard], lines_now: int, seconds: float) -> BulkReport:
     lines, failed, num_truncated = 0, [], 0
     for shard in shards:
-        report = json.loads(_read(layout.report(shard.number)))  # whole, as `_report` has seen
+        # Whole, as `_report` has seen.
+        report = json.loads(beam_files.read(layout.report(shard.number)))
         lines += report["lines"]
         failed += report["failed"]
         num_truncated += len(report["truncated"])
     content = "".join(f"{number}\t{reason}\n" for number, reason in failed)
-    _write(layout, layout.failed, content.encode())
-    for left in _below(layout.folder, "temporary-*"):  # by workers that were stopped
-        _delete(left)
+    beam_files.write(layout.failed, content.encode(), layout.temporary())
+    for left in beam_files.below(layout.folder, "temporary-*"):  # by workers that were stopped
+        beam_files.delete(left)
     return BulkReport(lines, len(failed), num_truncated, len(shards), lines_now, seconds)
 
 
 def _present(layout: Layout) -> set[str]:
     """Returns the shards that are there, by their exact names."""
     names = {layout.shard(number) for number in range(layout.num_shards)}
-    return names & set(_below(layout.folder, "translation-*"))
+    return names & set(beam_files.below(layout.folder, "translation-*"))
 
 
 def _report(layout: Layout, shard: Shard) -> dict[str, Any] | None:
     """Returns a shard's report, or None if the shard is not there, or not as the report says."""
     try:
-        report: dict[str, Any] = json.loads(_read(layout.report(shard.number)))
-        content = _read(layout.shard(shard.number))
+        report: dict[str, Any] = json.loads(beam_files.read(layout.report(shard.number)))
+        content = beam_files.read(layout.shard(shard.number))
         said = [report[key] for key in ("lines", "input_sha256", "bytes", "sha256")]
         whole = isinstance(report["failed"], list) and isinstance(report["truncated"], list)
     except (OSError, ValueError, KeyError, TypeError):
@@ -530,70 +534,8 @@ def _watched(layout: Layout, done: int, progress: Callable[[int, int], None]) ->
         thread.join()
 
 
-# Files, on whatever file system.
-
-
-def _match(pattern: str) -> list[str]:
-    """Returns the paths of all files that a pattern fits, in order."""
-    try:
-        (result,) = FileSystems.match([pattern])
-    except BeamIOError:
-        return []
-    return sorted(metadata.path for metadata in result.metadata_list)
-
-
-def _below(folder: str, *names: str) -> list[str]:
-    """Returns the files in a folder that names or patterns fit."""
-    if FileSystems.get_scheme(folder):
-        return _match(FileSystems.join(folder, *names))
-    # Beam's patterns have no escapes, so that a folder [x] would be one.
-    pattern = os.path.join(glob.escape(folder), *names)
-    return sorted(filter(os.path.isfile, glob.glob(pattern, include_hidden=True)))
-
-
-def _delete(path: str) -> None:
-    if FileSystems.get_scheme(path):
-        FileSystems.delete([path])
-    else:
-        os.remove(path)  # Beam's takes the path for a pattern
-
-
 def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def _read(path: str) -> bytes:
-    with closing(FileSystems.open(path)) as file:
-        return bytes(b"".join(iter(lambda: file.read(1 << 24), b"")))
-
-
-def _write(layout: Layout, path: str, content: bytes) -> None:
-    """Writes a file under a temporary name and renames it, so that it is never seen in part."""
-    temporary = layout.temporary(uuid.uuid4().hex)
-    remote = FileSystems.get_scheme(path)
-    with closing(FileSystems.create(temporary)) as file:
-        file.write(content)
-        if not remote:
-            file.flush()
-            os.fsync(file.fileno())
-    if remote and FileSystems.exists(path):  # some file systems do not rename onto a file
-        FileSystems.delete([path])
-    FileSystems.rename([temporary], [path])
-
-
-def _absolute(path: str) -> str:
-    """Makes a path what workers understand, which may run in another folder."""
-    try:
-        path.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(f"A path must be UTF-8. Received: {path!a}") from error
-    if not FileSystems.get_scheme(path):
-        return os.path.abspath(path)
-    try:
-        FileSystems.get_filesystem(path)
-    except ValueError as error:  # gs:// or s3:// without the package for it
-        raise InputError(f"{path}: {one_line(error)}") from error
-    return path
 
 
 def _pipeline_options(arguments: Sequence[str]) -> PipelineOptions:

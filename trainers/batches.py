@@ -172,7 +172,12 @@ def make_dataset(
     signature = ({"source_ids": ids, "target_ids": ids}, ids, weights)
     dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
     elements = len(steps) * share.local
-    return dataset.apply(tf.data.experimental.assert_cardinality(elements)).prefetch(8)
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(elements)).prefetch(8)
+    options = tf.data.Options()
+    # There is nothing to tune, and to drop an iterator is to wait for its tuner, a second where the
+    # machine is busy.
+    options.autotune.enabled = False
+    return dataset.with_options(options)
 
 
 def distribute(

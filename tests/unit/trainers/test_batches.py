@@ -199,6 +199,12 @@ def test_starting_late_is_skipping(number_pairs):
     tf.nest.map_structure(np.testing.assert_array_equal, late, skipped)
 
 
+def test_no_tuner_to_wait_for(number_pairs):
+    """On a busy machine, the end of an iterator would wait for it."""
+    plan = BatchPlan(number_pairs.lengths, 64, seed=1)
+    assert make_dataset(number_pairs, plan, range(3)).options().autotune.enabled is False
+
+
 # Shares.
 
 

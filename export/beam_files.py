@@ -1,0 +1,74 @@
+"""Files where Apache Beam finds them: on this machine, or at `gs://`, `s3://` and others."""
+
+import glob
+import os
+from contextlib import closing
+
+from apache_beam.io.filesystem import BeamIOError
+from apache_beam.io.filesystems import FileSystems
+
+from keras_transformer.errors import InputError, one_line
+
+
+def absolute(path: str) -> str:
+    """Makes a path what workers understand, which may run in another folder.
+
+    Raises:
+        InputError: if it is not UTF-8, or on a file system whose package is missing.
+    """
+    try:
+        path.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"A path must be UTF-8. Received: {path!a}") from error
+    if not FileSystems.get_scheme(path):
+        return os.path.abspath(path)
+    try:
+        FileSystems.get_filesystem(path)
+    except ValueError as error:  # gs:// or s3:// without the package for it
+        raise InputError(f"{path}: {one_line(error)}") from error
+    return path
+
+
+def match(pattern: str) -> list[str]:
+    """Returns the paths of all files that a pattern fits, in order."""
+    try:
+        (result,) = FileSystems.match([pattern])
+    except BeamIOError:
+        return []
+    return sorted(metadata.path for metadata in result.metadata_list)
+
+
+def below(folder: str, *names: str) -> list[str]:
+    """Returns the files in a folder that names or patterns fit, in order."""
+    if FileSystems.get_scheme(folder):
+        return match(FileSystems.join(folder, *names))
+    # Beam's patterns have no escapes, so that a folder [x] would be one.
+    pattern = os.path.join(glob.escape(folder), *names)
+    return sorted(filter(os.path.isfile, glob.glob(pattern, include_hidden=True)))
+
+
+def read(path: str) -> bytes:
+    """Returns what a file holds."""
+    with closing(FileSystems.open(path)) as file:
+        return bytes(b"".join(iter(lambda: file.read(1 << 24), b"")))
+
+
+def write(path: str, content: bytes, temporary: str) -> None:
+    """Writes a file under a temporary name and renames it, so that it is never seen in part."""
+    remote = FileSystems.get_scheme(path)
+    with closing(FileSystems.create(temporary)) as file:
+        file.write(content)
+        if not remote:
+            file.flush()
+            os.fsync(file.fileno())
+    if remote and FileSystems.exists(path):  # some file systems do not rename onto a file
+        FileSystems.delete([path])
+    FileSystems.rename([temporary], [path])
+
+
+def delete(path: str) -> None:
+    """Deletes a file."""
+    if FileSystems.get_scheme(path):
+        FileSystems.delete([path])
+    else:
+        os.remove(path)  # Beam's takes the path for a pattern
