@@ -1,19 +1,15 @@
 """The command line: what goes to which stream, and how bad input ends."""
 
-import io
 import json
-import logging
-import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from command_line import assert_documented, assert_refused, cli
 
 from keras_transformer._version import __version__
-from keras_transformer.cli.main import main
 from keras_transformer.export.bulk import BulkReport
 
 COMMANDS = ("prepare", "train", "average", "evaluate", "translate", "export", "check")
@@ -21,26 +17,6 @@ COMMANDS += ("plot", "serve", "translate-corpus", "demo")
 MAX_SOURCE_LENGTH = 11
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(sys.executable).with_name("keras-transformer")
-
-
-def cli(*arguments, stdin=b""):
-    """Runs a command in this process; returns its exit status, standard output and error."""
-    logger = logging.getLogger("keras_transformer")
-    level = logger.level
-    code = 0
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["keras-transformer", *map(str, arguments)])
-        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        patch.setattr(sys, "stdout", io.StringIO())
-        patch.setattr(sys, "stderr", io.StringIO())
-        patch.setattr(logger, "handlers", [])  # whose stream is this call's standard error
-        try:
-            main()
-        except SystemExit as error:
-            code = error.code or 0
-        finally:
-            logger.setLevel(level)
-        return code, sys.stdout.getvalue(), sys.stderr.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -226,14 +202,6 @@ def test_evaluate_writes_files_and_prints_scores(tiny_run, corpus_dir, tiny_tran
     assert (scores["num_pairs"], scores["beam_size"]) == (9, 1)
 
 
-def assert_documented(command, values):
-    """Asserts that the page on the command line has the keys of an object."""
-    page = (ROOT / "docs" / "reference" / "command-line.md").read_text("utf-8")
-    (row,) = re.findall(rf"^\| `{command}` \| (.*) \|$", page, re.MULTILINE)
-    keys = {f"`{key}`" for key in values}
-    assert keys <= set(re.findall("`[^`]+`", row))
-
-
 def test_evaluate_for_a_machine(tiny_run, corpus_dir):
     options = ["--data", corpus_dir, "--split", "val", "--beam-size", 1]
     options += ["--baseline", corpus_dir / "de.val.txt"]
@@ -294,12 +262,6 @@ def test_no_run_directory(tmp_path, corpus_dir, command, exists):
         message = f"There is no run directory {path}"
     assert (code, out, err) == (1, "", f"error: {message}\n")
     assert not (tmp_path / "m").exists()
-
-
-def assert_refused(result, message):
-    code, out, err = result
-    assert (code, out) == (1, "")
-    assert re.fullmatch(f"error: {message}\n", err)
 
 
 def test_unknown_preset_tells_what_there_is(corpus_dir, tmp_path):
@@ -397,238 +359,3 @@ def test_closed_stream(tiny_run, stream):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert re.fullmatch(r"error: Standard (input|output).*\n", done.stderr)
-
-
-# Recipes, preparation, averaging.
-
-
-@pytest.fixture(scope="module")
-def recipe(tmp_path_factory):
-    """A recipe of a training of a second, with all that a recipe may ask for."""
-    path = tmp_path_factory.mktemp("recipe") / "small.toml"
-    path.write_text(
-        "vocab_size = 290\nsteps = 4\ntokens_per_batch = 300\nmax_length = 40\n"
-        "steps_per_validation = 1\nkeep_checkpoints = 3\nbeam_size = 2\nalpha = 1.5\n"
-        "[model]\nd_model = 12\nd_ff = 14\nnum_heads = 2\nnum_encoder_layers = 1\n"
-        "num_decoder_layers = 1\n"
-    )
-    return path
-
-
-@pytest.fixture(scope="module")
-def recipe_run(recipe, corpus_dir, tmp_path_factory):
-    """A run of the recipe, by way of a prepared corpus."""
-    folder = tmp_path_factory.mktemp("recipe_run")
-    code, out, err = cli("prepare", folder / "corpus", "--recipe", recipe, "--data", corpus_dir)
-    assert (code, out) == (0, ""), err
-    assert "Prepared: 150 pairs (dropped: none) in" in err
-    options = ["--recipe", recipe, "--data", folder / "corpus", "--run-dir", folder / "run"]
-    changes = ["--set", "model.d_ff=18", "--set", "label_smoothing=0.2", "--seed", 3]
-    code, out, err = cli("train", *options, *changes)
-    assert (code, out) == (0, ""), err
-    # A line for each validation, then the summary, and what to do next.
-    assert len(re.findall(r"^After \d updates, 0:\d\d:\d\d: training loss", err, re.M)) == 4
-    summary = err[err.index("Training: 4 updates in ") :].splitlines()
-    assert [line.split()[0] for line in summary[1:6]] == [
-        "updates", "time", "seen", "parameters", "best"
-    ]  # fmt: skip
-    assert summary[-1] == (
-        f"Next: keras-transformer evaluate {folder / 'run'} --data DATA --split test"
-    )
-    return folder / "run"
-
-
-def test_run_records_the_resolved_recipe(recipe_run):
-    settings = json.loads((recipe_run / "run.json").read_text())["settings"]
-    assert (settings["steps"], settings["seed"], settings["label_smoothing"]) == (4, 3, 0.2)
-    assert (settings["model"]["d_model"], settings["model"]["d_ff"]) == (12, 18)
-    assert settings["warmup_steps"] == 4000  # neither in the recipe nor on the command line
-
-
-def test_prepare_for_a_machine(corpus_dir, tmp_path):
-    folder = tmp_path / "corpus"
-    options = ["--data", corpus_dir, "--set", "max_length=7", "--vocab-size", 284, "--json"]
-    code, out, err = cli("prepare", folder, *options)
-    assert code == 0, err
-    prepared = json.loads(out)
-    assert_documented("prepare", prepared)
-    assert prepared["corpus"] == str(folder)
-    assert prepared["kept"] + prepared["dropped"]["too_long"] == 150
-    assert len(prepared["examples"]["too_long"]) == 3
-    assert json.loads((folder / "corpus.json").read_text())["made_from"]["vocab_size"] == 284
-    words = f"--vocab-size 284 --set max_length=7 --data {folder} --run-dir RUN"
-    assert f"Next: keras-transformer train {words}" in err
-
-
-def test_average_is_what_the_other_commands_take(recipe_run, corpus_dir):
-    code, out, err = cli("average", recipe_run, "--last", 2)
-    assert (code, out) == (0, "")
-    assert "Averaged: the checkpoints after 3, 4 updates: " in err
-    code, out, err = cli("evaluate", recipe_run, "--data", corpus_dir)
-    assert code == 0, err
-    scores = json.loads((recipe_run / "evaluation" / "test.scores.json").read_text())
-    assert scores["checkpoint"] == "checkpoints/averaged-00000003-00000004-2.weights.h5"
-    assert (scores["beam_size"], scores["alpha"]) == (2, 1.5)  # the recipe's
-
-
-def test_average_takes_what_there_is(recipe_run, tmp_path):
-    run_dir = tmp_path / "run"
-    shutil.copytree(recipe_run, run_dir)
-    code, _, err = cli("average", run_dir)
-    assert code == 0, err
-    assert "Averaged: the checkpoints after 2, 3, 4 updates: " in err  # all, for the recipe says 0
-    manifest = json.loads((run_dir / "run.json").read_text())
-    for wanted, steps in ((2, "3, 4"), (9, "2, 3, 4")):
-        manifest["settings"]["average_last"] = wanted
-        (run_dir / "run.json").write_text(json.dumps(manifest))
-        code, _, err = cli("average", run_dir)
-        assert code == 0, err
-        assert f"Averaged: the checkpoints after {steps} updates: " in err
-
-
-def test_average_of_more_than_there_are(recipe_run):
-    result = cli("average", recipe_run, "--last", 4)
-    assert_refused(result, "`last` must be at most the 3 checkpoints that .* Received: last=4")
-
-
-def test_baseline_and_tokenized_references(recipe_run, corpus_dir, tmp_path):
-    sources = (corpus_dir / "en.test.txt").read_text(encoding="utf-8")
-    references = (corpus_dir / "de.test.txt").read_text(encoding="utf-8")
-    (tmp_path / "tokenized").write_text(references.lower(), encoding="utf-8")
-    options = ["--data", corpus_dir, "--baseline", corpus_dir / "de.test.txt"]
-    options += ["--tokenized-references", tmp_path / "tokenized"]
-    code, out, err = cli("evaluate", recipe_run, *options)
-    assert code == 0, err
-    *_, last = out.splitlines()
-    assert re.fullmatch(r"BLEU of the baseline +100\.00  p = 0\.00\d\d \(paired bootstrap.*", last)
-    (tmp_path / "short").write_text(sources.split("\n")[0] + "\n", encoding="utf-8")
-    for option in ("--baseline", "--tokenized-references"):
-        result = cli("evaluate", recipe_run, "--data", corpus_dir, option, tmp_path / "short")
-        assert_refused(result, f"{tmp_path}/short must have 9 lines. Received: 1 lines")
-
-
-def test_resume(recipe, recipe_run, corpus_dir, tmp_path):
-    run_dir = tmp_path / "run"
-    for steps, resumed in ((2, False), (4, True)):
-        options = ["--recipe", recipe, "--data", corpus_dir, "--run-dir", run_dir, "--resume"]
-        code, out, err = cli("train", *options, "--steps", steps, "--json")
-        assert code == 0, err
-        assert ("Resumed after 2 updates" in err) == resumed
-        assert f"Training: {steps} updates in" in err
-        assert err.endswith(f"evaluate {run_dir} --data {corpus_dir} --split test\n")
-        summary = json.loads(out)
-        assert_documented("train", summary)
-        assert summary["run_dir"] == str(run_dir)
-        assert (summary["step"], summary["steps"], summary["validations"]) == (steps, steps, steps)
-    assert len((run_dir / "metrics.jsonl").read_text().splitlines()) == 4
-
-
-def test_more_updates_are_advised_unless_there_was_a_cooldown(recipe, corpus_dir, tmp_path):
-    options = ["--recipe", recipe, "--data", corpus_dir, "--steps", 2, "--set", "peak_rate=0.01"]
-    options += ["--set", "warmup_steps=1"]  # so that the second validation is the better one
-    for cooldown in (0.0, 0.5):
-        run_dir = tmp_path / str(cooldown)
-        code, _, err = cli("train", *options, "--set", f"cooldown={cooldown}", "--run-dir", run_dir)
-        assert code == 0, err
-        first, second = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
-        assert second["val_loss"] < first["val_loss"]
-        assert ("--resume with more --steps may go further" in err) == (cooldown == 0)
-
-
-def test_resuming_what_is_no_run(recipe, corpus_dir, tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
-    result = cli(
-        "train", "--recipe", recipe, "--data", corpus_dir, "--run-dir", tmp_path, "--resume"
-    )
-    assert_refused(result, f"{tmp_path} is not a run directory: .*")
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--recipe", "wmt15"], "Cannot read the recipe wmt15: No such file.* one of: demo, .*"),
-        (["--set", "stepz=3"], "Unknown setting stepz. There are: data, .*"),
-        (["--set", "model.depth=3"], "Unknown model setting depth. There are: .*"),
-        (["--set", "steps=many"], "`steps` must be an integer. Received: steps='many'"),
-        (["--set", "jit=1"], "`jit` must be true or false. Received: jit=1"),
-        (["--set", "steps"], "A change must have the form key=value. Received: 'steps'"),
-    ],
-)
-def test_wrong_settings(corpus_dir, tmp_path, arguments, message):
-    run_dir = tmp_path / "run"
-    assert_refused(cli("train", "--data", corpus_dir, "--run-dir", run_dir, *arguments), message)
-    assert not run_dir.exists()
-
-
-def test_no_data(tmp_path):
-    assert_refused(cli("train", "--run-dir", tmp_path / "run"), "The setting `data` is missing")
-
-
-def test_evaluate_wants_one_corpus(recipe_run, corpus_dir):
-    message = "Give either --data or --test-set"
-    assert_refused(cli("evaluate", recipe_run), message)
-    assert_refused(
-        cli("evaluate", recipe_run, "--data", corpus_dir, "--test-set", "wmt14/full"), message
-    )
-
-
-# Completion.
-
-
-@pytest.fixture(scope="module")
-def bash_script():
-    """What `--install-completion` gives to bash."""
-    code, out, _ = completion("source_bash")
-    assert code == 0
-    return out
-
-
-def completion(task, **variables):
-    """Runs the program as a shell does for a completion."""
-    process = subprocess.run(
-        [PROGRAM],
-        env=os.environ | {"_KERAS_TRANSFORMER_COMPLETE": task} | variables,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return process.returncode, process.stdout, process.stderr
-
-
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("ev", ["evaluate"]),
-        ("train --recipe wmt14-ende", ["wmt14-ende-base", "wmt14-ende-big"]),
-        ("prepare corpus --recipe de", ["demo"]),
-        ("train --preset b", ["base", "big"]),
-        ("train --strategy m", ["mirrored", "multiworker"]),
-        ("evaluate run --checkpoint ", ["averaged", "best", "last"]),
-        ("evaluate run --test-set wmt14/f", ["wmt14/full"]),
-        ("train --recipe ./", []),  # bash completes files
-    ],
-)
-def test_completion(bash_script, line, expected):
-    words = ["keras-transformer", *line.split(" ")]
-    script = f"""{bash_script}
-COMP_WORDS=({" ".join(word or '""' for word in words)})
-COMP_CWORD={len(words) - 1}
-_keras_transformer_completion {PROGRAM}
-echo "${{COMPREPLY[@]}}"
-"""
-    process = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
-    assert process.stdout.split() == expected
-
-
-def test_completion_needs_no_tensorflow():
-    program = """
-import sys
-from keras_transformer.cli import completion
-assert completion.recipes("wmt") and completion.presets("ti") and completion.test_sets("wmt")
-print({"tensorflow", "keras"} & set(sys.modules))
-"""
-    process = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert process.stdout == "set()\n"
