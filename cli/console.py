@@ -23,6 +23,16 @@ stderr = Console(stderr=True, highlight=False)
 Json = Annotated[bool, typer.Option("--json", help="Print the result as a JSON object.")]
 
 
+MAX_WAIT = 1e9  # seconds or milliseconds; what clocks can wait for is no more than nine times that
+
+
+def waitable(value: float | None) -> float | None:
+    """Refuses a time that no clock can wait for, such as inf or nan."""
+    if value is not None and not value <= MAX_WAIT:
+        raise typer.BadParameter(f"{value} is more than {MAX_WAIT:,.0f}, or no number")
+    return value
+
+
 def say(message: str) -> None:
     """Prints a line of progress."""
     stderr.print(message, markup=False, soft_wrap=True)

@@ -1,6 +1,7 @@
 """`keras-transformer demo`: the main job from end to end, on the bundled corpus."""
 
 import resource
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,7 +56,8 @@ def demo_command(
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in KiB
     seconds = time.monotonic() - started
     say(f"All done in {seconds:.0f} s; this process took at most {peak / 1e6:.1f} GB of memory")
-    say(f"Next: keras-transformer serve {model_dir}, or keras-transformer translate {saved_model}")
+    served, saved = shlex.quote(str(model_dir)), shlex.quote(str(saved_model))
+    say(f"Next: keras-transformer serve {served}, or keras-transformer translate {saved} TEXT")
 
 
 @contextmanager

@@ -53,14 +53,14 @@ def export_command(
     load_tensorflow()
     from keras_transformer.export.saved_model import export_saved_model
     from keras_transformer.run import Run
-    from keras_transformer.trainers.prepared import read_validation_pairs
+    from keras_transformer.trainers.prepared import corpus_folder, read_validation_pairs
     from keras_transformer.translator import Translator
 
     started = time.monotonic()
     opened = Run.load(run)
     translator = Translator.load(run, checkpoint)
     options = translator.decoding_options(beam_size, alpha, max_source_length)
-    pairs = read_validation_pairs(run / "corpus")
+    pairs = read_validation_pairs(corpus_folder(opened))
     with progress_bar("Exporting"):
         path = export_saved_model(
             translator,
@@ -116,9 +116,12 @@ def _details(run: "Run", checkpoint: Literal["averaged", "best", "last"] | None)
     chosen = run.checkpoint(checkpoint)
     scores = {}
     for file in sorted((run.path / "evaluation").glob("*.scores.json")):
-        evaluated = json.loads(file.read_text(encoding="utf-8"))
-        if evaluated.get("checkpoint") == chosen.file:
-            scores[file.name.removesuffix(".scores.json")] = evaluated["bleu"]
+        try:
+            evaluated = json.loads(file.read_text(encoding="utf-8"))
+            if evaluated.get("checkpoint") == chosen.file:
+                scores[file.name.removesuffix(".scores.json")] = evaluated["bleu"]
+        except (OSError, ValueError, KeyError, AttributeError) as error:
+            raise InputError(f"{file} is damaged: evaluate the split again") from error
     return {
         "source": run.source,
         "target": run.target,

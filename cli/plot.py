@@ -80,7 +80,7 @@ def _draw(
     text: str | None,
     checkpoint: Literal["averaged", "best", "last"] | None,
 ) -> Path:
-    from keras_transformer.trainers.prepared import read_validation_pairs
+    from keras_transformer.trainers.prepared import corpus_folder, read_validation_pairs
 
     run = opened.path
     chosen = opened.checkpoint(checkpoint) if checkpoint or opened.last else None
@@ -93,7 +93,8 @@ def _draw(
     if text is None and evaluations:
         text = evaluations[0].sources[_ranking(evaluations[0])[1][0][0]]
     elif text is None:
-        text = next((pair.source for pair in read_validation_pairs(run / "corpus")), None)
+        pairs = read_validation_pairs(corpus_folder(opened))
+        text = pairs[0].source if pairs else None
     if chosen is not None and text is not None:
         _add_attention(report, opened, checkpoint, text)
     else:
@@ -189,9 +190,13 @@ def _add_scores(report: page.Report, evaluations: list[Evaluation]) -> None:
         for each in evaluations
     ]
     heads = ["Split", *SCORES, "Sentences", "Beams", "Alpha", "Checkpoint"]
-    signatures = [
-        [label, evaluations[0].scores[field]["signature"]] for label, field in SCORES.items()
-    ]
+    signatures = []
+    for label, field in SCORES.items():
+        of_splits = [(each.name, each.scores[field]["signature"]) for each in evaluations]
+        if len({signature for _, signature in of_splits}) == 1:
+            signatures.append([label, of_splits[0][1]])
+        else:
+            signatures += [[f"{label}, {split}", signature] for split, signature in of_splits]
     report.section(
         "Scores",
         page.table(heads, rows),
@@ -301,9 +306,14 @@ def _heads(report: page.Report, attention: "Attention") -> list[str]:
 
 def _add_corpus(report: page.Report, run: "Run") -> None:
     from keras_transformer.trainers.batches import BatchPlan
-    from keras_transformer.trainers.prepared import TokenizedPairs, is_prepared, read_report
+    from keras_transformer.trainers.prepared import (
+        TokenizedPairs,
+        corpus_folder,
+        is_prepared,
+        read_report,
+    )
 
-    folder = run.path / "corpus"
+    folder = corpus_folder(run)
     if not is_prepared(folder) or not (folder / "train.json").exists():
         return
     lengths = TokenizedPairs(folder, "train").lengths

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import typer
 
-from keras_transformer.cli.console import load_tensorflow, say
+from keras_transformer.cli.console import load_tensorflow, say, waitable
 from keras_transformer.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,20 +33,24 @@ def serve_command(
         str, typer.Option(help="Address to listen at; 0.0.0.0 lets other machines in.")
     ] = "127.0.0.1",
     poll_seconds: Annotated[
-        float, typer.Option(min=0.01, help="How often to look for a new version.")
+        float,
+        typer.Option(callback=waitable, min=0.01, help="How often to look for a new version."),
     ] = 1.0,
     max_batch_size: Annotated[
         int, typer.Option(min=1, help="Texts that are merged into one batch; 1 merges none.")
     ] = 32,
     batch_timeout_ms: Annotated[
-        float, typer.Option(min=0, help="How long a request waits for others to be merged with.")
+        float,
+        typer.Option(
+            callback=waitable, min=0, help="How long a request waits for others to be merged with."
+        ),
     ] = 2.0,
     max_rows: Annotated[int, typer.Option(min=1, help="Texts of a request.")] = 256,
     max_queue: Annotated[
         int, typer.Option(min=1, help="Requests that may wait; others are refused.")
     ] = 256,
     run_timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds that a batch may take.")
+        float, typer.Option(callback=waitable, min=1, help="Seconds that a batch may take.")
     ] = 60.0,
     max_body_bytes: Annotated[int, typer.Option(min=1, help="Size of a request.")] = 4 << 20,
     max_connections: Annotated[
@@ -54,7 +58,11 @@ def serve_command(
     ] = 512,
     read_timeout: Annotated[
         float,
-        typer.Option(min=1, help="Seconds for a request to come, and for its answer to be taken."),
+        typer.Option(
+            callback=waitable,
+            min=1,
+            help="Seconds for a request to come, and for its answer to be taken.",
+        ),
     ] = 30.0,
 ) -> None:
     """Serve an exported model over HTTP and gRPC, with a page to try it.

@@ -1,14 +1,13 @@
 """What a training came to, by the files of its run directory."""
 
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from keras_transformer.cli.progress import describe
 from keras_transformer.model import Transformer
 from keras_transformer.run import Checkpoint, Run
 from keras_transformer.trainers.batches import BatchPlan
-from keras_transformer.trainers.prepared import TokenizedPairs, is_prepared
+from keras_transformer.trainers.prepared import TokenizedPairs, corpus_folder, is_prepared
 
 DECISIVE = ("val_token_loss", "val_bleu")  # which checkpoint is the best
 
@@ -87,7 +86,7 @@ def _plain(run: Run, checkpoint: Checkpoint) -> dict[str, Any]:
 def _seen(run: Run, steps: int) -> dict[str, Any] | None:
     """Counts pairs and tokens, end symbols included, of a number of updates."""
     settings = run.settings
-    folder = Path(settings["data"]) if is_prepared(settings["data"]) else run.path / "corpus"
+    folder = corpus_folder(run)
     if not is_prepared(folder):
         return None
     lengths = TokenizedPairs(folder, "train").lengths

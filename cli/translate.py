@@ -9,7 +9,13 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from keras_transformer.cli.console import load_tensorflow, print_json, progress_bar, say
+from keras_transformer.cli.console import (
+    load_tensorflow,
+    print_json,
+    progress_bar,
+    say,
+    waitable,
+)
 from keras_transformer.errors import InputError
 from keras_transformer.export.rows import DEFAULT_SIGNATURE, by_length, open_saved_model
 from keras_transformer.export.versions import find_version
@@ -72,7 +78,9 @@ def translate_command(
     ] = None,
     timeout: Annotated[
         float | None,
-        typer.Option(min=0.001, help="Seconds that a server may take. [default: 60]"),
+        typer.Option(
+            callback=waitable, min=0.001, help="Seconds that a server may take. [default: 60]"
+        ),
     ] = None,
     beam_size: Annotated[
         int | None, typer.Option(help="Beams; 1 is greedy search. [default: the run's or export's]")

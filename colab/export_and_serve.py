@@ -59,6 +59,7 @@ import os
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # fewer notes from TensorFlow
 
 import json
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -142,9 +143,9 @@ for line in server.stderr:
 
 # %%
 url = f"http://127.0.0.1:{PORT}/v1/models/{Path(MODEL_DIR).name}"
-body = json.dumps({"instances": [SENTENCE]})
+body = shlex.quote(json.dumps({"instances": [SENTENCE]}))
 
-# !curl -s -d '{body}' {url}:predict
+# !curl -s -d {body} {url}:predict
 
 # %% [markdown]
 # ## n-best

@@ -210,8 +210,8 @@ def translate_corpus(
 
     Args:
         pattern: a text file, one text a line, or, where no file has that very name, a pattern for
-            several, whose order is that of their names. Files may be compressed (.gz, .bz2, .xz,
-            .zst), but then each shard is found by reading from the start of its file.
+            several, whose order is that of their names. Files may be compressed (.gz, .bz2, .xz),
+            but then each shard is found by reading from the start of its file.
         output: a new folder, or that of an earlier call.
         model: `MODELS/NAME`, whose newest version it will be, or the folder of a version.
         signature: of the model.
@@ -342,10 +342,15 @@ def _lines(file: Any) -> Iterator[bytes]:
 def _open(path: str) -> Iterator[Any]:
     """Opens a file that may be compressed.
 
-    Python's own modules notice that a file has been cut off, which Beam's reader takes for its end.
+    Python's own modules notice that a file has been cut off, which Beam's readers take for its end.
     """
-    decompress = DECOMPRESSORS.get(posixpath.splitext(path)[1])
+    ending = posixpath.splitext(path)[1].lower()
+    decompress = DECOMPRESSORS.get(ending)
     if decompress is None:
+        if CompressionTypes.detect_compression_type(f"x{ending}") != CompressionTypes.UNCOMPRESSED:
+            raise InputError(
+                f"Cannot read {path}: of compressed files .gz, .bz2 and .xz can be read; unpack it"
+            )
         with closing(FileSystems.open(path)) as file:
             yield file
     else:

@@ -103,8 +103,11 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if value < (0 if name == "batch_timeout" else 1):
-                raise ValueError(f"`{name}` is too small. Received: {name}={value}")
+            least = 0 if name == "batch_timeout" else 1
+            if not least <= value < math.inf:
+                raise ValueError(
+                    f"`{name}` must be at least {least} and finite. Received: {name}={value}"
+                )
 
     @property
     def stop_timeout(self) -> int:

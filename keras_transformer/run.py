@@ -16,11 +16,13 @@ Reading one runs no code: there are JSON, HDF5 and NumPy arrays and a tokenizer,
 """
 
 import dataclasses
+import fcntl
 import hashlib
 import json
 import logging
 import os
 import platform
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -40,6 +42,10 @@ logger = logging.getLogger(__name__)
 
 FORMAT = "keras-transformer run"
 FORMAT_VERSION = 3
+# Names in `checkpoints/` that a run gives.
+WRITTEN = re.compile(
+    r"(tmp-)?((step-\d{8,}|averaged-\d{8,}-\d{8,}-\d+)\.weights\.h5|state-\d{8,}\.npz)"
+)
 
 CheckpointName = Literal["averaged", "best", "last"]
 
@@ -66,10 +72,12 @@ class State(NamedTuple):
     Attributes:
         arrays: all that the next update depends on.
         seconds: that the updates so far took.
+        in_epoch: whether it was taken between two validations.
     """
 
     arrays: dict[str, np.ndarray]
     seconds: float
+    in_epoch: bool = True
 
 
 @dataclasses.dataclass
@@ -88,7 +96,7 @@ class Run:
         best: checkpoint with the best validation BLEU, or loss; None before the first.
         averaged: mean of checkpoints; None if there is none.
         states: what resuming needs beside the settings, the two newest, older one first; their
-            metrics are the `seconds` trained so far.
+            metrics are the `seconds` trained so far, and whether it was `in_epoch`.
         created: UTC time in ISO 8601.
         versions: of Python and the packages that wrote it.
     """
@@ -128,7 +136,7 @@ class Run:
             settings: how it is trained, plain values for the record.
         """
         run = cls(Path(path), config, source, target, dict(settings), tokenizer.fingerprint)
-        with _named_failure(run.path / "tokenizer.model"):
+        with named_failure(run.path / "tokenizer.model"):
             tokenizer.save(run.path / "tokenizer.model")
         (run.path / "checkpoints").mkdir(exist_ok=True)  # a killed call may have made it
         run._write_manifest()
@@ -209,7 +217,7 @@ class Run:
                 f"{self.path} holds no checkpoint yet: its training has not got to one"
             )
         chosen = {
-            None: self.averaged or self.best,
+            None: self.averaged or self.best or self.last,
             "averaged": self.averaged,
             "best": self.best,
             "last": self.last,
@@ -217,6 +225,8 @@ class Run:
         if chosen is None:
             raise InputError(
                 f"{self.path} holds no averaged checkpoint: `keras-transformer average` makes one"
+                if name == "averaged"
+                else f"{self.path} holds no best checkpoint: the next validation makes one"
             )
         return chosen
 
@@ -287,7 +297,8 @@ class Run:
             with path.open("wb") as file:
                 np.savez(file, **dict(state.arrays))  # type: ignore[arg-type]
 
-        saved = self._write(f"state-{step:08d}.npz", step, {"seconds": state.seconds}, write)
+        facts = {"seconds": state.seconds, "in_epoch": state.in_epoch}
+        saved = self._write(f"state-{step:08d}.npz", step, facts, write)
         self.states = [*(old for old in self.states if old.step != step), saved][-2:]
 
     def save_average(self, model: Transformer, of: list[Checkpoint]) -> Checkpoint:
@@ -320,8 +331,11 @@ class Run:
             newest = self.states[-1]
             try:
                 _check_file(self.path / newest.file, newest.sha256)
+                # A run that is older than `in_epoch` tells by its checkpoints.
+                is_validated = newest.step in {kept.step for kept in self.checkpoints}
+                in_epoch = newest.metrics.get("in_epoch", not is_validated)
                 with np.load(self.path / newest.file) as arrays:
-                    state = State(dict(arrays), newest.metrics["seconds"])
+                    state = State(dict(arrays), newest.metrics["seconds"], in_epoch)
                 break
             except InputError as error:
                 self.states.pop()
@@ -354,7 +368,7 @@ class Run:
         """Writes a file of `checkpoints/` under a temporary name, then renames it."""
         path = self.path / "checkpoints" / name
         temporary = path.with_name(f"tmp-{name}")
-        with _named_failure(path, temporary):
+        with named_failure(path, temporary):
             write(temporary)
             with temporary.open("rb") as written:
                 os.fsync(written.fileno())  # the manifest must not outlive what it names
@@ -366,8 +380,9 @@ class Run:
         named = {kept.file for kept in self.checkpoints}
         named |= {kept.file for kept in (self.best, self.averaged, *self.states) if kept}
         for path in (self.path / "checkpoints").iterdir():
-            if f"checkpoints/{path.name}" not in named:
-                path.unlink()
+            # What somebody else has put there is none of ours.
+            if f"checkpoints/{path.name}" not in named and WRITTEN.fullmatch(path.name):
+                path.unlink(missing_ok=True)
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Appends a line to `metrics.jsonl`.
@@ -377,7 +392,7 @@ class Run:
             metrics: of a validation.
         """
         path = self.path / "metrics.jsonl"
-        with _named_failure(path), path.open("a", encoding="utf-8") as file:
+        with named_failure(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **metrics}) + "\n")
 
     def cut_metrics(self, step: int) -> None:
@@ -386,7 +401,7 @@ class Run:
             return  # it was killed before its first validation
         lines = [json.dumps(line) + "\n" for line in self.metrics() if line["step"] <= step]
         path, temporary = self.path / "metrics.jsonl", self.path / "metrics.jsonl.tmp"
-        with _named_failure(path, temporary), temporary.open("w", encoding="utf-8") as file:
+        with named_failure(path, temporary), temporary.open("w", encoding="utf-8") as file:
             file.writelines(lines)
             file.flush()
             os.fsync(file.fileno())
@@ -432,7 +447,7 @@ class Run:
         manifest = {"format": FORMAT, "format_version": FORMAT_VERSION, **values}
         temporary = self.path / "run.json.tmp"
         path = self.path / "run.json"
-        with _named_failure(path, temporary), temporary.open("w", encoding="utf-8") as file:
+        with named_failure(path, temporary), temporary.open("w", encoding="utf-8") as file:
             json.dump(manifest, file, indent=2)
             file.flush()
             os.fsync(file.fileno())
@@ -450,7 +465,7 @@ def claim(path: str | Path) -> Path:
         path.mkdir(parents=True, exist_ok=True)
         if any(path.iterdir()):
             ways = "choose another run directory"
-            if (path / "run.json").is_file():
+            if (path / "run.json").is_file() or (path / "corpus").is_dir():
                 ways = "go on with it by --resume, or " + ways
             raise InputError(f"{path} exists and is not empty: {ways}")
     except OSError as error:
@@ -459,7 +474,33 @@ def claim(path: str | Path) -> Path:
 
 
 @contextmanager
-def _named_failure(path: Path, temporary: Path | None = None) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
+    """Keeps other trainings out of a run directory.
+
+    Raises:
+        InputError: if another one is in it.
+    """
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(
+                f"Another training is writing {path}: wait for its end, or stop it"
+            ) from error
+        except OSError as error:  # of network file systems, not all can lock a directory
+            logger.debug("%s cannot be locked: %s", path, error)
+        yield
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def named_failure(
+    path: Path,
+    temporary: Path | None = None,
+    advice: str = "All that was saved before is whole, and training with --resume goes on from it",
+) -> Iterator[None]:
     """Raises `InputError` for a file that cannot be written, and deletes what there is of it."""
     try:
         yield
@@ -467,10 +508,7 @@ def _named_failure(path: Path, temporary: Path | None = None) -> Iterator[None]:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
         reason = getattr(error, "strerror", None) or error
-        raise InputError(
-            f"Cannot write {path}: {reason}. All that was saved before is whole, and training "
-            "with --resume goes on from it"
-        ) from error
+        raise InputError(f"Cannot write {path}: {reason}. {advice}") from error
 
 
 def _check_file(path: Path, sha256: str) -> None:

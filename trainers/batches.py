@@ -61,7 +61,7 @@ class BatchPlan:
         self.buckets = [
             Bucket(
                 np.flatnonzero(index == i).astype(np.int32),  # half the memory
-                int(bound),
+                int(min(bound, longer.max())),  # no position that the model may not have
                 tokens_per_batch // int(bound),
             )
             for i, bound in enumerate(bounds)

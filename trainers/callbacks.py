@@ -221,7 +221,7 @@ class SaveRun(keras.callbacks.Callback):
         must_save, *stops = self.workers.any(self.workers.is_chief and is_due, *self._stops())
         if must_save or any(stops):
             self.state.take()
-            saved = self._state()
+            saved = self._state(in_epoch=True)
             if self.workers.is_chief:
                 self.run.save_state(saved, step)
             self.saved = time.monotonic()
@@ -258,12 +258,12 @@ class SaveRun(keras.callbacks.Callback):
             or quality(metrics) > quality(self.run.best.metrics)
             or quality(metrics) == -math.inf,
             keep=self.settings.keep_checkpoints,
-            state=self._state(),
+            state=self._state(in_epoch=False),
         )
 
-    def _state(self) -> State:
+    def _state(self, in_epoch: bool) -> State:
         arrays, self.state.arrays = self.state.arrays, {}  # as large as three models
-        return State(arrays, time.monotonic() - self.started)
+        return State(arrays, time.monotonic() - self.started, in_epoch)
 
     def _stops(self) -> list[bool]:
         return [number in self.signals.received for number in (signal.SIGTERM, signal.SIGINT)]

@@ -22,6 +22,7 @@ from array_record.python.array_record_module import ArrayRecordWriter
 
 from keras_transformer.config import EOS_ID
 from keras_transformer.errors import InputError
+from keras_transformer.run import named_failure
 from keras_transformer.tokenizer import Tokenizer, VocabularyTooLargeError, train_tokenizer
 from keras_transformer.trainers.corpora import Corpus, load_corpus
 from keras_transformer.trainers.grammar import Pair
@@ -193,7 +194,7 @@ def _write_split(
         if not chunk:
             break
         start = shards * PAIRS_PER_SHARD
-        shard = _write_shard(
+        shard = _make_shard(
             shard_path(folder, name, shards),
             chunk,
             tokenizer,
@@ -219,7 +220,7 @@ def _write_split(
     return Report(kept, dict(dropped), examples)
 
 
-def _write_shard(
+def _make_shard(
     path: Path,
     pairs: list[Pair],
     tokenizer: Tokenizer,
@@ -243,6 +244,19 @@ def _write_shard(
             )
         progress(len(pairs))
         return found
+    with named_failure(path, advice="The shards before it are whole: a new call goes on there"):
+        return _write_shard(path, made_from, pairs, tokenize, settings, repeated, progress)
+
+
+def _write_shard(
+    path: Path,
+    made_from: dict[str, Any],
+    pairs: list[Pair],
+    tokenize: Callable[[tf.Tensor], tf.RaggedTensor],
+    settings: TrainSettings,
+    repeated: np.ndarray | None,
+    progress: Progress,
+) -> dict[str, Any]:
     lengths = array("H")
     dropped: Counter[str] = Counter()
     examples: dict[str, list[Pair]] = {}

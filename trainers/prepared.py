@@ -26,6 +26,7 @@ import numpy as np
 from array_record.python.array_record_data_source import ArrayRecordDataSource
 
 from keras_transformer.errors import InputError, one_line
+from keras_transformer.run import Run
 from keras_transformer.tokenizer import Tokenizer
 from keras_transformer.trainers.grammar import Pair
 from keras_transformer.trainers.recipes import TrainSettings
@@ -147,6 +148,12 @@ class PreparedCorpus(NamedTuple):
 def is_prepared(folder: str | Path) -> bool:
     """Whether a folder is one that `prepare` wrote to."""
     return (Path(folder) / "corpus.json").is_file()
+
+
+def corpus_folder(run: Run) -> Path:
+    """Returns where the corpus of a run is, or was: a prepared one, or in the run directory."""
+    data = run.settings.get("data")
+    return Path(data) if data and is_prepared(data) else run.path / "corpus"
 
 
 def open_prepared(folder: str | Path, settings: TrainSettings | None = None) -> PreparedCorpus:

@@ -5,7 +5,7 @@ import json
 import logging
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import tensorflow as tf
 from keras_transformer.errors import InputError
 from keras_transformer.losses import LabelSmoothedCrossEntropy, Perplexity, TokenAccuracy, TokenLoss
 from keras_transformer.model import Transformer
-from keras_transformer.run import Run, claim
+from keras_transformer.run import Run, claim, locked
 from keras_transformer.schedules import WarmupSchedule
 from keras_transformer.trainers.averaging import average_checkpoints
 from keras_transformer.trainers.batches import BatchPlan, distribute
@@ -29,7 +29,14 @@ from keras_transformer.trainers.callbacks import (
     is_over,
 )
 from keras_transformer.trainers.preparation import Progress, no_progress, prepare
-from keras_transformer.trainers.prepared import PreparedCorpus, is_prepared, open_prepared
+from keras_transformer.trainers.prepared import (
+    PreparedCorpus,
+    corpus_folder,
+    is_prepared,
+    open_prepared,
+    read_shard,
+    shard_path,
+)
 from keras_transformer.trainers.recipes import TrainSettings
 from keras_transformer.trainers.strategies import Workers, make_strategy
 from keras_transformer.trainers.training_model import Adam, TrainingModel
@@ -83,22 +90,22 @@ def train(
     """
     # First of all, for TensorFlow takes several machines before its first operation or not at all.
     workers = Workers(make_strategy(settings.strategy))
-    with workers.watched():
-        return _train(settings, Path(run_dir), verbose, resume, progress, callbacks, workers)
+    path = Path(run_dir)
+    with workers.watched(), _held(path, resume) if workers.is_chief else nullcontext():
+        return _train(settings, path, verbose, progress, callbacks, workers)
 
 
 def _train(
     settings: TrainSettings,
     path: Path,
     verbose: int,
-    resume: bool,
     progress: Progress,
     callbacks: Sequence[keras.callbacks.Callback],
     workers: Workers,
 ) -> Run:
     run, is_done, is_complete = None, False, False
     if workers.is_chief:
-        run, corpus = _prepare_run(settings, path, resume, progress)
+        run, corpus = _prepare_run(settings, path, progress)
         is_done, is_complete = is_over(run, settings), run.status == "complete"
     # The chief decides, and the others wait for it.
     is_done, is_complete = workers.any(is_done, is_complete)
@@ -107,8 +114,7 @@ def _train(
         if not (path / "run.json").is_file():
             raise InputError(f"All workers must share the directory {path}; this one does not")
         run = Run.load(path)
-        folder = settings.data if is_prepared(settings.data) else path / "corpus"
-        corpus = open_prepared(folder, settings)
+        corpus = open_prepared(corpus_folder(run), settings)
     if not is_done:
         plan = BatchPlan(corpus.training.lengths, settings.tokens_per_batch, settings.seed)
         logger.info(
@@ -146,10 +152,13 @@ def _check_same(workers: Workers, text: str, name: str) -> None:
         )
 
 
-def _prepare_run(
-    settings: TrainSettings, path: Path, resume: bool, progress: Progress
-) -> tuple[Run, PreparedCorpus]:
-    """Starts or opens the run directory; what can be told at once is told before it is written."""
+@contextmanager
+def _held(path: Path, resume: bool) -> Iterator[None]:
+    """Claims or opens the run directory, and keeps others out of it.
+
+    What fails before there is any work to lose leaves nothing behind.
+    """
+    is_new = not path.exists()
     going_on = resume and path.is_dir() and any(path.iterdir())
     if not going_on:
         claim(path)
@@ -159,16 +168,42 @@ def _prepare_run(
         or {each.name for each in path.iterdir()} <= BEGUN
     ):
         Run.load(path)  # says what it is not
-    try:
-        if is_prepared(settings.data):
-            corpus = open_prepared(settings.data, settings)
-        else:
-            corpus = prepare(settings, path / "corpus", progress)
-        return _open_run(settings, path, corpus), corpus
-    except InputError:
-        if not going_on:
-            shutil.rmtree(path)  # `claim` found it empty; no training is lost
-        raise
+    with locked(path):
+        try:
+            yield
+        except InputError:
+            if not (going_on or _holds_work(path)):
+                _clear(path, is_new)
+            raise
+
+
+def _holds_work(path: Path) -> bool:
+    """Whether a call that goes on from a run directory spares work."""
+    first = read_shard(shard_path(path / "corpus", "train", 0))
+    return (path / "run.json").is_file() or (first is not None and first["kept"] > 0)
+
+
+def _clear(path: Path, is_new: bool) -> None:
+    """Empties a directory that `claim` found empty, and deletes one that it made."""
+    with suppress(OSError):  # what led here matters more
+        for each in path.iterdir():
+            if each.is_dir():
+                shutil.rmtree(each)
+            else:
+                each.unlink()
+        if is_new:
+            path.rmdir()
+
+
+def _prepare_run(
+    settings: TrainSettings, path: Path, progress: Progress
+) -> tuple[Run, PreparedCorpus]:
+    """Prepares or opens the corpus, and starts or opens the run."""
+    if is_prepared(settings.data):
+        corpus = open_prepared(settings.data, settings)
+    else:
+        corpus = prepare(settings, path / "corpus", progress)
+    return _open_run(settings, path, corpus), corpus
 
 
 def _open_run(settings: TrainSettings, path: Path, corpus: PreparedCorpus) -> Run:
@@ -194,6 +229,8 @@ def _open_run(settings: TrainSettings, path: Path, corpus: PreparedCorpus) -> Ru
             )
     if run.tokenizer_sha256 != corpus.tokenizer.fingerprint:
         raise InputError(f"{path} was trained with another tokenizer than its corpus's")
+    if run.settings.get("average_last", 0) != settings.average_last:
+        run.status = "training"  # the average at its end is still to be made
     run.settings = settings.to_dict()
     return run
 
@@ -228,8 +265,12 @@ def _fit(
     if run.states:
         saved, step = run.load_state()
         seconds = saved.seconds
-        # A state of a validation is of the end of an epoch, whatever its length.
-        state.restore(saved.arrays, in_epoch=run.last is None or run.last.step != step)
+        if step >= settings.steps:
+            raise InputError(
+                f"`steps` must be more than the {step} updates that {run.path} has saved. "
+                f"Received: steps={settings.steps}"
+            )
+        state.restore(saved.arrays, saved.in_epoch)
         del saved  # as large as three models
         logger.info("Resumed after %d updates", step)
     _check_same(workers, str(step), "saved states")

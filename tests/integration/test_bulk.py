@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -333,9 +334,19 @@ def test_foreign_folder_is_refused(corpus, model, tmp_path):
 
 
 def test_compressed_file_that_was_cut(model, tmp_path):
-    path = tmp_path / "corpus.txt.gz"
+    path = tmp_path / "corpus.txt.GZ"
     path.write_bytes(gzip.compress(b"line\n" * 100)[:-9])
-    with pytest.raises(InputError, match=r"Cannot read .*corpus.txt.gz: Compressed file ended"):
+    with pytest.raises(InputError, match=r"Cannot read .*corpus.txt.GZ: Compressed file ended"):
+        translate_corpus(str(path), str(tmp_path / "out"), str(model))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("ending", [".zst", ".LZMA"])
+def test_compression_whose_cuts_nobody_notices(model, tmp_path, ending):
+    path = tmp_path / f"corpus.txt{ending}"
+    path.write_bytes(b"half of it")
+    message = f"Cannot read {path}: of compressed files .gz, .bz2 and .xz can be read; unpack it"
+    with pytest.raises(InputError, match=re.escape(message)):
         translate_corpus(str(path), str(tmp_path / "out"), str(model))
     assert not (tmp_path / "out").exists()
 

@@ -329,6 +329,11 @@ def test_invalid_utf8_on_standard_input(saved_model):
             "Invalid value for '--version'",
         ),
         (["evaluate", "run", "--data", "x", "--checkpoint", "worst"], "'worst' is not one of"),
+        (["serve", "m", "--run-timeout", "inf"], "Invalid value for '--run-timeout': inf is more"),
+        (["serve", "m", "--poll-seconds", "nan"], "Invalid value for '--poll-seconds'"),
+        (["serve", "m", "--batch-timeout-ms", "1e13"], "Invalid value for '--batch-timeout-ms'"),
+        (["serve", "m", "--read-timeout", "inf"], "Invalid value for '--read-timeout'"),
+        (["translate", "--url", "u", "x", "--timeout", "inf"], "Invalid value for '--timeout'"),
     ],
 )
 def test_wrong_usage(arguments, message):

@@ -167,6 +167,26 @@ def test_wrong_settings(corpus_dir, tmp_path, arguments, message):
     assert not run_dir.exists()
 
 
+def test_the_corpus_may_be_elsewhere(recipe_run, tmp_path):
+    """A run of a prepared corpus shows that one."""
+    code, _, err = cli("plot", recipe_run, "--output", tmp_path / "report")
+    assert code == 0, err
+    assert (tmp_path / "report" / "lengths.png").is_file()
+    assert (tmp_path / "report" / "alignment.png").is_file()  # of a sentence of its validation text
+
+
+def test_damaged_scores(recipe_run, tmp_path):
+    run_dir = tmp_path / "run"
+    shutil.copytree(recipe_run, run_dir, ignore=shutil.ignore_patterns("evaluation"))
+    (run_dir / "evaluation").mkdir()
+    file = run_dir / "evaluation" / "test.scores.json"
+    for content in ("", "[]"):
+        file.write_text(content)
+        result = cli("export", run_dir, tmp_path / "models")
+        assert_refused(result, f"{file} is damaged: evaluate the split again")
+    assert not (tmp_path / "models").exists()
+
+
 def test_no_data(tmp_path):
     assert_refused(cli("train", "--run-dir", tmp_path / "run"), "The setting `data` is missing")
 

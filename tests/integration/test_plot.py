@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 
 from keras_transformer import plots
-from keras_transformer.cli.plot import Evaluation, _ranking, plot_command
+from keras_transformer.cli.plot import SCORES, Evaluation, _ranking, plot_command
 from keras_transformer.errors import InputError
 from keras_transformer.run import Run
 
@@ -126,6 +126,24 @@ def test_texts_are_text(report, page):
     assert text.count(html.escape(NASTY)) == page.texts.count(NASTY) >= 2
     assert page.texts.count("tiny <b>: en to de") == 2  # title and heading
     assert "sig-0|<i>" in page.texts
+
+
+def test_signatures_are_of_their_splits(run_dir, tmp_path):
+    path = tmp_path / "two"
+    shutil.copytree(run_dir, path, ignore=shutil.ignore_patterns("report"))
+    for file in (path / "evaluation").glob("test.*"):
+        shutil.copy(file, file.with_name(file.name.replace("test", "val")))
+    file = path / "evaluation" / "val.scores.json"
+    scores = json.loads(file.read_text())
+    scores["bleu_multimodal"]["signature"] = "other"
+    file.write_text(json.dumps(scores))
+    assert plot(path).exit_code == 0
+    texts = Page((path / "report" / "report.html").read_text(encoding="utf-8")).texts
+    assert texts.count("sig-0|<i>") == 1
+    (label,) = [label for label, field in SCORES.items() if field == "bleu_multimodal"]
+    for split, signature in (("test", "sig-2|<i>"), ("val", "other")):
+        cells = [text for text in texts[texts.index(f"{label}, {split}") :] if text]
+        assert cells[1] == signature
 
 
 def test_scores_and_settings(page, run_dir):

@@ -14,7 +14,7 @@ import pytest
 from keras_transformer.config import TransformerConfig
 from keras_transformer.errors import InputError
 from keras_transformer.model import Transformer
-from keras_transformer.run import FORMAT, FORMAT_VERSION, Run, State, claim
+from keras_transformer.run import FORMAT, FORMAT_VERSION, Run, State, claim, locked
 from keras_transformer.tokenizer import SentencePieceTokenizer
 
 SIZES = {"d_model": 10, "d_ff": 17, "num_heads": 2, "num_encoder_layers": 1}
@@ -352,6 +352,27 @@ def test_trap_works(tmp_path):
 def test_run_can_be_moved(saved_run, tmp_path):
     shutil.move(saved_run.path, tmp_path / "elsewhere")
     assert Run.load(tmp_path / "elsewhere").model().count_params() > 0
+
+
+def test_what_others_put_beside_the_checkpoints_is_kept(saved_run, model):
+    folder = saved_run.path / "checkpoints"
+    saved_run.save_checkpoint(model, 7, {}, is_best=True)
+    shutil.copy(folder / "step-00000007.weights.h5", folder / "keep.weights.h5")
+    (folder / "backup").mkdir()
+    (folder / "tmp-state-00000005.npz").write_bytes(b"half")
+    for step in (8, 9):
+        saved_run.save_checkpoint(model, step, {}, is_best=True)
+    names = {path.name for path in folder.iterdir()}
+    assert {"keep.weights.h5", "backup", "step-00000009.weights.h5"} <= names
+    assert not names & {"step-00000007.weights.h5", "tmp-state-00000005.npz"}
+
+
+def test_one_training_at_a_time(tmp_path):
+    refused = pytest.raises(InputError, match=f"Another training is writing {tmp_path}: wait")
+    with locked(tmp_path), refused, locked(tmp_path):
+        pass
+    with locked(tmp_path):
+        assert not list(tmp_path.iterdir())
 
 
 def test_claim_creates_or_takes_an_empty_directory(tmp_path):

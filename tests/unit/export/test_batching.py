@@ -1,5 +1,6 @@
 """Requests are merged by rows, within bounds, and each gets its own answer."""
 
+import math
 import threading
 import time
 
@@ -162,5 +163,9 @@ def test_answers_that_are_padded_are_not_merged():
 
 
 def test_limits_are_checked():
-    with pytest.raises(ValueError, match=r"`max_rows` is too small\. Received: max_rows=0"):
+    message = r"`max_rows` must be at least 1 and finite\. Received: max_rows=0"
+    with pytest.raises(ValueError, match=message):
         Limits(max_rows=0)
+    for value in (math.inf, math.nan):
+        with pytest.raises(ValueError, match=rf"Received: run_timeout={value}"):
+            Limits(run_timeout=value)

@@ -189,6 +189,11 @@ def test_static_shapes_are_few_and_hold_the_same_tokens(number_pairs):
     assert shapes == {(bucket.batch_rows, bucket.length) for bucket in plan.buckets}
 
 
+def test_no_position_is_beyond_the_longest_pair(number_pairs):
+    plan = BatchPlan(number_pairs.lengths, 64, seed=1)
+    assert max(bucket.length for bucket in plan.buckets) == number_pairs.lengths.max()
+
+
 def test_starting_late_is_skipping(number_pairs):
     plan = BatchPlan(number_pairs.lengths, 64, seed=1)
     stop = plan.batches_per_epoch + 3

@@ -1,6 +1,8 @@
+import contextlib
 import dataclasses
 import json
 import re
+import resource
 
 import numpy as np
 import pytest
@@ -54,6 +56,31 @@ def write(tmp_path, monkeypatch):
         return TrainSettings(data=str(folder), **settings)
 
     return write_text
+
+
+@contextlib.contextmanager
+def full_disk(room):
+    """A disk that files of more than so many bytes do not fit on."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_full_disk(write, corpus):
+    settings = write(numbered(9))
+    expected = prepare(settings, corpus)
+    shard = corpus / "train-00001.array_record"
+    before = shard.read_bytes()
+    for path in (shard, shard.with_suffix(".json"), corpus / "train.json"):
+        path.unlink()
+    refused = rf"Cannot write {shard}: [^\n]*\. The shards before it are whole: a new call goes on"
+    with pytest.raises(InputError, match=refused), full_disk(len(before) // 2):
+        prepare(settings, corpus)
+    assert prepare(settings, corpus).training.lengths.tolist() == expected.training.lengths.tolist()
+    assert shard.read_bytes() == before
 
 
 def numbered(count):

@@ -415,6 +415,98 @@ def test_time_limit_counts_all_calls(short_settings, tmp_path, monkeypatch):
 # Going on, or not.
 
 
+@pytest.fixture
+def stop_at(monkeypatch):
+    """Returns a function that trains until an update, saves and stops."""
+
+    def stop_at(step, settings, path):
+        real = SaveRun.on_train_batch_end
+
+        def stop(callback, batch, logs=None):
+            if callback.limit.step == step:
+                callback.signals.received.add(signal.SIGTERM)
+            real(callback, batch, logs)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(SaveRun, "on_train_batch_end", stop)
+            with pytest.raises(TrainingStoppedError):
+                train(settings, path, verbose=0)
+        return Run.load(path)
+
+    return stop_at
+
+
+def test_no_more_updates_than_are_saved(short_settings, tmp_path, stop_at):
+    settings = dataclasses.replace(short_settings, steps=9, steps_per_validation=4)
+    run = stop_at(6, settings, tmp_path / "run")
+    before = (run.path / "run.json").read_bytes()
+    for steps in (5, 6):
+        message = f"`steps` must be more than the 6 updates that .* Received: steps={steps}"
+        with pytest.raises(InputError, match=message):
+            train(dataclasses.replace(settings, steps=steps), run.path, verbose=0, resume=True)
+        assert (run.path / "run.json").read_bytes() == before
+    seven = dataclasses.replace(settings, steps=7)
+    assert train(seven, run.path, verbose=0, resume=True).last.step == 7
+
+
+def test_state_of_an_earlier_validation(short_settings, tmp_path):
+    """Whose checkpoint is there no longer: metrics begin anew all the same."""
+    settings = dataclasses.replace(short_settings, steps=4, steps_per_validation=2)
+    run = train(settings, tmp_path / "run", verbose=0)
+    assert [state.step for state in run.states] == [2, 4]
+    damage(run.path / run.states[-1].file)
+    longer = dataclasses.replace(settings, steps=6)
+    run = train(longer, run.path, verbose=0, resume=True)
+    assert run.metrics() == train(longer, tmp_path / "at_once", verbose=0).metrics()
+
+
+def test_a_run_that_another_training_writes(short_settings, tmp_path, stop_at):
+    settings = dataclasses.replace(short_settings, steps=3)
+    run = stop_at(1, settings, tmp_path / "run")
+    refused = pytest.raises(InputError, match="Another training is writing")
+    with run_module.locked(run.path), refused:
+        train(settings, run.path, verbose=0, resume=True)
+    assert train(settings, run.path, verbose=0, resume=True).status == "complete"
+
+
+def test_another_average_for_a_complete_run(short_settings, tmp_path):
+    settings = dataclasses.replace(
+        short_settings, steps=3, steps_per_validation=1, keep_checkpoints=3, average_last=3
+    )
+    run = train(settings, tmp_path / "run", verbose=0)
+    assert run.averaged.metrics == {"of_steps": [1, 2, 3]}
+    run = train(dataclasses.replace(settings, average_last=2), run.path, verbose=0, resume=True)
+    assert Run.load(run.path).averaged.metrics == {"of_steps": [2, 3]}
+    assert Run.load(run.path).settings["average_last"] == 2
+
+
+def test_what_fails_leaves_a_directory_as_it_was(short_settings, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "link").symlink_to("here")
+    monkeypatch.chdir(tmp_path / "here")
+    nowhere = dataclasses.replace(short_settings, data="nowhere")
+    for path in (".", tmp_path / "here", tmp_path / "link", tmp_path / "new"):
+        with pytest.raises(InputError, match="There is no folder nowhere"):
+            train(nowhere, path, verbose=0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "link"]
+    assert not list((tmp_path / "here").iterdir())
+
+
+def test_what_was_prepared_outlives_a_failure(short_settings, tmp_path, monkeypatch):
+    def fail(*args):
+        raise InputError("Cannot write run.json: No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "create", fail)
+        with pytest.raises(InputError, match="No space left"):
+            train(short_settings, tmp_path / "run", verbose=0)
+    assert (tmp_path / "run" / "corpus" / "train-00000.array_record").is_file()
+    with pytest.raises(InputError, match="go on with it by --resume"):
+        train(short_settings, tmp_path / "run", verbose=0)
+    run = train(short_settings, tmp_path / "run", verbose=0, resume=True)
+    assert run.status == "complete"
+
+
 def test_more_updates_for_a_complete_run(short_settings, tmp_path):
     train(dataclasses.replace(short_settings, steps=3), tmp_path / "run", verbose=0)
     longer = dataclasses.replace(short_settings, steps=8)
