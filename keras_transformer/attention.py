@@ -40,7 +40,8 @@ class MultiHeadAttention(keras.layers.Layer):
         MultiHead(Q, K, V) = Concat(head_1, ..., head_N) W_O,
         head_i = softmax(Q W_Q,i (K W_K,i)^T / sqrt(d_k)) V W_V,i
 
-    A query that may attend to nothing gets weights of zero, so its output is the bias of W_O.
+    A query that may attend to nothing, by a bool mask, gets weights of zero, so its output is the
+    bias of W_O.
     W_Q, W_K and W_V start with half the variance of Glorot's uniform values: where N d_k and N d_v
     are D, as parts of one Glorot matrix of [D, 3 D].
 
@@ -53,7 +54,7 @@ class MultiHeadAttention(keras.layers.Layer):
         use_bias: whether the four projections have a bias.
 
     Call arguments:
-        query: float [B, T, any].
+        query: float [B, T, any], with T and S at least 1.
         value: float [B, S, any].
         key: float [B, S, any]; `value` when None.
         attention_mask: bool, True = may attend: [B, T, S], or of rank 4 and broadcastable to
@@ -260,6 +261,8 @@ class MultiHeadAttention(keras.layers.Layer):
         if mask is None:
             return ops.cast(ops.softmax(scores), self.compute_dtype)
         if keras.backend.is_float_dtype(mask.dtype):
+            if keras.backend.standardize_dtype(mask.dtype) != "float32":  # Keras has cast it
+                mask = ops.maximum(ops.cast(mask, "float32"), MASKED_SCORE)
             return ops.cast(ops.softmax(scores + mask), self.compute_dtype)
         if len(mask.shape) == 3:
             mask = mask[:, None]  # [B, 1, T, S]
@@ -299,6 +302,8 @@ def project(dense: keras.layers.Dense, x: Any) -> Any:
     Keras's own way takes a dozen operations more. The bias comes after the rows are [B, T] again:
     TensorFlow would fuse it into the product, which takes longer where there are few rows.
     """
+    if dense.quantization_mode is not None:  # its kernel is without the scale
+        return dense(x)
     products = matrix_product(x, ops.cast(dense.kernel, x.dtype))
     if dense.use_bias:
         products = ops.add(products, ops.cast(dense.bias, x.dtype))

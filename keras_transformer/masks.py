@@ -47,7 +47,7 @@ def causal_mask(ids: Any) -> Any:
          [1 1 1]]
     """
     # A running count stands in for arange(T): it also works on a symbolic input of unknown T.
-    positions = ops.cumsum(ops.ones_like(ids), axis=1)  # [B, T]
+    positions = ops.cumsum(ops.ones_like(ids, dtype="int32"), axis=1)  # [B, T]
     return positions[:, None, :, None] >= positions[:, None, None, :]  # [B, 1, T, T]
 
 

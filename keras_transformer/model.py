@@ -17,6 +17,7 @@ from keras_transformer.attention import (
 )
 from keras_transformer.config import TransformerConfig
 from keras_transformer.embedding import PositionalEmbedding
+from keras_transformer.errors import InputError
 from keras_transformer.layers import DecoderLayer, EncoderLayer
 from keras_transformer.masks import decoder_mask, padding_mask
 
@@ -59,12 +60,13 @@ class Transformer(keras.Model):
     """The model of "Attention Is All You Need", from token ids to logits.
 
     Inputs are a dictionary: `source_ids`, int32 [B, S], and `target_ids`, int32 [B, T], the
-    target shifted right; both padded with 0. The output is logits, float32 [B, T, V], in any
-    precision. Source embedding, target embedding and output projection are one matrix
-    (section 3.4) unless the config says otherwise.
+    target shifted right; both padded with 0, S and T at least 1. The output is logits, float32
+    [B, T, V], in any precision. Source embedding, target embedding and output projection are one
+    matrix (section 3.4) unless the config says otherwise.
 
     Its precision is Keras's global dtype policy at the time it is built.
-    `fit`, `save` and `keras.models.load_model` work as for every functional model;
+    `fit`, `save` and `keras.models.load_model` work as for every functional model, but that a
+    loaded one has the global policy, too, and is trainable in all its layers;
     `encode`, `memory` and `decode_step` give the same computation in the pieces
     that a search needs.
 
@@ -296,6 +298,12 @@ class Transformer(keras.Model):
             target.append(cache)
         logits = matrix_product(x, output_kernel)  # [B, K, V]
         return ops.cast(logits, "float32"), ancestors, memory._replace(target=tuple(target))
+
+    def quantize(self, *args: Any, **kwargs: Any) -> None:
+        """Refuses: matrices are used in more places than the layers that Keras would rewrite."""
+        raise InputError(
+            "A Transformer cannot be quantized; `export --weights float16` halves what is stored"
+        )
 
     def get_config(self) -> dict[str, Any]:
         """Returns the sizes as plain values."""

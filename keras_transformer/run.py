@@ -216,12 +216,15 @@ class Run:
             raise InputError(
                 f"{self.path} holds no checkpoint yet: its training has not got to one"
             )
-        chosen = {
+        named = {
             None: self.averaged or self.best or self.last,
             "averaged": self.averaged,
             "best": self.best,
             "last": self.last,
-        }[name]
+        }
+        if name not in named:
+            raise InputError(f"There are averaged, best and last checkpoints. Received: {name!r}")
+        chosen = named[name]
         if chosen is None:
             raise InputError(
                 f"{self.path} holds no averaged checkpoint: `keras-transformer average` makes one"

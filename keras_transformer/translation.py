@@ -9,6 +9,7 @@ group.
 
 import dataclasses
 from collections.abc import Callable
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -53,6 +54,9 @@ class DecodingOptions:
             ("max_source_length", 2, 2**20),
         ):
             value = getattr(self, name)
+            kind, what = (Real, "a number") if name == "alpha" else (Integral, "an integer")
+            if not isinstance(value, kind):
+                raise InputError(f"`{name}` must be {what}. Received: {name}={value!r}")
             if not value >= least:
                 raise InputError(f"`{name}` must be at least {least}. Received: {name}={value}")
             if value > most:
@@ -262,10 +266,17 @@ def align_texts(
     )
 
 
-# What a full stop follows that ends no sentence: letters ("U.S."), a short number, a title.
-_ABBREVIATION = (
-    r"(^|[^\p{L}\p{N}])"
-    r"((?:\p{L}\.)*(?:\p{L}|\d{1,2}|Dr|Mr|Mrs|Ms|Prof|St|Nr|No|vs|bzw|ca|Jr|Sr|Mt|Fig|Vol))\."
+# What a full stop follows that ends no sentence: a title, letters ("U.S.", not "can't"), a short
+# number (not "3.50"), "No" before a number.
+_TITLES = "Dr|Mr|Mrs|Ms|Prof|St|Nr|vs|bzw|ca|Jr|Sr|Mt|Fig|Vol"
+_ABBREVIATIONS = (
+    (
+        rf"((?:^|[^\p{{L}}\p{{N}}\p{{M}}])(?:{_TITLES})"
+        r"|(?:^|[^\p{L}\p{N}\p{M}'\x{2019}])(?:\p{L}\.)*\p{L}"
+        r"|(?:^|[^\p{L}\p{N}\p{M}.,:\-])\d{1,2})\.",
+        "\\1\x02",
+    ),
+    (r"((?:^|[^\p{L}\p{N}\p{M}])No)\.([\t\p{Zs}]*\p{N})", "\\1\x02\\2"),
 )
 _STOPS = r"[.!?\x{2026}\x{0964}\x{061F}\x{06D4}]+"
 _CLOSING = r"\"'\x{2019}\x{201D}\x{00BB})\]"
@@ -299,8 +310,7 @@ def split_sentences(texts: tf.Tensor) -> tf.RaggedTensor:
     texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
     texts = tf.strings.regex_replace(texts, r"\r\n?|[\x0b\x0c\x{85}\x{2028}\x{2029}]", "\n")
     texts = tf.strings.regex_replace(texts, r"[\x00-\x08\x0e-\x1f\x7f]", " ")
-    texts = tf.strings.regex_replace(texts, _ABBREVIATION, "\\1\\2\x02")
-    for pattern, rewriting in _SPLITS:
+    for pattern, rewriting in (*_ABBREVIATIONS, *_SPLITS):
         texts = tf.strings.regex_replace(texts, pattern, rewriting)
     segments = tf.strings.split(texts, "\x01")
     return segments.with_values(tf.strings.regex_replace(segments.values, "\x02", "."))

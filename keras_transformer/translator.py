@@ -171,10 +171,13 @@ class Translator:
             A translation for each text, in the texts' order.
 
         Raises:
-            InputError: if an option is out of range, or `texts` is a single string.
+            InputError: if an option is out of range, or `texts` is anything but strings.
         """
-        if isinstance(texts, str):
+        if isinstance(texts, str | bytes):
             raise InputError("`texts` must be a list of strings. Received: a string")
+        for row, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise InputError(f"`texts` must be strings. Received, in row {row}: {text!r}")
         graph = self._graph(self.decoding_options(beam_size, alpha, max_source_length), num_best)
         encoded = [text.encode("utf-8", errors="replace") for text in texts]
         translations: list[Translation | None] = [None] * len(encoded)

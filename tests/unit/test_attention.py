@@ -21,6 +21,28 @@ def inputs():
     return [rng.normal(size=shape).astype("float32") for shape in shapes]
 
 
+@pytest.mark.parametrize("dtype", ["float64", "mixed_float16", "mixed_bfloat16"])
+def test_float_mask_in_any_precision(inputs, mask, dtype):
+    visible = mask | (np.arange(S) == 5)
+    layer = layer_for(inputs, dtype=dtype)
+    floats = np.where(visible, 0.0, -1e9)[:, None].astype("float32")
+    actual = layer(*inputs, attention_mask=floats)
+    assert_close(actual, layer(*inputs, attention_mask=visible), rtol=0, atol=1e-6)
+    nothing = layer(*inputs, attention_mask=np.full((1, 1, 1, S), -1e9, "float32"))
+    assert np.isfinite(np.asarray(nothing, "float32")).all()
+
+
+def test_quantized_projections(inputs):
+    """By Keras's own layers, whose scales `project` would not know."""
+    layer = layer_for(inputs)
+    expected = layer(*inputs)
+    for part in layer._flatten_layers(include_self=False):
+        if isinstance(part, keras.layers.Dense):
+            part.quantize("int8")
+    error = np.abs(layer(*inputs) - expected)
+    assert 0 < error.max() < 0.2 * np.abs(expected).max()
+
+
 @pytest.fixture(scope="module")
 def mask():
     """[B, T, S], with two rows that may attend to nothing."""

@@ -33,6 +33,11 @@ def test_decoder_mask_hides_the_future_and_padding():
     assert_mask(masks.decoder_mask(IDS), expected)
 
 
+def test_masks_of_small_integers():
+    ids = np.ones((1, 300), "uint8")
+    assert_mask(masks.causal_mask(ids), np.tri(300)[None, None])
+
+
 @pytest.mark.parametrize(
     ("mask", "shape"),
     [

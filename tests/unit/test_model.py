@@ -233,6 +233,11 @@ def test_embedding_sums_have_dropout(inputs):
     assert 0.3 < np.mean(embedded.numpy() == 0) < 0.7
 
 
+def test_quantizing_is_refused():
+    with pytest.raises(InputError, match="A Transformer cannot be quantized"):
+        make_model().quantize("int8")
+
+
 @pytest.mark.parametrize(
     ("policy", "tolerance"), [("mixed_float16", 0.02), ("mixed_bfloat16", 0.2)]
 )

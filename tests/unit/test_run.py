@@ -203,6 +203,11 @@ def test_metrics(new_run):
     ]
 
 
+def test_no_such_checkpoint(saved_run):
+    with pytest.raises(InputError, match=r"averaged, best and last .* Received: 'latest'"):
+        saved_run.checkpoint("latest")
+
+
 def test_no_checkpoint_yet(new_run):
     for checkpoint in ("best", "last"):
         with pytest.raises(InputError, match="holds no checkpoint yet"):

@@ -151,9 +151,28 @@ def test_wrong_extra_length():
         DecodingOptions(extra_length=-1)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("beam_size", "4"), ("beam_size", 2.5), ("max_source_length", None)]
+)
+def test_options_of_wrong_types(name, value):
+    with pytest.raises(InputError, match=rf"`{name}` must be an integer\. .*: {name}={value!r}"):
+        DecodingOptions(**{name: value})
+
+
+def test_alpha_is_a_number():
+    with pytest.raises(InputError, match=r"`alpha` must be a number\. Received: alpha='1'"):
+        DecodingOptions(alpha="1")
+
+
 def test_single_string_is_an_error(tiny_translator):
     with pytest.raises(InputError, match="`texts` must be a list of strings"):
         tiny_translator.translate("one two")
+
+
+@pytest.mark.parametrize("row", [None, b"text", float("nan")])
+def test_what_is_no_string_is_an_error(tiny_translator, row):
+    with pytest.raises(InputError, match=rf"must be strings\. Received, in row 1: {row!r}"):
+        tiny_translator.translate(["text", row])
 
 
 def test_foreign_tokenizer(tiny_translator):
