@@ -54,9 +54,11 @@ class DecodingOptions:
             ("max_source_length", 2, 2**20),
         ):
             value = getattr(self, name)
-            kind, what = (Real, "a number") if name == "alpha" else (Integral, "an integer")
-            if not isinstance(value, kind):
-                raise InputError(f"`{name}` must be {what}. Received: {name}={value!r}")
+            is_real = name == "alpha"
+            is_right = isinstance(value, Real if is_real else Integral)
+            if not is_right:
+                kind = "a number" if is_real else "an integer"
+                raise InputError(f"`{name}` must be {kind}. Received: {name}={value!r}")
             if not value >= least:
                 raise InputError(f"`{name}` must be at least {least}. Received: {name}={value}")
             if value > most:

@@ -68,7 +68,8 @@ class TrainSettings:
         tokens_per_batch: most tokens of each side of a batch, whatever the number of replicas
             (25,000: section 5.1).
         accumulate: parts that each replica splits its share of a batch into, and adds up, to fit
-            large batches into its memory; the result is that of 1.
+            large batches into its memory; the result is that of 1, but that dropout drops other
+            places.
         warmup_steps: step of the highest learning rate (4,000: section 5.3).
         peak_rate: the highest learning rate; None for the paper's.
         cooldown: share of `steps`, the last ones, over which the learning rate falls linearly to
