@@ -20,14 +20,14 @@ def average_command(
     It is void as soon as the training goes on.
     """
     load_tensorflow()
-    from keras_transformer.run import Run
+    from keras_transformer.run import Run, locked
     from keras_transformer.trainers.averaging import average_checkpoints
 
     opened = Run.load(run)
     if last is None:
         kept = max(len(opened.checkpoints), 1)
         last = min(opened.settings.get("average_last") or kept, kept)
-    with progress_bar("Averaging"):
+    with locked(run), progress_bar("Averaging"):
         averaged = average_checkpoints(opened, last)
     steps = ", ".join(f"{step:,}" for step in averaged.metrics["of_steps"])
     say(f"Averaged: the checkpoints after {steps} updates: {run / averaged.file}")

@@ -435,6 +435,7 @@ class Run:
         """Marks the run as complete."""
         self.status = "complete"
         self._write_manifest()
+        self._delete_unnamed()  # an average that was taken back
 
     def _write_manifest(self) -> None:
         values = {
@@ -478,10 +479,10 @@ def claim(path: str | Path) -> Path:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keeps other trainings out of a run directory.
+    """Keeps trainings out of a run directory.
 
     Raises:
-        InputError: if another one is in it.
+        InputError: if one is in it.
     """
     folder = os.open(path, os.O_RDONLY)
     try:
@@ -489,7 +490,7 @@ def locked(path: Path) -> Iterator[None]:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise InputError(
-                f"Another training is writing {path}: wait for its end, or stop it"
+                f"A training is writing {path}: wait for its end, or stop it"
             ) from error
         except OSError as error:  # of network file systems, not all can lock a directory
             logger.debug("%s cannot be locked: %s", path, error)
@@ -511,7 +512,7 @@ def named_failure(
         if temporary is not None:
             temporary.unlink(missing_ok=True)
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"Cannot write {path}: {reason}. {advice}") from error
+        raise InputError(f"Cannot write {path}: {reason}{advice and '. '}{advice}") from error
 
 
 def _check_file(path: Path, sha256: str) -> None:

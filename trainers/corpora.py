@@ -153,7 +153,8 @@ def _tfds(data: str, source: str, target: str) -> Corpus:
             f"TensorFlow Datasets has no {name!r}. Translation data sets are, for example: "
             "wmt14_translate/de-en, ted_hrlr_translate/pt_to_en, opus"
         ) from error
-    except ValueError as error:  # an unknown configuration
+    # An unknown configuration, version or argument.
+    except (ValueError, AssertionError, TypeError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"TensorFlow Datasets cannot load {name!r}: {reason}") from error
     languages = list(builder.info.features or {})

@@ -13,6 +13,7 @@ from sacrebleu.significance import PairedTest
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
 from keras_transformer.errors import InputError
+from keras_transformer.run import named_failure
 from keras_transformer.trainers.grammar import Pair
 from keras_transformer.translator import Translator
 
@@ -284,19 +285,18 @@ def evaluate(
     }
     options = translator.decoding_options(beam_size, alpha)
     values |= {**(notes or {}), "beam_size": options.beam_size, "alpha": options.alpha}
-    try:
-        for name, lines in columns.items():
-            _write(output, name, "".join(f"{one_line(line)}\n" for line in lines))
-        _write(output, "scores.json", json.dumps(values, indent=2) + "\n")
-    except OSError as error:
-        raise InputError(f"Cannot write {error.filename}: {error.strerror}") from error
+    for name, lines in columns.items():
+        _write(output, name, "".join(f"{one_line(line)}\n" for line in lines))
+    _write(output, "scores.json", json.dumps(values, indent=2) + "\n")
     return scores
 
 
 def _write(output: Path, ending: str, text: str) -> None:
     temporary = output.with_name(f"{output.name}.{ending}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, output.with_name(f"{output.name}.{ending}"))
+    path = output.with_name(f"{output.name}.{ending}")
+    with named_failure(path, temporary, advice=""):
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
 
 
 def one_line(text: str) -> str:

@@ -31,6 +31,7 @@ from keras_transformer.trainers.prepared import (
     FORMAT,
     FORMAT_VERSION,
     SETTINGS,
+    UNFINISHED,
     PreparedCorpus,
     Report,
     check_settings,
@@ -151,7 +152,8 @@ def _start(folder: Path, corpus: Corpus, settings: TrainSettings, wanted: dict[s
         if size is not None:
             raise
         tokenizer = train_tokenizer(kind, texts(), error.limit, lowercase)
-    tokenizer.save(folder / "tokenizer.model")
+    with named_failure(folder / "tokenizer.model", advice=UNFINISHED):
+        tokenizer.save(folder / "tokenizer.model")
     write_json(
         folder / "corpus.json",
         {
@@ -244,7 +246,7 @@ def _make_shard(
             )
         progress(len(pairs))
         return found
-    with named_failure(path, advice="The shards before it are whole: a new call goes on there"):
+    with named_failure(path, path.with_suffix(".tmp"), UNFINISHED):
         return _write_shard(path, made_from, pairs, tokenize, settings, repeated, progress)
 
 

@@ -19,6 +19,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,12 +27,13 @@ import numpy as np
 from array_record.python.array_record_data_source import ArrayRecordDataSource
 
 from keras_transformer.errors import InputError, one_line
-from keras_transformer.run import Run
+from keras_transformer.run import Run, named_failure
 from keras_transformer.tokenizer import Tokenizer
 from keras_transformer.trainers.grammar import Pair
 from keras_transformer.trainers.recipes import TrainSettings
 
 FORMAT = "keras-transformer corpus"
+UNFINISHED = "What was finished before is whole, and a new call goes on there"
 FORMAT_VERSION = 1
 CLEANING = (
     "max_length",
@@ -151,9 +153,14 @@ def is_prepared(folder: str | Path) -> bool:
 
 
 def corpus_folder(run: Run) -> Path:
-    """Returns where the corpus of a run is, or was: a prepared one, or in the run directory."""
-    data = run.settings.get("data")
-    return Path(data) if data and is_prepared(data) else run.path / "corpus"
+    """Returns where the corpus of a run is: in its directory, or a prepared one, if it is that."""
+    own = run.path / "corpus"
+    if not is_prepared(own) and run.settings.get("data"):
+        elsewhere = Path(run.settings["data"])  # from here, there may be another one there, or none
+        with suppress(OSError, InputError):
+            if _read_manifest(elsewhere)["tokenizer_sha256"] == run.tokenizer_sha256:
+                return elsewhere
+    return own
 
 
 def open_prepared(folder: str | Path, settings: TrainSettings | None = None) -> PreparedCorpus:
@@ -309,8 +316,9 @@ def _read_json(path: Path) -> Any:
 def write_json(path: Path, values: Any) -> None:
     """Writes a JSON file, whole or not at all."""
     temporary = path.with_suffix(".json.tmp")
-    temporary.write_text(json.dumps(values, ensure_ascii=False), encoding="utf-8")
-    os.replace(temporary, path)
+    with named_failure(path, temporary, UNFINISHED):
+        temporary.write_text(json.dumps(values, ensure_ascii=False), encoding="utf-8")
+        os.replace(temporary, path)
 
 
 def sha256(data: bytes) -> str:

@@ -138,12 +138,14 @@ def _cluster() -> tf.distribute.cluster_resolver.ClusterResolver:
         return tf.distribute.cluster_resolver.TFConfigClusterResolver()
     if "SLURM_PROCID" in os.environ:
         try:
-            return tf.distribute.cluster_resolver.SlurmClusterResolver()
+            resolver = tf.distribute.cluster_resolver.SlurmClusterResolver()
+            resolver.cluster_spec()  # says what is wrong with it now, and not in the strategy
         except (RuntimeError, ValueError, KeyError, OSError) as error:
             raise InputError(
-                f"SLURM's environment does not name the machines: {error}. "
-                "Start every worker by srun"
+                f"SLURM's environment does not name the machines and their GPUs: {error}. Start "
+                "one worker a machine by srun, with nvidia-smi or CUDA_VISIBLE_DEVICES for the GPUs"
             ) from error
+        return resolver
     raise InputError(
         "`strategy`=multiworker needs the environment variable TF_CONFIG, or SLURM's, to name the "
         "machines: see docs/scaling.md"

@@ -171,14 +171,16 @@ def _held(path: Path, resume: bool) -> Iterator[None]:
     with locked(path):
         try:
             yield
-        except InputError:
-            if not (going_on or _holds_work(path)):
+        except InputError as error:
+            if not (going_on or _holds_work(path, error)):
                 _clear(path, is_new)
             raise
 
 
-def _holds_work(path: Path) -> bool:
-    """Whether a call that goes on from a run directory spares work."""
+def _holds_work(path: Path, error: InputError) -> bool:
+    """Whether a call that goes on after an error, from the same run directory, spares work."""
+    if isinstance(error.__cause__, OSError | RuntimeError):  # it was not for what was asked
+        return (path / "run.json").is_file() or is_prepared(path / "corpus")
     first = read_shard(shard_path(path / "corpus", "train", 0))
     return (path / "run.json").is_file() or (first is not None and first["kept"] > 0)
 
@@ -230,7 +232,7 @@ def _open_run(settings: TrainSettings, path: Path, corpus: PreparedCorpus) -> Ru
     if run.tokenizer_sha256 != corpus.tokenizer.fingerprint:
         raise InputError(f"{path} was trained with another tokenizer than its corpus's")
     if run.settings.get("average_last", 0) != settings.average_last:
-        run.status = "training"  # the average at its end is still to be made
+        run.status, run.averaged = "training", None  # what its end makes is still to be made
     run.settings = settings.to_dict()
     return run
 

@@ -7,6 +7,8 @@ import shutil
 import pytest
 from command_line import assert_documented, assert_refused, cli
 
+from keras_transformer.run import locked
+
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory):
@@ -173,6 +175,26 @@ def test_the_corpus_may_be_elsewhere(recipe_run, tmp_path):
     assert code == 0, err
     assert (tmp_path / "report" / "lengths.png").is_file()
     assert (tmp_path / "report" / "alignment.png").is_file()  # of a sentence of its validation text
+
+
+def test_another_corpus_of_that_name_is_none(recipe_run, recipe, corpus_dir, tmp_path, monkeypatch):
+    run_dir = tmp_path / "run"
+    shutil.copytree(recipe_run, run_dir, ignore=shutil.ignore_patterns("evaluation", "report"))
+    manifest = json.loads((run_dir / "run.json").read_text())
+    manifest["settings"]["data"] = "corpus"
+    (run_dir / "run.json").write_text(json.dumps(manifest))
+    options = ["--recipe", recipe, "--data", corpus_dir]
+    code, _, err = cli("prepare", tmp_path / "corpus", *options, "--vocab-size", 285)
+    assert code == 0, err
+    monkeypatch.chdir(tmp_path)
+    code, _, err = cli("plot", run_dir)
+    assert code == 0, err
+    assert not (run_dir / "report" / "lengths.png").exists()
+
+
+def test_no_average_amid_a_training(recipe_run):
+    with locked(recipe_run):
+        assert_refused(cli("average", recipe_run), f"A training is writing {recipe_run}: .*")
 
 
 def test_damaged_scores(recipe_run, tmp_path):

@@ -373,7 +373,7 @@ def test_what_others_put_beside_the_checkpoints_is_kept(saved_run, model):
 
 
 def test_one_training_at_a_time(tmp_path):
-    refused = pytest.raises(InputError, match=f"Another training is writing {tmp_path}: wait")
+    refused = pytest.raises(InputError, match=f"A training is writing {tmp_path}: wait")
     with locked(tmp_path), refused, locked(tmp_path):
         pass
     with locked(tmp_path):

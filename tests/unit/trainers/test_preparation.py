@@ -76,7 +76,7 @@ def test_full_disk(write, corpus):
     before = shard.read_bytes()
     for path in (shard, shard.with_suffix(".json"), corpus / "train.json"):
         path.unlink()
-    refused = rf"Cannot write {shard}: [^\n]*\. The shards before it are whole: a new call goes on"
+    refused = rf"Cannot write {shard}: [^\n]*\. What was finished before is whole, and a new call"
     with pytest.raises(InputError, match=refused), full_disk(len(before) // 2):
         prepare(settings, corpus)
     assert prepare(settings, corpus).training.lengths.tolist() == expected.training.lengths.tolist()

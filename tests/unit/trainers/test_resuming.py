@@ -13,7 +13,7 @@ import pytest
 from keras_transformer import run as run_module
 from keras_transformer.errors import InputError, TrainingStoppedError
 from keras_transformer.run import Run
-from keras_transformer.trainers import training
+from keras_transformer.trainers import preparation, training
 from keras_transformer.trainers.callbacks import SaveRun, StepLimit, StopSignals
 from keras_transformer.trainers.preparation import prepare
 from keras_transformer.trainers.prepared import TokenizedPairs
@@ -463,7 +463,7 @@ def test_state_of_an_earlier_validation(short_settings, tmp_path):
 def test_a_run_that_another_training_writes(short_settings, tmp_path, stop_at):
     settings = dataclasses.replace(short_settings, steps=3)
     run = stop_at(1, settings, tmp_path / "run")
-    refused = pytest.raises(InputError, match="Another training is writing")
+    refused = pytest.raises(InputError, match="A training is writing")
     with run_module.locked(run.path), refused:
         train(settings, run.path, verbose=0, resume=True)
     assert train(settings, run.path, verbose=0, resume=True).status == "complete"
@@ -478,6 +478,10 @@ def test_another_average_for_a_complete_run(short_settings, tmp_path):
     run = train(dataclasses.replace(settings, average_last=2), run.path, verbose=0, resume=True)
     assert Run.load(run.path).averaged.metrics == {"of_steps": [2, 3]}
     assert Run.load(run.path).settings["average_last"] == 2
+    none = dataclasses.replace(settings, average_last=0)
+    train(none, run.path, verbose=0, resume=True)
+    assert Run.load(run.path).averaged is None
+    assert not list((run.path / "checkpoints").glob("averaged*"))
 
 
 def test_what_fails_leaves_a_directory_as_it_was(short_settings, tmp_path, monkeypatch):
@@ -492,15 +496,18 @@ def test_what_fails_leaves_a_directory_as_it_was(short_settings, tmp_path, monke
     assert not list((tmp_path / "here").iterdir())
 
 
-def test_what_was_prepared_outlives_a_failure(short_settings, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "failing", [(Run, "create"), (preparation, "_write_shard")], ids=["create", "shard"]
+)
+def test_what_was_prepared_outlives_a_failure(short_settings, tmp_path, monkeypatch, failing):
     def fail(*args):
-        raise InputError("Cannot write run.json: No space left on device")
+        raise InputError("Cannot write run.json: No space left on device") from OSError()
 
     with monkeypatch.context() as patch:
-        patch.setattr(Run, "create", fail)
+        patch.setattr(*failing, fail)
         with pytest.raises(InputError, match="No space left"):
             train(short_settings, tmp_path / "run", verbose=0)
-    assert (tmp_path / "run" / "corpus" / "train-00000.array_record").is_file()
+    assert (tmp_path / "run" / "corpus" / "corpus.json").is_file()
     with pytest.raises(InputError, match="go on with it by --resume"):
         train(short_settings, tmp_path / "run", verbose=0)
     run = train(short_settings, tmp_path / "run", verbose=0, resume=True)
