@@ -1,7 +1,7 @@
 # make demo   the main job, end to end, on the bundled corpus
 # make test   the default test suite
 # make test-distributed  several processes, kills, every combination of strategy and precision
-# make test-programs  the notebooks, and whole commands at a terminal
+# make test-programs  notebooks, pages with long commands, and a terminal
 # make test-serving URL=http://HOST:8501 MODEL=NAME [GRPC=HOST:8500]  the contract, at any server
 # make docs   the documentation site, in build/docs/site
 # make notebooks  colab/NAME.ipynb from colab/NAME.py

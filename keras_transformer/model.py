@@ -300,7 +300,11 @@ class Transformer(keras.Model):
         return ops.cast(logits, "float32"), ancestors, memory._replace(target=tuple(target))
 
     def quantize(self, *args: Any, **kwargs: Any) -> None:
-        """Refuses: matrices are used in more places than the layers that Keras would rewrite."""
+        """Refuses: matrices are used in more places than the layers that Keras would rewrite.
+
+        Raises:
+            InputError: always.
+        """
         raise InputError(
             "A Transformer cannot be quantized; `export --weights float16` halves what is stored"
         )

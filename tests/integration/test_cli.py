@@ -32,6 +32,7 @@ def saved_model(tiny_run, tmp_path_factory):
     return folder
 
 
+@pytest.mark.programs
 def test_rounded_weights(tiny_run, tmp_path):
     options = ("--weights", "float16", "--beam-size", 1)
     code, out, err = cli("export", tiny_run.path, tmp_path / "tiny", *options)

@@ -128,6 +128,7 @@ def test_commands_within_text_exist():
         assert options <= known, (command, arguments)
 
 
+@pytest.mark.programs
 def test_tutorial_and_fine_tuning(corpus_dir, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     sides = [

@@ -44,6 +44,7 @@ def test_nothing_is_left_out():
     assert len(PYTHON) == 2
 
 
+@pytest.mark.programs
 @pytest.mark.timeout(600)  # it trains thrice and exports
 def test_own_text(corpus_dir, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)

@@ -69,7 +69,8 @@ def test_many_machines_must_be_named(monkeypatch):
 def test_slurm_without_srun(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     monkeypatch.setenv("SLURM_PROCID", "0")
-    with pytest.raises(InputError, match=r"SLURM's environment does not name the machines and their GPUs: .*srun"):
+    message = r"SLURM's environment does not name the machines and their GPUs: .*srun"
+    with pytest.raises(InputError, match=message):
         make_strategy("multiworker")
 
 
