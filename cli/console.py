@@ -22,7 +22,6 @@ stderr = Console(stderr=True, highlight=False)
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as a JSON object.")]
 
-
 MAX_WAIT = 1e9  # seconds or milliseconds; what clocks can wait for is no more than nine times that
 
 

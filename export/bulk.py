@@ -459,13 +459,11 @@ def _claim(layout: Layout, manifest: Mapping[str, Any]) -> None:
     except ValueError:
         found = {}
     if found is None:
-        if set(beam_files.below(layout.folder, "*")) - set(
-            beam_files.below(layout.folder, "temporary-*")
-        ):
+        temporary = beam_files.below(layout.folder, "temporary-*")
+        if set(beam_files.below(layout.folder, "*")) - set(temporary):
             raise InputError(f"{layout.folder} is not empty, and no translation of a corpus")
-        beam_files.write(
-            layout.manifest, json.dumps(manifest, indent=2).encode() + b"\n", layout.temporary()
-        )
+        content = json.dumps(manifest, indent=2).encode() + b"\n"
+        beam_files.write(layout.manifest, content, layout.temporary())
     elif not isinstance(found, dict) or found.keys() != manifest.keys():
         raise InputError(
             f"{layout.manifest} is damaged, or of another version of this program: "

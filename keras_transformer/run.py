@@ -206,8 +206,7 @@ class Run:
         """Finds a checkpoint.
 
         Args:
-            name: "averaged", "best" or "last"; None for the averaged one if there is one, else
-                the best.
+            name: "averaged", "best" or "last"; None for the first of these that there is.
 
         Raises:
             InputError: if there is no such checkpoint.

@@ -47,18 +47,17 @@ class DecodingOptions:
     max_source_length: int = 512
 
     def __post_init__(self) -> None:
-        for name, least, most in (
-            ("beam_size", 1, 1_000),
-            ("alpha", 0, 1_000),
-            ("extra_length", 0, 2**20),
-            ("max_source_length", 2, 2**20),
+        kind: Any
+        for name, kind, least, most in (
+            ("beam_size", Integral, 1, 1_000),
+            ("alpha", Real, 0, 1_000),
+            ("extra_length", Integral, 0, 2**20),
+            ("max_source_length", Integral, 2, 2**20),
         ):
             value = getattr(self, name)
-            is_real = name == "alpha"
-            is_right = isinstance(value, Real if is_real else Integral)
-            if not is_right:
-                kind = "a number" if is_real else "an integer"
-                raise InputError(f"`{name}` must be {kind}. Received: {name}={value!r}")
+            if not isinstance(value, kind):
+                what = "a number" if kind is Real else "an integer"
+                raise InputError(f"`{name}` must be {what}. Received: {name}={value!r}")
             if not value >= least:
                 raise InputError(f"`{name}` must be at least {least}. Received: {name}={value}")
             if value > most:

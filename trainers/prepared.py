@@ -33,8 +33,8 @@ from keras_transformer.trainers.grammar import Pair
 from keras_transformer.trainers.recipes import TrainSettings
 
 FORMAT = "keras-transformer corpus"
-UNFINISHED = "What was finished before is whole, and a new call goes on there"
 FORMAT_VERSION = 1
+UNFINISHED = "What was finished before is whole, and a new call goes on there"  # of a full disk
 CLEANING = (
     "max_length",
     "max_length_ratio",

@@ -179,10 +179,12 @@ def _held(path: Path, resume: bool) -> Iterator[None]:
 
 def _holds_work(path: Path, error: InputError) -> bool:
     """Whether a call that goes on after an error, from the same run directory, spares work."""
-    if isinstance(error.__cause__, OSError | RuntimeError):  # it was not for what was asked
-        return (path / "run.json").is_file() or is_prepared(path / "corpus")
+    if (path / "run.json").is_file():
+        return True
+    if isinstance(error.__cause__, OSError | RuntimeError):  # a full disk, not what was asked for
+        return is_prepared(path / "corpus")
     first = read_shard(shard_path(path / "corpus", "train", 0))
-    return (path / "run.json").is_file() or (first is not None and first["kept"] > 0)
+    return first is not None and first["kept"] > 0
 
 
 def _clear(path: Path, is_new: bool) -> None:
