@@ -71,6 +71,7 @@ def test_own_text(corpus_dir, tmp_path, monkeypatch, capfd):
     assert capfd.readouterr().out.endswith("63,082,496\n")
 
 
+@pytest.mark.programs
 def test_serve(exported, tmp_path):
     (block,) = [block for _, block in BLOCKS if block.startswith("keras-transformer serve")]
     serve, curl = block.splitlines()

@@ -122,7 +122,7 @@ def test_batches_are_uneven(settings, one):
         {"accumulate": 2},
         pytest.param({"strategy": "mirrored", "accumulate": 3}, marks=pytest.mark.distributed),
         # At this norm every update is clipped: by what, if not by the norm of the whole?
-        {"strategy": "mirrored", "clip_norm": 0.01},
+        pytest.param({"strategy": "mirrored", "clip_norm": 0.01}, marks=pytest.mark.distributed),
     ],
     ids=str,
 )
