@@ -7,6 +7,7 @@ output holds one JSON object, or one a line, and nothing else.
 import json
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +19,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
-stderr = Console(stderr=True, highlight=False)
+stderr = Console(stderr=True, highlight=False, emoji=False)
+# Text of others must not tell a terminal what to do.
+_CONTROLS = {
+    code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"
+}
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as a JSON object.")]
 
@@ -33,8 +38,8 @@ def waitable(value: float | None) -> float | None:
 
 
 def say(message: str) -> None:
-    """Prints a line of progress."""
-    stderr.print(message, markup=False, soft_wrap=True)
+    """Prints a line of progress; control characters in it are shown, and not obeyed."""
+    stderr.print(message.translate(_CONTROLS), markup=False, soft_wrap=True)
 
 
 def say_table(rows: Mapping[str, str]) -> None:
@@ -47,6 +52,16 @@ def say_table(rows: Mapping[str, str]) -> None:
 def print_json(values: Mapping[str, Any]) -> None:
     """Prints an object for a machine, on a line of standard output."""
     typer.echo(json.dumps(values, ensure_ascii=False))
+
+
+@contextmanager
+def cleaned_up() -> Iterator[None]:
+    """Lets SIGTERM end a command as Ctrl-C does, which leaves nothing half-written."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class _SayHandler(logging.Handler):

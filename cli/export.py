@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from keras_transformer.cli.console import Json, load_tensorflow, print_json, progress_bar, say
+from keras_transformer.cli.console import (
+    Json,
+    cleaned_up,
+    load_tensorflow,
+    print_json,
+    progress_bar,
+    say,
+)
 from keras_transformer.errors import InputError
 
 if TYPE_CHECKING:
@@ -61,7 +68,7 @@ def export_command(
     translator = Translator.load(run, checkpoint)
     options = translator.decoding_options(beam_size, alpha, max_source_length)
     pairs = read_validation_pairs(corpus_folder(opened))
-    with progress_bar("Exporting"):
+    with cleaned_up(), progress_bar("Exporting"):
         path = export_saved_model(
             translator,
             folder,

@@ -1,5 +1,6 @@
 """The command `keras-transformer`."""
 
+import io
 import os
 import sys
 import traceback
@@ -77,6 +78,8 @@ def main() -> None:
     try:
         if sys.stdout is None or sys.stderr is None:
             raise InputError("Standard output and standard error must be open")
+        if isinstance(sys.stdout, io.TextIOWrapper):  # as standard input, whatever the locale
+            sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
         app()
     except InputError as error:
         say(f"error: {error}")

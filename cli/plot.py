@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from keras_transformer import plots
+from keras_transformer import letters, plots
 from keras_transformer.cli import report as page
 from keras_transformer.cli.console import load_tensorflow, progress_bar, say
 from keras_transformer.errors import InputError
@@ -64,7 +64,7 @@ def plot_command(
 ) -> None:
     """Draw a run: curves, scores, examples, attention, as PNG files and one HTML page."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise InputError(plots.NEEDS_MATPLOTLIB)
+        raise InputError(letters.NEEDS_MATPLOTLIB)
     load_tensorflow()
     from keras_transformer.run import Run
 

@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, named_failure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -86,22 +86,22 @@ class Report:
             "sections": "\n".join(self._sections),
         }
         page = re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], template)
-        try:
+        with named_failure(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            _write(self.folder / FILE, page.encode())
-            for name, png in self._pictures.items():
-                _write(self.folder / name, png)
-            for name in self._earlier - self._pictures.keys():
+        _write(self.folder / FILE, page.encode())
+        for name, png in self._pictures.items():
+            _write(self.folder / name, png)
+        for name in self._earlier - self._pictures.keys():
+            with named_failure(self.folder / name):
                 (self.folder / name).unlink(missing_ok=True)
-        except OSError as error:
-            raise InputError(f"Cannot write {error.filename}: {error.strerror}") from error
         return self.folder / FILE
 
 
 def _earlier_pictures(folder: Path) -> set[str]:
     """Names of the pictures of an earlier report; none of a new or empty folder."""
     try:
-        if not folder.exists() or not any(folder.iterdir()):
+        # A call that was killed may have left what it was writing.
+        if not folder.exists() or {path.name for path in folder.iterdir()} <= {f"tmp-{FILE}"}:
             return set()
         page = (folder / FILE).read_text(encoding="utf-8") if (folder / FILE).exists() else ""
     except (OSError, UnicodeDecodeError) as error:
@@ -114,8 +114,9 @@ def _earlier_pictures(folder: Path) -> set[str]:
 
 def _write(path: Path, content: bytes) -> None:
     temporary = path.with_name(f"tmp-{path.name}")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)
+    with named_failure(path, temporary):
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
 
 
 def paragraph(text: str) -> str:

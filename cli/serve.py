@@ -1,6 +1,7 @@
 """`keras-transformer serve`."""
 
 import contextlib
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -82,8 +83,11 @@ def serve_command(
             f"{error.name} is not installed: pip install 'keras3-transformer[serve]'"
         ) from error
 
+    if not host:
+        raise InputError("`--host` must be an address, such as 127.0.0.1. Received: an empty one")
     if (folder / "saved_model.pb").is_file():
-        raise InputError(f"{folder} is a version of a model: name its folder, {folder.parent}")
+        parent = os.path.dirname(os.path.abspath(folder))
+        raise InputError(f"{folder} is a version of a model: name its folder, {parent}")
     if not version_paths(folder):
         raise InputError(
             f"{folder} holds no model: expected {folder / '1' / 'saved_model.pb'} or another "
@@ -105,15 +109,18 @@ def serve_command(
         # Ports first: to load a model takes longer than to find out that a port is taken.
         http = _listen(HttpServer, model, host, port)
         stack.callback(http.close)
+        grpc = None
+        if grpc_port is not None:
+            grpc = _listen(GrpcServer, model, host, grpc_port)
+            stack.callback(grpc.stop)
         model.poll()
         newest = model.states()[0]
         if newest.state != "AVAILABLE":
             raise InputError(f"Version {newest.version} cannot be loaded: {newest.message}")
         model.watch(poll_seconds)
         say(f"Model: {model.name}, version {newest.version}, in a stand-in for TF Serving")
-        if grpc_port is not None:
-            grpc = _listen(GrpcServer, model, host, grpc_port)
-            stack.callback(grpc.stop)
+        if grpc is not None:
+            grpc.start()
             say(f"gRPC: {grpc.address}")
         # After its own handlers, uvicorn calls the ones before: a stop that was asked for is no
         # failure. Until then, these note it.

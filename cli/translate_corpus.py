@@ -43,7 +43,10 @@ def translate_corpus_command(
         ),
     ],
     model: Annotated[
-        str, typer.Option(metavar="MODELS/NAME[/VERSION]", help="An export. [default: the newest]")
+        str,
+        typer.Option(
+            metavar="MODELS/NAME[/VERSION]", help="An export; without VERSION its newest."
+        ),
     ],
     signature: Annotated[
         str, typer.Option(help="Of the export: greedy is fast, document cuts no text.")

@@ -47,6 +47,13 @@ def below(folder: str, *names: str) -> list[str]:
     return sorted(filter(os.path.isfile, glob.glob(pattern, include_hidden=True)))
 
 
+def entries(folder: str) -> set[str]:
+    """Returns what is in a folder, folders included where a file system has such."""
+    if FileSystems.get_scheme(folder):
+        return set(below(folder, "*"))
+    return {entry.path for entry in os.scandir(folder)} if os.path.isdir(folder) else set()
+
+
 def read(path: str) -> bytes:
     """Returns what a file holds."""
     with closing(FileSystems.open(path)) as file:
@@ -54,16 +61,24 @@ def read(path: str) -> bytes:
 
 
 def write(path: str, content: bytes, temporary: str) -> None:
-    """Writes a file under a temporary name and renames it, so that it is never seen in part."""
+    """Writes a file under a temporary name and renames it, so that it is never seen in part.
+
+    Raises:
+        InputError: if it cannot be written.
+    """
     remote = FileSystems.get_scheme(path)
-    with closing(FileSystems.create(temporary)) as file:
-        file.write(content)
-        if not remote:
-            file.flush()
-            os.fsync(file.fileno())
-    if remote and FileSystems.exists(path):  # some file systems do not rename onto a file
-        FileSystems.delete([path])
-    FileSystems.rename([temporary], [path])
+    try:
+        with closing(FileSystems.create(temporary)) as file:
+            file.write(content)
+            if not remote:
+                file.flush()
+                os.fsync(file.fileno())
+        if remote and FileSystems.exists(path):  # some file systems do not rename onto a file
+            FileSystems.delete([path])
+        FileSystems.rename([temporary], [path])
+    except (OSError, BeamIOError) as error:
+        reason = getattr(error, "strerror", None) or one_line(error)
+        raise InputError(f"Cannot write {path}: {reason}") from error
 
 
 def delete(path: str) -> None:

@@ -49,6 +49,7 @@ from keras_transformer.export.versions import is_version
 
 FORMAT_VERSION = 1
 LINES_PER_SHARD = 10_000
+TEMPORARY = "temporary-" + "[0-9a-f]" * 32  # a pattern of `Layout.temporary`'s names
 
 # Of a batch. The second is rows times bytes of the longest line, so that 64 sentences of usual
 # length go together, and a page of text goes alone.
@@ -144,7 +145,9 @@ class Layout(NamedTuple):
 
     def shard(self, number: int) -> str:
         """A shard's translations."""
-        return FileSystems.join(self.folder, f"translation-{number:05}-of-{self.num_shards:05}")
+        width = max(5, len(str(self.num_shards - 1)))  # the names sort as the numbers do
+        name = f"translation-{number:0{width}}-of-{self.num_shards:05}"
+        return FileSystems.join(self.folder, name)
 
     def report(self, number: int) -> str:
         """A shard's report."""
@@ -459,8 +462,8 @@ def _claim(layout: Layout, manifest: Mapping[str, Any]) -> None:
     except ValueError:
         found = {}
     if found is None:
-        temporary = beam_files.below(layout.folder, "temporary-*")
-        if set(beam_files.below(layout.folder, "*")) - set(temporary):
+        temporary = beam_files.below(layout.folder, TEMPORARY)
+        if beam_files.entries(layout.folder) - set(temporary):
             raise InputError(f"{layout.folder} is not empty, and no translation of a corpus")
         content = json.dumps(manifest, indent=2).encode() + b"\n"
         beam_files.write(layout.manifest, content, layout.temporary())
@@ -490,7 +493,7 @@ def _finish(layout: Layout, shards: list[Shard], lines_now: int, seconds: float)
         num_truncated += len(report["truncated"])
     content = "".join(f"{number}\t{reason}\n" for number, reason in failed)
     beam_files.write(layout.failed, content.encode(), layout.temporary())
-    for left in beam_files.below(layout.folder, "temporary-*"):  # by workers that were stopped
+    for left in beam_files.below(layout.folder, TEMPORARY):  # by workers that were stopped
         beam_files.delete(left)
     return BulkReport(lines, len(failed), num_truncated, len(shards), lines_now, seconds)
 

@@ -149,6 +149,11 @@ class GrpcClient:
         import grpc
         from tensorflow_serving.apis.prediction_service_pb2_grpc import PredictionServiceStub
 
+        for name, text in (("target", target), ("model", model), ("signature", signature)):
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise InputError(f"`{name}` must be UTF-8. Received: {text!a}") from error
         self._name = f"grpc://{target}/{model}"
         self._model = model
         self._signature = signature
@@ -180,7 +185,7 @@ class GrpcClient:
             if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
                 message = f"did not answer within {self._timeout:g} s"
             elif error.code() == grpc.StatusCode.UNAVAILABLE:
-                message = f"cannot be reached: {_visible(error.details())}"
+                message = f"is not available: {_visible(error.details())}"
             else:
                 message = f"answered with {error.code().name}: {_visible(error.details())}"
             raise InputError(f"{self._name} {message}") from error

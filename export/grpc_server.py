@@ -199,7 +199,7 @@ class GrpcServer:
             futures.ThreadPoolExecutor(num_threads, thread_name_prefix="grpc"),
             options=[
                 ("grpc.so_reuseport", 0),  # a port that is taken is an error
-                ("grpc.max_receive_message_length", limits.max_body_bytes),
+                ("grpc.max_receive_message_length", min(limits.max_body_bytes, 2**31 - 1)),
                 ("grpc.max_send_message_length", -1),
             ],
             maximum_concurrent_rpcs=2 * num_threads,
@@ -213,8 +213,12 @@ class GrpcServer:
         try:
             bound = self._server.add_insecure_port(f"{shown}:{port}")
         except RuntimeError as error:
-            raise OSError(f"cannot listen at {shown}:{port}") from error
+            reason = "the port is taken, or the address is not this machine's"
+            raise OSError(reason) from error
         self.address = f"{shown}:{bound}"
+
+    def start(self) -> None:
+        """Begins to answer."""
         self._server.start()
 
     def stop(self) -> None:

@@ -2,7 +2,8 @@
 
 The rules and the wording are those of its `util/json_tensor.cc`. Where that file lets a mistake
 pass, this one does not: duplicate keys (it takes the first), text after the JSON (it ignores it)
-and invalid UTF-8 (it hands it on) are errors.
+and invalid UTF-8 (it hands it on) are errors. Numbers that a float does not hold exactly are
+rounded here, and refused there.
 """
 
 import base64

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, one_line
 
 DEFAULT_SIGNATURE = "serving_default"
 
@@ -69,7 +69,7 @@ def open_saved_model(
     try:
         session = SavedModelSession(path)
     except ValueError as error:
-        raise InputError(str(error)) from error
+        raise InputError(f"{error}: {one_line(error.__cause__)}") from error
     try:
         check_signature(path, signature, session.signatures)
     except InputError:

@@ -206,9 +206,14 @@ def export_saved_model(
             f"`attention_layer` must be at least {-num_layers} and below {num_layers}. "
             f"Received: attention_layer={attention_layer}"
         )
-    if (Path(folder) / "saved_model.pb").is_file():
+    absolute = Path(os.path.abspath(folder))
+    try:
+        str(absolute).encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"A model's folder must be UTF-8. Received: {str(folder)!a}") from error
+    if (absolute / "saved_model.pb").is_file():
         raise InputError(
-            f"{folder} is a version of a model: name its folder, {Path(folder).parent}, "
+            f"{folder} is a version of a model: name its folder, {absolute.parent}, "
             "and another version"
         )
     path = Path(folder) / str(version)
@@ -223,7 +228,7 @@ def export_saved_model(
         try:
             tf.saved_model.save(module, temporary, signatures=module.graphs)
             texts = list(examples) or _made_up_texts(tokenizer)
-            write_warmup(temporary, path.parent.name, _warmup_requests(texts))
+            write_warmup(temporary, absolute.name, _warmup_requests(texts))
             write_metadata(
                 temporary,
                 {

@@ -82,7 +82,7 @@ class SavedModelSession:
         except (OSError, RuntimeError, KeyError, ValueError, tf.errors.OpError) as error:
             self._session.close()
             raise ValueError(
-                f"{path} does not hold a SavedModel with a signature serving_default"
+                f"{path} does not hold a whole SavedModel with a signature serving_default"
             ) from error
 
     def run(

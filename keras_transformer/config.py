@@ -126,7 +126,7 @@ class TransformerConfig:
             raise InputError(_expected("share_embeddings", "True or False", self.share_embeddings))
 
     @classmethod
-    def from_preset(cls, preset: str, *, vocab_size: int, **overrides: Any) -> Self:
+    def from_preset(cls, /, preset: str, *, vocab_size: int, **overrides: Any) -> Self:
         """Returns the sizes of a preset, changed by `overrides`.
 
         Args:

@@ -8,6 +8,7 @@ Shapes (the package's glossary): B batch, K beams, V vocabulary, T tokens so far
 """
 
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -117,24 +118,35 @@ def search(
         num_best: see `beam_search`.
 
     Raises:
-        InputError: if `beam_size` is below 1 or `alpha` negative.
+        InputError: if `beam_size` is below 1, `alpha` negative, or `num_best` not in 1 to K.
     """
-    if beam_size < 1:
-        raise InputError(f"`beam_size` must be at least 1. Received: beam_size={beam_size}")
-    if alpha < 0:
-        raise InputError(f"`alpha` must be at least 0. Received: alpha={alpha}")
     if beam_size == 1:
+        check_num_best(num_best, beam_size)
         return greedy_search(step_fn, cache, limits, alpha, memory)
     return beam_search(step_fn, cache, limits, beam_size, alpha, memory, num_best)
 
 
+def check_integer(name: str, value: Any) -> None:
+    """Raises `InputError` unless an argument is an integer."""
+    if not isinstance(value, Integral):
+        raise InputError(f"`{name}` must be an integer. Received: {name}={value!r}")
+
+
 def check_num_best(num_best: int | None, beam_size: int) -> None:
     """Raises `InputError` unless a search with K beams can give so many hypotheses; None for K."""
-    if num_best is not None and not 1 <= num_best <= beam_size:
+    if num_best is None:
+        return
+    check_integer("num_best", num_best)
+    if not 1 <= num_best <= beam_size:
         raise InputError(
             "`num_best` must be at least 1 and at most `beam_size`. Received: "
             f"num_best={num_best}, beam_size={beam_size}"
         )
+
+
+def _check_alpha(alpha: float) -> None:
+    if not alpha >= 0:
+        raise InputError(f"`alpha` must be at least 0. Received: alpha={alpha}")
 
 
 def greedy_search(
@@ -151,7 +163,11 @@ def greedy_search(
 
     Returns:
         One hypothesis a row.
+
+    Raises:
+        InputError: if `alpha` is negative.
     """
+    _check_alpha(alpha)
     batch_size = tf.shape(limits)[0]
     initial = GreedyState(
         step=tf.constant(0),
@@ -220,7 +236,7 @@ def beam_search(
         K hypotheses a row, best first.
 
     Raises:
-        InputError: if `num_best` is not in 1 to K.
+        InputError: if `beam_size` is below 1, `alpha` negative, or `num_best` not in 1 to K.
 
     Example:
         >>> import numpy as np
@@ -237,6 +253,9 @@ def beam_search(
         [[5 3]
          [4 3]] [0.4  0.33]
     """
+    if beam_size < 1:
+        raise InputError(f"`beam_size` must be at least 1. Received: beam_size={beam_size}")
+    _check_alpha(alpha)
     check_num_best(num_best, beam_size)
     batch_size = tf.shape(limits)[0]
     only_first = tf.where(tf.range(beam_size) == 0, 0.0, -float("inf"))  # [K]

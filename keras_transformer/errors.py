@@ -1,5 +1,9 @@
 """What stops a command: input that cannot be used, and training that ends before its time."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 
 class InputError(ValueError):
     """A user's input is wrong: an argument, a file or a run directory.
@@ -25,3 +29,15 @@ class TrainingStoppedError(RuntimeError):
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
         self.status = status
+
+
+@contextmanager
+def named_failure(path: Path, temporary: Path | None = None, advice: str = "") -> Iterator[None]:
+    """Raises `InputError` for a file that cannot be written, and deletes what there is of it."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:  # HDF5 may find the disk full when it closes a file
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"Cannot write {path}: {reason}{advice and '. '}{advice}") from error

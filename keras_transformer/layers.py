@@ -212,7 +212,8 @@ class EncoderLayer(_ResidualLayer):
 
     Call arguments:
         x: float [B, S, D].
-        attention_mask: bool, broadcastable to [B, N, S, S], True = may attend.
+        attention_mask: bool [B, S, S], or of rank 4 and broadcastable to [B, N, S, S], True = may
+            attend.
         return_attention_scores: whether to return the attention weights too.
         training: whether dropout is on.
 
@@ -279,9 +280,9 @@ class DecoderLayer(_ResidualLayer):
     Call arguments:
         x: float [B, T, D].
         encoder_output: float [B, S, D].
-        self_attention_mask: bool, broadcastable to [B, N, T, T], True = may attend; it must
-            hide the future.
-        cross_attention_mask: bool, broadcastable to [B, N, T, S].
+        self_attention_mask: bool [B, T, T], or of rank 4 and broadcastable to [B, N, T, T], True =
+            may attend; it must hide the future.
+        cross_attention_mask: bool [B, T, S], or of rank 4 and broadcastable to [B, N, T, S].
         return_attention_scores: whether to return the attention weights too.
         training: whether dropout is on.
 

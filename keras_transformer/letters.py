@@ -4,6 +4,9 @@ import functools
 import unicodedata
 from collections.abc import Sequence
 
+from keras_transformer.errors import InputError
+
+NEEDS_MATPLOTLIB = "Plots need Matplotlib: pip install 'keras3-transformer[plots]'"
 BASE_FONT = "DejaVu Sans"  # comes with Matplotlib
 
 
@@ -39,7 +42,10 @@ def _visible(character: str) -> str:
 @functools.lru_cache(maxsize=256)
 def find_fonts(characters: frozenset[str]) -> tuple[list[str], frozenset[str]]:
     """Families that together have the characters, and the characters that none has."""
-    from matplotlib import font_manager
+    try:
+        from matplotlib import font_manager
+    except ImportError as error:
+        raise InputError(NEEDS_MATPLOTLIB) from error
 
     families, missing = [BASE_FONT], characters - _characters_of(BASE_FONT, characters)
     if missing:

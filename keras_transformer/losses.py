@@ -104,6 +104,7 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
         label_smoothing: eps, 0 to 1 (0.1: section 5.4).
         pad_id: id of the padding token.
         name: as logged.
+        **kwargs: of `keras.losses.Loss`; they change nothing.
 
     Call arguments:
         y_true: int [B, T].
@@ -244,7 +245,9 @@ class Perplexity(_TokenMean):
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class TokenAccuracy(_TokenMean):
-    """Share of target tokens that have the highest logit.
+    """Share of target tokens that have the highest logit, alone or with others.
+
+    Logits that are computed in bfloat16 are equal now and then.
 
     Args:
         name: as logged.

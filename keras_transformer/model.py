@@ -162,11 +162,11 @@ class Transformer(keras.Model):
         self.output_dense = output_dense
 
     @classmethod
-    def from_preset(cls, preset: str, *, vocab_size: int, **overrides: Any) -> Self:
+    def from_preset(cls, /, preset: str, *, vocab_size: int, **overrides: Any) -> Self:
         """Builds a model of a published size with fresh weights.
 
         Args:
-            preset: "tiny", "base" or "big".
+            preset: "tiny", "base", "big", or a row of `TABLE_3`.
             vocab_size: number of token ids, V.
             **overrides: other attributes of `TransformerConfig`.
 
@@ -278,7 +278,7 @@ class Transformer(keras.Model):
             output_kernel: as returned by `output_kernel`, once for all steps.
 
         Returns:
-            logits, float32 [B, K, V], and the longer `ancestors` and `memory`.
+            logits, float32 [B, K, V], and the longer `memory`, and `ancestors` where K > 1.
         """
         num_beams = target_ids.shape[1]
         rows = ops.reshape(target_ids, (-1, 1))  # [B * K, 1]

@@ -10,14 +10,14 @@ Shapes (the package's glossary): S source length, T target length, D d_model, N 
 import itertools
 import math
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from keras_transformer.errors import InputError
-from keras_transformer.letters import BASE_FONT, printable
+from keras_transformer.letters import BASE_FONT, NEEDS_MATPLOTLIB, printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 Style = Literal["light", "dark"]
 
-NEEDS_MATPLOTLIB = "Plots need Matplotlib: pip install 'keras3-transformer[plots]'"
 
 PIECE_SIZE = 8  # of the letters of a piece, in points
 PIECE_ROOM = 0.15  # of a piece along an axis, in inches, where there are not too many
@@ -233,7 +232,7 @@ def learning_rate(
         panel.ticklabel_format(axis="y", style="sci", scilimits=(-2, 2), useMathText=True)
         _thousands(panel.xaxis)
         _grid(panel, theme)
-        _legend(panel, theme, looks)
+        _legend(panel, theme, looks.items())
     return figure
 
 
@@ -283,7 +282,7 @@ def training_curves(
             *({**look, "linewidth": 1.8} for look, _ in zip(_looks(theme), runs, strict=False)),
             *({**share, "color": theme.soft} for share in _SPLITS.values()),
         ]
-        _legend(panels[0], theme, dict(zip([*runs, "training", "validation"], looks, strict=True)))
+        _legend(panels[0], theme, zip([*runs, "training", "validation"], looks, strict=True))
     return figure
 
 
@@ -333,7 +332,7 @@ def length_histogram(
         panel.set(xlabel="Tokens, the end included", ylabel="Sentences", xlim=(0, None))
         _thousands(panel.yaxis)
         _grid(panel, theme)
-        _legend(panel, theme, looks)
+        _legend(panel, theme, looks.items())
         _title(figure, ", ".join(facts))
     return figure
 
@@ -508,12 +507,13 @@ def _looks(theme: _Theme) -> Iterator[dict[str, Any]]:
         }
 
 
-def _legend(panel: "Axes", theme: _Theme, looks: Mapping[str, Mapping[str, Any]]) -> None:
+def _legend(panel: "Axes", theme: _Theme, entries: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
     """Names curves by their looks; any characters are fine."""
     from matplotlib.lines import Line2D
 
-    families, texts = printable(list(looks))
-    lines = [Line2D([], [], label=str(index), **look) for index, look in enumerate(looks.values())]
+    names, looks = zip(*entries, strict=True)
+    families, texts = printable(names)
+    lines = [Line2D([], [], label=str(index), **look) for index, look in enumerate(looks)]
     legend = panel.legend(handles=lines, facecolor=theme.paper, fontsize=9, handlelength=2.6)
     # A label that starts with an underscore would be left out: hence only now.
     for label, text in zip(legend.get_texts(), texts, strict=True):

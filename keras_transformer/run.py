@@ -34,7 +34,7 @@ import numpy as np
 
 from keras_transformer._version import __version__
 from keras_transformer.config import TransformerConfig
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, named_failure
 from keras_transformer.model import Transformer
 from keras_transformer.tokenizer import Tokenizer
 
@@ -42,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 FORMAT = "keras-transformer run"
 FORMAT_VERSION = 3
+# Of a file that cannot be written.
+SAVED = "All that was saved before is whole, and training with --resume goes on from it"
 # Names in `checkpoints/` that a run gives.
 WRITTEN = re.compile(
     r"(tmp-)?((step-\d{8,}|averaged-\d{8,}-\d{8,}-\d+)\.weights\.h5|state-\d{8,}\.npz)"
@@ -136,7 +138,7 @@ class Run:
             settings: how it is trained, plain values for the record.
         """
         run = cls(Path(path), config, source, target, dict(settings), tokenizer.fingerprint)
-        with named_failure(run.path / "tokenizer.model"):
+        with named_failure(run.path / "tokenizer.model", advice=SAVED):
             tokenizer.save(run.path / "tokenizer.model")
         (run.path / "checkpoints").mkdir(exist_ok=True)  # a killed call may have made it
         run._write_manifest()
@@ -193,7 +195,7 @@ class Run:
         """Builds the model with the weights of a checkpoint.
 
         Args:
-            checkpoint: which one; None for the averaged one if there is one, else the best.
+            checkpoint: which one; None for the first that there is of averaged, best and last.
 
         Raises:
             InputError: if there is no such checkpoint yet, or it is missing or damaged.
@@ -314,10 +316,9 @@ class Run:
         name = f"averaged-{steps[0]:08d}-{steps[-1]:08d}-{len(steps)}"
         saved = self._write_weights(model, name, steps[-1], {"of_steps": steps})
         newest = self.load(self.path)  # a training may have written since
-        old, newest.averaged, self.averaged = newest.averaged, saved, saved
+        newest.averaged = self.averaged = saved
         newest._write_manifest()
-        if old is not None and old.file != saved.file:
-            (self.path / old.file).unlink(missing_ok=True)
+        newest._delete_unnamed()
         return saved
 
     def load_state(self) -> tuple[State, int]:
@@ -343,7 +344,8 @@ class Run:
                 self.states.pop()
                 if not self.states:
                     raise
-                logger.warning("%s. The state after %d updates is", error, self.states[-1].step)
+                before = self.states[-1].step
+                logger.warning("%s. Going back to the state after %d updates", error, before)
         else:
             raise InputError(f"{self.path} holds no training state to resume from")
         self.checkpoints = [kept for kept in self.checkpoints if kept.step <= newest.step]
@@ -370,7 +372,7 @@ class Run:
         """Writes a file of `checkpoints/` under a temporary name, then renames it."""
         path = self.path / "checkpoints" / name
         temporary = path.with_name(f"tmp-{name}")
-        with named_failure(path, temporary):
+        with named_failure(path, temporary, SAVED):
             write(temporary)
             with temporary.open("rb") as written:
                 os.fsync(written.fileno())  # the manifest must not outlive what it names
@@ -394,7 +396,7 @@ class Run:
             metrics: of a validation.
         """
         path = self.path / "metrics.jsonl"
-        with named_failure(path), path.open("a", encoding="utf-8") as file:
+        with named_failure(path, advice=SAVED), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **metrics}) + "\n")
 
     def cut_metrics(self, step: int) -> None:
@@ -403,7 +405,7 @@ class Run:
             return  # it was killed before its first validation
         lines = [json.dumps(line) + "\n" for line in self.metrics() if line["step"] <= step]
         path, temporary = self.path / "metrics.jsonl", self.path / "metrics.jsonl.tmp"
-        with named_failure(path, temporary), temporary.open("w", encoding="utf-8") as file:
+        with named_failure(path, temporary, SAVED), temporary.open("w", encoding="utf-8") as file:
             file.writelines(lines)
             file.flush()
             os.fsync(file.fileno())
@@ -450,7 +452,7 @@ class Run:
         manifest = {"format": FORMAT, "format_version": FORMAT_VERSION, **values}
         temporary = self.path / "run.json.tmp"
         path = self.path / "run.json"
-        with named_failure(path, temporary), temporary.open("w", encoding="utf-8") as file:
+        with named_failure(path, temporary, SAVED), temporary.open("w", encoding="utf-8") as file:
             json.dump(manifest, file, indent=2)
             file.flush()
             os.fsync(file.fileno())
@@ -478,10 +480,10 @@ def claim(path: str | Path) -> Path:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keeps trainings out of a run directory.
+    """Keeps others from writing to a run directory, or to a prepared corpus.
 
     Raises:
-        InputError: if one is in it.
+        InputError: if another call is at it.
     """
     folder = os.open(path, os.O_RDONLY)
     try:
@@ -489,29 +491,13 @@ def locked(path: Path) -> Iterator[None]:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise InputError(
-                f"A training is writing {path}: wait for its end, or stop it"
+                f"Another call is writing {path}: wait for its end, or stop it"
             ) from error
         except OSError as error:  # of network file systems, not all can lock a directory
             logger.debug("%s cannot be locked: %s", path, error)
         yield
     finally:
         os.close(folder)
-
-
-@contextmanager
-def named_failure(
-    path: Path,
-    temporary: Path | None = None,
-    advice: str = "All that was saved before is whole, and training with --resume goes on from it",
-) -> Iterator[None]:
-    """Raises `InputError` for a file that cannot be written, and deletes what there is of it."""
-    try:
-        yield
-    except (OSError, RuntimeError) as error:  # HDF5 may find the disk full when it closes a file
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"Cannot write {path}: {reason}{advice and '. '}{advice}") from error
 
 
 def _check_file(path: Path, sha256: str) -> None:

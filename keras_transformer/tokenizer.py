@@ -10,20 +10,22 @@ import re
 import sys
 import tempfile
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
+import regex
 import sentencepiece
 import tensorflow as tf
 import tensorflow_text as tf_text
 
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, one_line
 
 NUM_FIXED_IDS = 4 + 256  # SentencePiece's: the special ids and the bytes
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
 WORD_PIECE_HEADER = "# word-pieces"
+NO_LETTERS = regex.compile(r"[\p{Cc}\p{Z}]")
 MAX_WORD_BYTES = 2**20  # the op's own limit is 100, beyond which a word is unknown
 # SentencePiece holds its training sentences in memory; more than this teach it little.
 MAX_TRAINING_SENTENCES = 4_000_000
@@ -212,7 +214,10 @@ class SentencePieceTokenizer(Tokenizer):
             rules = Path(folder) / "lowercase.tsv"
             rules.write_text(_lowercase_rules())
             options["normalization_rule_tsv"] = str(rules)
-            return cls(_train_sentencepiece(texts, vocab_size, **options))
+            model = _train_sentencepiece(texts, vocab_size, **options)
+        # The model names the file, by which no two would be equal.
+        name = str(rules).encode()
+        return cls(model.replace(name, b"-" * len(name)))
 
     @property
     def op(self) -> tf_text.SentencepieceTokenizer:
@@ -290,7 +295,7 @@ class WordPieceTokenizer(Tokenizer):
             )
         processor = sentencepiece.SentencePieceProcessor(
             model_proto=_train_sentencepiece(
-                texts,
+                (NO_LETTERS.sub(" ", text) for text in texts),  # as `tokenize` reads them
                 vocab_size,
                 model_type="bpe",
                 normalization_rule_name="identity",
@@ -364,12 +369,20 @@ def train_tokenizer(
 def _train_sentencepiece(texts: Iterable[str], vocab_size: int, **options: Any) -> bytes:
     """Trains a SentencePiece model with the special ids."""
     model = io.BytesIO()
+    failures: list[BaseException] = []
+
+    def sentences() -> Iterator[str]:
+        try:
+            yield from (text for text in texts if text.strip())
+        except BaseException as error:  # of which SentencePiece would leave no more than its text
+            failures.append(error)
+            raise
+
     # SentencePiece itself drops lines of more than 4,192 bytes from training, and takes a random
     # sample of what is too much.
-    sentences = (text for text in texts if text.strip())
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=sentences,
+            sentence_iterator=sentences(),
             input_sentence_size=MAX_TRAINING_SENTENCES,
             shuffle_input_sentence=True,
             model_writer=model,
@@ -382,6 +395,8 @@ def _train_sentencepiece(texts: Iterable[str], vocab_size: int, **options: Any) 
             **options,
         )
     except (RuntimeError, StopIteration) as error:
+        if failures:
+            raise failures[0] from None
         raise _training_error(str(error), vocab_size) from error
     return model.getvalue()
 
@@ -427,4 +442,5 @@ def _training_error(message: str, vocab_size: int) -> InputError:
         )
     if "sentences_.empty" in message or not message:
         return InputError("The corpus holds no text to train a tokenizer from")
+    message = one_line(message)
     return InputError(f"SentencePiece cannot train a vocabulary of {vocab_size}: {message}")

@@ -304,9 +304,10 @@ def split_sentences(texts: tf.Tensor) -> tf.RaggedTensor:
     """Splits texts, string [B], into sentences and what lies between them, [B, (segments)].
 
     A sentence ends at a line break, or at a full stop, question or exclamation mark that white
-    space and something other than a small letter follow, but not at that of a known abbreviation, a
-    single letter or a number of two digits. Joined, the segments are the text again, with one form
-    of line break, and a space after a Chinese or Japanese full stop that more text follows.
+    space and a letter that is no small one, a digit, or an opening mark follow, but not at that of
+    a known abbreviation, a single letter or a number of two digits. Joined, the segments are the
+    text again, with one form of line break, and a space after a Chinese or Japanese full stop that
+    more text follows.
     """
     texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
     texts = tf.strings.regex_replace(texts, r"\r\n?|[\x0b\x0c\x{85}\x{2028}\x{2029}]", "\n")

@@ -1,13 +1,14 @@
 """Texts in, translations out: the object that users hold."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.decoding import check_integer, check_num_best
 from keras_transformer.errors import InputError
 from keras_transformer.model import Transformer
 from keras_transformer.run import CheckpointName, Run
@@ -112,8 +113,8 @@ class Translator:
 
         Args:
             run_dir: the directory.
-            checkpoint: which weights to take; None for the averaged ones if there are any, else
-                the best.
+            checkpoint: which weights to take; None for the averaged, the best or the last, the
+                first of these that there are.
 
         Raises:
             InputError: if it is missing, damaged, or something else.
@@ -146,7 +147,7 @@ class Translator:
 
     def translate(
         self,
-        texts: Sequence[str],
+        texts: Iterable[str],
         *,
         beam_size: int | None = None,
         alpha: float | None = None,
@@ -161,7 +162,8 @@ class Translator:
             texts: any number of texts, in any order.
             beam_size: beams; 1 is greedy search; None for the run's, or 4 (section 6.1).
             alpha: strength of the length penalty; None for the run's, or 0.6 (section 6.1).
-            max_source_length: longer texts are cut to this many tokens, and marked; None for 512.
+            max_source_length: longer texts are cut to this many tokens, the end symbol
+                included, and marked; None for 512, or as many as the model has learned positions.
             num_best: how many hypotheses to return for each text, at most the beams; a search for
                 fewer ends sooner.
             batch_size: most texts to translate at once.
@@ -173,12 +175,15 @@ class Translator:
         Raises:
             InputError: if an option is out of range, or `texts` is anything but strings.
         """
-        if isinstance(texts, str | bytes):
-            raise InputError("`texts` must be a list of strings. Received: a string")
+        if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
+            raise InputError(f"`texts` must be a list of strings. Received: {texts!r}")
+        texts = list(texts)
         for row, text in enumerate(texts):
             if not isinstance(text, str):
                 raise InputError(f"`texts` must be strings. Received, in row {row}: {text!r}")
-        graph = self._graph(self.decoding_options(beam_size, alpha, max_source_length), num_best)
+        options = self.decoding_options(beam_size, alpha, max_source_length)
+        check_num_best(num_best, options.beam_size)
+        graph = self._graph(options, num_best)
         encoded = [text.encode("utf-8", errors="replace") for text in texts]
         translations: list[Translation | None] = [None] * len(encoded)
         for rows in _batches([len(text) for text in encoded], batch_size):
@@ -193,8 +198,9 @@ class Translator:
 
         Args:
             source: a text; what is more than the defaults' `max_source_length` tokens is cut.
-            target: a translation of it; None for the model's own, token by token as the search
-                found it, which has no end where it came to the most tokens allowed.
+            target: a translation of it, cut where a search would end; None for the model's own,
+                token by token as the search found it, which has no end where it came to the most
+                tokens allowed.
 
         Raises:
             InputError: if a text is not a string.
@@ -273,6 +279,7 @@ def _to_translation(texts: Any, scores: Any, truncated: Any) -> Translation:
 
 def _batches(num_bytes: Sequence[int], batch_size: int) -> Iterator[list[int]]:
     """Yields row numbers by falling length, so that the largest batch comes first."""
+    check_integer("batch_size", batch_size)
     if batch_size < 1:
         raise InputError(f"`batch_size` must be at least 1. Received: batch_size={batch_size}")
     order = sorted(range(len(num_bytes)), key=lambda row: -num_bytes[row])

@@ -149,6 +149,7 @@ def serving(folder: Path, limits: Limits | None = None) -> Iterator[Serving]:
     model = ServedModel(folder, limits)
     model.poll()
     http, grpc = HttpServer(model), GrpcServer(model)
+    grpc.start()
     thread = threading.Thread(target=http.run)
     thread.start()
     try:

@@ -120,8 +120,8 @@ class TrainingState(keras.callbacks.Callback):
         shapes = [tuple(variable.shape) for variable in variables]
         if shapes != [array.shape for array in arrays.values()]:
             raise InputError(
-                f"The training state must hold {len(variables)} variables of this model, "
-                f"and holds {len(arrays)} of another"
+                f"The training state is of another model: its {len(arrays)} arrays must be of the "
+                f"shapes of this model's {len(variables)} variables"
             )
         values = list(arrays.values())
         without = len(variables) - len(self.metrics)
@@ -242,10 +242,10 @@ class SaveRun(keras.callbacks.Callback):
             self._stop(stops)
 
     def _save_checkpoint(self, metrics: dict[str, float]) -> None:
-        for name in ("loss", "val_token_loss"):
-            if not math.isfinite(metrics.get(name, 0.0)):
+        for name, value in metrics.items():
+            if not math.isfinite(value):
                 raise InputError(
-                    f"`{name}` is {metrics[name]} after {self.limit.step} updates: "
+                    f"`{name}` is {value} after {self.limit.step} updates: "
                     "try a lower `peak_rate` or more `warmup_steps`"
                 )
         self.run.log_metrics(self.limit.step, metrics)

@@ -117,21 +117,25 @@ def _folder(folder: Path, source: str, target: str) -> Corpus:
 
     def read(split: str) -> Iterator[Pair]:
         paths = [folder / f"{language}.{split}.txt" for language in (source, target)]
-        counts = [sum(1 for _ in _lines(path)) for path in paths]
+        counts = [sum(1 for _ in read_lines(path)) for path in paths]
         if counts[0] != counts[1]:
             raise InputError(
                 f"{paths[0]} and {paths[1]} must have as many lines as each other. "
                 f"Received: {counts[0]} and {counts[1]}"
             )
-        return map(Pair, *map(_lines, paths))
+        return map(Pair, *map(read_lines, paths))
 
     return Corpus(str(folder), tuple(splits), read)
 
 
-def _lines(path: Path) -> Iterator[str]:
-    """Streams the lines of a UTF-8 file; only a line feed ends a line."""
+def read_lines(path: str | Path) -> Iterator[str]:
+    """Streams the lines of a UTF-8 file; only a line feed ends a line.
+
+    Raises:
+        InputError: if it cannot be read, or is not UTF-8.
+    """
     try:
-        with path.open("rb") as file:
+        with Path(path).open("rb") as file:
             for number, line in enumerate(file, start=1):
                 try:
                     yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
@@ -142,7 +146,8 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _tfds(data: str, source: str, target: str) -> Corpus:
-    # Only this corpus needs the import, which takes a second.
+    # Only this corpus needs the imports, which take seconds.
+    import tensorflow as tf
     import tensorflow_datasets as tfds
 
     name = data.removeprefix("tfds:")
@@ -173,7 +178,10 @@ def _tfds(data: str, source: str, target: str) -> Corpus:
 
     def read(split: str) -> Iterator[Pair]:
         prepare()
-        for example in builder.as_dataset(split=split).as_numpy_iterator():
-            yield Pair(example[source].decode(), example[target].decode())
+        try:
+            for example in builder.as_dataset(split=split).as_numpy_iterator():
+                yield Pair(example[source].decode(), example[target].decode())
+        except (tf.errors.OpError, OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{data}: the split {split!r} cannot be read: {error}") from error
 
     return Corpus(data, tuple(builder.info.splits), read)

@@ -12,8 +12,8 @@ import sacrebleu
 from sacrebleu.significance import PairedTest
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
-from keras_transformer.errors import InputError
-from keras_transformer.run import named_failure
+from keras_transformer.errors import InputError, named_failure
+from keras_transformer.trainers.corpora import read_lines
 from keras_transformer.trainers.grammar import Pair
 from keras_transformer.translator import Translator
 
@@ -199,23 +199,19 @@ def load_test_set(name: str, source: str, target: str) -> list[Pair]:
             sacrebleu.get_source_file(name, languages),
             sacrebleu.get_reference_files(name, languages)[0],
         ]
-    except (Exception, SystemExit) as error:  # it ends the program when there is no network
+    except SystemExit as error:  # it ends the program when there is no network
+        raise InputError(
+            f"sacreBLEU cannot download the test set {name}, for the reason that it gives above"
+        ) from error
+    except Exception as error:  # of the network, the disk, the archive, ...
         raise InputError(f"sacreBLEU cannot download the test set {name}: {error}") from error
-    return [Pair(*pair) for pair in zip(*map(_read_lines, files), strict=True)]
-
-
-def _read_lines(path: str | Path) -> list[str]:
-    """Reads a file of a sentence a line.
-
-    Raises:
-        InputError: if it cannot be read.
-    """
-    try:
-        return Path(path).read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    except OSError as error:
-        raise InputError(f"Cannot read {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not valid UTF-8") from error
+    sources, references = (list(read_lines(file)) for file in files)
+    if len(sources) != len(references):
+        raise InputError(
+            f"{files[0]} and {files[1]} must have as many lines as each other: delete them, and "
+            f"they are downloaded again. Received: {len(sources)} and {len(references)}"
+        )
+    return [Pair(*pair) for pair in zip(sources, references, strict=True)]
 
 
 def read_sentences(path: str | Path, count: int) -> list[str]:
@@ -224,7 +220,7 @@ def read_sentences(path: str | Path, count: int) -> list[str]:
     Raises:
         InputError: if it cannot be read, or has another number of lines.
     """
-    lines = _read_lines(path)
+    lines = list(read_lines(path))
     if len(lines) != count:
         raise InputError(f"{path} must have {count} lines. Received: {len(lines)} lines")
     return lines
@@ -262,13 +258,12 @@ def evaluate(
     Raises:
         InputError: if an option is out of range or a file cannot be read or written.
     """
-    output = Path(output)
+    output, pairs = Path(output), list(pairs)
+    if not pairs:
+        raise InputError("`pairs` must hold a sentence pair. Received: none")
     sources, references = map(list, zip(*pairs, strict=True))
     tokenized = tokenized_references and read_sentences(tokenized_references, len(references))
-    try:  # what cannot be written is known before anything is translated
-        output.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"Cannot write {error.filename}: {error.strerror}") from error
+    _check_room(output, "\n".join(references))
     translations = translator.translate(
         sources,
         beam_size=beam_size,
@@ -291,10 +286,21 @@ def evaluate(
     return scores
 
 
+def _check_room(output: Path, text: str) -> None:
+    """Raises `InputError`, before anything is translated, if so much text cannot be written."""
+    trial = output.with_name(f"{output.name}.trial.tmp")
+    with named_failure(output.with_name(f"{output.name}.hypothesis")):
+        output.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            trial.write_text(text, encoding="utf-8")
+        finally:
+            trial.unlink(missing_ok=True)
+
+
 def _write(output: Path, ending: str, text: str) -> None:
     temporary = output.with_name(f"{output.name}.{ending}.tmp")
     path = output.with_name(f"{output.name}.{ending}")
-    with named_failure(path, temporary, advice=""):
+    with named_failure(path, temporary):
         temporary.write_text(text, encoding="utf-8")
         os.replace(temporary, path)
 

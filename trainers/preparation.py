@@ -21,8 +21,8 @@ import tensorflow as tf
 from array_record.python.array_record_module import ArrayRecordWriter
 
 from keras_transformer.config import EOS_ID
-from keras_transformer.errors import InputError
-from keras_transformer.run import named_failure
+from keras_transformer.errors import InputError, named_failure
+from keras_transformer.run import locked
 from keras_transformer.tokenizer import Tokenizer, VocabularyTooLargeError, train_tokenizer
 from keras_transformer.trainers.corpora import Corpus, load_corpus
 from keras_transformer.trainers.grammar import Pair
@@ -101,29 +101,31 @@ def prepare(
     is_folder = Path(settings.data).is_dir()
     data = str(Path(settings.data).resolve()) if is_folder else settings.data
     wanted = {"data": data, **{name: getattr(settings, name) for name in SETTINGS}}
-    if not is_prepared(folder):
-        # An interrupted call may have left these.
-        if {path.name for path in folder.iterdir()} - {"tokenizer.model", "corpus.json.tmp"}:
-            raise InputError(
-                f"{folder} holds something other than a prepared corpus: choose another folder"
+    with locked(folder):
+        if not is_prepared(folder):
+            # An interrupted call may have left these.
+            if {path.name for path in folder.iterdir()} - {"tokenizer.model", "corpus.json.tmp"}:
+                raise InputError(
+                    f"{folder} holds something other than a prepared corpus: choose another folder"
+                )
+            _start(folder, corpus, settings, wanted)
+        check_settings(folder, wanted, corpus.validation_split is not None)
+        tokenizer = load_tokenizer(folder)
+        # The small one first: what is wrong with it shows at once, and not after hours.
+        for split, shown in ((corpus.validation_split, no_progress), ("train", progress)):
+            if split is None:
+                logger.warning(
+                    "No validation: %s has none of the splits val, valid, validation, dev",
+                    corpus.name,
+                )
+                continue
+            started = time.monotonic()
+            name = "train" if split == "train" else "val"
+            report = _write_split(folder, name, corpus, split, tokenizer, settings, shown)
+            logger.info(
+                "Corpus, %s: %s in %.1f s: %s", split, report, time.monotonic() - started, folder
             )
-        _start(folder, corpus, settings, wanted)
-    check_settings(folder, wanted)
-    tokenizer = load_tokenizer(folder)
-    # The small one first: what is wrong with it shows at once, and not after hours.
-    for split, shown in ((corpus.validation_split, no_progress), ("train", progress)):
-        if split is None:
-            logger.warning(
-                "No validation: %s has none of the splits val, valid, validation, dev", corpus.name
-            )
-            continue
-        started = time.monotonic()
-        name = "train" if split == "train" else "val"
-        report = _write_split(folder, name, corpus, split, tokenizer, settings, shown)
-        logger.info(
-            "Corpus, %s: %s in %.1f s: %s", split, report, time.monotonic() - started, folder
-        )
-    return open_prepared(folder)
+        return open_prepared(folder)
 
 
 def _look_at(name: str, pairs: list[Pair]) -> None:

@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from array_record.python.array_record_data_source import ArrayRecordDataSource
 
-from keras_transformer.errors import InputError, one_line
-from keras_transformer.run import Run, named_failure
+from keras_transformer.errors import InputError, named_failure, one_line
+from keras_transformer.run import Run
 from keras_transformer.tokenizer import Tokenizer
 from keras_transformer.trainers.grammar import Pair
 from keras_transformer.trainers.recipes import TrainSettings
@@ -152,6 +152,11 @@ def is_prepared(folder: str | Path) -> bool:
     return (Path(folder) / "corpus.json").is_file()
 
 
+def is_whole(folder: Path) -> bool:
+    """Whether `prepare` has come to its end: the training split is the last that it writes."""
+    return is_prepared(folder) and (folder / "train.json").is_file()
+
+
 def corpus_folder(run: Run) -> Path:
     """Returns where the corpus of a run is: in its directory, or a prepared one, if it is that."""
     own = run.path / "corpus"
@@ -203,9 +208,24 @@ def read_report(folder: str | Path, split: str = "train") -> Report:
     return Report(manifest["kept"], manifest["dropped"], examples)
 
 
-def check_settings(folder: Path, wanted: dict[str, Any]) -> None:
-    """Raises `InputError` if a corpus was prepared with other settings than these."""
-    made_from = _read_manifest(folder)["made_from"]
+def check_settings(
+    folder: Path, wanted: dict[str, Any], has_validation: bool | None = None
+) -> None:
+    """Raises `InputError` if a corpus was prepared with other settings than these.
+
+    Args:
+        folder: the corpus.
+        wanted: the settings.
+        has_validation: whether there is a validation split; None for either.
+    """
+    manifest = _read_manifest(folder)
+    if has_validation not in (None, manifest["has_validation"]):
+        then, now = ("without", "with") if has_validation else ("with", "without")
+        raise InputError(
+            f"{folder} was prepared {then} a validation split, and its text is {now} one now: "
+            "prepare it in a new folder"
+        )
+    made_from = manifest["made_from"]
     defaults = TrainSettings(data="").to_dict()  # of settings that are newer than the corpus
     for name, value in wanted.items():
         made_with = made_from.get(name, defaults.get(name))

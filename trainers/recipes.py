@@ -208,7 +208,8 @@ class TrainSettings:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the settings as plain values."""
-        return {**dataclasses.asdict(self), "model": dict(self.model)}
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {**values, "model": dict(self.model)}
 
 
 def recipe_names() -> list[str]:

@@ -1,9 +1,11 @@
 """Where training runs: one device, all GPUs of a machine, or many machines."""
 
 import functools
+import itertools
 import json
 import logging
 import os
+import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -109,6 +111,11 @@ def make_strategy(name: StrategyName | None = None) -> tf.distribute.Strategy:
         try:
             return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
         except (tf.errors.OpError, RuntimeError) as error:
+            if "program startup" in str(error):
+                raise InputError(
+                    "`strategy`=multiworker must be the first that TensorFlow does in a program: "
+                    "start the training in a process of its own"
+                ) from error
             raise _lost(error) from error
     raise InputError(
         f"`strategy` must be one, mirrored or multiworker. Received: strategy={name!r}"
@@ -162,7 +169,8 @@ def _check_tf_config(text: str) -> None:
         addresses = cluster[kind]
         if not (isinstance(index, int) and 0 <= index < len(addresses)):
             raise ValueError(f"there is no {kind} {index}")
-        if not all(isinstance(a, str) and ":" in a for kind in cluster for a in cluster[kind]):
+        addresses = itertools.chain.from_iterable(cluster.values())
+        if not all(isinstance(a, str) and re.fullmatch(r".+:\d{1,5}", a) for a in addresses):
             raise ValueError("an address is HOST:PORT")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error

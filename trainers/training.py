@@ -33,6 +33,7 @@ from keras_transformer.trainers.prepared import (
     PreparedCorpus,
     corpus_folder,
     is_prepared,
+    is_whole,
     open_prepared,
     read_shard,
     shard_path,
@@ -115,6 +116,11 @@ def _train(
             raise InputError(f"All workers must share the directory {path}; this one does not")
         run = Run.load(path)
         corpus = open_prepared(corpus_folder(run), settings)
+    if settings.patience is not None and corpus.validation is None:
+        raise InputError(
+            "`patience` needs a validation split, and the corpus has none. "
+            f"Received: patience={settings.patience}"
+        )
     if not is_done:
         plan = BatchPlan(corpus.training.lengths, settings.tokens_per_batch, settings.seed)
         logger.info(
@@ -205,6 +211,8 @@ def _prepare_run(
     """Prepares or opens the corpus, and starts or opens the run."""
     if is_prepared(settings.data):
         corpus = open_prepared(settings.data, settings)
+    elif (path / "run.json").is_file() and is_whole(path / "corpus"):
+        corpus = open_prepared(path / "corpus", settings)  # the text may be elsewhere now
     else:
         corpus = prepare(settings, path / "corpus", progress)
     return _open_run(settings, path, corpus), corpus
@@ -274,7 +282,10 @@ def _fit(
                 f"`steps` must be more than the {step} updates that {run.path} has saved. "
                 f"Received: steps={settings.steps}"
             )
-        state.restore(saved.arrays, saved.in_epoch)
+        try:
+            state.restore(saved.arrays, saved.in_epoch)
+        except InputError as error:
+            raise InputError(f"{run.path / run.states[-1].file}: {error}") from error
         del saved  # as large as three models
         logger.info("Resumed after %d updates", step)
     _check_same(workers, str(step), "saved states")

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -23,10 +24,11 @@ from typer.testing import CliRunner
 from keras_transformer.cli import translate_corpus as command
 from keras_transformer.cli.main import app
 from keras_transformer.errors import InputError
-from keras_transformer.export import bulk
+from keras_transformer.export import beam_files, bulk
 from keras_transformer.export.bulk import Shard, Source, translate_corpus, translate_shard
 
 MAX_LENGTH = 23
+TEMPORARY = f"temporary-{0:032x}"
 
 
 class Capitals(tf.Module):
@@ -135,14 +137,14 @@ def test_second_call_translates_what_is_missing(corpus, model, tmp_path):
     translate_corpus(*arguments, lines_per_shard=13)
     first, second, *_ = sorted(output.glob("translation-*"))
     second.unlink()
-    (output / "temporary-0").write_text("half a sh")
+    (output / TEMPORARY).write_text("half a sh")
     before = state_of(output)
     report = translate_corpus(*arguments, lines_per_shard=13)
     assert (report.lines, report.lines_now, report.failed) == (43, 13, 2)
     assert lines_of(output) == expected
     after = state_of(output)
     assert after[first] == before[first]
-    assert output / "temporary-0" not in after
+    assert output / TEMPORARY not in after
     report = translate_corpus(*arguments, lines_per_shard=13)
     assert (report.lines_now, report.failed) == (0, 2)
 
@@ -206,7 +208,7 @@ def test_names_that_look_like_patterns(corpus, model, tmp_path):
     decoys = [tmp_path / "o1xy", tmp_path / "ox1]yz"]
     for decoy in decoys:
         decoy.mkdir()
-        for name in ("manifest.json", "translation-00001-of-00004", "temporary-0"):
+        for name in ("manifest.json", "translation-00001-of-00004", TEMPORARY):
             (decoy / name).write_text("mine")
     before = [state_of(decoy) for decoy in decoys]
     for lines_now in (43, 13, 0):
@@ -215,8 +217,8 @@ def test_names_that_look_like_patterns(corpus, model, tmp_path):
         assert lines_of(output) == expected
         if lines_now == 43:
             cut(output / "translation-00001-of-00004")
-            (output / "temporary-0").write_text("left")
-    assert not (output / "temporary-0").exists()
+            (output / TEMPORARY).write_text("left")
+    assert not (output / TEMPORARY).exists()
     assert [state_of(decoy) for decoy in decoys] == before
     (tmp_path / "[x]").mkdir()
     (tmp_path / "[x]" / "notes").write_text("mine")
@@ -262,7 +264,8 @@ def test_shard_is_seen_whole_or_not_at_all(corpus, model, tmp_path, monkeypatch)
 
     monkeypatch.setattr(bulk.FileSystems, "rename", fail_at_second_shard)
     arguments = (str(path), str(output), str(model))
-    with pytest.raises(OSError, match="the disk is gone"):
+    message = f"^Cannot write {output}/translation-00001-of-00004: the disk is gone$"
+    with pytest.raises(InputError, match=message):
         translate_corpus(*arguments, lines_per_shard=13)
     assert lines_of(output) == expected[:13]
     monkeypatch.undo()
@@ -325,12 +328,37 @@ def test_another_corpus_is_refused(corpus, model, tmp_path, change):
     assert state_of(output) == before
 
 
-def test_foreign_folder_is_refused(corpus, model, tmp_path):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "notes").write_text("mine")
+@pytest.mark.parametrize("name", ["notes", "temporary-notes", "photos/a"])
+def test_foreign_folder_is_refused(corpus, model, tmp_path, name):
+    path = tmp_path / "out" / name
+    path.parent.mkdir(parents=True)
+    path.write_text("mine")
     with pytest.raises(InputError, match="out is not empty, and no translation of a corpus"):
         translate_corpus(str(corpus[0]), str(tmp_path / "out"), str(model))
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["notes"]
+    assert [found for found in (tmp_path / "out").rglob("*") if found.is_file()] == [path]
+
+
+@pytest.mark.parametrize("num_shards", [3, 100_000, 100_001])
+def test_names_of_shards_sort_as_their_numbers(num_shards):
+    layout = bulk.Layout("out", num_shards)
+    names = [layout.shard(number) for number in range(num_shards)]
+    assert names == sorted(names)
+    assert (
+        layout.shard(2) == f"out/translation-{'0' * (num_shards > 100_000)}00002-of-{num_shards:05}"
+    )
+    assert bulk.Layout("out", 100_000).shard(99_999) == "out/translation-99999-of-100000"
+
+
+def test_full_disk(tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        with pytest.raises(
+            InputError, match=f"^Cannot write {tmp_path}/failed.tsv: File too large$"
+        ):
+            beam_files.write(str(tmp_path / "failed.tsv"), b"x" * 11, str(tmp_path / "temporary"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_compressed_file_that_was_cut(model, tmp_path):
@@ -415,10 +443,6 @@ def test_errors_are_one_sentence(corpus, model, tmp_path, cli, arguments, messag
 @pytest.fixture
 def cli():
     """Runs the command, with whatever the command line has besides."""
-    if not any(known.name == "translate-corpus" for known in app.registered_commands):
-        app.command("translate-corpus", context_settings=command.CONTEXT_SETTINGS)(
-            command.translate_corpus_command
-        )
     return lambda *arguments: CliRunner().invoke(app, ["translate-corpus", *map(str, arguments)])
 
 
@@ -445,8 +469,9 @@ def test_damaged_model_is_one_sentence(corpus, model, tmp_path, cli, caplog):
         cut(file, 20)
     result = cli(corpus[0], tmp_path / "out", "--model", damaged)
     assert isinstance(result.exception, InputError)
-    message = f"{damaged} does not hold a SavedModel with a signature serving_default"
-    assert str(result.exception) == message
+    message = f"{damaged} does not hold a whole SavedModel with a signature serving_default: "
+    assert str(result.exception).startswith(message)
+    assert "\n" not in str(result.exception)
     assert not messages_of(caplog)
 
 

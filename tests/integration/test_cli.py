@@ -1,9 +1,12 @@
 """The command line: what goes to which stream, and how bad input ends."""
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from keras_transformer.export.bulk import BulkReport
 
 COMMANDS = ("prepare", "train", "average", "evaluate", "translate", "export", "check")
 COMMANDS += ("plot", "serve", "translate-corpus", "demo")
+HEAVY = ("tensorflow", "keras", "apache_beam", "starlette", "grpc", "matplotlib", "sacrebleu")
 MAX_SOURCE_LENGTH = 11
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(sys.executable).with_name("keras-transformer")
@@ -62,7 +66,7 @@ def one_line(text):
     return " ".join(text.splitlines())
 
 
-def test_help_needs_no_tensorflow():
+def test_help_needs_nothing_heavy():
     program = f"""
 import sys
 from keras_transformer.cli.main import main
@@ -72,7 +76,7 @@ for command in {["", *COMMANDS]}:
         main()
     except SystemExit as error:
         assert not error.code, command
-print({{"tensorflow", "keras"}} & set(sys.modules))
+print({set(HEAVY)} & set(sys.modules))
 """
     process = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
@@ -297,6 +301,19 @@ def test_existing_version(tiny_run, saved_model):
     assert_refused(result, f"{saved_model}/3 exists already: choose another version, or delete it")
 
 
+def test_a_stopped_export_leaves_nothing(tiny_run, tmp_path, monkeypatch):
+    def stop(*args):
+        assert len(list((tmp_path / "models").iterdir())) == 1
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(10)
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr("keras_transformer.export.saved_model.write_warmup", stop)
+    assert cli("export", tiny_run.path, tmp_path / "models")[0] == 143
+    assert not list((tmp_path / "models").iterdir())
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
 @pytest.mark.parametrize(("option", "name"), [("--beam-size", "beam_size"), ("--alpha", "alpha")])
 def test_the_search_of_a_saved_model_is_fixed(saved_model, option, name):
     result = cli("translate", saved_model, "one", option, 1)
@@ -306,12 +323,26 @@ def test_the_search_of_a_saved_model_is_fixed(saved_model, option, name):
 def test_damaged_saved_model(tmp_path):
     (tmp_path / "saved_model.pb").write_bytes(b"half")
     result = cli("translate", tmp_path, "one")
-    assert_refused(result, f"{tmp_path} does not hold a SavedModel with a signature .*")
+    assert_refused(
+        result, f"{tmp_path} does not hold a whole SavedModel with a signature serving_default: .*"
+    )
 
 
 def test_wrong_option(tiny_run):
     result = cli("translate", tiny_run.path, "one", "--beam-size", 0)
     assert_refused(result, "`beam_size` must be at least 1. Received: beam_size=0")
+
+
+def test_results_are_utf8_in_any_locale():
+    program = """
+from keras_transformer.cli import main
+main.app = lambda: main.typer.echo("öl €")
+main.main()
+"""
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    command = [sys.executable, "-c", program]
+    result = subprocess.run(command, capture_output=True, env=environment, check=True)
+    assert result.stdout.decode("utf-8") == "öl €\n"
 
 
 def test_invalid_utf8_on_standard_input(saved_model):

@@ -194,7 +194,7 @@ def test_another_corpus_of_that_name_is_none(recipe_run, recipe, corpus_dir, tmp
 
 def test_no_average_amid_a_training(recipe_run):
     with locked(recipe_run):
-        assert_refused(cli("average", recipe_run), f"A training is writing {recipe_run}: .*")
+        assert_refused(cli("average", recipe_run), f"Another call is writing {recipe_run}: .*")
 
 
 def test_damaged_scores(recipe_run, tmp_path):

@@ -15,11 +15,11 @@ from keras_transformer.trainers.recipes import TrainSettings
 from keras_transformer.trainers.training import train
 
 DEFAULT = Path(__file__).parents[2] / "../shared/data/multi30k-en-de"
-FOLDER = Path(os.environ.get("MULTI30K_DIR", DEFAULT))
+FOLDER = Path(os.environ.get("MULTI30K", DEFAULT))
 NUM_PAIRS = 2000
 
 pytestmark = pytest.mark.skipif(
-    not FOLDER.is_dir(), reason=f"no Multi30k in {FOLDER}; MULTI30K_DIR may name another folder"
+    not FOLDER.is_dir(), reason=f"no Multi30k in {FOLDER}; MULTI30K may name another folder"
 )
 
 

@@ -236,3 +236,8 @@ def test_every_row_of_table_3_is_tested():
     others = {row for row in TABLE_3 if row.startswith(("D-", "E-"))}
     assert set(TABLE_3) == {*MILLIONS, *others, "big"}
     assert len(others) == 3
+
+
+def test_an_attribute_called_cls():
+    with pytest.raises(InputError, match="cls"):
+        TransformerConfig.from_preset("tiny", vocab_size=7, **{"cls": 1})

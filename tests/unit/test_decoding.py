@@ -451,9 +451,19 @@ def test_graph_is_eager(beam_size):
     ("options", "message"),
     [
         ({"beam_size": 0, "alpha": 0.6}, "`beam_size` must be at least 1. Received: beam_size=0"),
+        ({"beam_size": 1, "alpha": -0.5}, "`alpha` must be at least 0. Received: alpha=-0.5"),
         ({"beam_size": 2, "alpha": -0.5}, "`alpha` must be at least 0. Received: alpha=-0.5"),
+        ({"beam_size": 1, "alpha": 0.6, "num_best": 2}, "Received: num_best=2, beam_size=1"),
+        ({"beam_size": 2, "alpha": 0.6, "num_best": 1.5}, "must be an integer. .*: num_best=1.5"),
     ],
 )
 def test_wrong_options(options, message):
+    arguments = table_step(random_tables(1, 1)), start(1, 1), tf.constant([3])
     with pytest.raises(InputError, match=message):
-        search(table_step(random_tables(1, 1)), start(1, 1), tf.constant([3]), **options)
+        search(*arguments, **options)
+    if options["beam_size"] != 1:
+        with pytest.raises(InputError, match=message):
+            beam_search(*arguments, **options)
+    elif "num_best" not in options:
+        with pytest.raises(InputError, match=message):
+            greedy_search(*arguments, alpha=options["alpha"])

@@ -208,6 +208,11 @@ def test_training_curves():
     assert len(looks) == 2  # a run, a look
 
 
+def test_a_run_may_have_the_name_of_a_split():
+    figure = plots.training_curves({"training": METRICS, "validation": METRICS[:1]})
+    assert legend(figure.axes[0]) == ["training", "validation"] * 2
+
+
 def test_what_nobody_measured_has_no_panel():
     figure = plots.training_curves({"run": [{"step": 1, "loss": 3.0}]})
     assert [axes.get_title() for axes in figure.axes] == ["Loss, label-smoothed"]
@@ -328,8 +333,15 @@ def test_pyplot_keeps_no_figure():
 def test_without_matplotlib(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.style", None)
-    with pytest.raises(InputError, match=r"pip install 'keras3-transformer\[plots\]'"):
-        plots.positional_encoding(np.eye(3))
+    letters.find_fonts.cache_clear()
+    scores = np.ones((1, 1, 2))
+    for draw in (
+        lambda: plots.positional_encoding(np.eye(3)),
+        lambda: plots.attention_heads(scores, "a", "xy"),
+        lambda: plots.alignment(scores, "a", "xy"),
+    ):
+        with pytest.raises(InputError, match=r"pip install 'keras3-transformer\[plots\]'"):
+            draw()
 
 
 @pytest.mark.parametrize(

@@ -372,8 +372,18 @@ def test_what_others_put_beside_the_checkpoints_is_kept(saved_run, model):
     assert not names & {"step-00000007.weights.h5", "tmp-state-00000005.npz"}
 
 
+def test_an_average_deletes_nothing_of_others(saved_run, model, tmp_path):
+    thesis = tmp_path / "thesis"
+    thesis.touch()
+    manifest = json.loads((saved_run.path / "run.json").read_text())
+    manifest["averaged"] = {**manifest["best"], "file": str(thesis)}
+    (saved_run.path / "run.json").write_text(json.dumps(manifest))
+    Run.load(saved_run.path).save_average(model, saved_run.checkpoints)
+    assert thesis.exists()
+
+
 def test_one_training_at_a_time(tmp_path):
-    refused = pytest.raises(InputError, match=f"A training is writing {tmp_path}: wait")
+    refused = pytest.raises(InputError, match=f"Another call is writing {tmp_path}: wait")
     with locked(tmp_path), refused, locked(tmp_path):
         pass
     with locked(tmp_path):

@@ -105,6 +105,15 @@ def lowercase(tmp_path_factory):
     return Tokenizer.load(path)
 
 
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+def test_equal_text_makes_equal_tokenizers(model_type):
+    size = VOCAB_SIZE if model_type == "bpe" else 285
+    one, other = (
+        SentencePieceTokenizer.train(CORPUS, size, model_type, lowercase=True) for _ in range(2)
+    )
+    assert one.fingerprint == other.fingerprint
+
+
 def test_lowercase_learns_what_small_letters_teach(tokenizer, lowercase):
     of_small_letters = SentencePieceTokenizer.train([text.lower() for text in CORPUS], VOCAB_SIZE)
     for text in CORPUS:
@@ -462,3 +471,22 @@ def test_too_many_word_pieces_tell_the_limit():
 def test_corpus_without_words():
     with pytest.raises(InputError, match="The corpus holds no text to train a tokenizer from"):
         WordPieceTokenizer.train(iter(["", " "]), 50)
+
+
+@pytest.mark.parametrize("blank", ["\u00a0", "\t", "\n", "\x07"])
+def test_word_pieces_are_learned_from_text_as_it_is_read(blank):
+    """French has a space that does not break before its punctuation."""
+    texts = [text.replace(" ", blank) for text in CORPUS]
+    assert WordPieceTokenizer.train(texts, 71).model == WordPieceTokenizer.train(CORPUS, 71).model
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), InputError("a.txt, line 3: not UTF-8")])
+@pytest.mark.parametrize("kind", [SentencePieceTokenizer, WordPieceTokenizer])
+def test_what_ends_the_text_ends_the_training(kind, error):
+    def texts():
+        yield from CORPUS
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        kind.train(texts(), VOCAB_SIZE)
+    assert caught.value is error

@@ -138,6 +138,9 @@ def test_batches_cover_all_rows_once(batch_size):
         ({"alpha": math.nan}, "`alpha` must be at least 0. Received: alpha=nan"),
         ({"max_source_length": 1}, "`max_source_length` must be at least 2. Received: .*=1"),
         ({"batch_size": 0}, "`batch_size` must be at least 1. Received: batch_size=0"),
+        ({"batch_size": 2.5}, "`batch_size` must be an integer. Received: batch_size=2.5"),
+        ({"num_best": "2"}, "`num_best` must be an integer. Received: num_best='2'"),
+        ({"num_best": 99}, "`num_best` must be .* at most `beam_size`. Received: num_best=99, "),
     ],
 )
 def test_wrong_options(tiny_translator, options, message):
@@ -164,9 +167,14 @@ def test_alpha_is_a_number():
         DecodingOptions(alpha="1")
 
 
-def test_single_string_is_an_error(tiny_translator):
-    with pytest.raises(InputError, match="`texts` must be a list of strings"):
-        tiny_translator.translate("one two")
+@pytest.mark.parametrize("texts", ["one two", b"one", None, 3])
+def test_what_is_no_list_is_an_error(tiny_translator, texts):
+    with pytest.raises(InputError, match=rf"`texts` must be a list of strings\. .*: {texts!r}$"):
+        tiny_translator.translate(texts)
+
+
+def test_texts_may_come_from_a_generator(tiny_translator, one_by_one):
+    assert_close(tiny_translator.translate(text for text in TEXTS), one_by_one)
 
 
 @pytest.mark.parametrize("row", [None, b"text", float("nan")])

@@ -131,7 +131,7 @@ def test_broken_version_is_reported_and_the_old_one_stays(model, folder, damage)
     failed, served = model.states()
     assert (failed.version, failed.state) == (5, "END")
     assert failed.code != tf.errors.OK
-    assert "5 does not hold a SavedModel" in failed.message
+    assert "5 does not hold a whole SavedModel" in failed.message
     assert "\n" not in failed.message
     assert served == (3, "AVAILABLE", 0, "")
     with model.use() as loaded:

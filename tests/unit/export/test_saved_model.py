@@ -334,7 +334,7 @@ def test_folder_is_a_file(tiny_translator, tmp_path):
 def test_not_a_saved_model(tmp_path, content):
     if content is not None:
         (tmp_path / "saved_model.pb").write_bytes(content)
-    with pytest.raises(ValueError, match="does not hold a SavedModel with a signature"):
+    with pytest.raises(ValueError, match="does not hold a whole SavedModel with a signature"):
         SavedModelSession(tmp_path)
 
 

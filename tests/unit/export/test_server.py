@@ -19,8 +19,9 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
 )
 
+from keras_transformer.export import json_tensors
 from keras_transformer.export.grpc_server import GrpcServer
-from keras_transformer.export.protocol import Limits
+from keras_transformer.export.protocol import Limits, ServingError
 
 
 @pytest.fixture(scope="module")
@@ -243,12 +244,13 @@ def test_wrong_requests(post, body, message):
     assert post({"instances": ["abc"]})[0] == 200
 
 
-def test_a_key_twice_among_many(post):
-    pairs = ", ".join(f'"{number}": 0' for number in range(5_000))
-    started = time.monotonic()
-    status, answer = post(f'{{{pairs}, "7": 1}}')
-    assert (status, answer) == (400, {"error": 'JSON Parse error: the key "7" is there twice'})
-    assert time.monotonic() - started < 2
+def test_a_key_twice_among_many():
+    """In linear time: the first that is there twice is the last of all."""
+    pairs = ", ".join(f'"{number}": 0' for number in range(50_000))
+    started = time.process_time()
+    with pytest.raises(ServingError, match='the key "49999" is there twice'):
+        json_tensors.parse(f'{{{pairs}, "49999": 1}}'.encode())
+    assert time.process_time() - started < 5
 
 
 def test_answer_that_is_too_large(post):
@@ -258,7 +260,7 @@ def test_answer_that_is_too_large(post):
 
 
 def test_runs_have_a_time_limit(folder, http):
-    with serving(folder, Limits(run_timeout=1.0)) as server:
+    with serving(folder, Limits(run_timeout=3.0)) as server:
         url = f"{server.url}/v1/models/fake:predict"
         for instances, status in ((["slow"], 504), (["quick"], 200)):
             body = {"signature_name": "slow", "instances": instances}
@@ -267,7 +269,7 @@ def test_runs_have_a_time_limit(folder, http):
         stub = prediction_service_pb2_grpc.PredictionServiceStub(grpc.insecure_channel(server.grpc))
         request = predict_request("slow", {"text": tf.make_tensor_proto(["slow"], tf.string)})
         with pytest.raises(grpc.RpcError) as error:
-            stub.Predict(request, timeout=20)
+            stub.Predict(request)  # without a limit of its own
         assert error.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
@@ -368,7 +370,7 @@ def test_grpc_status_and_metadata(channel):
 
 def test_grpc_port_in_use(server):
     port = int(server.grpc.rpartition(":")[2])
-    with pytest.raises(OSError, match=f"cannot listen at 127.0.0.1:{port}"):
+    with pytest.raises(OSError, match="the port is taken, or the address is not this"):
         GrpcServer(server.model, port=port)
 
 

@@ -263,3 +263,15 @@ def test_tfds_unknown_configuration(tfds_dir):
 def test_tfds_unknown_language(tfds_dir):
     with pytest.raises(InputError, match=r"tfds:parrot_translate holds .*\. Received: 'de'$"):
         load_corpus("tfds:parrot_translate", "en", "de")
+
+
+def test_tfds_damaged(tfds_dir):
+    builder = tfds.builder("parrot_translate")
+    builder.download_and_prepare()
+    (record,) = builder.data_path.glob("*train*tfrecord*")
+    record.write_bytes(record.read_bytes()[:-3])
+    corpus = load_corpus("tfds:parrot_translate", "en", "pt")
+    with pytest.raises(
+        InputError, match=r"^tfds:parrot_translate: the split 'train' cannot be read"
+    ):
+        list(corpus.pairs("train"))

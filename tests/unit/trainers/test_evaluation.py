@@ -274,7 +274,18 @@ def test_no_network(monkeypatch, error):
         raise error
 
     monkeypatch.setattr(sacrebleu, "get_source_file", download)
-    message = "^sacreBLEU cannot download the test set wmt14/full: .*(1|no route)"
+    why = (
+        ", for the reason that it gives above" if isinstance(error, SystemExit) else ": .*no route"
+    )
+    message = f"^sacreBLEU cannot download the test set wmt14/full{why}"
+    with pytest.raises(InputError, match=message):
+        load_test_set("wmt14/full", "en", "de")
+
+
+def test_half_a_test_set(downloads, tmp_path):
+    """As a call leaves it that was killed while sacreBLEU wrote the text."""
+    (tmp_path / "target").write_text("ein Hund\n")
+    message = f"{tmp_path}/source and {tmp_path}/target must have as many lines .*: delete them"
     with pytest.raises(InputError, match=message):
         load_test_set("wmt14/full", "en", "de")
 
@@ -284,8 +295,8 @@ def test_no_network(monkeypatch, error):
 
 def test_sentences(tmp_path):
     path = tmp_path / "refs"
-    path.write_text("a\u2028b\n\n c\n", encoding="utf-8")
-    assert read_sentences(path, 3) == ["a\u2028b", "", " c"]
+    path.write_text("\ufeffa\u2028b\rc\n\n c\n", encoding="utf-8", newline="\n")
+    assert read_sentences(path, 3) == ["a\u2028b\rc", "", " c"]
     message = f"^{re.escape(str(path))} must have 5 lines. Received: 3 lines$"
     with pytest.raises(InputError, match=message):
         read_sentences(path, 5)
@@ -296,7 +307,7 @@ def test_sentences_that_cannot_be_read(tmp_path):
     with pytest.raises(InputError, match=f"^Cannot read {path}: No such file or directory$"):
         read_sentences(path, 3)
     path.write_bytes(b"\xff\n")
-    with pytest.raises(InputError, match=f"^{path} is not valid UTF-8$"):
+    with pytest.raises(InputError, match=f"^{path}, line 1: not valid UTF-8$"):
         read_sentences(path, 1)
 
 
@@ -380,8 +391,17 @@ def test_line_breaks_inside_a_corpus_keep_the_files_side_by_side(tmp_path):
 
 def test_output_that_cannot_be_written(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"Cannot write .*/file: "):
-        evaluate(Answers({"eins": "one"}), [Pair("eins", "one")], tmp_path / "file" / "test", "en")
+    """It is known before anything is translated."""
+    (tmp_path / "test.trial.tmp").mkdir()
+    for output in ("file/test", "test"):
+        with pytest.raises(InputError, match=f"Cannot write .*/{output}.hypothesis: "):
+            evaluate(Answers({}), [Pair("eins", "one")], tmp_path / output, "en")
+
+
+def test_nothing_to_evaluate(tmp_path):
+    with pytest.raises(InputError, match=r"`pairs` must hold a sentence pair\. Received: none"):
+        evaluate(Answers({}), [], tmp_path / "test", "en")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("line_break", ["\n", "\r\n", "\r", "\u2028", "\x85"])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import signal
 
 import numpy as np
@@ -63,7 +64,7 @@ def test_state_of_an_earlier_validation(short_settings, tmp_path):
 def test_a_run_that_another_training_writes(short_settings, tmp_path, stop_at):
     settings = dataclasses.replace(short_settings, steps=3)
     run = stop_at(1, settings, tmp_path / "run")
-    refused = pytest.raises(InputError, match="A training is writing")
+    refused = pytest.raises(InputError, match="Another call is writing")
     with run_module.locked(run.path), refused:
         train(settings, run.path, verbose=0, resume=True)
     assert train(settings, run.path, verbose=0, resume=True).status == "complete"
@@ -209,3 +210,22 @@ def test_half_a_line_of_metrics_is_made_again(short_settings, tmp_path):
     longer = dataclasses.replace(short_settings, steps=3)
     run = train(longer, tmp_path / "run", verbose=0, resume=True)
     assert [line["step"] for line in run.metrics()] == [2, 3]
+
+
+def test_without_the_text(short_settings, tmp_path):
+    """Prepared is prepared, wherever the text has gone."""
+    folder = tmp_path / "text"
+    shutil.copytree(short_settings.data, folder)
+    settings = dataclasses.replace(short_settings, data=str(folder))
+    train(settings, tmp_path / "run", verbose=0)
+    shutil.rmtree(folder)
+    longer = dataclasses.replace(settings, steps=4)
+    run = train(longer, tmp_path / "run", verbose=0, resume=True)
+    expected = train(dataclasses.replace(short_settings, steps=4), tmp_path / "at_once", verbose=0)
+    assert run.metrics()[-1] == expected.metrics()[-1]
+
+
+def test_patience_needs_validation(short_settings, tmp_path):
+    message = r"`patience` needs a validation split, and the corpus has none\. .*: patience=2$"
+    with pytest.raises(InputError, match=message):
+        train(dataclasses.replace(short_settings, patience=2), tmp_path / "run", verbose=0)

@@ -9,6 +9,7 @@ import pytest
 import sentencepiece
 
 from keras_transformer.errors import InputError
+from keras_transformer.run import locked
 from keras_transformer.tokenizer import EOS_ID, WordPieceTokenizer
 from keras_transformer.trainers import preparation
 from keras_transformer.trainers.corpora import load_corpus
@@ -341,6 +342,29 @@ def test_what_training_alone_needs_may_change(write, corpus):
     other = dataclasses.replace(settings, steps=3, seed=7, preset="base", beam_size=2)
     assert prepare(other, corpus).training.lengths.tolist() == [[2, 3]] * 9
     assert open_prepared(corpus, other).training.lengths.tolist() == [[2, 3]] * 9
+
+
+def test_a_validation_split_that_comes_or_goes(write, corpus, tmp_path):
+    settings = write(numbered(9))
+    prepare(settings, corpus)
+    write(numbered(5), "val")
+    message = f"{corpus} was prepared without a validation split, and its text is with one now: "
+    refuses(lambda: prepare(settings, corpus), message + "prepare it in a new folder", corpus)
+    other = tmp_path / "other"
+    interrupted(settings, other, after=1)
+    for language in ("de", "en"):
+        (tmp_path / "text" / f"{language}.val.txt").unlink()
+    message = f"{other} was prepared with a validation split, and its text is without one now: "
+    refuses(lambda: prepare(settings, other), message + "prepare it in a new folder", other)
+
+
+def test_one_call_at_a_time(write, corpus):
+    settings = write(numbered(9))
+    corpus.mkdir()
+    message = f"Another call is writing {corpus}: wait for its end, or stop it"
+    with locked(corpus):
+        refuses(lambda: prepare(settings, corpus), message, corpus)
+    assert prepare(settings, corpus).training.lengths.tolist() == [[2, 3]] * 9
 
 
 def test_interrupted_is_not_whole(write, corpus):

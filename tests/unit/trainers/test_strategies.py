@@ -95,6 +95,10 @@ CLUSTER = {"worker": ["a:1", "b:2"]}
             {"cluster": {"worker": ["a"]}, "task": {"type": "worker", "index": 0}},
             "an address is HOST:PORT",
         ),
+        (
+            {"cluster": {"worker": ["a:1", "b:c"]}, "task": {"type": "worker", "index": 0}},
+            "an address is HOST:PORT",
+        ),
     ],
 )
 def test_bad_tf_config(monkeypatch, config, match):
@@ -150,3 +154,14 @@ def test_lost_worker():
     assert caught.value.status == 75
     with pytest.raises(tf.errors.ResourceExhaustedError), workers.watched():
         raise tf.errors.ResourceExhaustedError(None, None, "out of memory")
+
+
+def test_several_machines_too_late(monkeypatch):
+    """Which is no loss of a worker, after which one starts again."""
+    tf.constant(1)
+    cluster = {"cluster": CLUSTER, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+    with pytest.raises(
+        InputError, match="`strategy`=multiworker must be the first that TensorFlow"
+    ):
+        make_strategy("multiworker")
