@@ -98,13 +98,13 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
 
     Without `sample_weight` it is the mean over the batch's tokens that are not padding. With it,
     it is the weighted *sum*: the input pipeline gives each token 1 / (tokens of the global
-    batch), so that any number of replicas computes the gradient of the same mean.
+    batch), so that any number of replicas computes the gradient of the same mean. Keras's
+    `reduction` changes nothing.
 
     Args:
         label_smoothing: eps, 0 to 1 (0.1: section 5.4).
         pad_id: id of the padding token.
         name: as logged.
-        **kwargs: of `keras.losses.Loss`; they change nothing.
 
     Call arguments:
         y_true: int [B, T].
