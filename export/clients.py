@@ -135,6 +135,9 @@ class GrpcClient:
         timeout: of a request and its repetitions, in seconds.
         retries: how often a request is sent again when the server is not available, waiting
             longer each time; at most 4.
+
+    Raises:
+        InputError: if a name is not UTF-8.
     """
 
     def __init__(

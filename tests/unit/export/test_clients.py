@@ -391,6 +391,15 @@ def test_grpc_gives_up(retries, requests):
     assert len(server.requests) == requests
 
 
+@pytest.mark.parametrize("name", ["model", "signature"])
+def test_grpc_names_are_utf8(name):
+    """As a shell hands on a byte that is none."""
+    given = {"model": "tiny", "signature": "greedy", name: "\udcff"}
+    message = rf"^`{name}` must be UTF-8\. Received: '\\udcff'$"
+    with pytest.raises(InputError, match=message):
+        GrpcClient("localhost:1", **given)
+
+
 def test_grpc_deadline():
     with (
         waiting(outputs) as slow,
