@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, one_line
 from keras_transformer.trainers.grammar import Pair, bundled_splits
 
 VALIDATION_SPLITS = ("val", "valid", "validation", "dev")
@@ -182,6 +182,7 @@ def _tfds(data: str, source: str, target: str) -> Corpus:
             for example in builder.as_dataset(split=split).as_numpy_iterator():
                 yield Pair(example[source].decode(), example[target].decode())
         except (tf.errors.OpError, OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{data}: the split {split!r} cannot be read: {error}") from error
+            reason = one_line(error)
+            raise InputError(f"{data}: the split {split!r} cannot be read: {reason}") from error
 
     return Corpus(data, tuple(builder.info.splits), read)
