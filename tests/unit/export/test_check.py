@@ -143,6 +143,7 @@ def test_damaged_warmup(copy):
         assert_refused(function, check._Export(copy), match="the warm-up requests cannot be read")
 
 
+@pytest.mark.distributed
 def test_other_answers_and_a_damaged_loader(copy):
     """Both processes compare, and a file that does not load is no crash."""
     file = copy / FOLDER / METADATA

@@ -181,6 +181,7 @@ def test_warmup_requests_are_answered(saved_model, loaded):
     assert sizes == {1, 3}
 
 
+@pytest.mark.distributed
 def test_rounded_weights(saved_model, translator, tmp_path):
     weights = "bfloat16"
     path = export_saved_model(
@@ -199,6 +200,7 @@ def test_rounded_weights(saved_model, translator, tmp_path):
     assert_answers(SavedModelSession(path).translate(TEXTS), expected)
 
 
+@pytest.mark.distributed
 def test_other_models(tokenizer, tmp_path):
     """Learned positions, untied embeddings and mixed precision all reach the stored weights."""
     policy = keras.config.dtype_policy()
@@ -338,6 +340,7 @@ def test_not_a_saved_model(tmp_path, content):
         SavedModelSession(tmp_path)
 
 
+@pytest.mark.distributed
 def test_word_pieces(tmp_path):
     tokenizer = WordPieceTokenizer.train(["ab ba abba", "baab bab"] * 3, 17)
     config = TransformerConfig(

@@ -126,6 +126,7 @@ def test_more_updates_for_a_complete_run(short_settings, tmp_path):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.distributed
 def test_a_longer_training_logs_its_own_metrics(tiny_settings, tmp_path):
     """Five updates, validated every three, then eight: the sixth is logged alone."""
     train(tiny_settings, tmp_path / "run", verbose=0)

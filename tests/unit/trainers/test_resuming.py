@@ -191,7 +191,9 @@ def test_killed_after_an_update(long_settings, whole, tmp_path, monkeypatch):
     assert_same_run(train(long_settings, tmp_path / "run", verbose=0, resume=True), whole)
 
 
-@pytest.mark.parametrize("strategy", ["one", "mirrored"])
+@pytest.mark.parametrize(
+    "strategy", ["one", pytest.param("mirrored", marks=pytest.mark.distributed)]
+)
 def test_kill_between_the_last_update_and_the_end(short_settings, tmp_path, monkeypatch, strategy):
     settings = dataclasses.replace(short_settings, steps=3, average_last=1, strategy=strategy)
 
