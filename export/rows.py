@@ -69,7 +69,9 @@ def open_saved_model(
     try:
         session = SavedModelSession(path)
     except ValueError as error:
-        raise InputError(f"{error}: {one_line(error.__cause__)}") from error
+        cause = error.__cause__
+        reason = "" if isinstance(cause, KeyError) else f": {one_line(cause)}"
+        raise InputError(f"{error}{reason}") from error
     try:
         check_signature(path, signature, session.signatures)
     except InputError:

@@ -126,17 +126,18 @@ def search(
     return beam_search(step_fn, cache, limits, beam_size, alpha, memory, num_best)
 
 
-def check_integer(name: str, value: Any) -> None:
-    """Raises `InputError` unless an argument is an integer."""
-    if not isinstance(value, Integral):
-        raise InputError(f"`{name}` must be an integer. Received: {name}={value!r}")
+def check_number(name: str, value: Any, kind: Any = Integral) -> None:
+    """Raises `InputError` unless an argument is an integer, or a number of another kind."""
+    if not isinstance(value, kind):
+        what = "an integer" if kind is Integral else "a number"
+        raise InputError(f"`{name}` must be {what}. Received: {name}={value!r}")
 
 
 def check_num_best(num_best: int | None, beam_size: int) -> None:
     """Raises `InputError` unless a search with K beams can give so many hypotheses; None for K."""
     if num_best is None:
         return
-    check_integer("num_best", num_best)
+    check_number("num_best", num_best)
     if not 1 <= num_best <= beam_size:
         raise InputError(
             "`num_best` must be at least 1 and at most `beam_size`. Received: "

@@ -33,7 +33,16 @@ class TrainingStoppedError(RuntimeError):
 
 @contextmanager
 def named_failure(path: Path, temporary: Path | None = None, advice: str = "") -> Iterator[None]:
-    """Raises `InputError` for a file that cannot be written, and deletes what there is of it."""
+    """Turns the failure to write a file into one sentence.
+
+    Args:
+        path: what is written.
+        temporary: what is written first and renamed then; it is deleted.
+        advice: what to do next; a sentence without its full stop.
+
+    Raises:
+        InputError: if it cannot be written.
+    """
     try:
         yield
     except (OSError, RuntimeError) as error:  # HDF5 may find the disk full when it closes a file

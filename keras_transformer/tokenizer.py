@@ -374,8 +374,8 @@ def _train_sentencepiece(texts: Iterable[str], vocab_size: int, **options: Any) 
     def sentences() -> Iterator[str]:
         try:
             yield from (text for text in texts if text.strip())
-        except BaseException as error:  # of which SentencePiece would leave no more than its text
-            failures.append(error)
+        except (Exception, KeyboardInterrupt) as error:
+            failures.append(error)  # SentencePiece would leave no more than its text
             raise
 
     # SentencePiece itself drops lines of more than 4,192 bytes from training, and takes a random

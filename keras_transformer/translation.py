@@ -15,7 +15,13 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from keras_transformer.config import BOS_ID, PAD_ID
-from keras_transformer.decoding import Hypotheses, check_num_best, length_penalty, search
+from keras_transformer.decoding import (
+    Hypotheses,
+    check_num_best,
+    check_number,
+    length_penalty,
+    search,
+)
 from keras_transformer.errors import InputError
 from keras_transformer.losses import cross_entropy
 from keras_transformer.model import Transformer
@@ -47,7 +53,6 @@ class DecodingOptions:
     max_source_length: int = 512
 
     def __post_init__(self) -> None:
-        kind: Any
         for name, kind, least, most in (
             ("beam_size", Integral, 1, 1_000),
             ("alpha", Real, 0, 1_000),
@@ -55,9 +60,7 @@ class DecodingOptions:
             ("max_source_length", Integral, 2, 2**20),
         ):
             value = getattr(self, name)
-            if not isinstance(value, kind):
-                what = "a number" if kind is Real else "an integer"
-                raise InputError(f"`{name}` must be {what}. Received: {name}={value!r}")
+            check_number(name, value, kind)
             if not value >= least:
                 raise InputError(f"`{name}` must be at least {least}. Received: {name}={value}")
             if value > most:

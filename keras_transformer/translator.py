@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.decoding import check_integer, check_num_best
+from keras_transformer.decoding import check_num_best, check_number
 from keras_transformer.errors import InputError
 from keras_transformer.model import Transformer
 from keras_transformer.run import CheckpointName, Run
@@ -279,7 +279,7 @@ def _to_translation(texts: Any, scores: Any, truncated: Any) -> Translation:
 
 def _batches(num_bytes: Sequence[int], batch_size: int) -> Iterator[list[int]]:
     """Yields row numbers by falling length, so that the largest batch comes first."""
-    check_integer("batch_size", batch_size)
+    check_number("batch_size", batch_size)
     if batch_size < 1:
         raise InputError(f"`batch_size` must be at least 1. Received: batch_size={batch_size}")
     order = sorted(range(len(num_bytes)), key=lambda row: -num_bytes[row])

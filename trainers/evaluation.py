@@ -256,7 +256,8 @@ def evaluate(
         progress: called with the number of sentences translated since the last call, and of all.
 
     Raises:
-        InputError: if an option is out of range or a file cannot be read or written.
+        InputError: if there are no pairs, an option is out of range, or a file cannot be read or
+            written.
     """
     output, pairs = Path(output), list(pairs)
     if not pairs:

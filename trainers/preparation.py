@@ -102,30 +102,40 @@ def prepare(
     data = str(Path(settings.data).resolve()) if is_folder else settings.data
     wanted = {"data": data, **{name: getattr(settings, name) for name in SETTINGS}}
     with locked(folder):
-        if not is_prepared(folder):
-            # An interrupted call may have left these.
-            if {path.name for path in folder.iterdir()} - {"tokenizer.model", "corpus.json.tmp"}:
-                raise InputError(
-                    f"{folder} holds something other than a prepared corpus: choose another folder"
-                )
-            _start(folder, corpus, settings, wanted)
-        check_settings(folder, wanted, corpus.validation_split is not None)
-        tokenizer = load_tokenizer(folder)
-        # The small one first: what is wrong with it shows at once, and not after hours.
-        for split, shown in ((corpus.validation_split, no_progress), ("train", progress)):
-            if split is None:
-                logger.warning(
-                    "No validation: %s has none of the splits val, valid, validation, dev",
-                    corpus.name,
-                )
-                continue
-            started = time.monotonic()
-            name = "train" if split == "train" else "val"
-            report = _write_split(folder, name, corpus, split, tokenizer, settings, shown)
-            logger.info(
-                "Corpus, %s: %s in %.1f s: %s", split, report, time.monotonic() - started, folder
+        return _write(folder, corpus, settings, wanted, progress)
+
+
+def _write(
+    folder: Path,
+    corpus: Corpus,
+    settings: TrainSettings,
+    wanted: dict[str, Any],
+    progress: Progress,
+) -> PreparedCorpus:
+    if not is_prepared(folder):
+        # An interrupted call may have left these.
+        if {path.name for path in folder.iterdir()} - {"tokenizer.model", "corpus.json.tmp"}:
+            raise InputError(
+                f"{folder} holds something other than a prepared corpus: choose another folder"
             )
-        return open_prepared(folder)
+        _start(folder, corpus, settings, wanted)
+    check_settings(folder, wanted, corpus.validation_split is not None)
+    tokenizer = load_tokenizer(folder)
+    # The small one first: what is wrong with it shows at once, and not after hours.
+    for split, shown in ((corpus.validation_split, no_progress), ("train", progress)):
+        if split is None:
+            logger.warning(
+                "No validation: %s has none of the splits val, valid, validation, dev",
+                corpus.name,
+            )
+            continue
+        started = time.monotonic()
+        name = "train" if split == "train" else "val"
+        report = _write_split(folder, name, corpus, split, tokenizer, settings, shown)
+        logger.info(
+            "Corpus, %s: %s in %.1f s: %s", split, report, time.monotonic() - started, folder
+        )
+    return open_prepared(folder)
 
 
 def _look_at(name: str, pairs: list[Pair]) -> None:

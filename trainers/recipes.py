@@ -87,7 +87,7 @@ class TrainSettings:
             None for none.
         minutes_per_save: likewise, in minutes.
         patience: validations without a better BLEU, or loss if no sentences are translated, that
-            end the training; None for no such end.
+            end the training, which needs a validation split; None for no such end.
         keep_checkpoints: newest checkpoints that are kept.
         average_last: at the end, newest checkpoints to average; 0 for none (5 for base, 20 for
             big: section 6.1).

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import re
-import resource
 import shutil
 import signal
 import subprocess
@@ -19,6 +18,7 @@ import pytest
 pytest.importorskip("apache_beam")
 
 import tensorflow as tf
+from disk import full_disk
 from typer.testing import CliRunner
 
 from keras_transformer.cli import translate_corpus as command
@@ -350,15 +350,9 @@ def test_names_of_shards_sort_as_their_numbers(num_shards):
 
 
 def test_full_disk(tmp_path):
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
-    try:
-        with pytest.raises(
-            InputError, match=f"^Cannot write {tmp_path}/failed.tsv: File too large$"
-        ):
-            beam_files.write(str(tmp_path / "failed.tsv"), b"x" * 11, str(tmp_path / "temporary"))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    message = f"^Cannot write {tmp_path}/failed.tsv: File too large$"
+    with pytest.raises(InputError, match=message), full_disk(10):
+        beam_files.write(str(tmp_path / "failed.tsv"), b"x" * 11, str(tmp_path / "temporary"))
 
 
 def test_compressed_file_that_was_cut(model, tmp_path):

@@ -1,15 +1,14 @@
 """The run directory: what is written is read back, and what is damaged is refused."""
 
-import contextlib
 import hashlib
 import json
 import pickle
 import re
-import resource
 import shutil
 
 import numpy as np
 import pytest
+from disk import full_disk
 
 from keras_transformer.config import TransformerConfig
 from keras_transformer.errors import InputError
@@ -162,17 +161,6 @@ def test_no_state(saved_run):
         saved_run.load_state()
 
 
-@contextlib.contextmanager
-def full_disk():
-    """A disk that files of more than 2 kB do not fit on: pytest's own log among them."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-
 @pytest.mark.parametrize("name", ["step-00000007.weights.h5", "state-00000007.npz", "run.json"])
 def test_full_disk(saved_run, model, name):
     before = Run.load(saved_run.path)
@@ -186,7 +174,7 @@ def test_full_disk(saved_run, model, name):
         saved_run.save_state(large if name.startswith("state") else state_of(1.0), 7)
 
     refused = rf"Cannot write .*/{name}: File too large.*--resume goes"
-    with pytest.raises(InputError, match=refused), full_disk():
+    with pytest.raises(InputError, match=refused), full_disk(2_000):
         write()
     assert Run.load(saved_run.path) == before
     left = {path: path.read_bytes() for path in saved_run.path.rglob("*") if path.is_file()}

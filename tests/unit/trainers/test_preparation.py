@@ -1,12 +1,11 @@
-import contextlib
 import dataclasses
 import json
 import re
-import resource
 
 import numpy as np
 import pytest
 import sentencepiece
+from disk import full_disk
 
 from keras_transformer.errors import InputError
 from keras_transformer.run import locked
@@ -57,17 +56,6 @@ def write(tmp_path, monkeypatch):
         return TrainSettings(data=str(folder), **settings)
 
     return write_text
-
-
-@contextlib.contextmanager
-def full_disk(room):
-    """A disk that files of more than so many bytes do not fit on."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_full_disk(write, corpus):
