@@ -3,10 +3,10 @@
     python benchmarks/serving_load.py MODELS/NAME/VERSION --seconds 600
 
 The SavedModel is copied to new versions, one every `--swap-seconds`, so that every version must
-give the same answers. Clients send one to four texts, over REST and gRPC in turns, and compare what
-they get with what a Session gives. Prints the first request's latency beside the steady one of a
-single client, failed requests, wrong answers, latencies, throughput and how the server's memory
-grew; fails if anything was lost or wrong, or if it grew by more than 2 %.
+give the same answers. Clients send one to four texts, every fourth client over gRPC and the others
+over REST, and compare what they get with what a Session gives. Prints the first request's latency
+beside the steady one of a single client, failed requests, wrong answers, latencies, throughput and
+how the server's memory grew; fails if anything was lost or wrong, or if it grew by more than 2 %.
 """
 
 import argparse

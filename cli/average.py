@@ -20,14 +20,16 @@ def average_command(
     It is void as soon as the training goes on.
     """
     load_tensorflow()
-    from keras_transformer.run import Run, locked
+    from keras_transformer.files import locked
+    from keras_transformer.run import Run
     from keras_transformer.trainers.averaging import average_checkpoints
 
-    opened = Run.load(run)
-    if last is None:
-        kept = max(len(opened.checkpoints), 1)
-        last = min(opened.settings.get("average_last") or kept, kept)
+    Run.load(run)  # says what a folder is that is none
     with locked(run), progress_bar("Averaging"):
+        opened = Run.load(run)
+        if last is None:
+            kept = max(len(opened.checkpoints), 1)
+            last = min(opened.settings.get("average_last") or kept, kept)
         averaged = average_checkpoints(opened, last)
     steps = ", ".join(f"{step:,}" for step in averaged.metrics["of_steps"])
     say(f"Averaged: the checkpoints after {steps} updates: {run / averaged.file}")

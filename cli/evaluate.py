@@ -57,6 +57,7 @@ def evaluate_command(
     if (data is None) == (test_set is None):
         raise InputError("Give either --data or --test-set")
     load_tensorflow()
+    from keras_transformer.files import locked, named_failure
     from keras_transformer.run import Run
     from keras_transformer.trainers import evaluation
     from keras_transformer.trainers.corpora import load_corpus
@@ -71,10 +72,14 @@ def evaluate_command(
         pairs, name = list(corpus.pairs(split)), split
     others = baseline and evaluation.read_sentences(baseline, len(pairs))
     chosen = opened.checkpoint(checkpoint)
-    translator = Translator.load(run, checkpoint)
+    translator = Translator.of(opened, checkpoint)
+    lowercase = translator.tokenizer.lowercase
     output = run / "evaluation" / name
+    with named_failure(output.parent):
+        output.parent.mkdir(exist_ok=True)
     test = None
-    with progress_bar("Translating", len(pairs)) as progress:
+    # Others would write the same files, which are read below.
+    with locked(output.parent), progress_bar("Translating", len(pairs)) as progress:
         scores = evaluation.evaluate(
             translator,
             pairs,
@@ -90,9 +95,10 @@ def evaluate_command(
         if others:
             progress.stage("Comparing")
             hypotheses = evaluation.read_sentences(f"{output}.hypothesis", len(pairs))
-            test = evaluation.compare(hypotheses, others, [pair.target for pair in pairs])
-    if as_json:
+            references = [pair.target for pair in pairs]
+            test = evaluation.compare(hypotheses, others, references, lowercase)
         written = json.loads(Path(f"{output}.scores.json").read_text(encoding="utf-8"))
+    if as_json:
         compared = test and {"bleu": test.baseline, "p_value": test.p_value}
         print_json({**written, "baseline": compared, "output": str(output)})
     else:
@@ -100,8 +106,9 @@ def evaluate_command(
             value = getattr(scores, field)
             typer.echo(f"{label:26} {value.value:5.2f}  {value.signature}")
         if test:
+            label = f"BLEU of the baseline{', lower-cased' if lowercase else ''}"
             typer.echo(
-                f"{'BLEU of the baseline':26} {test.baseline:5.2f}  p = {test.p_value:.4f} "
+                f"{label:26} {test.baseline:5.2f}  p = {test.p_value:.4f} "
                 f"(paired bootstrap, {evaluation.NUM_RESAMPLES} resamples)"
             )
     say(

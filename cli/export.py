@@ -65,7 +65,7 @@ def export_command(
 
     started = time.monotonic()
     opened = Run.load(run)
-    translator = Translator.load(run, checkpoint)
+    translator = Translator.of(opened, checkpoint)
     options = translator.decoding_options(beam_size, alpha, max_source_length)
     pairs = read_validation_pairs(corpus_folder(opened))
     with cleaned_up(), progress_bar("Exporting"):
@@ -156,8 +156,11 @@ def _compare(path: Path, translator: "Translator", pairs: "list[Pair]", language
             rounded += [row["translation"] for row in rows]
             progress(len(rows))
     references = [pair.target for pair in pairs]
+    scores = (score(translations, references, language) for translations in (exact, rounded))
+    # Case does not count for a model that knows none.
     before, after = (
-        score(translations, references, language).bleu.value for translations in (exact, rounded)
+        (each.bleu_lowercased if translator.tokenizer.lowercase else each.bleu).value
+        for each in scores
     )
     same = sum(one == other for one, other in zip(exact, rounded, strict=True))
     num_bytes = sum(file.stat().st_size for file in (path / "variables").glob("*.data-*"))

@@ -27,6 +27,9 @@ SCORES = {
 }
 
 
+Ranking = list[list[tuple[int, float]]]
+
+
 class Evaluation(NamedTuple):
     """What `keras-transformer evaluate` left of a split.
 
@@ -88,10 +91,12 @@ def _draw(
     report = page.Report(output)
     _add_training(report, opened)
     _add_scores(report, evaluations)
-    for evaluation in evaluations:
-        _add_evaluation(report, opened, evaluation)
+    lowercase = opened.settings.get("lowercase", False)
+    rankings = [_ranking(evaluation, lowercase) for evaluation in evaluations]
+    for evaluation, ranking in zip(evaluations, rankings, strict=True):
+        _add_evaluation(report, opened, evaluation, ranking)
     if text is None and evaluations:
-        text = evaluations[0].sources[_ranking(evaluations[0])[1][0][0]]
+        text = evaluations[0].sources[rankings[0][1][0][0]]
     elif text is None:
         pairs = read_validation_pairs(corpus_folder(opened))
         text = pairs[0].source if pairs else None
@@ -204,12 +209,15 @@ def _add_scores(report: page.Report, evaluations: list[Evaluation]) -> None:
     )
 
 
-def _add_evaluation(report: page.Report, run: "Run", evaluation: Evaluation) -> None:
+def _add_evaluation(
+    report: page.Report, run: "Run", evaluation: Evaluation, ranking: Ranking
+) -> None:
+    lowercase = run.settings.get("lowercase", False)
     drawn = report.picture(
         f"bleu-by-length-{evaluation.name}",
         "BLEU of sentences of similar length, as sacreBLEU counts their references' tokens.",
         lambda style: plots.bleu_by_length(
-            evaluation.hypotheses, evaluation.references, style=style
+            evaluation.hypotheses, evaluation.references, lowercase=lowercase, style=style
         ),
     )
     examples = [
@@ -221,17 +229,17 @@ def _add_evaluation(report: page.Report, run: "Run", evaluation: Evaluation) -> 
                 "Translation": (run.target, evaluation.hypotheses[row]),
             },
         )
-        for label, kind in zip(("Best", "Median", "Worst"), _ranking(evaluation), strict=True)
+        for label, kind in zip(("Best", "Median", "Worst"), ranking, strict=True)
         for row, chrf in kind
     ]
     report.section(f"Translations of {evaluation.name}", drawn, "<h3>Examples</h3>", *examples)
 
 
-def _ranking(evaluation: Evaluation) -> list[list[tuple[int, float]]]:
+def _ranking(evaluation: Evaluation, lowercase: bool) -> Ranking:
     """The best, the median and the worst translations' row numbers, and their chrF."""
     import sacrebleu
 
-    metric = sacrebleu.CHRF()
+    metric = sacrebleu.CHRF(lowercase=lowercase)
     pairs = zip(evaluation.hypotheses, evaluation.references, strict=True)
     scored = [
         (row, metric.sentence_score(hypothesis, [reference]).score)
@@ -253,7 +261,7 @@ def _add_attention(
 ) -> None:
     from keras_transformer.translator import Translator
 
-    translator = Translator.load(run.path, checkpoint)
+    translator = Translator.of(run, checkpoint)
     attention = translator.attention(text)
     translation = translator.translate([text])[0].text
     texts = {"Source": (run.source, text), "Translation": (run.target, translation)}

@@ -10,7 +10,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keras_transformer.errors import InputError, named_failure
+from keras_transformer.errors import InputError
+from keras_transformer.files import named_failure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

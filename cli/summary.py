@@ -7,7 +7,7 @@ from keras_transformer.cli.progress import describe
 from keras_transformer.model import Transformer
 from keras_transformer.run import Checkpoint, Run
 from keras_transformer.trainers.batches import BatchPlan
-from keras_transformer.trainers.prepared import TokenizedPairs, corpus_folder, is_prepared
+from keras_transformer.trainers.prepared import TokenizedPairs, corpus_folder, is_whole
 
 DECISIVE = ("val_token_loss", "val_bleu")  # which checkpoint is the best
 
@@ -87,7 +87,7 @@ def _seen(run: Run, steps: int) -> dict[str, Any] | None:
     """Counts pairs and tokens, end symbols included, of a number of updates."""
     settings = run.settings
     folder = corpus_folder(run)
-    if not is_prepared(folder):
+    if not is_whole(folder):
         return None
     lengths = TokenizedPairs(folder, "train").lengths
     plan = BatchPlan(lengths, settings["tokens_per_batch"], settings["seed"])

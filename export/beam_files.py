@@ -2,11 +2,14 @@
 
 import glob
 import os
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
 
 from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
 
+from keras_transformer import files
 from keras_transformer.errors import InputError, one_line
 
 
@@ -29,12 +32,30 @@ def absolute(path: str) -> str:
     return path
 
 
+def exists(path: str) -> bool:
+    """Whether there is a file or a folder of that very name.
+
+    Raises:
+        InputError: if its file system does not tell.
+    """
+    try:
+        return bool(FileSystems.exists(path))
+    except Exception as error:  # of the network, a login, ...
+        raise InputError(f"Cannot look for {path}: {one_line(error)}") from error
+
+
 def match(pattern: str) -> list[str]:
-    """Returns the paths of all files that a pattern fits, in order."""
+    """Returns the paths of all files that a pattern fits, in order.
+
+    Raises:
+        InputError: if its file system does not tell.
+    """
     try:
         (result,) = FileSystems.match([pattern])
-    except BeamIOError:
-        return []
+    except BeamIOError as error:
+        reasons = (error.exception_details or {}).values()
+        reason = one_line(next(iter(reasons), error))
+        raise InputError(f"Cannot look for {pattern}: {reason}") from error
     return sorted(metadata.path for metadata in result.metadata_list)
 
 
@@ -55,9 +76,18 @@ def entries(folder: str) -> set[str]:
 
 
 def read(path: str) -> bytes:
-    """Returns what a file holds."""
-    with closing(FileSystems.open(path)) as file:
-        return bytes(b"".join(iter(lambda: file.read(1 << 24), b"")))
+    """Returns what a file holds.
+
+    Raises:
+        OSError: if it is missing, or cannot be read.
+    """
+    try:
+        with closing(FileSystems.open(path)) as file:
+            return bytes(b"".join(iter(lambda: file.read(1 << 24), b"")))
+    except OSError:
+        raise
+    except Exception as error:  # Google's NotFound is no OSError
+        raise OSError(one_line(error)) from error
 
 
 def write(path: str, content: bytes, temporary: str) -> None:
@@ -79,6 +109,22 @@ def write(path: str, content: bytes, temporary: str) -> None:
     except (OSError, BeamIOError) as error:
         reason = getattr(error, "strerror", None) or one_line(error)
         raise InputError(f"Cannot write {path}: {reason}") from error
+
+
+@contextmanager
+def locked(folder: str) -> Iterator[None]:
+    """Makes a folder and keeps other calls out of it, where a file system knows such a thing.
+
+    Raises:
+        InputError: if another call is at it, or it cannot be made.
+    """
+    if FileSystems.get_scheme(folder):
+        yield
+        return
+    with files.named_failure(Path(folder)):
+        os.makedirs(folder, exist_ok=True)
+    with files.locked(Path(folder)):
+        yield
 
 
 def delete(path: str) -> None:

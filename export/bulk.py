@@ -49,6 +49,7 @@ from keras_transformer.export.versions import is_version
 
 FORMAT_VERSION = 1
 LINES_PER_SHARD = 10_000
+NOT_UTF8 = "not valid UTF-8"
 TEMPORARY = "temporary-" + "[0-9a-f]" * 32  # a pattern of `Layout.temporary`'s names
 
 # Of a batch. The second is rows times bytes of the longest line, so that 64 sentences of usual
@@ -249,11 +250,24 @@ def translate_corpus(
         "shard_size": lines_per_shard,
     }
     layout = Layout(output, len(shards))
-    _claim(layout, manifest)
+    with beam_files.locked(output):
+        _claim(layout, manifest)
+        lines_now = _translate_missing(layout, shards, version, signature, options, progress)
+        return _finish(layout, shards, lines_now, time.monotonic() - started)
 
+
+def _translate_missing(
+    layout: Layout,
+    shards: list[Shard],
+    version: str,
+    signature: str,
+    options: PipelineOptions,
+    progress: Callable[[int, int], None],
+) -> int:
+    """Makes the shards that are not whole, and returns how many lines they have."""
+    present = _present(layout)  # first: workers of a call that was stopped may be at work still
     todo = [shard for shard in shards if _report(layout, shard) is None]
-    damaged = sorted(_present(layout) & {layout.shard(shard.number) for shard in todo})
-    for path in damaged:
+    for path in sorted(present & {layout.shard(shard.number) for shard in todo}):
         _logger.warning("Not as it was written, and made again: %s", path)
         beam_files.delete(path)
     progress(len(shards) - len(todo), len(shards))
@@ -273,10 +287,10 @@ def translate_corpus(
     missing = sum(_report(layout, shard) is None for shard in todo)
     if missing:
         raise InputError(
-            f"{missing} of {len(shards)} shards are not in {output}: do all workers see it there?"
+            f"{missing} of {len(shards)} shards are not in {layout.folder}: "
+            "do all workers see it there?"
         )
-    lines_now = sum(shard.num_lines for shard in todo)
-    return _finish(layout, shards, lines_now, time.monotonic() - started)
+    return sum(shard.num_lines for shard in todo)
 
 
 def _run(pipeline: beam.Pipeline) -> None:
@@ -297,7 +311,7 @@ def _run(pipeline: beam.Pipeline) -> None:
 
 def plan(pattern: str, lines_per_shard: int) -> tuple[list[Shard], str]:
     """Cuts an input into shards, and returns its fingerprint too. It reads all of it."""
-    paths = [pattern] if FileSystems.exists(pattern) else beam_files.match(pattern)
+    paths = [pattern] if beam_files.exists(pattern) else beam_files.match(pattern)
     if not paths:
         raise InputError(f"There is no file {pattern}")
     shards: list[Shard] = []
@@ -374,7 +388,7 @@ def translate_shard(source: Source, translate: Translate) -> TranslatedShard:
         try:
             line.decode()
         except UnicodeDecodeError as error:
-            failed[number] = f"not valid UTF-8 at byte {error.start + 1}"
+            failed[number] = f"{NOT_UTF8} at byte {error.start + 1}"
         else:
             texts[number] = line
 
@@ -389,7 +403,7 @@ def translate_shard(source: Source, translate: Translate) -> TranslatedShard:
     answers = by_length([*texts.values()], rows_or_reasons, max_rows=MAX_ROWS, max_size=MAX_SIZE)
     reasons = [answer for answer in answers if isinstance(answer, str)]
     if len(reasons) == len(answers) > MAX_ROWS:  # it is not the lines
-        raise InputError(f"The model fails at every line: {reasons[0]}")
+        raise _fails_everywhere(reasons[0])
     translations = dict.fromkeys(failed, "")
     truncated = []
     for number, answer in zip(texts, answers, strict=True):
@@ -401,6 +415,10 @@ def translate_shard(source: Source, translate: Translate) -> TranslatedShard:
                 truncated.append(number)
     in_order = [translations[number] for number in sorted(translations)]
     return TranslatedShard(shard, in_order, failed, truncated)
+
+
+def _fails_everywhere(reason: str) -> InputError:
+    return InputError(f"The model fails at every line: {reason}")
 
 
 def find_version(model: str) -> str:
@@ -479,7 +497,7 @@ def _claim(layout: Layout, manifest: Mapping[str, Any]) -> None:
             "choose another folder, or delete it"
         )
     reports = posixpath.dirname(layout.report(0))
-    if not FileSystems.exists(reports):
+    if not beam_files.exists(reports):
         FileSystems.mkdirs(reports)
 
 
@@ -491,6 +509,11 @@ def _finish(layout: Layout, shards: list[Shard], lines_now: int, seconds: float)
         lines += report["lines"]
         failed += report["failed"]
         num_truncated += len(report["truncated"])
+    reasons = [reason for _, reason in failed if not reason.startswith(NOT_UTF8)]
+    if len(failed) == lines and len(reasons) > MAX_ROWS:  # shards too small to tell each by itself
+        for shard in shards:
+            beam_files.delete(layout.report(shard.number))
+        raise _fails_everywhere(reasons[0])
     content = "".join(f"{number}\t{reason}\n" for number, reason in failed)
     beam_files.write(layout.failed, content.encode(), layout.temporary())
     for left in beam_files.below(layout.folder, TEMPORARY):  # by workers that were stopped
@@ -527,7 +550,10 @@ def _watched(layout: Layout, done: int, progress: Callable[[int, int], None]) ->
         ended = False
         while not ended:
             ended = stopped.wait(POLL_SECONDS)
-            now = len(_present(layout))
+            try:
+                now = len(_present(layout))
+            except InputError:  # of a file system far away; it may tell the next time
+                continue
             progress(now - known, layout.num_shards)
             known = now
 

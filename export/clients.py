@@ -23,6 +23,7 @@ TIMEOUT = 60.0
 CONNECT_TIMEOUT = 5.0
 RETRIES = 3
 BACKOFF_SECONDS = 0.2
+RETRY_BYTES = 2**26
 
 Row = dict[str, Any]
 
@@ -229,6 +230,8 @@ def _channel_options(retries: int) -> list[tuple[str, Any]]:
             "backoffMultiplier": 2,
             "retryableStatusCodes": ["UNAVAILABLE"],
         }
+        # gRPC keeps a request to send it again only up to a size, 256 KiB if nothing else is said.
+        options.append(("grpc.per_rpc_retry_buffer_size", RETRY_BYTES))
         config = {"methodConfig": [{"name": [{}], "retryPolicy": policy}]}
         options.append(("grpc.service_config", json.dumps(config)))
     return options

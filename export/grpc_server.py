@@ -46,7 +46,7 @@ class _Core:
         if seconds is not None and seconds > threading.TIMEOUT_MAX:
             seconds = None  # gRPC's way to say that there is no deadline
         spec = request.model_spec
-        with self._model.use(self._version(spec)) as loaded:
+        with self._model.use(_version(spec), spec.name) as loaded:
             name = spec.signature_name or "serving_default"
             signature = loaded.signature(name)
             if signature is None:
@@ -84,7 +84,8 @@ class _Core:
             if field != "signature_def":
                 raise invalid(f"Metadata field {field} is not supported")
         response = get_model_metadata_pb2.GetModelMetadataResponse()
-        with self._model.use(self._version(request.model_spec)) as loaded:
+        spec = request.model_spec
+        with self._model.use(_version(spec), spec.name) as loaded:
             response.model_spec.name = self._model.name
             response.model_spec.version.value = loaded.number
             response.metadata["signature_def"].Pack(
@@ -99,30 +100,22 @@ class _Core:
             raise invalid("Missing ModelSpec")
         spec = request.model_spec
         version = spec.version.value if spec.HasField("version") else None
-        if spec.name != self._model.name:
-            what = "any versions" if version is None else f"version {version}"
-            raise ServingError(tf.errors.NOT_FOUND, f"Could not find {what} of model {spec.name}")
         response = get_model_status_pb2.GetModelStatusResponse()
-        for state in self._model.states(version):
+        for state in self._model.states(version, spec.name):
             entry = response.model_version_status.add(version=state.version)
             entry.state = get_model_status_pb2.ModelVersionStatus.State.Value(state.state)
             entry.status.error_code = state.code
             entry.status.error_message = state.message
         return response
 
-    def _version(self, spec: model_pb2.ModelSpec) -> int | None:
-        """Returns the version that is asked for, of the model that is served."""
-        if not spec.name:
-            raise invalid("ModelSpec has no name specified.")
-        if spec.HasField("version_label"):
-            raise invalid(f"Unrecognized servable version label: {spec.version_label}")
-        version: int | None = spec.version.value if spec.HasField("version") else None
-        if spec.name != self._model.name:
-            which = f"Latest({spec.name})"
-            if version is not None:
-                which = f"Specific({spec.name}, {version})"
-            raise ServingError(tf.errors.NOT_FOUND, f"Servable not found for request: {which}")
-        return version
+
+def _version(spec: model_pb2.ModelSpec) -> int | None:
+    """Returns the version that a request asks for, or None for the one that is served."""
+    if not spec.name:
+        raise invalid("ModelSpec has no name specified.")
+    if spec.HasField("version_label"):
+        raise invalid(f"Unrecognized servable version label: {spec.version_label}")
+    return spec.version.value if spec.HasField("version") else None
 
 
 def _wanted(filtered: list[str], outputs: list[str]) -> list[str]:
@@ -194,7 +187,8 @@ class GrpcServer:
         limits = model.limits
         self._stop_timeout = limits.stop_timeout
         # A call waits for its batch in a thread of its own.
-        num_threads = limits.max_queue + 2 * limits.max_batch_size + SPARE_THREADS
+        num_threads = limits.max_queue + SPARE_THREADS
+        num_threads += limits.num_batch_threads * limits.max_batch_size
         self._server = grpc.server(
             futures.ThreadPoolExecutor(num_threads, thread_name_prefix="grpc"),
             options=[

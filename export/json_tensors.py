@@ -95,6 +95,8 @@ def inputs_of(
             f"JSON Value: {_echo(document)} Not formatted correctly expecting only "
             "one of 'inputs' or 'instances' keys to exist "
         )
+    if not signature.inputs and document.get("inputs") != {}:
+        raise invalid("The signature takes no inputs: send {} as 'inputs'")
     if "instances" in document:
         rows = document["instances"]
         if not isinstance(rows, list):

@@ -7,6 +7,7 @@ served.
 
 import contextlib
 import ctypes
+import functools
 import gc
 import logging
 import os
@@ -86,7 +87,8 @@ class LoadedVersion:
         except BaseException:
             self._session.close()
             raise
-        self._batcher = Batcher(self._run, self.signatures, limits)
+        run = functools.partial(self._run, timeout=limits.run_timeout)
+        self._batcher = Batcher(run, self.signatures, limits)
 
     def signature(self, name: str) -> Signature | None:
         """Returns a signature, the default one for an empty name, or None."""
@@ -117,9 +119,11 @@ class LoadedVersion:
         self._session.close()
         del self._batcher, self._session  # the graph, which weighs as much as a small model
 
-    def _run(self, signature: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def _run(
+        self, signature: str, inputs: Mapping[str, np.ndarray], timeout: float | None
+    ) -> dict[str, np.ndarray]:
         try:
-            return self._session.run(signature, inputs, self._limits.run_timeout)
+            return self._session.run(signature, inputs, timeout)
         except (ValueError, TypeError) as error:  # a value that the graph does not take
             raise invalid(first_line(str(error))) from error
 
@@ -132,7 +136,8 @@ class LoadedVersion:
                 raise invalid(f"Warm-up request {number} asks for a signature {name!r}")
             inputs = inputs_of(request, signature)
             check_inputs(signature, inputs)
-            self._run(name or "serving_default", inputs)
+            # The first runs are the slowest, and nobody waits for them.
+            self._run(name or "serving_default", inputs, timeout=None)
 
 
 class ServedModel:
@@ -214,23 +219,21 @@ class ServedModel:
         self._thread.start()
 
     @contextlib.contextmanager
-    def use(self, version: int | None = None) -> Iterator[LoadedVersion]:
+    def use(self, version: int | None = None, name: str | None = None) -> Iterator[LoadedVersion]:
         """Lends a version, which is not unloaded meanwhile.
 
         Args:
             version: its number; None for the one that is served.
+            name: of the model that is asked for; None for this one.
 
         Raises:
-            ServingError: NOT_FOUND, if it is not loaded.
+            ServingError: NOT_FOUND, if it is not loaded, or the name is another.
         """
+        name = self.name if name is None else name
         with self._changed:
             loaded = self._loaded
-            if loaded is None or version not in (None, loaded.number):
-                which = (
-                    f"Latest({self.name})"
-                    if version is None
-                    else f"Specific({self.name}, {version})"
-                )
+            if name != self.name or loaded is None or version not in (None, loaded.number):
+                which = f"Latest({name})" if version is None else f"Specific({name}, {version})"
                 raise ServingError(tf.errors.NOT_FOUND, f"Servable not found for request: {which}")
             loaded.users += 1
         try:
@@ -240,19 +243,24 @@ class ServedModel:
                 loaded.users -= 1
                 self._changed.notify_all()
 
-    def states(self, version: int | None = None) -> list[VersionStatus]:
+    def states(self, version: int | None = None, name: str | None = None) -> list[VersionStatus]:
         """Returns the states of a version, or of all, the newest first.
 
+        Args:
+            version: its number; None for all.
+            name: of the model that is asked for; None for this one.
+
         Raises:
-            ServingError: NOT_FOUND, if there is no such version.
+            ServingError: NOT_FOUND, if there is no such version, or the name is another.
         """
+        name = self.name if name is None else name
         with self._changed:
-            states = sorted(self._states.values(), reverse=True)
+            states = sorted(self._states.values(), reverse=True) if name == self.name else []
         if version is not None:
             states = [state for state in states if state.version == version]
         if not states:
             what = "any versions" if version is None else f"version {version}"
-            raise ServingError(tf.errors.NOT_FOUND, f"Could not find {what} of model {self.name}")
+            raise ServingError(tf.errors.NOT_FOUND, f"Could not find {what} of model {name}")
         return states
 
     def close(self) -> None:

@@ -147,10 +147,6 @@ class RestApi:
             raise invalid(f"Unrecognized servable version label: {unquote(label)}")
         return unquote(name or ""), int(digits) if digits else None, rest or ""
 
-    def _check_name(self, name: str, otherwise: str) -> None:
-        if name != self._model.name:
-            raise ServingError(tf.errors.NOT_FOUND, otherwise)
-
     async def _body(self, request: Request) -> bytes:
         """Reads a body of limited size; the connection sees to the time."""
         limit = self._limits.max_body_bytes
@@ -195,9 +191,7 @@ class RestApi:
     ) -> bytes:
         document = await asyncio.to_thread(json_tensors.parse, body)
         signature_name = json_tensors.signature_name(document)
-        which = f"Latest({name})" if version is None else f"Specific({name}, {version})"
-        self._check_name(name, f"Servable not found for request: {which}")
-        with self._model.use(version) as loaded:
+        with self._model.use(version, name) as loaded:
             signature = loaded.signature(signature_name)
             if signature is None:
                 raise invalid(
@@ -211,8 +205,6 @@ class RestApi:
         return await asyncio.to_thread(json_tensors.answer, outputs, row_format)
 
     def _status(self, name: str, version: int | None) -> bytes:
-        which = "any versions" if version is None else f"version {version}"
-        self._check_name(name, f"Could not find {which} of model {name}")
         states = [
             {
                 "version": str(state.version),
@@ -222,14 +214,12 @@ class RestApi:
                     "error_message": state.message,
                 },
             }
-            for state in self._model.states(version)
+            for state in self._model.states(version, name)
         ]
         return json.dumps({"model_version_status": states}, indent=1).encode()
 
     def _metadata(self, name: str, version: int | None) -> bytes:
-        which = f"Latest({name})" if version is None else f"Specific({name}, {version})"
-        self._check_name(name, f"Servable not found for request: {which}")
-        with self._model.use(version) as loaded:
+        with self._model.use(version, name) as loaded:
             number, signature_defs = loaded.number, loaded.signature_defs
         signatures = json_format.MessageToDict(
             get_model_metadata_pb2.SignatureDefMap(signature_def=signature_defs),

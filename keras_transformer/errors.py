@@ -1,9 +1,5 @@
 """What stops a command: input that cannot be used, and training that ends before its time."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-
 
 class InputError(ValueError):
     """A user's input is wrong: an argument, a file or a run directory.
@@ -29,24 +25,3 @@ class TrainingStoppedError(RuntimeError):
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
         self.status = status
-
-
-@contextmanager
-def named_failure(path: Path, temporary: Path | None = None, advice: str = "") -> Iterator[None]:
-    """Turns the failure to write a file into one sentence.
-
-    Args:
-        path: what is written.
-        temporary: what is written first and renamed then; it is deleted.
-        advice: what to do next; a sentence without its full stop.
-
-    Raises:
-        InputError: if it cannot be written.
-    """
-    try:
-        yield
-    except (OSError, RuntimeError) as error:  # HDF5 may find the disk full when it closes a file
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"Cannot write {path}: {reason}{advice and '. '}{advice}") from error

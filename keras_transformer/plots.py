@@ -343,6 +343,7 @@ def bleu_by_length(
     *,
     bounds: Sequence[int] | None = None,
     tokenize: str | None = None,
+    lowercase: bool = False,
     title: str = "",
     style: Style = "light",
 ) -> "Figure":
@@ -355,6 +356,7 @@ def bleu_by_length(
             many sentences each.
         tokenize: sacreBLEU's tokeniser, in whose tokens the length of a reference is counted; None
             for its default.
+        lowercase: whether case does not count.
         title: a heading.
         style: "light" or "dark".
 
@@ -368,7 +370,7 @@ def bleu_by_length(
             "There must be a translation for each of some references. "
             f"Received: {len(hypotheses)} translations and {len(references)} references"
         )
-    bleu = sacrebleu.BLEU(tokenize=tokenize)
+    bleu = sacrebleu.BLEU(tokenize=tokenize, lowercase=lowercase)
     lengths = np.array([len(bleu.tokenizer(reference).split()) for reference in references])
     if bounds is None:
         bounds = np.unique(np.quantile(lengths, np.arange(1, 6) / 6, method="lower")).tolist()

@@ -16,15 +16,13 @@ Reading one runs no code: there are JSON, HDF5 and NumPy arrays and a tokenizer,
 """
 
 import dataclasses
-import fcntl
 import hashlib
 import json
 import logging
 import os
 import platform
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -34,7 +32,8 @@ import numpy as np
 
 from keras_transformer._version import __version__
 from keras_transformer.config import TransformerConfig
-from keras_transformer.errors import InputError, named_failure
+from keras_transformer.errors import InputError
+from keras_transformer.files import named_failure
 from keras_transformer.model import Transformer
 from keras_transformer.tokenizer import Tokenizer
 
@@ -398,6 +397,8 @@ class Run:
         path = self.path / "metrics.jsonl"
         with named_failure(path, advice=SAVED), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **metrics}) + "\n")
+            file.flush()
+            os.fsync(file.fileno())  # the manifest, which comes next, counts it
 
     def cut_metrics(self, step: int) -> None:
         """Drops the lines of `metrics.jsonl` after a step, which resuming will write again."""
@@ -476,28 +477,6 @@ def claim(path: str | Path) -> Path:
     except OSError as error:
         raise InputError(f"Cannot create the directory {path}: {error.strerror}") from error
     return path
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Keeps others from writing to a run directory, or to a prepared corpus.
-
-    Raises:
-        InputError: if another call is at it.
-    """
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InputError(
-                f"Another call is writing {path}: wait for its end, or stop it"
-            ) from error
-        except OSError as error:  # of network file systems, not all can lock a directory
-            logger.debug("%s cannot be locked: %s", path, error)
-        yield
-    finally:
-        os.close(folder)
 
 
 def _check_file(path: Path, sha256: str) -> None:

@@ -211,13 +211,13 @@ class SentencePieceTokenizer(Tokenizer):
         if not lowercase:
             return cls(_train_sentencepiece(texts, vocab_size, **options))
         with tempfile.TemporaryDirectory() as folder:
-            rules = Path(folder) / "lowercase.tsv"
-            rules.write_text(_lowercase_rules())
-            options["normalization_rule_tsv"] = str(rules)
+            # The model names the file, by which no two would be equal: slashes, of which any
+            # number are one, make the names equally long, and then they are overwritten.
+            rules = f"{folder}/".ljust(500, "/") + "lowercase.tsv"
+            Path(rules).write_text(_lowercase_rules())
+            options["normalization_rule_tsv"] = rules
             model = _train_sentencepiece(texts, vocab_size, **options)
-        # The model names the file, by which no two would be equal.
-        name = str(rules).encode()
-        return cls(model.replace(name, b"-" * len(name)))
+        return cls(model.replace(rules.encode(), b"-" * len(rules.encode())))
 
     @property
     def op(self) -> tf_text.SentencepieceTokenizer:
@@ -328,7 +328,8 @@ class WordPieceTokenizer(Tokenizer):
     def detokenize(self, ids: tf.Tensor) -> tf.Tensor:
         """Joins ids, int32 [B, S], into texts, string [B]; pad, bos and eos leave no trace."""
         is_special = (ids == PAD_ID) | (ids == BOS_ID) | (ids == EOS_ID)  # [B, S]
-        return self._op.detokenize(tf.ragged.boolean_mask(ids, ~is_special))
+        texts = self._op.detokenize(tf.ragged.boolean_mask(ids, ~is_special))
+        return tf.strings.regex_replace(texts, "^ ##", "")  # of a piece that begins no word
 
     def pieces(self, ids: tf.Tensor) -> tf.Tensor:
         """Returns the piece that each id stands for, string of the shape of `ids`, int32."""

@@ -65,6 +65,8 @@ class DecodingOptions:
                 raise InputError(f"`{name}` must be at least {least}. Received: {name}={value}")
             if value > most:
                 raise InputError(f"`{name}` must be at most {most}. Received: {name}={value}")
+            # NumPy's numbers would pass too, and JSON takes none of them.
+            object.__setattr__(self, name, int(value) if kind is Integral else float(value))
 
 
 class TranslatedTexts(NamedTuple):

@@ -119,7 +119,19 @@ class Translator:
         Raises:
             InputError: if it is missing, damaged, or something else.
         """
-        run = Run.load(run_dir)
+        return cls.of(Run.load(run_dir), checkpoint)
+
+    @classmethod
+    def of(cls, run: Run, checkpoint: CheckpointName | None = None) -> Self:
+        """Opens a run directory whose contents have been read.
+
+        Args:
+            run: the run; of a training that goes on, as it was when it was loaded.
+            checkpoint: as for `load`.
+
+        Raises:
+            InputError: if a file is missing or damaged.
+        """
         given = {
             name: run.settings[name] for name in ("beam_size", "alpha") if name in run.settings
         }
@@ -198,9 +210,9 @@ class Translator:
 
         Args:
             source: a text; what is more than the defaults' `max_source_length` tokens is cut.
-            target: a translation of it, cut where a search would end; None for the model's own,
-                token by token as the search found it, which has no end where it came to the most
-                tokens allowed.
+            target: a translation of it, cut to the most tokens that any may have; None for the
+                model's own, token by token as the search found it, which has no end where it came
+                to the most tokens allowed.
 
         Raises:
             InputError: if a text is not a string.

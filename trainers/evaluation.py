@@ -12,7 +12,8 @@ import sacrebleu
 from sacrebleu.significance import PairedTest
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
-from keras_transformer.errors import InputError, named_failure
+from keras_transformer.errors import InputError
+from keras_transformer.files import named_failure
 from keras_transformer.trainers.corpora import read_lines
 from keras_transformer.trainers.grammar import Pair
 from keras_transformer.translator import Translator
@@ -143,7 +144,10 @@ class Comparison(NamedTuple):
 
 
 def compare(
-    hypotheses: Sequence[str], baseline: Sequence[str], references: Sequence[str]
+    hypotheses: Sequence[str],
+    baseline: Sequence[str],
+    references: Sequence[str],
+    lowercase: bool = False,
 ) -> Comparison:
     """Tests whether the BLEU (13a) of two systems differs by more than chance.
 
@@ -151,6 +155,7 @@ def compare(
         hypotheses: translations.
         baseline: the other system's.
         references: of both.
+        lowercase: whether case does not count.
 
     Raises:
         InputError: if the other system has another number of translations.
@@ -162,7 +167,7 @@ def compare(
         )
     test = PairedTest(
         [("baseline", baseline), ("this", hypotheses)],
-        {"BLEU": sacrebleu.BLEU()},
+        {"BLEU": sacrebleu.BLEU(lowercase=lowercase)},
         references=[references],
         test_type="bs",
         n_samples=NUM_RESAMPLES,

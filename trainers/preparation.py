@@ -21,8 +21,8 @@ import tensorflow as tf
 from array_record.python.array_record_module import ArrayRecordWriter
 
 from keras_transformer.config import EOS_ID
-from keras_transformer.errors import InputError, named_failure
-from keras_transformer.run import locked
+from keras_transformer.errors import InputError
+from keras_transformer.files import locked, named_failure
 from keras_transformer.tokenizer import Tokenizer, VocabularyTooLargeError, train_tokenizer
 from keras_transformer.trainers.corpora import Corpus, load_corpus
 from keras_transformer.trainers.grammar import Pair

@@ -26,7 +26,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from array_record.python.array_record_data_source import ArrayRecordDataSource
 
-from keras_transformer.errors import InputError, named_failure, one_line
+from keras_transformer.errors import InputError, one_line
+from keras_transformer.files import named_failure
 from keras_transformer.run import Run
 from keras_transformer.tokenizer import Tokenizer
 from keras_transformer.trainers.grammar import Pair
@@ -160,11 +161,12 @@ def is_whole(folder: Path) -> bool:
 def corpus_folder(run: Run) -> Path:
     """Returns where the corpus of a run is: in its directory, or a prepared one, if it is that."""
     own = run.path / "corpus"
-    if not is_prepared(own) and run.settings.get("data"):
-        elsewhere = Path(run.settings["data"])  # from here, there may be another one there, or none
+    # From here, there may be another one at the second, or none; the first may be unfinished.
+    for folder in (own, Path(run.settings.get("data") or own)):
         with suppress(OSError, InputError):
-            if _read_manifest(elsewhere)["tokenizer_sha256"] == run.tokenizer_sha256:
-                return elsewhere
+            is_its = _read_manifest(folder)["tokenizer_sha256"] == run.tokenizer_sha256
+            if is_its and is_whole(folder):
+                return folder
     return own
 
 

@@ -28,7 +28,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("patience", 1, 2**31),
     ("bleu_sentences", 0, 2**31),
     ("beam_size", 1, 1_001),
-    ("alpha", 0, 1_001),
+    ("alpha", 0, 1_000),
     ("seed", 0, 2**32),
     ("label_smoothing", 0, 1),
     ("ema_decay", 0, 1),

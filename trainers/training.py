@@ -13,9 +13,10 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.errors import InputError
+from keras_transformer.files import locked
 from keras_transformer.losses import LabelSmoothedCrossEntropy, Perplexity, TokenAccuracy, TokenLoss
 from keras_transformer.model import Transformer
-from keras_transformer.run import Run, claim, locked
+from keras_transformer.run import Run, claim
 from keras_transformer.schedules import WarmupSchedule
 from keras_transformer.trainers.averaging import average_checkpoints
 from keras_transformer.trainers.batches import BatchPlan, distribute
@@ -104,10 +105,14 @@ def _train(
     callbacks: Sequence[keras.callbacks.Callback],
     workers: Workers,
 ) -> Run:
-    run, is_done, is_complete = None, False, False
+    run, corpus, is_done, is_complete = None, None, False, False
     if workers.is_chief:
-        run, corpus = _prepare_run(settings, path, progress)
-        is_done, is_complete = is_over(run, settings), run.status == "complete"
+        run = _open_run(settings, path)
+        if run is not None:
+            is_done, is_complete = is_over(run, settings), run.status == "complete"
+        if not is_done:
+            corpus = _open_corpus(settings, path, progress)
+            run = _start_run(settings, path, corpus, run)
     # The chief decides, and the others wait for it.
     is_done, is_complete = workers.any(is_done, is_complete)
     _check_same(workers, json.dumps(settings.to_dict(), sort_keys=True), "settings")
@@ -115,13 +120,8 @@ def _train(
         if not (path / "run.json").is_file():
             raise InputError(f"All workers must share the directory {path}; this one does not")
         run = Run.load(path)
-        corpus = open_prepared(corpus_folder(run), settings)
-    if settings.patience is not None and corpus.validation is None:
-        raise InputError(
-            "`patience` needs a validation split, and the corpus has none. "
-            f"Received: patience={settings.patience}"
-        )
     if not is_done:
+        corpus = corpus or open_prepared(corpus_folder(run), settings)
         plan = BatchPlan(corpus.training.lengths, settings.tokens_per_batch, settings.seed)
         logger.info(
             "Batches: %d an epoch, %.0f %% padding",
@@ -205,33 +205,48 @@ def _clear(path: Path, is_new: bool) -> None:
             path.rmdir()
 
 
-def _prepare_run(
-    settings: TrainSettings, path: Path, progress: Progress
-) -> tuple[Run, PreparedCorpus]:
-    """Prepares or opens the corpus, and starts or opens the run."""
+def _open_corpus(settings: TrainSettings, path: Path, progress: Progress) -> PreparedCorpus:
+    """Opens the corpus, or prepares it."""
     if is_prepared(settings.data):
         corpus = open_prepared(settings.data, settings)
     elif (path / "run.json").is_file() and is_whole(path / "corpus"):
         corpus = open_prepared(path / "corpus", settings)  # the text may be elsewhere now
     else:
         corpus = prepare(settings, path / "corpus", progress)
-    return _open_run(settings, path, corpus), corpus
+    if settings.patience is not None and corpus.validation is None:
+        raise InputError(
+            "`patience` needs a validation split, and the corpus has none. "
+            f"Received: patience={settings.patience}"
+        )
+    return corpus
 
 
-def _open_run(settings: TrainSettings, path: Path, corpus: PreparedCorpus) -> Run:
-    """Starts the run directory, or checks that it is the same training's."""
+def _start_run(settings: TrainSettings, path: Path, corpus: PreparedCorpus, run: Run | None) -> Run:
+    """Starts the run directory, if it is not one, and else checks its tokenizer."""
+    tokenizer = corpus.tokenizer
+    if run is None:
+        config = settings.config(tokenizer.vocab_size)
+        return Run.create(
+            path, config, tokenizer, settings.source, settings.target, settings.to_dict()
+        )
+    if run.tokenizer_sha256 != tokenizer.fingerprint:
+        raise InputError(f"{path} was trained with another tokenizer than its corpus's")
+    return run
+
+
+def _open_run(settings: TrainSettings, path: Path) -> Run | None:
+    """Opens the run directory of the same training; None for one that has not begun."""
     if not (path / "run.json").is_file():
         if (path / "checkpoints").is_dir() and any((path / "checkpoints").iterdir()):
             raise InputError(f"{path} holds checkpoints, but {path}/run.json is missing")
-        config = settings.config(corpus.tokenizer.vocab_size)
-        return Run.create(
-            path, config, corpus.tokenizer, settings.source, settings.target, settings.to_dict()
-        )
+        return None
     run = Run.load(path)
     # A setting that is newer than the run had its default.
     defaults = TrainSettings(data=settings.data).to_dict()
     for name, value in settings.to_dict().items():
         before = run.settings.get(name, defaults[name])
+        if name == "data" and _is_same_folder(before, value):
+            continue
         is_fixed_by_cooldown = name == "steps" and settings.cooldown > 0
         if before != value and (name not in RESUMABLE or is_fixed_by_cooldown):
             reason = ", because it ends with a cooldown" if is_fixed_by_cooldown else ""
@@ -239,12 +254,14 @@ def _open_run(settings: TrainSettings, path: Path, corpus: PreparedCorpus) -> Ru
                 f"{path} is a training with {name}={before!r}, which cannot change "
                 f"when it is resumed{reason}. Received: {name}={value!r}"
             )
-    if run.tokenizer_sha256 != corpus.tokenizer.fingerprint:
-        raise InputError(f"{path} was trained with another tokenizer than its corpus's")
     if run.settings.get("average_last", 0) != settings.average_last:
         run.status, run.averaged = "training", None  # what its end makes is still to be made
     run.settings = settings.to_dict()
     return run
+
+
+def _is_same_folder(one: str, other: str) -> bool:
+    return Path(one).is_dir() and Path(other).is_dir() and Path(one).samefile(other)
 
 
 @contextmanager

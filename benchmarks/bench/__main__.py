@@ -136,7 +136,10 @@ def choose(arguments: argparse.Namespace) -> Iterator[Case]:
 def measure(cases: list[Case], arguments: argparse.Namespace, path: Path) -> None:
     """Measures cases and writes each as soon as it is done."""
     results = json.loads(path.read_text()) if path.exists() else {"cases": {}}
-    results["machine"] = machine()
+    here = machine()
+    for done in results["cases"].values():
+        done.setdefault("made_on", made_on(results["machine"]))
+    results["machine"] = here
     rounds, seconds = (1, 0.0) if arguments.once else (arguments.rounds, arguments.seconds)
     code = digest("keras_transformer", "trainers", "export")
     crew = Crew(BUILD / "logs")
@@ -144,7 +147,11 @@ def measure(cases: list[Case], arguments: argparse.Namespace, path: Path) -> Non
     with contextlib.closing(crew):
         for number, case in enumerate(cases, 1):
             done = results["cases"].get(case["id"], {"systems": {}})
-            is_whole = done.get("code") == code and set(case["systems"]) <= set(done["systems"])
+            is_whole = (
+                done.get("code") == code
+                and done.get("made_on") == made_on(here)
+                and set(case["systems"]) <= set(done["systems"])
+            )
             if is_whole and not (arguments.again or arguments.once):
                 continue
             say(
@@ -174,6 +181,7 @@ def measure(cases: list[Case], arguments: argparse.Namespace, path: Path) -> Non
                 "when": datetime.now(UTC).isoformat(timespec="seconds"),
                 "busy": busy,
                 "code": code,
+                "made_on": made_on(here),
                 "systems": found,
             }
             temporary = path.with_suffix(".tmp")
@@ -270,6 +278,11 @@ def busy_cores(seconds: float = 1.0) -> float:
     time.sleep(seconds)
     free = (idle() - before) / os.sysconf("SC_CLK_TCK") / (time.perf_counter() - began)
     return round(max(0.0, (os.cpu_count() or 1) - free), 2)
+
+
+def made_on(machine: dict[str, Any]) -> dict[str, Any]:
+    """What a figure depends on beside our code."""
+    return {name: machine[name] for name in ("cpu", "cores", "python", "packages")}
 
 
 def machine() -> dict[str, Any]:

@@ -138,6 +138,16 @@ def _introduction(results: Results) -> str:
     ]
     if len({case["code"] for case in cases}) > 1:
         lines.append("**The code changed between the cases: measure again with --again.**")
+    elsewhere = [
+        case
+        for case in cases
+        if any(machine[name] != value for name, value in case.get("made_on", {}).items())
+    ]
+    if elsewhere:
+        lines.append(
+            f"**{len(elsewhere)} of {len(cases)} cases were measured on another machine, or with "
+            "other versions of the packages: measure them again.**"
+        )
     if busy:
         lines.append(
             f"**{len(busy)} of {len(results['cases'])} cases were measured while other work ran on "

@@ -18,6 +18,7 @@ import pytest
 pytest.importorskip("apache_beam")
 
 import tensorflow as tf
+from apache_beam.io.localfilesystem import LocalFileSystem
 from disk import full_disk
 from typer.testing import CliRunner
 
@@ -26,6 +27,7 @@ from keras_transformer.cli.main import app
 from keras_transformer.errors import InputError
 from keras_transformer.export import beam_files, bulk
 from keras_transformer.export.bulk import Shard, Source, translate_corpus, translate_shard
+from keras_transformer.files import locked
 
 MAX_LENGTH = 23
 TEMPORARY = f"temporary-{0:032x}"
@@ -338,6 +340,70 @@ def test_foreign_folder_is_refused(corpus, model, tmp_path, name):
     assert [found for found in (tmp_path / "out").rglob("*") if found.is_file()] == [path]
 
 
+def test_one_call_at_a_time(corpus, model, tmp_path):
+    arguments = (str(corpus[0]), str(tmp_path / "out"), str(model))
+    translate_corpus(*arguments, lines_per_shard=13)
+    before = state_of(tmp_path / "out")
+    refused = pytest.raises(InputError, match=f"^Another call is writing {tmp_path}/out: ")
+    with locked(tmp_path / "out"), refused:
+        translate_corpus(*arguments, lines_per_shard=13)
+    assert state_of(tmp_path / "out") == before
+
+
+def test_shard_that_comes_while_a_call_begins(corpus, model, tmp_path, monkeypatch):
+    """By a worker of a call that was stopped: it is no damaged one."""
+    path, expected = corpus
+    output = tmp_path / "out"
+    arguments = (str(path), str(output), str(model))
+    translate_corpus(*arguments, lines_per_shard=13)
+    first, *_ = sorted(output.glob("translation-*"))
+    first.rename(tmp_path / "late")
+    deleted, report_of = [], bulk._report
+
+    def report_late(layout, shard):
+        report = report_of(layout, shard)
+        if not first.exists():
+            shutil.copy(tmp_path / "late", first)
+        return report
+
+    monkeypatch.setattr(bulk, "_report", report_late)
+    monkeypatch.setattr(bulk.beam_files, "delete", deleted.append)
+    translate_corpus(*arguments, lines_per_shard=13)
+    assert str(first) not in deleted
+    assert lines_of(output) == expected
+
+
+class Far(LocalFileSystem):
+    """A file system whose errors are its own, as Google's are."""
+
+    @classmethod
+    def scheme(cls):
+        return "away"
+
+    def open(self, path, *arguments, **options):
+        raise LookupError(f"404 GET\n{path}")
+
+    def exists(self, path):
+        raise PermissionError("401 Anonymous caller")
+
+
+@pytest.fixture
+def far(monkeypatch):
+    monkeypatch.setattr(beam_files.FileSystems, "get_filesystem", lambda path: Far(None))
+
+
+def test_missing_file_of_another_file_system(far):
+    with pytest.raises(OSError, match=r"^404 GET away://x/manifest\.json$"):
+        beam_files.read("away://x/manifest.json")
+
+
+@pytest.mark.parametrize("look", [beam_files.match, beam_files.exists])
+def test_file_system_that_does_not_tell(far, look):
+    message = r"^Cannot look for away://x/en\.txt: 401 Anonymous caller$"
+    with pytest.raises(InputError, match=message):
+        look("away://x/en.txt")
+
+
 @pytest.mark.parametrize("num_shards", [3, 100_000, 100_001])
 def test_names_of_shards_sort_as_their_numbers(num_shards):
     layout = bulk.Layout("out", num_shards)
@@ -530,6 +596,15 @@ def test_model_that_always_fails_is_not_the_lines_fault():
     translated = translate_shard(shard_of(b"a", b"\xff"), translate)
     assert translated.lines == ["", ""]
     assert translated.failed == {101: "the model is broken", 102: "not valid UTF-8 at byte 1"}
+
+
+@pytest.mark.parametrize("lines_per_shard", [7, 60])
+def test_model_that_always_fails_at_small_shards(model, tmp_path, lines_per_shard):
+    path, output = tmp_path / "corpus.txt", tmp_path / "out"
+    path.write_bytes(b"a boom\n" * 65 + b"\xff\n")
+    with pytest.raises(InputError, match=r"^The model fails at every line: .*no boom"):
+        translate_corpus(str(path), str(output), str(model), lines_per_shard=lines_per_shard)
+    assert not list((output / "reports").iterdir())  # the next call tries them again
 
 
 def test_loaded_once_for_all_threads(model, tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -164,11 +165,12 @@ def test_folder_of_versions_means_the_newest(saved_model):
     assert own[0] == 0
     older = saved_model / "2"
     older.mkdir()
+    (older / "saved_model.pb").write_bytes(b"no model")
     (saved_model / "notes").mkdir()
     try:
         assert cli("translate", saved_model, *texts) == own
     finally:
-        older.rmdir()
+        shutil.rmtree(older)
         (saved_model / "notes").rmdir()
 
 

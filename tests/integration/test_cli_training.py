@@ -7,7 +7,9 @@ import shutil
 import pytest
 from command_line import assert_documented, assert_refused, cli
 
-from keras_transformer.run import locked
+from keras_transformer.files import locked
+from keras_transformer.run import Run
+from keras_transformer.trainers.corpora import load_corpus
 
 
 @pytest.fixture(scope="module")
@@ -195,6 +197,48 @@ def test_another_corpus_of_that_name_is_none(recipe_run, recipe, corpus_dir, tmp
 def test_no_average_amid_a_training(recipe_run):
     with locked(recipe_run):
         assert_refused(cli("average", recipe_run), f"Another call is writing {recipe_run}: .*")
+
+
+def test_one_evaluation_at_a_time(recipe_run, corpus_dir):
+    """For each would read what another has written."""
+    folder = recipe_run / "evaluation"
+    folder.mkdir(exist_ok=True)
+    before = sorted(folder.iterdir())
+    with locked(folder):
+        result = cli("evaluate", recipe_run, "--data", corpus_dir, "--split", "val")
+        assert_refused(result, f"Another call is writing {folder}: .*")
+    assert sorted(folder.iterdir()) == before
+
+
+def test_evaluate_names_the_checkpoint_that_translates(
+    recipe_run, corpus_dir, tmp_path, monkeypatch
+):
+    """Also when a training saves a better one meanwhile."""
+    run_dir = tmp_path / "run"
+    shutil.copytree(recipe_run, run_dir, ignore=shutil.ignore_patterns("evaluation"))
+    manifest = json.loads((run_dir / "run.json").read_text())
+    first, *_, newest = manifest["checkpoints"]
+    manifest["averaged"] = None
+
+    def load_late(*arguments):
+        write_best(newest)
+        return load_corpus(*arguments)
+
+    def write_best(checkpoint):
+        (run_dir / "run.json").write_text(json.dumps({**manifest, "best": checkpoint}))
+
+    read, load_weights = [], Run.load_weights
+    monkeypatch.setattr(
+        Run,
+        "load_weights",
+        lambda run, model, chosen: read.append(chosen.file) or load_weights(run, model, chosen),
+    )
+    monkeypatch.setattr("keras_transformer.trainers.corpora.load_corpus", load_late)
+    write_best(first)
+    code, _, err = cli("evaluate", run_dir, "--data", corpus_dir)
+    assert code == 0, err
+    scores = json.loads((run_dir / "evaluation" / "test.scores.json").read_text())
+    assert read == [scores["checkpoint"]] == [first["file"]]
 
 
 def test_damaged_scores(recipe_run, tmp_path):

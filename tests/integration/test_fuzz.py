@@ -102,10 +102,13 @@ def test_rows_do_not_depend_on_each_other(loaded, texts):
     one = answers(loaded, "serving_default", texts, 37)
     order = random.Random(31).sample(range(len(texts)), len(texts))
     other = answers(loaded, "serving_default", [texts[i] for i in order], 23)
+    num_other = 0
     for i, (translation, score) in zip(order, other, strict=True):
         assert score == pytest.approx(one[i][1], abs=1e-3, rel=1e-4), texts[i][:100]
-        # Hypotheses that score alike may change places.
+        # Hypotheses that score alike may change places, which is rare.
         assert translation == one[i][0] or score == pytest.approx(one[i][1], abs=1e-5)
+        num_other += translation != one[i][0]
+    assert num_other <= len(texts) / 100
     assert peak_memory() - before < GIGABYTES
 
 

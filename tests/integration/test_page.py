@@ -124,6 +124,24 @@ def test_markup_is_text(open_page, server):
     assert page.locator("img").count() == 0
 
 
+@pytest.mark.parametrize("name", ["nbest", "attention"])
+def test_translation_without_the_rest(open_page, server, name):
+    def refuse(route):
+        if route.request.post_data_json["signature_name"] == name:
+            route.fulfill(status=429, json={"error": "The answer has more than 1,000,000 values"})
+        else:
+            route.continue_()
+
+    page = open_page(server)
+    page.route("**/*:predict", refuse)
+    page.get_by_label("Text to translate").fill("abc")
+    page.keyboard.press("Control+Enter")
+    expect(page.locator("#translation")).to_have_text("3:ABC")
+    for section in ("nbest", "attention"):
+        assert page.locator(f"#{section}").is_visible() == (section != name)
+    expect(page.get_by_role("alert")).to_be_hidden()
+
+
 def test_empty_text_and_failing_server_are_told(open_page, server):
     page = open_page(server)
     page.get_by_label("Text to translate").fill("  ")

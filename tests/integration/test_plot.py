@@ -4,6 +4,7 @@ import base64
 import errno
 import html
 import importlib.util
+import itertools
 import json
 import shutil
 import sys
@@ -168,7 +169,7 @@ def test_training_text_is_counted(page):
 def test_best_median_worst():
     references = ["one two three", "red dog", "a cat", "four five", "six", "seven", "eight"]
     hypotheses = ["one two thr", "xyz", "a cat", "four fix", "si", "seveX", "___"]
-    ranking = _ranking(Evaluation("test", {}, references, references, hypotheses))
+    ranking = _ranking(Evaluation("test", {}, references, references, hypotheses), lowercase=False)
     scores = [score for kind in ranking for _, score in kind]
     assert scores == sorted(scores, reverse=True)
     rows = [[row for row, _ in kind] for kind in ranking]
@@ -177,10 +178,18 @@ def test_best_median_worst():
     assert {row for row, score in ranking[2] if score == 0} == {1, 6}
 
 
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_case_counts_unless_the_model_knows_none(lowercase):
+    references, hypotheses = ["Die Katze", "ein Hund", "der"], ["die katze", "ein Kind", "der"]
+    evaluation = Evaluation("test", {}, references, references, hypotheses)
+    best = [row for row, chrf in itertools.chain(*_ranking(evaluation, lowercase)) if chrf == 100]
+    assert best == ([0, 2] if lowercase else [2])
+
+
 @pytest.mark.parametrize("count", range(1, 13))
 def test_no_example_is_shown_twice(count):
     texts = [f"w{n} " * (n + 1) for n in range(count)]
-    ranking = _ranking(Evaluation("test", {}, texts, texts, texts[::-1]))
+    ranking = _ranking(Evaluation("test", {}, texts, texts, texts[::-1]), lowercase=False)
     rows = [row for kind in ranking for row, _ in kind]
     assert len(rows) == len(set(rows)) >= min(count, 3) - 1
     assert ranking[1]

@@ -161,6 +161,17 @@ def test_skipped_systems_and_a_busy_machine():
     assert "| 25 | 1 | 1 | **30** | 15 |" in page
 
 
+def test_case_of_another_machine():
+    cases = [case_of(f"decoding/tiny/natural/S25/B1/K{beams}") for beams in (1, 4)]
+    results = results_of(*((case, {"session": system([1.0])}) for case in cases))
+    first, second = results["cases"].values()
+    first["made_on"] = {"cpu": "a CPU", "packages": {"torch": "2.13.0"}}
+    second["made_on"] = {"cpu": "a CPU", "packages": {"torch": "2.12.0"}}
+    assert "**1 of 2 cases were measured on another machine, or" in report.render(results, {})
+    second["made_on"] = first["made_on"]
+    assert "on another machine" not in report.render(results, {})
+
+
 def test_pictures(tmp_path):
     case = case_of("decoding/base/forced/S25/B1/K4")
     systems = {"session": system([1.0]), "ctranslate2": system([2.0])}

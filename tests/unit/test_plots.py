@@ -259,6 +259,17 @@ def test_bleu_by_length():
     assert [bar.get_height() for bar in axes.patches] == pytest.approx(expected)
 
 
+def test_bleu_without_case():
+    references = ["Der Hund sieht die Katze"] * 3
+    hypotheses = [text.lower() for text in references]
+    (cased,), (lowercased,) = (
+        plots.bleu_by_length(hypotheses, references, lowercase=lowercase).axes[0].patches
+        for lowercase in (False, True)
+    )
+    assert cased.get_height() < 50
+    assert lowercased.get_height() == pytest.approx(100)
+
+
 def test_bars_hold_about_as_many_sentences():
     references = ["w " * n for n in range(1, 61)]
     axes = plots.bleu_by_length(references, references).axes[0]

@@ -12,8 +12,9 @@ from disk import full_disk
 
 from keras_transformer.config import TransformerConfig
 from keras_transformer.errors import InputError
+from keras_transformer.files import locked
 from keras_transformer.model import Transformer
-from keras_transformer.run import FORMAT, FORMAT_VERSION, Run, State, claim, locked
+from keras_transformer.run import FORMAT, FORMAT_VERSION, Run, State, claim
 from keras_transformer.tokenizer import SentencePieceTokenizer
 
 SIZES = {"d_model": 10, "d_ff": 17, "num_heads": 2, "num_encoder_layers": 1}

@@ -106,12 +106,15 @@ def lowercase(tmp_path_factory):
 
 
 @pytest.mark.parametrize("model_type", ["bpe", "unigram"])
-def test_equal_text_makes_equal_tokenizers(model_type):
+def test_equal_text_makes_equal_tokenizers(model_type, tmp_path, monkeypatch):
     size = VOCAB_SIZE if model_type == "bpe" else 285
-    one, other = (
-        SentencePieceTokenizer.train(CORPUS, size, model_type, lowercase=True) for _ in range(2)
-    )
-    assert one.fingerprint == other.fingerprint
+    fingerprints = set()
+    for name in ("one", "another"):  # where temporary files are is no text
+        (tmp_path / name).mkdir()
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path / name))
+        tokenizer = SentencePieceTokenizer.train(CORPUS, size, model_type, lowercase=True)
+        fingerprints.add(tokenizer.fingerprint)
+    assert len(fingerprints) == 1
 
 
 def test_lowercase_learns_what_small_letters_teach(tokenizer, lowercase):
@@ -149,8 +152,8 @@ def test_lowercase_is_of_what_it_reads_otherwise(tokenizer, lowercase, text):
 
 
 @pytest.mark.parametrize("control", ["\x00", "\x01", "\x1b", "\x7f", "\x80", "\x9b"])
-def test_control_characters_are_dropped(tokenizer, control):
-    assert round_trip(tokenizer, f"a{control}b") in ("ab", "a b")
+def test_control_characters_are_blanks(tokenizer, control):
+    assert round_trip(tokenizer, f"a{control}b") == "a b"
 
 
 def test_truncation_at_the_boundary(tokenizer):
@@ -364,9 +367,14 @@ def test_long_words(by_hand):
 
 
 def test_word_pieces_join_without_special_ids(by_hand):
-    rows = [[BOS_ID, 11, 13, EOS_ID, PAD_ID], [EOS_ID, *[PAD_ID] * 4], [4, UNK_ID, 5, 7, EOS_ID]]
+    rows = [
+        [BOS_ID, 11, 13, EOS_ID, PAD_ID],
+        [EOS_ID, *[PAD_ID] * 4],
+        [4, UNK_ID, 5, 7, EOS_ID],
+        [13, 4, 13, EOS_ID, PAD_ID],  # a model may begin with the end of a word
+    ]
     texts = by_hand.detokenize(tf.constant(rows)).numpy().tolist()
-    assert texts == [b"ba", b"", b"a <unk> abb"]
+    assert texts == [b"ba", b"", b"a <unk> abb", b"a aa"]
 
 
 def test_word_pieces_are_encoded_and_cut(by_hand):

@@ -1,8 +1,11 @@
 """Texts in, translations out, by a model that has learnt next to nothing."""
 
+import dataclasses
 import itertools
+import json
 import math
 
+import numpy as np
 import pytest
 
 from keras_transformer.errors import InputError
@@ -152,6 +155,13 @@ def test_wrong_options(tiny_translator, options, message):
 def test_wrong_extra_length():
     with pytest.raises(InputError, match=r"`extra_length` must be at least 0\. Received: .*=-1"):
         DecodingOptions(extra_length=-1)
+
+
+def test_numbers_of_numpy_are_plain():
+    options = DecodingOptions(beam_size=np.int64(3), alpha=np.float32(0.5), extra_length=np.int8(7))
+    assert json.dumps(dataclasses.asdict(options)) == json.dumps(
+        {"beam_size": 3, "alpha": 0.5, "extra_length": 7, "max_source_length": 512}
+    )
 
 
 @pytest.mark.parametrize(

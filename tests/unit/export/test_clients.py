@@ -379,6 +379,13 @@ def test_grpc_tries_again():
     assert len(server.requests) == 3
 
 
+def test_grpc_tries_a_large_request_again():
+    text = "a" * 400_000  # gRPC would keep 256 KiB
+    with Grpc(grpc.StatusCode.UNAVAILABLE, outputs) as server:
+        assert grpc_translate(server.target, [text]) == [row_of(text)]
+    assert len(server.requests) == 2
+
+
 @pytest.mark.parametrize(("retries", "requests"), [(0, 1), (2, 3)])
 def test_grpc_gives_up(retries, requests):
     with (

@@ -225,22 +225,25 @@ def test_warmup_may_have_more_rows_than_a_client(folder):
 def test_warmup_is_replayed_before_the_version_is_available(folder, monkeypatch):
     requests = [("", ["a", "b"]), ("checked", ["c"])]
     write_warmup(folder / "3", requests)
-    model = ServedModel(folder)
+    model = ServedModel(folder, Limits(run_timeout=7))
     runs = []
     run = SavedModelSession.run
 
     def watched(self, signature, inputs, timeout):
-        runs.append((signature, list(inputs["text"]), states(model)))
+        runs.append((signature, list(inputs["text"]), timeout, states(model)))
         return run(self, signature, inputs, timeout)
 
     monkeypatch.setattr(SavedModelSession, "run", watched)
     model.poll()
     loading = [(3, "LOADING")]
+    # The first runs are the slowest: they may take longer than those of requests.
     assert runs == [
-        ("serving_default", [b"a", b"b"], loading),
-        ("checked", [b"c"], loading),
+        ("serving_default", [b"a", b"b"], None, loading),
+        ("checked", [b"c"], None, loading),
     ]
-    assert states(model) == [(3, "AVAILABLE")]
+    with model.use() as loaded:
+        assert ask(loaded, "d") == b"3:D"
+    assert runs[2] == ("serving_default", [b"d"], 7, [(3, "AVAILABLE")])
     model.close()
 
 

@@ -22,6 +22,7 @@ from tensorflow_serving.apis import (
 from keras_transformer.export import json_tensors
 from keras_transformer.export.grpc_server import GrpcServer
 from keras_transformer.export.protocol import Limits, ServingError
+from keras_transformer.export.session import Signature, TensorInfo
 
 
 @pytest.fixture(scope="module")
@@ -242,6 +243,14 @@ def test_wrong_requests(post, body, message):
     assert (status, message in error or error) == (400, True)
     assert len(error) < 1100
     assert post({"instances": ["abc"]})[0] == 200
+
+
+@pytest.mark.parametrize("body", [{"inputs": []}, {"inputs": "a"}, {"instances": ["a"]}])
+def test_signature_without_inputs(body):
+    signature = Signature({}, {"y": TensorInfo("y:0", tf.float32, ())})
+    assert json_tensors.inputs_of({"inputs": {}}, signature, 3) == ({}, False)
+    with pytest.raises(ServingError, match="The signature takes no inputs"):
+        json_tensors.inputs_of(body, signature, 3)
 
 
 def test_a_key_twice_among_many():

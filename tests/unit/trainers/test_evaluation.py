@@ -214,6 +214,14 @@ def test_clearly_different(is_better):
     assert comparison.baseline == sacrebleu.corpus_bleu(other, [SENTENCES]).score
 
 
+def test_systems_without_case():
+    capitals = [text.upper() for text in SENTENCES]
+    assert compare(SENTENCES, capitals, SENTENCES).p_value < 0.01
+    comparison = compare(SENTENCES, capitals, SENTENCES, lowercase=True)
+    assert comparison.baseline == pytest.approx(100)
+    assert comparison.p_value == 1
+
+
 def test_baseline_of_another_length():
     message = "^The baseline must have a line for each of the 31 references. Received: 29 lines$"
     with pytest.raises(InputError, match=message):

@@ -8,11 +8,12 @@ import signal
 import numpy as np
 import pytest
 
-from keras_transformer import run as run_module
 from keras_transformer.errors import InputError, TrainingStoppedError
+from keras_transformer.files import locked
 from keras_transformer.run import Run
 from keras_transformer.trainers import preparation, training
 from keras_transformer.trainers.callbacks import SaveRun
+from keras_transformer.trainers.prepared import corpus_folder
 from keras_transformer.trainers.training import train
 
 
@@ -65,7 +66,7 @@ def test_a_run_that_another_training_writes(short_settings, tmp_path, stop_at):
     settings = dataclasses.replace(short_settings, steps=3)
     run = stop_at(1, settings, tmp_path / "run")
     refused = pytest.raises(InputError, match="Another call is writing")
-    with run_module.locked(run.path), refused:
+    with locked(run.path), refused:
         train(settings, run.path, verbose=0, resume=True)
     assert train(settings, run.path, verbose=0, resume=True).status == "complete"
 
@@ -180,7 +181,7 @@ def test_resuming_a_run_that_is_older_than_a_setting(short_settings, tmp_path, v
 
 def test_resuming_with_another_vocabulary(tiny_run, tiny_settings):
     other = dataclasses.replace(tiny_settings, vocab_size=291)
-    with pytest.raises(InputError, match=r"vocab_size=290. Received: vocab_size=291"):
+    with pytest.raises(InputError, match=r"with vocab_size=290, .* Received: vocab_size=291"):
         train(other, tiny_run.path, verbose=0, resume=True)
 
 
@@ -224,9 +225,39 @@ def test_without_the_text(short_settings, tmp_path):
     run = train(longer, tmp_path / "run", verbose=0, resume=True)
     expected = train(dataclasses.replace(short_settings, steps=4), tmp_path / "at_once", verbose=0)
     assert run.metrics()[-1] == expected.metrics()[-1]
+    shutil.rmtree(run.path / "corpus")
+    train(longer, run.path, verbose=0, resume=True)  # for which there is nothing to do
+    run = train(dataclasses.replace(longer, average_last=1), run.path, verbose=0, resume=True)
+    assert run.averaged.step == 4
+
+
+def test_another_name_of_the_same_folder(short_settings, tmp_path, monkeypatch):
+    shutil.copytree(short_settings.data, tmp_path / "text")
+    monkeypatch.chdir(tmp_path)
+    train(dataclasses.replace(short_settings, data="text"), tmp_path / "run", verbose=0)
+    longer = dataclasses.replace(short_settings, steps=3)
+    for data in (str(tmp_path / "text"), "text/"):
+        run = train(dataclasses.replace(longer, data=data), "run", verbose=0, resume=True)
+        assert run.last.step == 3
+    with pytest.raises(InputError, match=r"with data='.*/text', which cannot change"):
+        train(longer, "run", verbose=0, resume=True)
+
+
+def test_corpus_that_was_begun_before_another(short_settings, tmp_path, monkeypatch):
+    """What an interrupted call left in the run directory is not what the run was trained on."""
+    folder = tmp_path / "corpus"
+    preparation.prepare(short_settings, folder)
+    shutil.copytree(folder, tmp_path / "run" / "corpus")
+    (tmp_path / "run" / "corpus" / "train.json").unlink()
+    prepared = dataclasses.replace(short_settings, data=str(folder))
+    run = train(prepared, tmp_path / "run", verbose=0, resume=True)
+    assert corpus_folder(run) == folder
+    shutil.rmtree(folder)
+    assert corpus_folder(run) == run.path / "corpus"
 
 
 def test_patience_needs_validation(short_settings, tmp_path):
     message = r"`patience` needs a validation split, and the corpus has none\. .*: patience=2$"
     with pytest.raises(InputError, match=message):
         train(dataclasses.replace(short_settings, patience=2), tmp_path / "run", verbose=0)
+    assert not (tmp_path / "run" / "run.json").exists()  # a training that could not go on

@@ -8,7 +8,7 @@ import sentencepiece
 from disk import full_disk
 
 from keras_transformer.errors import InputError
-from keras_transformer.run import locked
+from keras_transformer.files import locked
 from keras_transformer.tokenizer import EOS_ID, WordPieceTokenizer
 from keras_transformer.trainers import preparation
 from keras_transformer.trainers.corpora import load_corpus

@@ -252,7 +252,8 @@ def test_wrong_types_name_the_setting(name, value, expected):
     [
         ("beam_size", 0, "at least 1 and below 1001"),
         ("beam_size", 1001, "at least 1 and below 1001"),
-        ("alpha", -0.1, "at least 0 and below 1001"),
+        ("alpha", -0.1, "at least 0 and below 1000"),
+        ("alpha", 1000.5, "at least 0 and below 1000"),  # which no search takes
         ("average_last", -1, "at least 0 and below 2**31"),
         ("keep_checkpoints", 0, "at least 1 and below 2**31"),
         ("keep_checkpoints", 2**31, "at least 1 and below 2**31"),
