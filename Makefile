@@ -50,17 +50,17 @@ lint: $(READY)
 # mypy wants the package's folders as they are imported.
 types: $(READY)
 	rm -rf build/types && mkdir -p build/types/keras_transformer
-	ln -s $(CURDIR)/keras_transformer/* $(CURDIR)/trainers $(CURDIR)/export $(CURDIR)/cli \
+	ln -s "$(CURDIR)"/keras_transformer/* "$(CURDIR)/trainers" "$(CURDIR)/export" "$(CURDIR)/cli" \
 		build/types/keras_transformer/
-	cd build/types && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/setup.cfg -p keras_transformer
+	cd build/types && "$(CURDIR)/$(BIN)/mypy" --config-file "$(CURDIR)/setup.cfg" -p keras_transformer
 
 # The links make the sub-packages what they are imported as, and links into the code resolve.
 docs: $(READY)
 	rm -rf build/docs && mkdir -p build/docs/pages build/docs/packages/keras_transformer
-	ln -s $(CURDIR)/keras_transformer/* $(CURDIR)/trainers $(CURDIR)/export $(CURDIR)/cli \
+	ln -s "$(CURDIR)"/keras_transformer/* "$(CURDIR)/trainers" "$(CURDIR)/export" "$(CURDIR)/cli" \
 		build/docs/packages/keras_transformer/
-	ln -s $(CURDIR)/docs $(CURDIR)/keras_transformer $(CURDIR)/trainers $(CURDIR)/export \
-		$(CURDIR)/cli $(CURDIR)/colab $(CURDIR)/*.md build/docs/pages/
+	ln -s "$(CURDIR)/docs" "$(CURDIR)/keras_transformer" "$(CURDIR)/trainers" "$(CURDIR)/export" \
+		"$(CURDIR)/cli" "$(CURDIR)/colab" "$(CURDIR)"/*.md build/docs/pages/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 notebooks: $(READY)

@@ -19,7 +19,16 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
-stderr = Console(stderr=True, highlight=False, emoji=False)
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Goes on in silence: Rich would end the program, and send its results nowhere."""
+        self.quiet = True
+        with open(os.devnull, "w") as null:
+            os.dup2(null.fileno(), sys.stderr.fileno())
+
+
+stderr = _Console(stderr=True, highlight=False, emoji=False)
 # Text of others must not tell a terminal what to do.
 _CONTROLS = {
     code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"

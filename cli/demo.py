@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keras_transformer.cli.console import load_tensorflow, progress_bar, say
+from keras_transformer.cli.console import cleaned_up, load_tensorflow, progress_bar, say
 from keras_transformer.cli.export import say_finding
 from keras_transformer.cli.train import train_with_progress
 from keras_transformer.errors import InputError
@@ -30,6 +30,7 @@ def demo_command(
     """
     load_tensorflow()
     from keras_transformer.export.session import SavedModelSession
+    from keras_transformer.run import Run
     from keras_transformer.trainers.corpora import load_corpus
     from keras_transformer.trainers.evaluation import evaluate
     from keras_transformer.translator import Translator
@@ -37,12 +38,20 @@ def demo_command(
     started = time.monotonic()
     run_dir, model_dir = directory / "run", directory / "models" / "demo"
     _train(run_dir)
-    translator = Translator.load(run_dir)
+    run = Run.load(run_dir)
+    translator = Translator.of(run)
 
     corpus = load_corpus("bundled", "en", "de")
     output = run_dir / "evaluation" / "test"
     with _stage() as done, progress_bar("Translating") as progress:
-        scores = evaluate(translator, corpus.pairs("test"), output, "de", progress=progress)
+        scores = evaluate(
+            translator,
+            corpus.pairs("test"),
+            output,
+            "de",
+            notes={"data": "bundled", "checkpoint": run.checkpoint().file},
+            progress=progress,
+        )
         done.append(
             f"Evaluation: BLEU {scores.bleu.value:.1f}, chrF {scores.chrf.value:.1f} on "
             f"{scores.num_pairs} held-out sentences",
@@ -97,7 +106,8 @@ def _export(translator: "Translator", model_dir: Path, texts: list[str]) -> Path
             require_success(check_saved_model(path, say_finding), f"{path} failed its check")
             done.append("Export: found a SavedModel and checked it")
         else:
-            export_saved_model(translator, model_dir, examples=texts, report=say_finding)
+            with cleaned_up():
+                export_saved_model(translator, model_dir, examples=texts, report=say_finding)
             done.append("Export: SavedModel, checked")
         done.append(str(path))
     return path

@@ -57,7 +57,7 @@ def plot_command(
     text: Annotated[
         str | None,
         typer.Option(
-            help="Whose attention is shown. [default: a sentence evaluated, or of CORPUS]"
+            help="Whose attention is shown. [default: an evaluated sentence, or one for validation]"
         ),
     ] = None,
     checkpoint: Annotated[

@@ -54,7 +54,8 @@ def prepare_command(
         ("--source", source),
         ("--target", target),
         ("--vocab-size", vocab_size),
-        *(("--set", change) for change in changes or ()),
+        # `--set data=...` would be heard, and not `--data`.
+        *(("--set", each) for each in changes or () if each.partition("=")[0].strip() != "data"),
         ("--data", folder),
         ("--run-dir", "RUN"),
     ]

@@ -117,7 +117,8 @@ def train_command(
     started = time.monotonic()
     run = train_with_progress(settings, run_dir, resume)
     step = run.last.step if run.last else 0
-    say(f"Training: {step:,} updates in {time.monotonic() - started:.1f} s: {run.path}")
+    seconds = time.monotonic() - started
+    say(f"Training: {step:,} updates; this call took {seconds:.1f} s: {run.path}")
     summary = summarize(run)
     say_table(summary_table(summary))
     if still_improves(summary) and not settings.cooldown:
@@ -165,5 +166,4 @@ def make_settings(
 
 def _to_evaluate(splits: Sequence[str]) -> str:
     """The split that a user would evaluate first: the test set, else what was not trained on."""
-    tests = [split for split in splits if split.startswith("test")]
-    return next(iter([*tests, *(split for split in splits if split != "train"), "train"]))
+    return min(splits, key=lambda split: (not split.startswith("test"), split == "train"))

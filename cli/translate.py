@@ -221,9 +221,9 @@ def _holds_model(path: str) -> bool:
 
 
 def _stdin_lines() -> Iterator[str]:
-    """Only a line feed ends a line; Python's text mode knows more."""
+    """Only a line feed ends a line; Python's text mode knows more. A mark of UTF-8 is no text."""
     for number, line in enumerate(sys.stdin.buffer, start=1):
         try:
-            yield line.decode().rstrip("\r\n")
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
             raise InputError(f"standard input, line {number}: not valid UTF-8") from error

@@ -235,8 +235,8 @@ for name, values in measured.items():
 # %% [markdown]
 # ## 5.3 The warm-up schedule
 #
-# The learning rate grows linearly for `warmup_steps` updates, and then falls with the square root
-# of their number. Wider models get lower rates.
+# The learning rate grows linearly for `warmup_steps` updates, and then falls with the inverse
+# square root of their number. Wider models get lower rates.
 
 # %%
 schedules = {

@@ -41,9 +41,8 @@ class MultiHeadAttention(keras.layers.Layer):
         head_i = softmax(Q W_Q,i (K W_K,i)^T / sqrt(d_k)) V W_V,i
 
     A query that may attend to nothing, by a bool mask, gets weights of zero, so its output is the
-    bias of W_O.
-    W_Q, W_K and W_V start with half the variance of Glorot's uniform values: where N d_k and N d_v
-    are D, as parts of one Glorot matrix of [D, 3 D].
+    bias of W_O. W_Q, W_K and W_V start with half the variance of Glorot's uniform values: where
+    N d_k and N d_v are D, as parts of one Glorot matrix of [D, 3 D].
 
     Args:
         d_model: width of the output, D.

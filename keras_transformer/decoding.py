@@ -109,7 +109,7 @@ def search(
     """Searches with a beam, or greedily where `beam_size` is 1.
 
     Args:
-        step_fn: gives the next token's logits, see `StepFunction`.
+        step_fn: gives the next token's logits, as for `beam_search`.
         cache: its cache before the first step, leading dimension B * K.
         limits: int32 [B], most tokens of each row's hypotheses, at least 1.
         beam_size: K.
@@ -156,7 +156,7 @@ def greedy_search(
     """Takes the likeliest token at every step, until `EOS_ID` or a row's limit.
 
     Args:
-        step_fn: gives the next token's logits, see `StepFunction`; K = 1.
+        step_fn: gives the next token's logits, as for `beam_search`; K = 1.
         cache: its cache before the first step, leading dimension B.
         limits: int32 [B], most tokens of each row.
         alpha: strength of the length penalty of the score; it does not change the choice.
@@ -220,7 +220,9 @@ def beam_search(
     """Keeps the K likeliest sequences at every step, and the K best hypotheses of all steps.
 
     Args:
-        step_fn: gives the next token's logits, see `StepFunction`.
+        step_fn: takes the newest tokens, int32 [B, K], their position, int32 [], the cache and the
+            memory; returns the logits of what follows, float32 [B, K, V], the new cache and the
+            new memory. The cache is copied with its hypothesis, the memory belongs to a row.
         cache: its cache before the first step, leading dimension B * K.
         limits: int32 [B], most tokens of each row's hypotheses.
         beam_size: K.

@@ -64,11 +64,10 @@ class Transformer(keras.Model):
     [B, T, V], in any precision. Source embedding, target embedding and output projection are one
     matrix (section 3.4) unless the config says otherwise.
 
-    Its precision is Keras's global dtype policy at the time it is built.
-    `fit`, `save` and `keras.models.load_model` work as for every functional model, but that a
-    loaded one has the global policy, too, and is trainable in all its layers;
-    `encode`, `memory` and `decode_step` give the same computation in the pieces
-    that a search needs.
+    Its precision is Keras's global dtype policy at the time it is built. `fit`, `save` and
+    `keras.models.load_model` work as for every functional model, but that a loaded one has the
+    global policy, too, and is trainable in all its layers; `encode`, `memory` and `decode_step`
+    give the same computation in the pieces that a search needs.
 
     Args:
         config: sizes and rates.

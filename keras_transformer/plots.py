@@ -188,8 +188,13 @@ def positional_encoding(encoding: np.ndarray, *, style: Style = "light") -> "Fig
         encoding: float [T, D], for example
             `sinusoidal_encoding(np.arange(100), d_model=512)`, or learned ones.
         style: "light" or "dark".
+
+    Raises:
+        InputError: if it is empty.
     """
     encoding = np.asarray(encoding)
+    if not encoding.size:
+        raise InputError(f"`encoding` must not be empty. Received: the shape {encoding.shape}")
     highest = float(np.abs(encoding).max())
     with _drawing(style, (8, 4.5)) as (figure, (panel,), theme):
         image = panel.imshow(
@@ -216,6 +221,9 @@ def learning_rate(
         steps: number of updates to draw.
         style: "light" or "dark".
 
+    Raises:
+        InputError: if there is no schedule, or no update.
+
     Example:
         >>> from keras_transformer import WarmupSchedule, plots
         >>> schedules = {name: WarmupSchedule(512, int(name)) for name in ("2000", "4000")}
@@ -223,6 +231,11 @@ def learning_rate(
         >>> [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
         ['2000', '4000']
     """
+    if not schedules or steps < 1:
+        raise InputError(
+            "There must be a schedule and an update to draw. "
+            f"Received: {len(schedules)} schedules, steps={steps}"
+        )
     done = np.unique(np.linspace(0, steps - 1, min(steps, MAX_POINTS)).round().astype(int))
     with _drawing(style, (7.5, 4)) as (figure, (panel,), theme):
         looks = dict(zip(schedules, _looks(theme), strict=False))
@@ -308,8 +321,13 @@ def length_histogram(
         padding_share: share of the positions of training's batches that are padding, such as
             `BatchPlan.padding_share`; None if it is not known.
         style: "light" or "dark".
+
+    Raises:
+        InputError: if there are none.
     """
     lengths = np.asarray(lengths)
+    if not lengths.size:
+        raise InputError(f"`lengths` must not be empty. Received: the shape {lengths.shape}")
     longest = int(lengths.max())
     step = math.ceil(longest / 60)
     edges = np.arange(1, longest + step + 1, step)

@@ -4,7 +4,7 @@
       run.json          format, versions, languages, model sizes, settings, checkpoints, hashes
       tokenizer.model   SentencePiece model, or word-pieces, of both languages
       checkpoints/      weights by step, the averaged ones, and the two newest training states
-      metrics.jsonl     a line an evaluation: step and metrics
+      metrics.jsonl     a line a validation: step and metrics
       corpus/           token ids of the training data; may be deleted after training
       tensorboard/      event files
       report/           what `keras-transformer plot` draws

@@ -33,6 +33,7 @@ WORDS = {"one": "eins", "two": "zwei", "red": "rot", "dog": "Hund", "cat": "Katz
 @pytest.fixture(autouse=True)
 def _autograph_guard(caplog):
     """Fails a test in which AutoGraph could not transform a function."""
+    logging.getLogger("tensorflow").setLevel(logging.WARNING)  # which commands make quiet
     yield
     failures = [
         record.getMessage()

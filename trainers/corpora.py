@@ -160,7 +160,7 @@ def _tfds(data: str, source: str, target: str) -> Corpus:
         ) from error
     # An unknown configuration, version or argument.
     except (ValueError, AssertionError, TypeError) as error:
-        reason = str(error).splitlines()[0]
+        reason = one_line(error)
         raise InputError(f"TensorFlow Datasets cannot load {name!r}: {reason}") from error
     languages = list(builder.info.features or {})
     for language in (source, target):
@@ -171,7 +171,7 @@ def _tfds(data: str, source: str, target: str) -> Corpus:
         try:
             builder.download_and_prepare()
         except Exception as error:  # of the network, the disk, the archive, ...
-            raise InputError(f"{data} cannot be prepared: {error}") from error
+            raise InputError(f"{data} cannot be prepared: {one_line(error)}") from error
 
     if not builder.info.splits:  # the data set's splits are known once it is prepared
         prepare()

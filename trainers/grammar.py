@@ -55,7 +55,7 @@ MAX_WORDS = 18  # of an English sentence
 
 
 class Pair(NamedTuple):
-    """An English sentence and its German translation."""
+    """A sentence and its translation."""
 
     source: str
     target: str

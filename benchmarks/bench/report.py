@@ -126,7 +126,7 @@ def _introduction(results: Results) -> str:
         f"{machine['python']}, {versions}; revision {machine['revision']}.",
         "`make bench` measures, `make bench-quick` measures a little of everything in three "
         "minutes. All systems of a case take turns, A B C A B C, each in a process of its own that "
-        "is loaded, compiled and warm; training at base size takes 20 GB so. "
+        "is loaded, compiled and warm, so that training at base size needs 20 GB of memory. "
         "A figure is the median over the rounds, and a ratio the "
         "median of the rounds' ratios. The ceiling is the fastest matrix product (2048³, float32, "
         "torch or TensorFlow) of the same rounds; a share of it counts only the products that the "
@@ -410,8 +410,9 @@ def _pipeline(results: Results) -> str:
     return (
         "## Input pipeline\n\n"
         f"{found['tokens'] / seconds(found):,.0f} target tokens per second, in batches of 25,000 "
-        "tokens from a prepared corpus in training order, without a model. Preparing the bundled "
-        f"corpus: {found['pairs_per_second']:,.0f} pairs per second."
+        "tokens from the bundled corpus, prepared, in training order, without a model; of text of "
+        "WMT's lengths: [results](results.md#a-corpus-of-wmts-size). Preparing it: "
+        f"{found['pairs_per_second']:,.0f} pairs per second."
     )
 
 

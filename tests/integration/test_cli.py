@@ -1,5 +1,6 @@
 """The command line: what goes to which stream, and how bad input ends."""
 
+import io
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import pytest
 from command_line import assert_documented, assert_refused, cli
 
 from keras_transformer._version import __version__
+from keras_transformer.cli import translate
 from keras_transformer.export.bulk import BulkReport
 
 COMMANDS = ("prepare", "train", "average", "evaluate", "translate", "export", "check")
@@ -67,6 +69,33 @@ def one_line(text):
     return " ".join(text.splitlines())
 
 
+def test_goes_on_when_nobody_reads_its_log():
+    """And ends with its own status, and its result."""
+    program = """
+import logging, threading, typer
+from keras_transformer.cli import main
+from keras_transformer.errors import TrainingStoppedError
+def work():
+    logging.getLogger("keras_transformer").info("Version 2 is available")
+    typer.echo("goes on")
+def app():
+    main.show_log()
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    raise TrainingStoppedError("stopped", 130)
+main.app = app
+main.main()
+"""
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = subprocess.run(
+        [sys.executable, "-c", program], stderr=writer, stdout=subprocess.PIPE, check=False
+    )
+    os.close(writer)
+    assert (process.returncode, process.stdout) == (130, b"goes on\n")
+
+
 def test_help_needs_nothing_heavy():
     program = f"""
 import sys
@@ -116,6 +145,13 @@ def test_one_line_out_for_each_line_in(tiny_run, tiny_translator):
     assert out == "".join(f"{one_line(translation.text)}\n" for translation in expected)
     assert out.split("\n")[1] == ""
     assert (code, err) == (0, "")
+
+
+def test_mark_of_utf8_is_no_text(monkeypatch):
+    mark = b"\xef\xbb\xbf"
+    stdin = io.TextIOWrapper(io.BytesIO(mark + b"one\n" + mark + b"two\n"))
+    monkeypatch.setattr("sys.stdin", stdin)
+    assert list(translate._stdin_lines()) == ["one", "\ufefftwo"]
 
 
 def test_only_a_line_feed_ends_a_line(saved_model):

@@ -38,7 +38,7 @@ def recipe_run(recipe, corpus_dir, tmp_path_factory):
     assert (code, out) == (0, ""), err
     # A line for each validation, then the summary, and what to do next.
     assert len(re.findall(r"^After \d updates, 0:\d\d:\d\d: training loss", err, re.M)) == 4
-    summary = err[err.index("Training: 4 updates in ") :].splitlines()
+    summary = err[err.index("Training: 4 updates; this call took ") :].splitlines()
     assert [line.split()[0] for line in summary[1:6]] == [
         "updates", "time", "seen", "parameters", "best"
     ]  # fmt: skip
@@ -68,6 +68,13 @@ def test_prepare_for_a_machine(corpus_dir, tmp_path):
     assert json.loads((folder / "corpus.json").read_text())["made_from"]["vocab_size"] == 284
     words = f"--vocab-size 284 --set max_length=7 --data {folder} --run-dir RUN"
     assert f"Next: keras-transformer train {words}" in err
+
+
+def test_what_is_advised_after_prepare_takes_what_was_prepared(corpus_dir, tmp_path):
+    folder = tmp_path / "corpus"
+    code, _, err = cli("prepare", folder, "--set", f"data={corpus_dir}", "--vocab-size", 290)
+    assert code == 0, err
+    assert f"Next: keras-transformer train --vocab-size 290 --data {folder} --run-dir RUN" in err
 
 
 def test_average_is_what_the_other_commands_take(recipe_run, corpus_dir):
@@ -124,7 +131,7 @@ def test_resume(recipe, recipe_run, corpus_dir, tmp_path):
         code, out, err = cli("train", *options, "--steps", steps, "--json")
         assert code == 0, err
         assert ("Resumed after 2 updates" in err) == resumed
-        assert f"Training: {steps} updates in" in err
+        assert f"Training: {steps} updates; this call took " in err
         assert err.endswith(f"evaluate {run_dir} --data {corpus_dir} --split test\n")
         summary = json.loads(out)
         assert_documented("train", summary)

@@ -265,6 +265,17 @@ def test_tfds_unknown_language(tfds_dir):
         load_corpus("tfds:parrot_translate", "en", "de")
 
 
+def test_tfds_that_cannot_be_prepared(tfds_dir, monkeypatch):
+    def fail(builder, download_manager, pipeline):
+        raise OSError("the archive is\n  gone")
+
+    monkeypatch.setattr(ParrotTranslate, "_split_generators", fail)
+    message = "^tfds:parrot_translate cannot be prepared: .*the archive is gone"
+    with pytest.raises(InputError, match=message) as caught:
+        load_corpus("tfds:parrot_translate", "en", "pt")
+    assert "\n" not in str(caught.value)
+
+
 def test_tfds_damaged(tfds_dir):
     builder = tfds.builder("parrot_translate")
     builder.download_and_prepare()
