@@ -228,6 +228,7 @@ def test_names_that_look_like_patterns(corpus, model, tmp_path):
         translate_corpus(str(odd), str(tmp_path / "[x]"), str(model))
 
 
+@pytest.mark.distributed
 def test_killed_and_called_again(model, tmp_path):
     lines = [f"line {n}" for n in range(700)]
     path, output = tmp_path / "corpus.txt", tmp_path / "out"
@@ -289,6 +290,7 @@ def test_several_files_in_order_of_their_names(model, tmp_path):
     assert (report.lines, report.shards) == (8, 5)
 
 
+@pytest.mark.distributed
 def test_workers_in_other_processes(model, tmp_path):
     path = tmp_path / "corpus.txt"
     path.write_text("".join(f"line {n}\n" for n in range(5)))

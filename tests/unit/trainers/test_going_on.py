@@ -116,6 +116,7 @@ def test_what_was_prepared_outlives_a_failure(short_settings, tmp_path, monkeypa
     assert run.status == "complete"
 
 
+@pytest.mark.distributed
 def test_more_updates_for_a_complete_run(short_settings, tmp_path):
     train(dataclasses.replace(short_settings, steps=3), tmp_path / "run", verbose=0)
     longer = dataclasses.replace(short_settings, steps=8)
