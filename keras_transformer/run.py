@@ -22,6 +22,7 @@ import logging
 import os
 import platform
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
@@ -246,8 +247,11 @@ class Run:
         file = self.path / checkpoint.file
         _check_file(file, checkpoint.sha256)
         try:
-            model.load_weights(file)
-        except (OSError, ValueError, KeyError) as error:
+            with warnings.catch_warnings():
+                # Of layers that would keep their initial values.
+                warnings.simplefilter("error", UserWarning)
+                model.load_weights(file)
+        except (OSError, ValueError, KeyError, UserWarning) as error:
             raise InputError(f"{file} does not hold the weights of this model") from error
 
     def save_checkpoint(

@@ -300,12 +300,15 @@ class Trap:
         return open, (str(self.path), "w")
 
 
+OTHERS = {"of another model": {"d_ff": 19}, "of a wider model": {"d_model": 14}}
+
+
 def foreign_weights(kind, run, tmp_path):
     """Files that are no weights of this model."""
     if kind == "truncated":
         return (run.path / run.best.file).read_bytes()[:-101]
-    if kind == "of another model":
-        other = Transformer(TransformerConfig(vocab_size=VOCAB_SIZE, **SIZES | {"d_ff": 19}))
+    if kind in OTHERS:
+        other = Transformer(TransformerConfig(vocab_size=VOCAB_SIZE, **SIZES | OTHERS[kind]))
         other.save_weights(tmp_path / "other.weights.h5")
         return (tmp_path / "other.weights.h5").read_bytes()
     if kind == "pickle":
@@ -313,7 +316,7 @@ def foreign_weights(kind, run, tmp_path):
     return kind.encode()
 
 
-@pytest.mark.parametrize("kind", ["", "text", "truncated", "of another model", "pickle"])
+@pytest.mark.parametrize("kind", ["", "text", "truncated", *OTHERS, "pickle"])
 def test_foreign_weights(saved_run, tmp_path, kind):
     content = foreign_weights(kind, saved_run, tmp_path)
     for sha256_follows, message in ((False, "SHA-256"), (True, "does not hold the weights of")):
