@@ -187,8 +187,8 @@ class GrpcServer:
         limits = model.limits
         self._stop_timeout = limits.stop_timeout
         # A call waits for its batch in a thread of its own.
-        num_threads = limits.max_queue + SPARE_THREADS
-        num_threads += limits.num_batch_threads * limits.max_batch_size
+        running = limits.num_batch_threads * limits.max_batch_size
+        num_threads = limits.max_queue + running + SPARE_THREADS
         self._server = grpc.server(
             futures.ThreadPoolExecutor(num_threads, thread_name_prefix="grpc"),
             options=[
