@@ -14,31 +14,26 @@ job or in the next. Workers share nothing but the file systems of the input, the
 model.
 """
 
-import bz2
-import gzip
 import hashlib
-import itertools
 import json
 import logging
-import lzma
 import posixpath
 import re
 import threading
 import time
 import uuid
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import apache_beam as beam
-from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.ml.inference.base import ModelHandler, RunInference
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
 from keras_transformer.errors import InputError, one_line
 from keras_transformer.export import beam_files
+from keras_transformer.export.bulk_input import Shard, Source, plan, read_shard
 from keras_transformer.export.rows import (
     DEFAULT_SIGNATURE,
     by_length,
@@ -61,35 +56,9 @@ MAX_SIZE = 64 * 512
 LOCAL_RUNNER = "FnApiRunner"
 POLL_SECONDS = 1.0
 
-DECOMPRESSORS: dict[str, Callable[[Any], Any]] = {
-    ".gz": gzip.open,
-    ".bz2": bz2.open,
-    ".xz": lzma.open,
-}
-
 _logger = logging.getLogger(__name__)
 
 Translate = Callable[[Sequence[bytes]], list[dict[str, Any]]]
-
-
-class Shard(NamedTuple):
-    """Consecutive lines of a file of the input.
-
-    Attributes:
-        number: counted from 0.
-        path: of the file.
-        offset: of the first line in the file, in bytes of its uncompressed content.
-        first_line: its number in the whole input, counted from 1.
-        num_lines: at least 1.
-        sha256: of the lines as they are in the file, in hexadecimal.
-    """
-
-    number: int
-    path: str
-    offset: int
-    first_line: int
-    num_lines: int
-    sha256: str
 
 
 class TranslatedShard(NamedTuple):
@@ -157,13 +126,6 @@ class Layout(NamedTuple):
     def temporary(self) -> str:
         """A new name for a file that is being written."""
         return FileSystems.join(self.folder, f"temporary-{uuid.uuid4().hex}")
-
-
-class Source(NamedTuple):
-    """Lines as they are in the input, without their ends."""
-
-    shard: Shard
-    lines: list[bytes]
 
 
 class SavedModelHandler(ModelHandler[Source, TranslatedShard, Translate]):
@@ -306,76 +268,6 @@ def _run(pipeline: beam.Pipeline) -> None:
         raise InputError(re.sub(r"^[\w.]*InputError: ", "", said)) from error
 
 
-# The input.
-
-
-def plan(pattern: str, lines_per_shard: int) -> tuple[list[Shard], str]:
-    """Cuts an input into shards, and returns its fingerprint too. It reads all of it."""
-    paths = [pattern] if beam_files.exists(pattern) else beam_files.match(pattern)
-    if not paths:
-        raise InputError(f"There is no file {pattern}")
-    shards: list[Shard] = []
-    total = 0
-    fingerprint = hashlib.sha256()
-    for path in paths:
-        content = hashlib.sha256()
-        offset = 0
-        for lines in _chunks(path, lines_per_shard):
-            chunk = b"".join(lines)
-            shards.append(Shard(len(shards), path, offset, 1 + total, len(lines), _sha256(chunk)))
-            content.update(chunk)
-            offset += len(chunk)
-            total += len(lines)
-        fingerprint.update(content.digest())
-    return shards, fingerprint.hexdigest()
-
-
-def read_shard(shard: Shard) -> Source:
-    """Reads the lines of a shard."""
-    with _open(shard.path) as file:
-        file.seek(shard.offset)
-        lines = [*itertools.islice(_lines(file), shard.num_lines)]
-    if _sha256(b"".join(lines)) != shard.sha256:
-        raise InputError(f"{shard.path} has changed while it was being translated")
-    return Source(shard, [line.rstrip(b"\r\n") for line in lines])
-
-
-def _chunks(path: str, num_lines: int) -> Iterator[list[bytes]]:
-    try:
-        with _open(path) as file:
-            lines = _lines(file)
-            while chunk := list(itertools.islice(lines, num_lines)):
-                yield chunk
-    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        raise InputError(f"Cannot read {path}: {error}") from error
-
-
-def _lines(file: Any) -> Iterator[bytes]:
-    """Only a line feed ends a line."""
-    return iter(file.readline, b"")
-
-
-@contextmanager
-def _open(path: str) -> Iterator[Any]:
-    """Opens a file that may be compressed.
-
-    Python's own modules notice that a file has been cut off, which Beam's readers take for its end.
-    """
-    ending = posixpath.splitext(path)[1].lower()
-    decompress = DECOMPRESSORS.get(ending)
-    if decompress is None:
-        if CompressionTypes.detect_compression_type(f"x{ending}") != CompressionTypes.UNCOMPRESSED:
-            raise InputError(
-                f"Cannot read {path}: of compressed files .gz, .bz2 and .xz can be read; unpack it"
-            )
-        with closing(FileSystems.open(path)) as file:
-            yield file
-    else:
-        raw = FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
-        with closing(raw), decompress(raw) as file:
-            yield file
-
-
 # Translation.
 
 
@@ -465,7 +357,7 @@ def write_shard(translated: TranslatedShard, layout: Layout) -> None:
         "truncated": truncated,
         "input_sha256": shard.sha256,
         "bytes": len(content),
-        "sha256": _sha256(content),
+        "sha256": beam_files.sha256(content),
     }
     beam_files.write(layout.report(shard.number), json.dumps(report).encode(), layout.temporary())
     beam_files.write(layout.shard(shard.number), content, layout.temporary())
@@ -536,7 +428,7 @@ def _report(layout: Layout, shard: Shard) -> dict[str, Any] | None:
         whole = isinstance(report["failed"], list) and isinstance(report["truncated"], list)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    found = [shard.num_lines, shard.sha256, len(content), _sha256(content)]
+    found = [shard.num_lines, shard.sha256, len(content), beam_files.sha256(content)]
     return report if whole and said == found else None
 
 
@@ -564,10 +456,6 @@ def _watched(layout: Layout, done: int, progress: Callable[[int, int], None]) ->
     finally:
         stopped.set()
         thread.join()
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def _pipeline_options(arguments: Sequence[str]) -> PipelineOptions:
