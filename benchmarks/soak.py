@@ -77,6 +77,9 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=None, help="a new one by default")
     arguments = parser.parse_args()
     folder = arguments.folder or Path(tempfile.mkdtemp(prefix="soak-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise SystemExit(f"--folder must be new or empty. Received: {folder}")
     chance = random.Random(arguments.seed)
 
     began = time.monotonic()

@@ -23,7 +23,9 @@ LABELS = {
 def evaluate_command(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
     data: Annotated[str | None, typer.Option(help="A corpus, as for train.")] = None,
-    split: Annotated[str, typer.Option(help="Which split of it to translate.")] = "test",
+    split: Annotated[
+        str | None, typer.Option(help="Which split of it to translate. [default: test]")
+    ] = None,
     test_set: Annotated[
         str | None,
         typer.Option(
@@ -56,6 +58,8 @@ def evaluate_command(
     """Translate a split and print its scores, each with the signature of its protocol."""
     if (data is None) == (test_set is None):
         raise InputError("Give either --data or --test-set")
+    if split is not None and test_set is not None:
+        raise InputError(f"--split is of --data, and a test set has none. Received: {split}")
     load_tensorflow()
     from keras_transformer.files import locked, named_failure
     from keras_transformer.run import Run
@@ -69,7 +73,9 @@ def evaluate_command(
         name = test_set.replace("/", "-")
     else:
         corpus = load_corpus(data or "", opened.source, opened.target)
-        pairs, name = list(corpus.pairs(split)), split
+        name = split or "test"
+        pairs = list(corpus.pairs(name))
+    opened = Run.load(run)  # training may have replaced weights while a corpus was fetched
     others = baseline and evaluation.read_sentences(baseline, len(pairs))
     chosen = opened.checkpoint(checkpoint)
     translator = Translator.of(opened, checkpoint)

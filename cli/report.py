@@ -3,7 +3,6 @@
 import base64
 import html
 import io
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import resources
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keras_transformer.errors import InputError
-from keras_transformer.files import named_failure
+from keras_transformer.files import named_failure, write_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -89,9 +88,9 @@ class Report:
         page = re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], template)
         with named_failure(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-        _write(self.folder / FILE, page.encode())
+        write_whole(self.folder / FILE, page.encode())
         for name, png in self._pictures.items():
-            _write(self.folder / name, png)
+            write_whole(self.folder / name, png)
         for name in self._earlier - self._pictures.keys():
             with named_failure(self.folder / name):
                 (self.folder / name).unlink(missing_ok=True)
@@ -102,7 +101,7 @@ def _earlier_pictures(folder: Path) -> set[str]:
     """Names of the pictures of an earlier report; none of a new or empty folder."""
     try:
         # A call that was killed may have left what it was writing.
-        if not folder.exists() or {path.name for path in folder.iterdir()} <= {f"tmp-{FILE}"}:
+        if not folder.exists() or {path.name for path in folder.iterdir()} <= {f"{FILE}.tmp"}:
             return set()
         page = (folder / FILE).read_text(encoding="utf-8") if (folder / FILE).exists() else ""
     except (OSError, UnicodeDecodeError) as error:
@@ -111,13 +110,6 @@ def _earlier_pictures(folder: Path) -> set[str]:
         raise InputError(f"{folder} holds something other than a report: choose another folder")
     files = re.findall(r'data-file="([\w-]+\.png)"', page)
     return {name for file in files for name in (file, _dark(file))}
-
-
-def _write(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f"tmp-{path.name}")
-    with named_failure(path, temporary):
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
 
 
 def paragraph(text: str) -> str:

@@ -66,7 +66,7 @@ from pathlib import Path
 import tensorflow as tf
 import urllib3
 
-from keras_transformer import Translator
+from keras_transformer import Run, Translator
 from keras_transformer.export.clients import GrpcClient, RestClient
 from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.session import SavedModelSession
@@ -76,8 +76,9 @@ from keras_transformer.trainers.training import train
 tf.get_logger().setLevel("ERROR")
 
 # %%
-if not Path(RUN_DIR).exists():
-    train(TrainSettings.from_dict({**load_recipe("demo"), "steps": STEPS}), RUN_DIR, verbose=2)
+if not (Path(RUN_DIR, "run.json").exists() and Run.load(RUN_DIR).status == "complete"):
+    settings = TrainSettings.from_dict({**load_recipe("demo"), "steps": STEPS})
+    train(settings, RUN_DIR, verbose=2, resume=True)  # goes on if it was interrupted
 translator = Translator.load(RUN_DIR)
 
 (translation,) = translator.translate([SENTENCE])

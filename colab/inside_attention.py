@@ -69,7 +69,14 @@ import tensorflow as tf
 from IPython.display import display
 from matplotlib.figure import Figure
 
-from keras_transformer import MultiHeadAttention, Transformer, Translator, WarmupSchedule, plots
+from keras_transformer import (
+    MultiHeadAttention,
+    Run,
+    Transformer,
+    Translator,
+    WarmupSchedule,
+    plots,
+)
 from keras_transformer.embedding import sinusoidal_encoding
 from keras_transformer.masks import causal_mask, decoder_mask, padding_mask
 from keras_transformer.trainers.recipes import TrainSettings, load_recipe
@@ -253,8 +260,9 @@ plots.learning_rate(schedules, steps=25_000)
 # heads in each. It is the result of a **synthetic** corpus.
 
 # %%
-if not Path(RUN_DIR).exists():
-    train(TrainSettings.from_dict({**load_recipe("demo"), "steps": STEPS}), RUN_DIR, verbose=2)
+if not (Path(RUN_DIR, "run.json").exists() and Run.load(RUN_DIR).status == "complete"):
+    settings = TrainSettings.from_dict({**load_recipe("demo"), "steps": STEPS})
+    train(settings, RUN_DIR, verbose=2, resume=True)  # goes on if it was interrupted
 translator = Translator.load(RUN_DIR)
 attention = translator.attention(SENTENCE)  # and of the translation that beam search finds
 print(SENTENCE, translator.translate([SENTENCE])[0].text, sep="\n")

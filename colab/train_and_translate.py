@@ -49,7 +49,7 @@ REAL_TEXT = False  # the bundled corpus, on a CPU
 STEPS = 20_000 if REAL_TEXT else 600  # updates
 NUM_EVALUATED = 500  # sentences of the test split
 SENTENCE = "O cachorro dorme." if REAL_TEXT else "The tired sister did not wash our old dogs."
-RUN_DIR = "run"  # a new folder
+RUN_DIR = "run"  # a new folder, or that of the same training, which then goes on
 
 # %%
 import os
@@ -119,7 +119,7 @@ for pair in islice(corpus.pairs("train"), 4):
 # Perplexity is per subword, on the validation split where the name starts with `val_`.
 
 # %%
-run = train(settings, RUN_DIR, verbose=2)
+run = train(settings, RUN_DIR, verbose=2, resume=True)
 
 # %%
 plots.training_curves({"this run": run.metrics()})

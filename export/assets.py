@@ -1,6 +1,5 @@
 """What lies beside the graph, in a SavedModel's `assets.extra/`: metadata and warm-up requests."""
 
-import hashlib
 import json
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
 from keras_transformer._version import __version__
 from keras_transformer.errors import InputError
+from keras_transformer.files import file_sha256
 
 FOLDER = "assets.extra"
 METADATA = "metadata.json"
@@ -35,7 +35,7 @@ def write_metadata(path: Path, values: Mapping[str, Any]) -> None:
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions,
         "git_revision": _git_revision(),
-        "files": {str(file.relative_to(path)): sha256(file) for file in files},
+        "files": {str(file.relative_to(path)): file_sha256(file) for file in files},
         **values,
     }
     folder = path / FOLDER
@@ -72,12 +72,6 @@ def read_metadata(path: Path) -> dict[str, Any]:
     if not isinstance(examples, list) or not examples or not all(map(_is_example, examples)):
         raise InputError(f"{file} is damaged: it must tell the model's own answers to examples")
     return values
-
-
-def sha256(file: Path) -> str:
-    """Returns the digest of a file's content."""
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _is_example(value: Any) -> bool:

@@ -16,6 +16,8 @@ from keras_transformer.export.session import Signature
 
 Arrays = Mapping[str, np.ndarray]
 
+LONG_TEXT = 2**15  # bytes of a request, for which short ones shall not wait
+
 
 class _Request(NamedTuple):
     """A request that waits.
@@ -55,8 +57,8 @@ class Batcher:
     Requests are merged if they ask for the same signature and their inputs differ in dimension 0
     only. A batch is run when it is full, or when its oldest request has waited for
     `batch_timeout`; while all threads are busy, batches grow. A request that has more rows than a
-    batch runs alone. If a merged batch fails, its requests run one by one, so that only the guilty
-    one fails.
+    batch, or long texts, runs alone. If a merged batch fails, its requests run one by one, so that
+    only the guilty one fails; if it takes too long, all of them do.
 
     Args:
         run: takes a signature's name and its inputs, returns its outputs; called by many threads.
@@ -99,6 +101,7 @@ class Batcher:
         """
         sizes = {array.shape[:1] for array in inputs.values()}
         alone = signature not in self._mergeable or len(sizes) != 1 or () in sizes
+        alone = alone or _text_size(inputs) > LONG_TEXT
         rows = self._limits.max_batch_size if alone else next(iter(sizes))[0]
         answer: Future[dict[str, np.ndarray]] = Future()
         request = _Request(signature, inputs, rows, time.monotonic(), answer)
@@ -207,3 +210,8 @@ class Batcher:
             request.answer.set_result({name: array[start:end] for name, array in outputs.items()})
             start = end
         return True
+
+
+def _text_size(inputs: Arrays) -> int:
+    texts = (array for array in inputs.values() if array.dtype == object)
+    return sum(len(text) for array in texts for text in array.flat)

@@ -1,7 +1,6 @@
 """Files where Apache Beam finds them: on this machine, or at `gs://`, `s3://` and others."""
 
 import glob
-import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -89,11 +88,6 @@ def read(path: str) -> bytes:
         raise
     except Exception as error:  # Google's NotFound is no OSError
         raise OSError(one_line(error)) from error
-
-
-def sha256(content: bytes) -> str:
-    """Returns a hash of what a file holds, in hexadecimal."""
-    return hashlib.sha256(content).hexdigest()
 
 
 def write(path: str, content: bytes, temporary: str) -> None:

@@ -41,6 +41,7 @@ from keras_transformer.export.rows import (
     open_saved_model,
 )
 from keras_transformer.export.versions import is_version
+from keras_transformer.files import sha256
 
 FORMAT_VERSION = 1
 LINES_PER_SHARD = 10_000
@@ -357,7 +358,7 @@ def write_shard(translated: TranslatedShard, layout: Layout) -> None:
         "truncated": truncated,
         "input_sha256": shard.sha256,
         "bytes": len(content),
-        "sha256": beam_files.sha256(content),
+        "sha256": sha256(content),
     }
     beam_files.write(layout.report(shard.number), json.dumps(report).encode(), layout.temporary())
     beam_files.write(layout.shard(shard.number), content, layout.temporary())
@@ -428,7 +429,7 @@ def _report(layout: Layout, shard: Shard) -> dict[str, Any] | None:
         whole = isinstance(report["failed"], list) and isinstance(report["truncated"], list)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    found = [shard.num_lines, shard.sha256, len(content), beam_files.sha256(content)]
+    found = [shard.num_lines, shard.sha256, len(content), sha256(content)]
     return report if whole and said == found else None
 
 

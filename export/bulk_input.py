@@ -1,6 +1,7 @@
 """Input of a corpus's translation: text files, cut into shards that workers read by themselves."""
 
 import bz2
+import codecs
 import gzip
 import hashlib
 import itertools
@@ -16,6 +17,7 @@ from apache_beam.io.filesystems import FileSystems
 
 from keras_transformer.errors import InputError
 from keras_transformer.export import beam_files
+from keras_transformer.files import sha256
 
 DECOMPRESSORS: dict[str, Callable[[Any], Any]] = {
     ".gz": gzip.open,
@@ -64,9 +66,7 @@ def plan(pattern: str, lines_per_shard: int) -> tuple[list[Shard], str]:
         offset = 0
         for lines in _chunks(path, lines_per_shard):
             chunk = b"".join(lines)
-            shards.append(
-                Shard(len(shards), path, offset, 1 + total, len(lines), beam_files.sha256(chunk))
-            )
+            shards.append(Shard(len(shards), path, offset, 1 + total, len(lines), sha256(chunk)))
             content.update(chunk)
             offset += len(chunk)
             total += len(lines)
@@ -79,8 +79,10 @@ def read_shard(shard: Shard) -> Source:
     with _open(shard.path) as file:
         file.seek(shard.offset)
         lines = [*itertools.islice(_lines(file), shard.num_lines)]
-    if beam_files.sha256(b"".join(lines)) != shard.sha256:
+    if sha256(b"".join(lines)) != shard.sha256:
         raise InputError(f"{shard.path} has changed while it was being translated")
+    if shard.offset == 0:
+        lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)
     return Source(shard, [line.rstrip(b"\r\n") for line in lines])
 
 

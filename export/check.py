@@ -19,7 +19,8 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer.errors import InputError, one_line
 from keras_transformer.export import c_api, session
-from keras_transformer.export.assets import read_metadata, read_warmup, sha256
+from keras_transformer.export.assets import read_metadata, read_warmup
+from keras_transformer.files import file_sha256
 
 # Of those that TF Serving links, what tokenizers of this package need.
 TEXT_OPS = {
@@ -175,7 +176,7 @@ def _check_files(export: _Export) -> str:
     written = export.metadata["files"]
     for name, digest in written.items():
         try:
-            changed = sha256(export.path / name) != digest
+            changed = file_sha256(export.path / name) != digest
         except OSError as error:
             raise _CheckError(f"{name} cannot be read: {error.strerror}") from error
         if changed:

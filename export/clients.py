@@ -24,6 +24,7 @@ CONNECT_TIMEOUT = 5.0
 RETRIES = 3
 BACKOFF_SECONDS = 0.2
 RETRY_BYTES = 2**26
+MAX_IDLE = 64  # connections that wait for the threads of a client
 
 Row = dict[str, Any]
 
@@ -39,6 +40,7 @@ class RestClient:
         retries: how often a request is sent again when the server cannot be reached or is
             overloaded, waiting longer each time. One that timed out is not: the server would be
             as slow again, and busier.
+        max_rows: most texts of a request; fewer for a server that takes fewer.
 
     Raises:
         InputError: if the URL has another form.
@@ -51,6 +53,7 @@ class RestClient:
         signature: str = DEFAULT_SIGNATURE,
         timeout: float = TIMEOUT,
         retries: int = RETRIES,
+        max_rows: int = MAX_ROWS,
     ) -> None:
         self._url = url.rstrip("/")
         if not re.fullmatch(
@@ -63,7 +66,9 @@ class RestClient:
             )
         self._signature = signature
         self._timeout = timeout
+        self._max_rows = max_rows
         self._pool = urllib3.PoolManager(
+            maxsize=MAX_IDLE,
             timeout=urllib3.Timeout(connect=min(timeout, CONNECT_TIMEOUT), read=timeout),
             retries=_Retries(
                 retries,
@@ -90,7 +95,7 @@ class RestClient:
         strings = [
             text.decode(errors="replace") if isinstance(text, bytes) else text for text in texts
         ]
-        return by_length(strings, self._predict, max_rows=MAX_ROWS, max_size=MAX_SIZE)
+        return by_length(strings, self._predict, max_rows=self._max_rows, max_size=MAX_SIZE)
 
     def _predict(self, texts: list[str]) -> list[Row]:
         question = {"signature_name": self._signature, "instances": texts}
@@ -136,6 +141,7 @@ class GrpcClient:
         timeout: of a request and its repetitions, in seconds.
         retries: how often a request is sent again when the server is not available, waiting
             longer each time; at most 4.
+        max_rows: as for `RestClient`.
 
     Raises:
         InputError: if a name is not UTF-8.
@@ -149,6 +155,7 @@ class GrpcClient:
         signature: str = DEFAULT_SIGNATURE,
         timeout: float = TIMEOUT,
         retries: int = RETRIES,
+        max_rows: int = MAX_ROWS,
     ) -> None:
         import grpc
         from tensorflow_serving.apis.prediction_service_pb2_grpc import PredictionServiceStub
@@ -162,6 +169,7 @@ class GrpcClient:
         self._model = model
         self._signature = signature
         self._timeout = timeout
+        self._max_rows = max_rows
         self._channel = grpc.insecure_channel(target, options=_channel_options(retries))
         self._stub = PredictionServiceStub(self._channel)
 
@@ -170,7 +178,7 @@ class GrpcClient:
         encoded = [
             text if isinstance(text, bytes) else text.encode(errors="replace") for text in texts
         ]
-        return by_length(encoded, self._predict, max_rows=MAX_ROWS, max_size=MAX_SIZE)
+        return by_length(encoded, self._predict, max_rows=self._max_rows, max_size=MAX_SIZE)
 
     def _predict(self, texts: list[bytes]) -> list[Row]:
         import grpc

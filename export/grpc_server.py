@@ -25,6 +25,7 @@ from tensorflow_serving.apis import (
 
 from keras_transformer.export.models import ServedModel
 from keras_transformer.export.protocol import ServingError, inputs_of, invalid, proto_of
+from keras_transformer.export.rows import DEFAULT_SIGNATURE
 
 GRPC_CODES = {code.value[0]: code for code in grpc.StatusCode}
 SPARE_THREADS = 16  # for questions of status, while all that may wait for a batch does
@@ -47,7 +48,7 @@ class _Core:
             seconds = None  # gRPC's way to say that there is no deadline
         spec = request.model_spec
         with self._model.use(_version(spec), spec.name) as loaded:
-            name = spec.signature_name or "serving_default"
+            name = spec.signature_name or DEFAULT_SIGNATURE
             signature = loaded.signature(name)
             if signature is None:
                 raise ServingError(

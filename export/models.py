@@ -31,6 +31,7 @@ from keras_transformer.export.protocol import (
     inputs_of,
     invalid,
 )
+from keras_transformer.export.rows import DEFAULT_SIGNATURE
 from keras_transformer.export.session import SavedModelSession, Signature
 from keras_transformer.export.versions import version_paths
 
@@ -92,7 +93,7 @@ class LoadedVersion:
 
     def signature(self, name: str) -> Signature | None:
         """Returns a signature, the default one for an empty name, or None."""
-        return self.signatures.get(name or "serving_default")
+        return self.signatures.get(name or DEFAULT_SIGNATURE)
 
     def submit(
         self, signature: str, inputs: Mapping[str, np.ndarray]
@@ -109,7 +110,7 @@ class LoadedVersion:
         Raises:
             ServingError: if the inputs do not fit, or too many requests wait.
         """
-        name = signature or "serving_default"
+        name = signature or DEFAULT_SIGNATURE
         check_inputs(self.signatures[name], inputs, self._limits.max_rows)
         return self._batcher.submit(name, inputs)
 
@@ -137,7 +138,7 @@ class LoadedVersion:
             inputs = inputs_of(request, signature)
             check_inputs(signature, inputs)
             # The first runs are the slowest, and nobody waits for them.
-            self._run(name or "serving_default", inputs, timeout=None)
+            self._run(name or DEFAULT_SIGNATURE, inputs, timeout=None)
 
 
 class ServedModel:

@@ -245,7 +245,7 @@ class MultiHeadAttention(keras.layers.Layer):
             weights = tf.exp(tf.nn.log_softmax(scores if mask is None else scores + mask))
             return tf.raw_ops.BatchMatMulV3(x=weights, y=memory.values, Tout=tf.float32)
 
-        num_multiplications = queries.shape[2] * tf.size(memory.keys)
+        num_multiplications = queries.shape[2] * tf.size(memory.keys, tf.int64)
         return tf.cond(num_multiplications <= LITTLE, weigh_little, weigh)
 
     def _join(self, heads: Any, transpose: Any = ops.transpose) -> Any:

@@ -1,6 +1,7 @@
-"""Writing files: what fails is one sentence, and one call at a time is in a folder."""
+"""Files: whole or not there, by one call at a time, and what fails is one sentence."""
 
 import fcntl
+import hashlib
 import logging
 import os
 from collections.abc import Iterator
@@ -31,6 +32,36 @@ def named_failure(path: Path, temporary: Path | None = None, advice: str = "") -
             temporary.unlink(missing_ok=True)
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"Cannot write {path}: {reason}{advice and '. '}{advice}") from error
+
+
+def write_whole(path: Path, content: bytes, advice: str = "") -> None:
+    """Writes a file under another name, `path` with `.tmp` behind it, and renames it then.
+
+    Args:
+        path: the file.
+        content: all of it.
+        advice: as for `named_failure`.
+
+    Raises:
+        InputError: if it cannot be written.
+    """
+    temporary = path.with_name(f"{path.name}.tmp")
+    with named_failure(path, temporary, advice), temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+        os.replace(temporary, path)
+
+
+def file_sha256(path: Path) -> str:
+    """Returns a hash of what a file holds, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256(content: bytes) -> str:
+    """Returns a hash of bytes, in hexadecimal."""
+    return hashlib.sha256(content).hexdigest()
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Self
 import keras
 from keras import ops
 
+from keras_transformer import losses, schedules  # noqa: F401  # for files of compiled models
 from keras_transformer.attention import (
     KeyValueCache,
     MultiHeadAttention,
@@ -66,8 +67,9 @@ class Transformer(keras.Model):
 
     Its precision is Keras's global dtype policy at the time it is built. `fit`, `save` and
     `keras.models.load_model` work as for every functional model, but that a loaded one has the
-    global policy, too, and is trainable in all its layers; `encode`, `memory` and `decode_step`
-    give the same computation in the pieces that a search needs.
+    global policy, too, and is trainable in all its layers. Keras finds the classes of a file once
+    `from keras_transformer import Transformer` has run. `encode`, `memory` and `decode_step` give
+    the same computation in the pieces that a search needs.
 
     Args:
         config: sizes and rates.

@@ -16,7 +16,6 @@ Reading one runs no code: there are JSON, HDF5 and NumPy arrays and a tokenizer,
 """
 
 import dataclasses
-import hashlib
 import json
 import logging
 import os
@@ -34,7 +33,7 @@ import numpy as np
 from keras_transformer._version import __version__
 from keras_transformer.config import TransformerConfig
 from keras_transformer.errors import InputError
-from keras_transformer.files import named_failure
+from keras_transformer.files import file_sha256, named_failure, write_whole
 from keras_transformer.model import Transformer
 from keras_transformer.tokenizer import Tokenizer
 
@@ -359,7 +358,7 @@ class Run:
     def _write_weights(
         self, model: Transformer, name: str, step: int, metrics: Mapping[str, Any]
     ) -> Checkpoint:
-        size = sum(weights.nbytes for weights in model.get_weights()) + 2**20
+        size = 4 * model.count_params() + 2**20
 
         def write(path: Path) -> None:
             # HDF5 crashes on a full disk instead of saying so: this says so before it begins.
@@ -379,7 +378,7 @@ class Run:
             write(temporary)
             with temporary.open("rb") as written:
                 os.fsync(written.fileno())  # the manifest must not outlive what it names
-            digest = _sha256(temporary)
+            digest = file_sha256(temporary)
             os.replace(temporary, path)
         return Checkpoint(f"checkpoints/{name}", digest, step, dict(metrics))
 
@@ -409,12 +408,7 @@ class Run:
         if not (self.path / "metrics.jsonl").exists():
             return  # it was killed before its first validation
         lines = [json.dumps(line) + "\n" for line in self.metrics() if line["step"] <= step]
-        path, temporary = self.path / "metrics.jsonl", self.path / "metrics.jsonl.tmp"
-        with named_failure(path, temporary, SAVED), temporary.open("w", encoding="utf-8") as file:
-            file.writelines(lines)
-            file.flush()
-            os.fsync(file.fileno())
-            os.replace(temporary, path)
+        write_whole(self.path / "metrics.jsonl", "".join(lines).encode(), SAVED)
 
     def metrics(self) -> list[dict[str, float]]:
         """Reads `metrics.jsonl`, oldest first.
@@ -455,13 +449,7 @@ class Run:
         for name in ("checkpoints", "states"):
             values[name] = [kept._asdict() for kept in values[name]]
         manifest = {"format": FORMAT, "format_version": FORMAT_VERSION, **values}
-        temporary = self.path / "run.json.tmp"
-        path = self.path / "run.json"
-        with named_failure(path, temporary, SAVED), temporary.open("w", encoding="utf-8") as file:
-            json.dump(manifest, file, indent=2)
-            file.flush()
-            os.fsync(file.fileno())
-            os.replace(temporary, path)
+        write_whole(self.path / "run.json", json.dumps(manifest, indent=2).encode(), SAVED)
 
 
 def claim(path: str | Path) -> Path:
@@ -486,18 +474,16 @@ def claim(path: str | Path) -> Path:
 def _check_file(path: Path, sha256: str) -> None:
     """Raises `InputError` unless the file is there and whole."""
     if not path.is_file():
-        raise InputError(f"{path} is missing: the run directory is not complete")
+        raise InputError(
+            f"{path} is missing: the run directory is not complete, "
+            "or a training has replaced the file since"
+        )
     try:
-        digest = _sha256(path)
+        digest = file_sha256(path)
     except OSError as error:  # a bad sector
         raise InputError(f"{path} is damaged: {error.strerror}") from error
     if digest != sha256:
         raise InputError(f"{path} is damaged: its SHA-256 is not the one in run.json")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _versions() -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Texts in, translations out: the object that users hold."""
 
 import dataclasses
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -21,6 +22,8 @@ from keras_transformer.translation import (
     shifted,
     translate_texts,
 )
+
+MAX_GRAPHS = 32  # of a translator; each set of options has its own
 
 
 class Hypothesis(NamedTuple):
@@ -106,6 +109,7 @@ class Translator:
         self.tokenizer = tokenizer
         self.defaults = defaults or DecodingOptions()
         self._graphs: dict[Any, Any] = {}
+        self._lock = threading.Lock()
 
     @classmethod
     def load(cls, run_dir: str | Path, checkpoint: CheckpointName | None = None) -> Self:
@@ -126,7 +130,7 @@ class Translator:
         """Opens a run directory whose contents have been read.
 
         Args:
-            run: the run; of a training that goes on, as it was when it was loaded.
+            run: the run as it was when it was loaded; a training that goes on deletes weights.
             checkpoint: as for `load`.
 
         Raises:
@@ -273,9 +277,14 @@ class Translator:
         return self._traced("scores", scores_of, ids, ids)
 
     def _traced(self, key: Any, function: Callable[..., Any], *signature: Any) -> Any:
-        if key not in self._graphs:
-            self._graphs[key] = tf.function(function, input_signature=signature, autograph=False)
-        return self._graphs[key]
+        with self._lock:
+            graph = self._graphs.pop(key, None)
+            if graph is None:
+                graph = tf.function(function, input_signature=signature, autograph=False)
+            self._graphs[key] = graph  # the newest is the last
+            if len(self._graphs) > MAX_GRAPHS:
+                del self._graphs[next(iter(self._graphs))]
+        return graph
 
 
 def _to_translation(texts: Any, scores: Any, truncated: Any) -> Translation:

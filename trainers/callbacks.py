@@ -246,7 +246,7 @@ class SaveRun(keras.callbacks.Callback):
             if not math.isfinite(value):
                 raise InputError(
                     f"`{name}` is {value} after {self.limit.step} updates: "
-                    "try a lower `peak_rate` or more `warmup_steps`"
+                    "try a lower `peak_rate` or more `warmup_steps`, in a new run directory"
                 )
         self.run.log_metrics(self.limit.step, metrics)
         self.run.save_checkpoint(

@@ -2,7 +2,6 @@
 
 import importlib.metadata
 import json
-import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from sacrebleu.significance import PairedTest
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
 from keras_transformer.errors import InputError
-from keras_transformer.files import named_failure
+from keras_transformer.files import named_failure, write_whole
 from keras_transformer.trainers.corpora import read_lines
 from keras_transformer.trainers.grammar import Pair
 from keras_transformer.translator import Translator
@@ -304,11 +303,7 @@ def _check_room(output: Path, text: str) -> None:
 
 
 def _write(output: Path, ending: str, text: str) -> None:
-    temporary = output.with_name(f"{output.name}.{ending}.tmp")
-    path = output.with_name(f"{output.name}.{ending}")
-    with named_failure(path, temporary):
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
+    write_whole(output.with_name(f"{output.name}.{ending}"), text.encode())
 
 
 def one_line(text: str) -> str:

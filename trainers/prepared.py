@@ -15,9 +15,7 @@
 Rows are numbered through all shards of a split.
 """
 
-import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -27,7 +25,7 @@ import numpy as np
 from array_record.python.array_record_data_source import ArrayRecordDataSource
 
 from keras_transformer.errors import InputError, one_line
-from keras_transformer.files import named_failure
+from keras_transformer.files import sha256, write_whole
 from keras_transformer.run import Run
 from keras_transformer.tokenizer import Tokenizer
 from keras_transformer.trainers.grammar import Pair
@@ -337,12 +335,4 @@ def _read_json(path: Path) -> Any:
 
 def write_json(path: Path, values: Any) -> None:
     """Writes a JSON file, whole or not at all."""
-    temporary = path.with_suffix(".json.tmp")
-    with named_failure(path, temporary, UNFINISHED):
-        temporary.write_text(json.dumps(values, ensure_ascii=False), encoding="utf-8")
-        os.replace(temporary, path)
-
-
-def sha256(data: bytes) -> str:
-    """Returns the SHA-256 of bytes, in hexadecimal."""
-    return hashlib.sha256(data).hexdigest()
+    write_whole(path, json.dumps(values, ensure_ascii=False).encode(), UNFINISHED)

@@ -213,11 +213,14 @@ def _open_corpus(settings: TrainSettings, path: Path, progress: Progress) -> Pre
         corpus = open_prepared(path / "corpus", settings)  # the text may be elsewhere now
     else:
         corpus = prepare(settings, path / "corpus", progress)
-    if settings.patience is not None and corpus.validation is None:
-        raise InputError(
-            "`patience` needs a validation split, and the corpus has none. "
-            f"Received: patience={settings.patience}"
-        )
+    if corpus.validation is None:
+        if settings.patience is not None:
+            raise InputError(
+                "`patience` needs a validation split, and the corpus has none. "
+                f"Received: patience={settings.patience}"
+            )
+        if settings.bleu_sentences:
+            logger.warning("No validation BLEU: the corpus has no validation split")
     return corpus
 
 
@@ -309,15 +312,13 @@ def _fit(
     if workers.is_chief:
         run.start_again()
         run.cut_metrics(step)
-    data = functools.partial(
-        distribute, workers.strategy, static_shapes=settings.jit, parts=settings.accumulate
-    )
+    data = functools.partial(distribute, workers.strategy)
     validation: dict[str, Any] = {}
     if corpus.validation is not None:
         validation_plan = BatchPlan(corpus.validation.lengths, settings.tokens_per_batch, seed=None)
         steps = range(validation_plan.batches_per_epoch)
         validation = {
-            "validation_data": data(corpus.validation, validation_plan, steps, parts=1),
+            "validation_data": data(corpus.validation, validation_plan, steps),
             "validation_steps": len(steps),
         }
     with StopSignals() as signals:
@@ -338,7 +339,13 @@ def _fit(
         for part in _parts(range(step, settings.steps), interval):
             with _damage_named(corpus):
                 trained.fit(
-                    data(corpus.training, plan, part),
+                    data(
+                        corpus.training,
+                        plan,
+                        part,
+                        static_shapes=settings.jit,  # only updates are compiled
+                        parts=settings.accumulate,
+                    ),
                     # `epochs` is the last one's number.
                     initial_epoch=part.start // interval,
                     epochs=-(-part.stop // interval),

@@ -146,7 +146,9 @@ class TrainingModel(keras.Model):
     def _logs(self) -> dict[str, Any]:
         logs = self.get_metrics_result()
         strategy = tf.distribute.get_strategy()
-        if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        # Keras adds up the logs of several machines, along an axis that scalars do not have.
+        is_multi = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+        if is_multi and strategy.extended._in_multi_worker_mode():  # what Keras asks
             logs = {name: value[None] for name, value in logs.items()}
         return dict(logs)
 

@@ -4,9 +4,10 @@ python -m bench list [--only PREFIX ...]
 python -m bench run [--only PREFIX ...] [--targets] [--quick] [--again] [--run RUN] [--data FOLDER]
 python -m bench report
 
-A case that the results hold already, measured with the same code and all the systems that are asked
-for, is not measured again without --again. Every case is written as soon as it is done, so a run
-that was interrupted goes on where it ended.
+A case that the results hold already, measured with the same code, the same RUN and all the systems
+that are asked for, is not measured again without --again. What is measured again has all the
+systems that it had before. Every case is written as soon as it is done, so a run that was
+interrupted goes on where it ended.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from typing import Any
 
 from bench import start
 from bench.cases import (
+    CEILINGS,
     CT2,
     FIT,
     FIT_XLA,
@@ -43,7 +45,7 @@ from bench.cases import (
 from bench.driver import ENVIRONMENT, Crew, take_turns
 from bench.figures import BUSY, count_flops
 from bench.inputs import pair_lengths, texts
-from bench.models import BUILD, ROOT, digest, folder_of, saved_model_of
+from bench.models import BUILD, ROOT, digest, folder_of, name_of_run, saved_model_of
 from bench.report import write
 from bench.worker import THREADS
 
@@ -147,13 +149,19 @@ def measure(cases: list[Case], arguments: argparse.Namespace, path: Path) -> Non
     with contextlib.closing(crew):
         for number, case in enumerate(cases, 1):
             done = results["cases"].get(case["id"], {"systems": {}})
+            if case["kind"] == "multi30k" and arguments.run is not None:
+                case["model"] = name_of_run(arguments.run)
             is_whole = (
                 done.get("code") == code
+                and done.get("model") == case.get("model")
                 and done.get("made_on") == made_on(here)
                 and set(case["systems"]) <= set(done["systems"])
             )
             if is_whole and not (arguments.again or arguments.once):
                 continue
+            if not arguments.once:
+                among = {*case["systems"], *CEILINGS}
+                case["systems"] += [name for name in done["systems"] if name not in among]
             say(
                 f"{case['id']}: case {number} of {len(cases)}, "
                 f"{(time.monotonic() - began) / 60:.1f} minutes so far"

@@ -1,13 +1,13 @@
 """Models on disk, made once: as a run directory, a SavedModel, plain arrays, and for CTranslate2.
 
     python -m bench.models base-forced
-    python -m bench.models multi30k --run RUN
+    python -m bench.models multi30k-0123456789ab --run RUN
 
-A name is a size and how its translations end. The weights are random, but the embeddings of the
-special tokens are zero, so that their logits are, and the best tokens are words. In a "forced"
-model that holds for the end symbol too, and every hypothesis goes on to its limit: no system has to
-be forced, so none loses time by it. In a "natural" model the logit of the end symbol rises with the
-position, and passes the others earlier or later in each sentence.
+The name of random weights is a size and how translations end. The embeddings of the special tokens
+are zero, so that their logits are, and the best tokens are words. In a "forced" model that holds
+for the end symbol too, and every hypothesis goes on to its limit: no system has to be forced, so
+none loses time by it. In a "natural" model the logit of the end symbol rises with the position, and
+passes the others earlier or later in each sentence.
 """
 
 import argparse
@@ -37,6 +37,11 @@ def folder_of(name: str) -> Path:
     return BUILD / "models" / name
 
 
+def name_of_run(run: Path) -> str:
+    """Names the model of a run directory; training goes on, and it is another one."""
+    return f"multi30k-{hashlib.sha256((run / 'run.json').read_bytes()).hexdigest()[:12]}"
+
+
 def saved_model_of(name: str) -> Path:
     """Where its SavedModel is: what was traced of other code is not taken."""
     return folder_of(name) / f"saved_model-{digest('keras_transformer', 'export')}" / "1"
@@ -55,15 +60,15 @@ def make(name: str, run: Path | None, saved_model: Path | None) -> None:
     """Makes a model, or what is missing of it.
 
     Args:
-        name: "multi30k", or SIZE-forced or SIZE-natural.
-        run: the run directory of "multi30k".
+        name: that of `name_of_run`, or SIZE-forced or SIZE-natural.
+        run: the run directory that the first is of.
         saved_model: where to write a SavedModel, and then also what peers need; None for neither.
     """
     folder = folder_of(name)
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "run").exists():
-        if name == "multi30k":
-            assert run is not None
+        if run is not None:
+            (folder / "run").unlink(missing_ok=True)  # a link to what is gone
             os.symlink(run.resolve(), folder / "run")
         else:
             size, stop = name.rsplit("-", 1)

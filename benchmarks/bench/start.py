@@ -59,7 +59,9 @@ def measure(
             )
             seconds = time.perf_counter() - began
             if done.returncode:
-                reason = done.stderr.strip().splitlines()[-1][:300]
+                # What the kernel kills for want of memory says nothing.
+                said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+                reason = said[-1][:300]
                 report(f"  {name}: skipped, {reason}")
                 found[name] = {"skipped": reason}
             elif number:  # the first round brings the files into memory

@@ -444,6 +444,16 @@ def test_compression_whose_cuts_nobody_notices(model, tmp_path, ending):
     assert not (tmp_path / "out").exists()
 
 
+def test_byte_order_mark_is_no_text(tmp_path):
+    path = tmp_path / "corpus.txt"
+    path.write_text("\ufeffone\n\ufefftwo\n")
+    shards, _ = bulk_input.plan(str(path), 1)
+    assert [bulk_input.read_shard(shard).lines for shard in shards] == [
+        [b"one"],
+        ["\ufefftwo".encode()],  # only at the start of a file
+    ]
+
+
 def test_input_that_changes_meanwhile(tmp_path):
     path = tmp_path / "corpus.txt"
     path.write_text("one\ntwo\n")

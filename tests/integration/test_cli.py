@@ -17,6 +17,9 @@ from command_line import assert_documented, assert_refused, cli
 from keras_transformer._version import __version__
 from keras_transformer.cli import translate
 from keras_transformer.export.bulk import BulkReport
+from keras_transformer.run import Run
+from keras_transformer.trainers import corpora
+from keras_transformer.trainers.corpora import load_corpus
 
 COMMANDS = ("prepare", "train", "average", "evaluate", "translate", "export", "check")
 COMMANDS += ("plot", "serve", "translate-corpus", "demo")
@@ -245,6 +248,22 @@ def test_evaluate_writes_files_and_prints_scores(tiny_run, corpus_dir, tiny_tran
     assert (scores["num_pairs"], scores["beam_size"]) == (9, 1)
 
 
+def test_evaluate_while_training_goes_on(tiny_run, corpus_dir, tmp_path, monkeypatch):
+    """Reading a corpus may take minutes, after which the best weights are others."""
+    shutil.copytree(tiny_run.path, tmp_path / "run")
+    run = Run.load(tmp_path / "run")
+
+    def load_slowly(*given):
+        run.save_checkpoint(run.model("best"), run.last.step + 1, {}, is_best=True)
+        return load_corpus(*given)
+
+    monkeypatch.setattr(corpora, "load_corpus", load_slowly)
+    options = ("--data", corpus_dir, "--beam-size", 1, "--checkpoint", "best")
+    code, _, err = cli("evaluate", run.path, *options)
+    assert code == 0, err
+    assert f"Evaluation: 9 sentences by {run.best.file}: " in err
+
+
 def test_evaluate_for_a_machine(tiny_run, corpus_dir):
     options = ["--data", corpus_dir, "--split", "val", "--beam-size", 1]
     options += ["--baseline", corpus_dir / "de.val.txt"]
@@ -317,6 +336,11 @@ def test_unknown_preset_tells_what_there_is(corpus_dir, tmp_path):
 def test_unknown_split_tells_what_there_is(tiny_run, corpus_dir):
     result = cli("evaluate", tiny_run.path, "--data", corpus_dir, "--split", "dev")
     assert_refused(result, ".* has no split 'dev'. There are: test, train, val")
+
+
+def test_split_of_a_test_set(tiny_run):
+    result = cli("evaluate", tiny_run.path, "--test-set", "wmt14/full", "--split", "val")
+    assert_refused(result, "--split is of --data, and a test set has none. Received: val")
 
 
 def test_unknown_data_folder(tiny_run, tmp_path):

@@ -157,6 +157,16 @@ def test_two_workers_train_as_one(arguments, one, pair, tmp_path):
     assert len(list((tmp_path / "run" / "tensorboard" / "train").iterdir())) == 1
 
 
+def test_a_cluster_of_one_machine(arguments, one, tmp_path):
+    log = tmp_path / "log"
+    process = start(tmp_path / "run", [*arguments, "--steps", str(STEPS)], log, 0, free_ports(1))
+    try:
+        assert process.wait(SECONDS) == 0, log.read_text()
+    finally:
+        process.kill()
+    assert_same_training(Run.load(tmp_path / "run"), one)
+
+
 def test_parts_of_two_workers(arguments, one, pair, tmp_path):
     workers = pair(tmp_path / "run", [*arguments, "--steps", str(STEPS), "--accumulate", "2"])
     assert workers.exit_statuses() == [0, 0], workers.output()

@@ -247,9 +247,9 @@ def test_after_a_full_disk(tiny_run, tmp_path, monkeypatch):
         message = f"^Cannot write {folder}/report.html: No space left on device$"
         with pytest.raises(InputError, match=message):
             plot(tiny_run.path, "--output", folder)
-    (folder / "tmp-report.html").write_bytes(b"<!doc")  # as a kill leaves it
+    (folder / "report.html.tmp").write_bytes(b"<!doc")  # as a kill leaves it
     plot(tiny_run.path, "--output", folder)
-    assert "tmp-report.html" not in {path.name for path in folder.iterdir()}
+    assert "report.html.tmp" not in {path.name for path in folder.iterdir()}
 
 
 def test_another_folder_is_refused(tiny_run, tmp_path):

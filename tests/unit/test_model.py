@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import keras
 import layer_weights
 import numpy as np
@@ -5,7 +8,14 @@ import pytest
 import reference
 import tensorflow as tf
 
-from keras_transformer import InputError, LabelSmoothedCrossEntropy, Transformer, TransformerConfig
+from keras_transformer import (
+    InputError,
+    LabelSmoothedCrossEntropy,
+    TokenLoss,
+    Transformer,
+    TransformerConfig,
+    WarmupSchedule,
+)
 
 B, S, T, V = 3, 7, 11, 19
 SIZES = {
@@ -279,6 +289,25 @@ def test_saved_and_loaded_outputs_are_equal(model, inputs, tmp_path):
     assert isinstance(loaded, Transformer)
     assert loaded.config == model.config
     assert_close(loaded(inputs), model(inputs), rtol=0, atol=0)
+
+
+def test_another_process_loads_a_compiled_model(inputs, tmp_path):
+    model = make_model()
+    model.compile(
+        keras.optimizers.Adam(WarmupSchedule(model.config.d_model, 7)),
+        LabelSmoothedCrossEntropy(0.1),
+        [TokenLoss()],
+    )
+    model.save(tmp_path / "model.keras")
+    np.savez(tmp_path / "inputs.npz", **inputs)
+    code = (
+        "import sys, keras, numpy; from keras_transformer import Transformer;"
+        "model = keras.models.load_model(sys.argv[1] + '/model.keras');"
+        "assert isinstance(model, Transformer) and model.loss.name, model;"
+        "numpy.save(sys.argv[1] + '/logits', model(dict(numpy.load(sys.argv[1] + '/inputs.npz'))))"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, cwd=tmp_path)
+    assert_close(np.load(tmp_path / "logits.npy"), model(inputs), rtol=1e-5, atol=1e-5)
 
 
 def test_weights_files_move_between_models(model, inputs, tmp_path):

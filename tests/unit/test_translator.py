@@ -43,6 +43,15 @@ def test_order_is_kept(tiny_translator, one_by_one):
     assert_close(reversed_texts[::-1], one_by_one)
 
 
+def test_old_graphs_are_dropped(tiny_translator, monkeypatch):
+    translator = Translator(tiny_translator.model, tiny_translator.tokenizer)
+    monkeypatch.setattr("keras_transformer.translator.MAX_GRAPHS", 2)
+    made = [translator._traced(key, lambda: 1) for key in ("a", "b", "a", "c", "a", "b")]
+    assert made[0] is made[2] is made[4]
+    assert made[1] is not made[5]
+    assert list(translator._graphs) == ["a", "b"]
+
+
 @pytest.mark.parametrize("text", ["", " ", " \t\r\n\u00a0\u3000"])
 def test_blank_text_has_an_empty_translation(tiny_translator, text):
     (translation,) = tiny_translator.translate([text])

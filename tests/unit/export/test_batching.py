@@ -126,6 +126,30 @@ def test_only_the_guilty_request_fails(model, batcher):
     np.testing.assert_array_equal(answers[2].result(20)["y"], 2 * rows(9, 1)["x"])
 
 
+def test_short_texts_do_not_wait_for_a_long_one():
+    free, first = threading.Event(), threading.Event()
+    batches = []
+
+    def run(_, inputs):
+        first.set()
+        assert free.wait(20)
+        batches.append([len(text) for text in inputs["x"]])
+        return {"y": inputs["x"]}
+
+    info = TensorInfo("x:0", tf.string, (None,))
+    limits = Limits(max_batch_size=7, batch_timeout=0, max_queue=11, num_batch_threads=1)
+    batcher = Batcher(run, {"echo": Signature({"x": info}, {"y": info})}, limits)
+    answers = []
+    for sizes in ([1], [2, 3], [2**14, 2**14 + 1], [4, 2**14]):
+        texts = np.array([b"x" * size for size in sizes], object)
+        answers.append(batcher.submit("echo", {"x": texts}))
+        assert first.wait(20)
+    free.set()
+    assert [answer.result(20)["y"].size for answer in answers] == [1, 2, 2, 2]
+    batcher.close()
+    assert batches == [[1], [2, 3, 4, 2**14], [2**14, 2**14 + 1]]
+
+
 def test_full_queue_is_unavailable(model, batcher):
     held(model, batcher)
     answers = [batcher.submit("double", rows(0, 1)) for _ in range(11)]

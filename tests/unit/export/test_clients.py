@@ -226,6 +226,30 @@ def test_rest_rows_in_order():
     assert lengths == sorted(lengths)
 
 
+def test_rest_server_that_takes_fewer_rows():
+    texts = [f"{n:02}" for n in range(17)]
+    with Rest(translations) as server:
+        assert rest_translate(server.url, texts, max_rows=7) == [row_of(text) for text in texts]
+    assert [len(instances) for instances in server.instances] == [7, 7, 3]
+
+
+def test_rest_threads_keep_their_connections(caplog):
+    meeting = threading.Barrier(4)
+
+    def together(texts):
+        meeting.wait(20)
+        return translations(texts)
+
+    with (
+        Rest(together) as server,
+        rest_client(server.url) as client,
+        futures.ThreadPoolExecutor(4) as threads,
+    ):
+        rows = [*threads.map(client.translate, [["a"], ["b"], ["c"], ["d"]])]
+    assert rows == [[row_of(text)] for text in "abcd"]
+    assert not [r.getMessage() for r in caplog.records if r.name.startswith("urllib3")]
+
+
 def test_rest_texts_arrive_as_they_are():
     with Rest(translations) as server:
         assert rest_translate(server.url, TEXTS) == [row_of(text) for text in TEXTS]
@@ -360,6 +384,12 @@ def test_grpc_rows_in_order():
     specs = [(r.model_spec.name, r.model_spec.signature_name) for r in server.requests]
     assert specs == [("tiny", "serving_default")] * 3
     assert list(server.requests[0].inputs) == ["text"]
+
+
+def test_grpc_server_that_takes_fewer_rows():
+    with Grpc(outputs) as server:
+        assert len(grpc_translate(server.target, ["a"] * 17, max_rows=7)) == 17
+    assert [len(texts) for texts in server.texts] == [7, 7, 3]
 
 
 def test_grpc_texts_arrive_as_they_are():

@@ -262,3 +262,12 @@ def test_patience_needs_validation(short_settings, tmp_path):
     with pytest.raises(InputError, match=message):
         train(dataclasses.replace(short_settings, patience=2), tmp_path / "run", verbose=0)
     assert not (tmp_path / "run" / "run.json").exists()  # a training that could not go on
+
+
+def test_no_bleu_without_validation_is_said(short_settings, tmp_path, caplog):
+    settings = dataclasses.replace(short_settings, bleu_sentences=2)
+    for _ in range(2):  # the corpus is prepared, and opened
+        train(settings, tmp_path / "run", verbose=0, resume=True)
+        settings = dataclasses.replace(settings, steps=settings.steps + 1)
+    said = [record.getMessage() for record in caplog.records]
+    assert said.count("No validation BLEU: the corpus has no validation split") == 2

@@ -214,6 +214,27 @@ def test_jit(short_settings, tmp_path, fitted):
     assert run.last.metrics["token_loss"] == pytest.approx(expected, rel=1e-4)
 
 
+def test_only_updates_are_filled_up_for_xla(tiny_settings, tmp_path, monkeypatch):
+    """The first batch of a bucket has the rows of the last, which is mostly smaller."""
+    distribute, rows = training.distribute, []
+
+    def counted(strategy, pairs, plan, steps, **options):
+        steps = range(plan.batches_per_epoch)
+        dataset = distribute(strategy, pairs, plan, steps, **options)
+        rows.append((len(pairs.lengths), sum(len(labels) for _, labels, _ in dataset)))
+        if len(rows) == 2:
+            raise InputError("seen")
+        return dataset
+
+    monkeypatch.setattr(training, "distribute", counted)
+    settings = dataclasses.replace(tiny_settings, jit=True, steps_per_validation=1)
+    with pytest.raises(InputError, match="seen"):
+        train(settings, tmp_path / "run", verbose=0)
+    (pairs, validated), (training_pairs, trained) = rows
+    assert validated == pairs
+    assert trained > training_pairs
+
+
 # Options of the recipe.
 
 
