@@ -22,7 +22,9 @@ LABELS = {
 
 def evaluate_command(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
-    data: Annotated[str | None, typer.Option(help="A corpus, as for train.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="The text, as for train; not what prepare wrote.")
+    ] = None,
     split: Annotated[
         str | None, typer.Option(help="Which split of it to translate. [default: test]")
     ] = None,

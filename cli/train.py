@@ -25,10 +25,9 @@ if TYPE_CHECKING:
     from keras_transformer.run import Run
     from keras_transformer.trainers.recipes import TrainSettings
 
-DATA_HELP = (
-    "bundled; tfds:NAME[/CONFIG]; a folder of files LANGUAGE.SPLIT.txt, one sentence a line "
-    "(en.train.txt, de.train.txt, en.val.txt, ...); or a folder that prepare wrote. "
-    "[default: the recipe's]"
+TEXT_HELP = (
+    "bundled; tfds:NAME[/CONFIG]; or a folder of files LANGUAGE.SPLIT.txt, one sentence a line "
+    "(en.train.txt, de.train.txt, en.val.txt, ...)"
 )
 RECIPE_HELP = (
     "Settings: a TOML file, or one of wmt14-ende-base, wmt14-ende-big, wmt14-enfr-base, "
@@ -36,7 +35,11 @@ RECIPE_HELP = (
 )
 SET_HELP = "A setting, such as warmup_steps=400 or model.dropout_rate=0.2; may be repeated."
 
-Data = Annotated[str | None, typer.Option(help=DATA_HELP)]
+Data = Annotated[str | None, typer.Option(help=f"{TEXT_HELP}. [default: the recipe's]")]
+PreparedData = Annotated[
+    str | None,
+    typer.Option(help=f"{TEXT_HELP}; or what prepare wrote. [default: the recipe's]"),
+]
 Recipe = Annotated[
     str | None,
     typer.Option(metavar="NAME|FILE", help=RECIPE_HELP, autocompletion=completion.recipes),
@@ -52,7 +55,7 @@ VocabSize = Annotated[
 
 def train_command(
     run_dir: Annotated[Path, typer.Option(help="New directory for all that training leaves.")],
-    data: Data = None,
+    data: PreparedData = None,
     recipe: Recipe = None,
     changes: Changes = None,
     source: Source = None,

@@ -369,11 +369,12 @@ class DecoderLayer(_ResidualLayer):
         Args:
             x: float [B, K, D], the new positions.
             cache: self-attention's keys and values of the sentence's C earlier positions.
-            self_attention_mask: which of the C + K positions belong to a hypothesis, broadcastable
-                to [B, N, K, C + K]; None for all of them.
+            self_attention_mask: float, to be added to the scores: very negative at those of the
+                C + K positions that do not belong to a hypothesis, broadcastable to
+                [B, N, K, C + K]; None where all do.
             memory: cross-attention's keys and values, `cross_attention.project_memory` of the
                 encoder's output.
-            cross_attention_mask: broadcastable to [B, N, K, S].
+            cross_attention_mask: float, likewise, broadcastable to [B, N, K, S]; or None.
 
         Returns:
             float [B, K, D], and the cache with the new positions.

@@ -87,7 +87,7 @@ def attention_heads(
     title: str = "",
     style: Style = "light",
 ) -> "Figure":
-    """Draws what each head of a layer attends to, a panel a head (the paper's Figures 3 to 5).
+    """Draws what each head of a layer attends to, a panel a head (cf. the paper's Figures 3 to 5).
 
     Args:
         scores: float [N, Q, S], a layer of `Translator.attention`.

@@ -9,6 +9,7 @@ import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -20,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 StrategyName = Literal["one", "mirrored", "multiworker"]
 
+NVIDIA = Path("/dev/nvidia0")  # the first GPU, where there is a driver
 LOST_WORKER_STATUS = 75  # EX_TEMPFAIL of sysexits.h: try again
 
 
@@ -98,6 +100,11 @@ def make_strategy(name: StrategyName | None = None) -> tf.distribute.Strategy:
         InputError: if there is no such strategy, or nothing names the machines.
     """
     gpus = tf.config.list_physical_devices("GPU")
+    if not gpus and NVIDIA.exists() and "CUDA_VISIBLE_DEVICES" not in os.environ:
+        logger.warning(
+            "TensorFlow does not see this machine's GPU: are its libraries there? "
+            "(pip install 'tensorflow[and-cuda]')"
+        )
     if name is None:
         name = "mirrored" if len(gpus) > 1 else "one"
     if name == "one":

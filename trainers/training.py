@@ -128,6 +128,9 @@ def _train(
             plan.batches_per_epoch,
             100 * plan.padding_share,
         )
+        replicas = workers.strategy.num_replicas_in_sync
+        kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+        logger.info("Devices: %d %s, %s", replicas, kind, settings.precision)
         keras.utils.set_random_seed(settings.seed)
         with _precision(settings.precision), workers.strategy.scope():
             _fit(run, settings, corpus, plan, verbose, callbacks, workers)

@@ -165,3 +165,16 @@ def test_several_machines_too_late(monkeypatch):
         InputError, match="`strategy`=multiworker must be the first that TensorFlow"
     ):
         make_strategy("multiworker")
+
+
+@pytest.mark.parametrize(
+    ("exists", "chosen", "warns"), [(True, None, True), (True, "", False), (False, None, False)]
+)
+def test_a_gpu_that_is_not_seen(tmp_path, monkeypatch, caplog, exists, chosen, warns):
+    monkeypatch.setattr(strategies, "NVIDIA", tmp_path if exists else tmp_path / "nvidia0")
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: [])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if chosen is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+    make_strategy("one")
+    assert ("TensorFlow does not see this machine's GPU" in caplog.text) == warns
