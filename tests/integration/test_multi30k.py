@@ -38,9 +38,7 @@ def test_splits():
     assert counts == {"train": 29_000, "val": 1014, "test2016": 1000}  # as published
 
 
-@pytest.mark.skipif(
-    not (FOLDER / "mmt-tokenized").is_dir(), reason=f"no mmt-tokenized in {FOLDER}"
-)
+@pytest.mark.skipif(not (FOLDER / "mmt-tokenized").is_dir(), reason=f"no mmt-tokenized in {FOLDER}")
 def test_multimodal_protocol():
     """Raw references become those that the papers scored against."""
     for split in ("test2016", "test2017"):
