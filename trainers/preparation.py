@@ -22,7 +22,7 @@ from array_record.python.array_record_module import ArrayRecordWriter
 
 from keras_transformer.config import EOS_ID
 from keras_transformer.errors import InputError
-from keras_transformer.files import locked, named_failure
+from keras_transformer.files import locked, named_failure, sha256
 from keras_transformer.tokenizer import Tokenizer, VocabularyTooLargeError, train_tokenizer
 from keras_transformer.trainers.corpora import Corpus, load_corpus
 from keras_transformer.trainers.grammar import Pair
@@ -40,7 +40,6 @@ from keras_transformer.trainers.prepared import (
     open_prepared,
     read_report,
     read_shard,
-    sha256,
     shard_path,
     write_json,
 )

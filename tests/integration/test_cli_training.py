@@ -220,7 +220,7 @@ def test_one_evaluation_at_a_time(recipe_run, corpus_dir):
 def test_evaluate_names_the_checkpoint_that_translates(
     recipe_run, corpus_dir, tmp_path, monkeypatch
 ):
-    """Also when a training saves a better one meanwhile."""
+    """Also when a training saves better ones, first while the corpus is read."""
     run_dir = tmp_path / "run"
     shutil.copytree(recipe_run, run_dir, ignore=shutil.ignore_patterns("evaluation"))
     manifest = json.loads((run_dir / "run.json").read_text())
@@ -234,18 +234,19 @@ def test_evaluate_names_the_checkpoint_that_translates(
     def write_best(checkpoint):
         (run_dir / "run.json").write_text(json.dumps({**manifest, "best": checkpoint}))
 
+    def load_weights_late(run, model, chosen):
+        write_best(first)
+        read.append(chosen.file)
+        load_weights(run, model, chosen)
+
     read, load_weights = [], Run.load_weights
-    monkeypatch.setattr(
-        Run,
-        "load_weights",
-        lambda run, model, chosen: read.append(chosen.file) or load_weights(run, model, chosen),
-    )
+    monkeypatch.setattr(Run, "load_weights", load_weights_late)
     monkeypatch.setattr("keras_transformer.trainers.corpora.load_corpus", load_late)
     write_best(first)
     code, _, err = cli("evaluate", run_dir, "--data", corpus_dir)
     assert code == 0, err
     scores = json.loads((run_dir / "evaluation" / "test.scores.json").read_text())
-    assert read == [scores["checkpoint"]] == [first["file"]]
+    assert read == [scores["checkpoint"]] == [newest["file"]]
 
 
 def test_damaged_scores(recipe_run, tmp_path):
