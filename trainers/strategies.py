@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ logger = logging.getLogger(__name__)
 StrategyName = Literal["one", "mirrored", "multiworker"]
 
 NVIDIA = Path("/dev/nvidia0")  # the first GPU, where there is a driver
+SECONDS_TO_LEAVE = 2.0  # the others may still fetch what this worker has added to the last sum
 LOST_WORKER_STATUS = 75  # EX_TEMPFAIL of sysexits.h: try again
 
 
@@ -82,6 +84,9 @@ class Workers:
             if self.count == 1:
                 raise
             raise _lost(error) from error
+        finally:
+            if self.count > 1:
+                time.sleep(SECONDS_TO_LEAVE)
 
     def _sum_over_replicas(self, values: tf.Tensor) -> tf.Tensor:
         return self.strategy.reduce("SUM", self.strategy.run(lambda: values), axis=None)
