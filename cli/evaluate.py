@@ -107,7 +107,11 @@ def evaluate_command(
             test = evaluation.compare(hypotheses, others, references, lowercase)
         written = json.loads(Path(f"{output}.scores.json").read_text(encoding="utf-8"))
     if as_json:
-        compared = test and {"bleu": test.baseline, "p_value": test.p_value}
+        compared = test and {
+            "bleu": test.baseline.value,
+            "signature": test.baseline.signature,
+            "p_value": test.p_value,
+        }
         print_json({**written, "baseline": compared, "output": str(output)})
     else:
         for field, label in LABELS.items():
@@ -116,8 +120,8 @@ def evaluate_command(
         if test:
             label = f"BLEU of the baseline{', lower-cased' if lowercase else ''}"
             typer.echo(
-                f"{label:26} {test.baseline:5.2f}  p = {test.p_value:.4f} "
-                f"(paired bootstrap, {evaluation.NUM_RESAMPLES} resamples)"
+                f"{label:26} {test.baseline.value:5.2f}  {test.baseline.signature}, "
+                f"p = {test.p_value:.4f} by paired bootstrap"
             )
     say(
         f"Evaluation: {scores.num_pairs:,} sentences by {chosen.file}: "

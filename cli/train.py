@@ -30,8 +30,9 @@ TEXT_HELP = (
     "(en.train.txt, de.train.txt, en.val.txt, ...)"
 )
 RECIPE_HELP = (
-    "Settings: a TOML file, or one of wmt14-ende-base, wmt14-ende-big, wmt14-enfr-base, "
-    "wmt14-enfr-big, multi30k-ende-tiny, demo. The other options override it."
+    "Settings: one of wmt14-ende-base, wmt14-ende-big, wmt14-enfr-base, wmt14-enfr-big, "
+    "multi30k-ende-tiny, demo; a TOML file; or a run directory, for its settings. The other "
+    "options override it."
 )
 SET_HELP = "A setting, such as warmup_steps=400 or model.dropout_rate=0.2; may be repeated."
 
@@ -42,7 +43,7 @@ PreparedData = Annotated[
 ]
 Recipe = Annotated[
     str | None,
-    typer.Option(metavar="NAME|FILE", help=RECIPE_HELP, autocompletion=completion.recipes),
+    typer.Option(metavar="NAME|FILE|RUN", help=RECIPE_HELP, autocompletion=completion.recipes),
 ]
 Changes = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET_HELP)]
 Source = Annotated[str | None, typer.Option(help="Source language. [default: en]")]

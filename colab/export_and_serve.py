@@ -42,8 +42,8 @@ if "google.colab" in sys.modules:
         raise SystemExit("Installed. Now Runtime > Restart session, and then run all cells")
 
 # %% [markdown]
-# All that there is to choose. The model is that of `train_and_translate`; where `RUN_DIR` does not
-# exist, it is trained below, which takes about three minutes on a CPU.
+# All that there is to choose. The model is that of `train_and_translate`; where `RUN_DIR` holds
+# no finished one, it is trained below, which takes about three minutes on a CPU.
 
 # %% tags=["parameters"]
 SENTENCE = "The tired sister did not wash our old dogs."
@@ -76,9 +76,10 @@ from keras_transformer.trainers.training import train
 tf.get_logger().setLevel("ERROR")
 
 # %%
-if not (Path(RUN_DIR, "run.json").exists() and Run.load(RUN_DIR).status == "complete"):
-    settings = TrainSettings.from_dict({**load_recipe("demo"), "steps": STEPS})
-    train(settings, RUN_DIR, verbose=2, resume=True)  # goes on if it was interrupted
+run = Run.load(RUN_DIR) if Path(RUN_DIR, "run.json").exists() else None
+if run is None or run.status != "complete":  # an interrupted one goes on with its own settings
+    settings = run.settings if run else {**load_recipe("demo"), "steps": STEPS}
+    train(TrainSettings.from_dict(settings), RUN_DIR, verbose=2, resume=True)
 translator = Translator.load(RUN_DIR)
 
 (translation,) = translator.translate([SENTENCE])

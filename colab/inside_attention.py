@@ -41,9 +41,9 @@ if "google.colab" in sys.modules:
         raise SystemExit("Installed. Now Runtime > Restart session, and then run all cells")
 
 # %% [markdown]
-# All that there is to choose. The model is that of `train_and_translate`; where `RUN_DIR` does not
-# exist, it is trained below, which takes about three minutes on a CPU. `SENTENCE` may be any of its
-# words.
+# All that there is to choose. The model is that of `train_and_translate`; where `RUN_DIR` holds
+# no finished one, it is trained below, which takes about three minutes on a CPU. `SENTENCE` may be
+# any of its words.
 
 # %% tags=["parameters"]
 SENTENCE = "Every tall student said that a tall neighbour followed him."
@@ -260,9 +260,10 @@ plots.learning_rate(schedules, steps=25_000)
 # heads in each. It is the result of a **synthetic** corpus.
 
 # %%
-if not (Path(RUN_DIR, "run.json").exists() and Run.load(RUN_DIR).status == "complete"):
-    settings = TrainSettings.from_dict({**load_recipe("demo"), "steps": STEPS})
-    train(settings, RUN_DIR, verbose=2, resume=True)  # goes on if it was interrupted
+run = Run.load(RUN_DIR) if Path(RUN_DIR, "run.json").exists() else None
+if run is None or run.status != "complete":  # an interrupted one goes on with its own settings
+    settings = run.settings if run else {**load_recipe("demo"), "steps": STEPS}
+    train(TrainSettings.from_dict(settings), RUN_DIR, verbose=2, resume=True)
 translator = Translator.load(RUN_DIR)
 attention = translator.attention(SENTENCE)  # and of the translation that beam search finds
 print(SENTENCE, translator.translate([SENTENCE])[0].text, sep="\n")

@@ -47,7 +47,7 @@ class Shard(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Lines as they are in the input, without their ends."""
+    """Lines as they are in the input, without their ends and a file's byte order mark."""
 
     shard: Shard
     lines: list[bytes]

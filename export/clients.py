@@ -43,7 +43,7 @@ class RestClient:
         max_rows: most texts of a request; fewer for a server that takes fewer.
 
     Raises:
-        InputError: if the URL has another form.
+        InputError: if the URL has another form, or `max_rows` is less than 1.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class RestClient:
             )
         self._signature = signature
         self._timeout = timeout
-        self._max_rows = max_rows
+        self._max_rows = _check_rows(max_rows)
         self._pool = urllib3.PoolManager(
             maxsize=MAX_IDLE,
             timeout=urllib3.Timeout(connect=min(timeout, CONNECT_TIMEOUT), read=timeout),
@@ -144,7 +144,7 @@ class GrpcClient:
         max_rows: as for `RestClient`.
 
     Raises:
-        InputError: if a name is not UTF-8.
+        InputError: if a name is not UTF-8, or `max_rows` is less than 1.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class GrpcClient:
         self._model = model
         self._signature = signature
         self._timeout = timeout
-        self._max_rows = max_rows
+        self._max_rows = _check_rows(max_rows)
         self._channel = grpc.insecure_channel(target, options=_channel_options(retries))
         self._stub = PredictionServiceStub(self._channel)
 
@@ -259,6 +259,12 @@ def _rows_of(outputs: Any) -> list[Row] | None:
         return rows_of({name: tf.make_ndarray(tensor) for name, tensor in outputs.items()})
     except (ValueError, TypeError):
         return None
+
+
+def _check_rows(max_rows: int) -> int:
+    if max_rows < 1:
+        raise InputError(f"`max_rows` must be at least 1. Received: max_rows={max_rows}")
+    return max_rows
 
 
 def _checked(rows: Any, count: int, server: str) -> list[Row]:

@@ -134,11 +134,11 @@ class Comparison(NamedTuple):
     """A paired bootstrap test against another system (Koehn 2004).
 
     Attributes:
-        baseline: BLEU of the other system.
+        baseline: BLEU of the other system; its signature is the test's.
         p_value: how likely a difference at least as large is by chance.
     """
 
-    baseline: float
+    baseline: Score
     p_value: float
 
 
@@ -171,11 +171,12 @@ def compare(
         test_type="bs",
         n_samples=NUM_RESAMPLES,
     )
-    columns: dict[str, list[Any]] = test()[1]
+    found: tuple[dict[str, Any], dict[str, list[Any]]] = test()
+    signatures, columns = found
     other, this = columns["BLEU"]
     # sacreBLEU takes even no difference for a significant one.
     p_value = 1.0 if this.score == other.score else this.p_value
-    return Comparison(baseline=other.score, p_value=p_value)
+    return Comparison(Score(other.score, str(signatures["BLEU"])), p_value)
 
 
 def load_test_set(name: str, source: str, target: str) -> list[Pair]:

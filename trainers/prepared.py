@@ -90,15 +90,16 @@ class TokenizedPairs:
             path = shard_path(folder, split, index)
             shard = read_shard(path)
             if shard is None or not path.is_file():
-                raise InputError(f"{path} is missing")
+                raise InputError(f"{path} is missing: {_again(folder)}")
             if shard["made_from"].get("tokenizer_sha256") != tokenizer_sha256:
                 raise InputError(
-                    f"{path} was tokenised by another tokenizer than {folder}/tokenizer.model"
+                    f"{path} was tokenised by another tokenizer than {folder}/tokenizer.model: "
+                    f"{_again(folder)}"
                 )
             size = path.stat().st_size
             if size != shard["bytes"]:
                 raise InputError(
-                    f"{path} is damaged: it must be of {shard['bytes']} bytes, and is of {size}"
+                    f"{path} is damaged, {size} bytes instead of {shard['bytes']}: {_again(folder)}"
                 )
             if shard["kept"]:
                 lengths.append(_read_lengths(path, shard["kept"]))
@@ -251,6 +252,10 @@ def shard_path(folder: Path, split: str, index: int) -> Path:
     return folder / f"{split}-{index:05d}.array_record"
 
 
+def _again(folder: Path) -> str:
+    return f"delete {folder} and prepare it again"
+
+
 def _damage_of(paths: Sequence[str], error: Exception) -> InputError:
     """Names the damaged one of some shards; it has to read them, as the error names none."""
     folder = Path(paths[0]).parent
@@ -259,9 +264,7 @@ def _damage_of(paths: Sequence[str], error: Exception) -> InputError:
             shard = ArrayRecordDataSource([path])
             shard.__getitems__(range(len(shard)))
         except RuntimeError as found:
-            return InputError(
-                f"{path} is damaged; delete {folder} and prepare it again: {one_line(found)}"
-            )
+            return InputError(f"{path} is damaged ({one_line(found)}): {_again(folder)}")
     # A file system that fails once is no reason to delete anything.
     return InputError(f"{folder} could not be read: {one_line(error)}")
 
@@ -271,10 +274,11 @@ def _read_lengths(path: Path, rows: int) -> np.ndarray:
     try:
         lengths: np.ndarray = np.load(file)
     except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{file} is missing or damaged") from error
+        raise InputError(f"{file} is missing or damaged: {_again(path.parent)}") from error
     if lengths.shape != (rows, 2):
         raise InputError(
-            f"{file} is damaged: it must be of shape {(rows, 2)}, and is of {lengths.shape}"
+            f"{file} is damaged, of shape {lengths.shape} instead of {(rows, 2)}: "
+            f"{_again(path.parent)}"
         )
     return lengths
 

@@ -1,6 +1,7 @@
 """How to train, as a record and as readable files: a recipe is a TOML file of these settings."""
 
 import dataclasses
+import json
 import math
 import tomllib
 import types
@@ -65,8 +66,8 @@ class TrainSettings:
         max_hours: training ends at the first validation after so many hours of training in all;
             None for no limit.
         seed: of weights, dropout and batches.
-        tokens_per_batch: most tokens of each side of a batch, whatever the number of replicas
-            (25,000: section 5.1).
+        tokens_per_batch: most tokens of each side of a batch, padding included, over all replicas
+            (section 5.1: about 25,000 without padding, which 30,000 with it are).
         accumulate: parts that each replica splits its share of a batch into, and adds up, to fit
             large batches into its memory; the result is that of 1, but that dropout drops other
             places.
@@ -201,6 +202,10 @@ class TrainSettings:
         """
         known = [field.name for field in dataclasses.fields(cls)]
         if unknown := sorted(set(values) - set(known)):
+            sizes = {field.name for field in dataclasses.fields(TransformerConfig)}
+            if unknown[0] in sizes:
+                name = unknown[0]
+                raise InputError(f"Unknown setting {name}: it is the model's, model.{name}")
             raise InputError(f"Unknown setting {', '.join(unknown)}. There are: {', '.join(known)}")
         if "data" not in values:
             raise InputError("The setting `data` is missing")
@@ -224,11 +229,15 @@ def load_recipe(recipe: str | Path) -> dict[str, Any]:
     """Reads a recipe.
 
     Args:
-        recipe: the name of one that comes with the package, or a TOML file of settings.
+        recipe: the name of one that comes with the package, a TOML file of settings, or a run
+            directory, for the settings of its training.
 
     Raises:
         InputError: if there is none, or it is no TOML.
     """
+    manifest = Path(recipe) / "run.json"
+    if manifest.is_file():
+        return _settings_of(manifest)
     if str(recipe) in recipe_names():
         file = resources.files("keras_transformer.trainers") / "recipes" / f"{recipe}.toml"
         text = file.read_text(encoding="utf-8")
@@ -239,12 +248,19 @@ def load_recipe(recipe: str | Path) -> dict[str, Any]:
             reason = getattr(error, "strerror", None) or "not valid UTF-8"
             raise InputError(
                 f"Cannot read the recipe {recipe}: {reason}. "
-                f"It must be a TOML file, or one of: {', '.join(recipe_names())}"
+                f"It must be a TOML file, a run directory, or one of: {', '.join(recipe_names())}"
             ) from error
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"The recipe {recipe} is not valid TOML: {error}") from error
+
+
+def _settings_of(manifest: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(manifest.read_bytes())["settings"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{manifest} is not the manifest of a run") from error
 
 
 def change_recipe(recipe: Mapping[str, Any], changes: Iterable[str]) -> dict[str, Any]:

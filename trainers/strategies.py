@@ -105,7 +105,8 @@ def make_strategy(name: StrategyName | None = None) -> tf.distribute.Strategy:
         InputError: if there is no such strategy, or nothing names the machines.
     """
     gpus = tf.config.list_physical_devices("GPU")
-    if not gpus and NVIDIA.exists() and "CUDA_VISIBLE_DEVICES" not in os.environ:
+    is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    if not gpus and NVIDIA.exists() and not is_hidden:
         logger.warning(
             "TensorFlow does not see this machine's GPU: are its libraries there? "
             "(pip install 'tensorflow[and-cuda]')"

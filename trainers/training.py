@@ -53,6 +53,7 @@ RESUMABLE = (
     "steps",
     "max_hours",
     "patience",
+    "keep_checkpoints",
     "average_last",
     "steps_per_save",
     "minutes_per_save",
@@ -123,9 +124,12 @@ def _train(
     if not is_done:
         corpus = corpus or open_prepared(corpus_folder(run), settings)
         plan = BatchPlan(corpus.training.lengths, settings.tokens_per_batch, settings.seed)
+        source, target = corpus.training.lengths.sum(axis=0) / plan.batches_per_epoch
         logger.info(
-            "Batches: %d an epoch, %.0f %% padding",
+            "Batches: %d an epoch, of %.0f + %.0f tokens on average, %.0f %% padding",
             plan.batches_per_epoch,
+            source,
+            target,
             100 * plan.padding_share,
         )
         replicas = workers.strategy.num_replicas_in_sync

@@ -108,6 +108,8 @@ def main() -> None:
     folder = BUILD / ("smoke" if arguments.smoke else "quick")
     results = arguments.results or (folder / "results.json" if arguments.once else RESULTS)
     page = arguments.page or (folder if arguments.once else ROOT / "docs") / "benchmarks.md"
+    if arguments.run is not None and not (arguments.run / "run.json").is_file():
+        parser.error(f"--run must be a run directory. Received: {arguments.run}")
     chosen = list(choose(arguments))
     if arguments.do == "list":
         for case in chosen:
@@ -161,7 +163,8 @@ def measure(cases: list[Case], arguments: argparse.Namespace, path: Path) -> Non
                 continue
             if not arguments.once:
                 among = {*case["systems"], *CEILINGS}
-                case["systems"] += [name for name in done["systems"] if name not in among]
+                earlier = [name for name in done["systems"] if name not in among]
+                case["systems"] = [*case["systems"], *earlier]
             say(
                 f"{case['id']}: case {number} of {len(cases)}, "
                 f"{(time.monotonic() - began) / 60:.1f} minutes so far"

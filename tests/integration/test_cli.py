@@ -275,6 +275,7 @@ def test_evaluate_for_a_machine(tiny_run, corpus_dir):
     assert printed.pop("output") == str(output)
     assert printed.pop("baseline") == {
         "bleu": pytest.approx(100),
+        "signature": f"nrefs:1|bs:1000|seed:12345|{printed['bleu']['signature'][8:]}",
         "p_value": pytest.approx(0, abs=0.01),
     }
     assert printed == json.loads((output.parent / "val.scores.json").read_text())

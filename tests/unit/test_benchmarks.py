@@ -1,5 +1,7 @@
-"""The benchmark's plain parts: counts, exponents, and the page made of results."""
+"""The benchmark's plain parts: counts, exponents, what is measured, and the page of results."""
 
+import argparse
+import json
 import sys
 from collections import Counter
 from pathlib import Path
@@ -8,6 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+from bench import __main__ as program
 from bench import figures, report
 from bench.arithmetic import decoding_flops, fit_exponent, median_ratio, training_flops
 from bench.cases import CEILINGS, all_cases, growth, sizes_of, smoke_cases
@@ -159,6 +162,43 @@ def test_skipped_systems_and_a_busy_machine():
     assert "**1 of 1 cases were measured while other work ran" in page
     assert "CTranslate2 float32 50.0 %" in page
     assert "| 25 | 1 | 1 | **30** | 15 |" in page
+
+
+def test_what_is_measured_again_keeps_its_systems(tmp_path, monkeypatch):
+    first, second = (f"decoding/base/forced/S25/B{rows}/K4" for rows in (32, 1))
+    results = results_of((case_of(first), {"ctranslate2": system([1.0])}))
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(results))
+    measured = {}
+
+    def take_turns(crew, case, systems, rounds, seconds, say):
+        measured[case["id"]] = list(systems)
+        return {name: system([1.0]) for name in systems}
+
+    for name, value in {
+        "machine": lambda: results["machine"],
+        "prepare": lambda *_: None,
+        "busy_cores": lambda: 0.0,
+        "take_turns": take_turns,
+        "BUILD": tmp_path,
+    }.items():
+        monkeypatch.setattr(program, name, value)
+    arguments = argparse.Namespace(
+        only=[first, second],
+        systems=["session"],
+        targets=False,
+        quick=False,
+        smoke=False,
+        once=False,
+        again=False,
+        rounds=2,
+        seconds=1.0,
+        run=None,
+    )
+    program.measure(list(program.choose(arguments)), arguments, path)
+    assert measured == {first: ["session", "ctranslate2"], second: ["session"]}
+    program.measure([case_of(second)], arguments, path)
+    assert measured[second] == list(case_of(second)["systems"])
 
 
 def test_case_of_another_machine():

@@ -361,6 +361,17 @@ def test_rest_wrong_url(url):
         RestClient(url)
 
 
+@pytest.mark.parametrize("max_rows", [0, -1])
+def test_no_rows_a_request(max_rows):
+    message = rf"^`max_rows` must be at least 1\. Received: max_rows={max_rows}$"
+    for make in (
+        lambda: RestClient("http://localhost:1/v1/models/tiny", max_rows=max_rows),
+        lambda: GrpcClient("localhost:1", "tiny", max_rows=max_rows),
+    ):
+        with pytest.raises(InputError, match=message):
+            make()
+
+
 def test_rest_needs_no_tensorflow():
     with Rest(translations) as server:
         program = (

@@ -196,7 +196,7 @@ HALF_WRONG = [text if number % 2 else "a b" for number, text in enumerate(SENTEN
 
 def test_identical_systems_do_not_differ():
     comparison = compare(HALF_WRONG, list(HALF_WRONG), SENTENCES)
-    assert comparison.baseline == sacrebleu.corpus_bleu(HALF_WRONG, [SENTENCES]).score
+    assert comparison.baseline.value == sacrebleu.corpus_bleu(HALF_WRONG, [SENTENCES]).score
     assert comparison.p_value > 0.5
 
 
@@ -211,14 +211,16 @@ def test_clearly_different(is_better):
     this, other = (SENTENCES, HALF_WRONG) if is_better else (HALF_WRONG, SENTENCES)
     comparison = compare(this, other, SENTENCES)
     assert comparison.p_value < 0.01
-    assert comparison.baseline == sacrebleu.corpus_bleu(other, [SENTENCES]).score
+    assert comparison.baseline.value == sacrebleu.corpus_bleu(other, [SENTENCES]).score
+    assert comparison.baseline.signature.startswith("nrefs:1|bs:1000|seed:12345|case:mixed|")
 
 
 def test_systems_without_case():
     capitals = [text.upper() for text in SENTENCES]
     assert compare(SENTENCES, capitals, SENTENCES).p_value < 0.01
     comparison = compare(SENTENCES, capitals, SENTENCES, lowercase=True)
-    assert comparison.baseline == pytest.approx(100)
+    assert comparison.baseline.value == pytest.approx(100)
+    assert "|case:lc|" in comparison.baseline.signature
     assert comparison.p_value == 1
 
 

@@ -86,6 +86,14 @@ def test_another_average_for_a_complete_run(short_settings, tmp_path):
     assert not list((run.path / "checkpoints").glob("averaged*"))
 
 
+def test_keeping_more_checkpoints(short_settings, tmp_path, stop_at):
+    settings = dataclasses.replace(short_settings, steps=4, steps_per_validation=2)
+    run = stop_at(1, settings, tmp_path / "run")
+    more = dataclasses.replace(settings, keep_checkpoints=2, average_last=2)
+    run = train(more, run.path, verbose=0, resume=True)
+    assert run.averaged.metrics == {"of_steps": [2, 4]}
+
+
 def test_what_fails_leaves_a_directory_as_it_was(short_settings, tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     (tmp_path / "link").symlink_to("here")

@@ -428,7 +428,7 @@ def test_shards_of_other_tokenizers(write, corpus):
     (corpus / "corpus.json").write_text(json.dumps(manifest))
     message = (
         f"{corpus}/train-00000.array_record was tokenised by another tokenizer than "
-        f"{corpus}/tokenizer.model"
+        f"{corpus}/tokenizer.model: delete {corpus} and prepare it again"
     )
     refuses(lambda: open_prepared(corpus), message, corpus)
 
@@ -452,15 +452,16 @@ def test_damaged_shard(write, corpus, damage, is_prepared_again):
     prepare(settings, corpus)
     shard = corpus / "train-00001.array_record"
     data = shard.read_bytes()
+    again = f"delete {corpus} and prepare it again"
     if damage == "truncated":
         shard.write_bytes(data[:-11])
-        message = f"{shard} is damaged: it must be of {len(data)} bytes, and is of {len(data) - 11}"
+        message = f"{shard} is damaged, {len(data) - 11} bytes instead of {len(data)}: {again}"
     elif damage == "missing":
         shard.unlink()
-        message = f"{shard} is missing"
+        message = f"{shard} is missing: {again}"
     elif damage == "no JSON":
         shard.with_suffix(".json").unlink()
-        message = f"{shard} is missing"
+        message = f"{shard} is missing: {again}"
     else:
         shard.with_suffix(".json").write_text("{")
         message = f"{shard.with_suffix('.json')} is damaged"
@@ -481,8 +482,9 @@ def test_damaged_record(write, corpus):
     pairs = open_prepared(corpus).training
     assert len(pairs.read([0, 6, 8, 16])) == 4
     assert pairs.damage is None
-    message = f"{shard} is damaged; delete {corpus} and prepare it again: "
-    with pytest.raises(InputError, match=f"^{re.escape(message)}[^\n]*mismatch") as caught:
+    again = re.escape(f"): delete {corpus} and prepare it again")
+    message = rf"^{re.escape(str(shard))} is damaged \([^\n]*mismatch[^\n]*{again}$"
+    with pytest.raises(InputError, match=message) as caught:
         pairs.read([0, 7, 16])
     assert pairs.damage is caught.value
     assert [ids.tolist() for ids in pairs.read([6])[0]] == [[FIRST_WORD + 6, E], [11, 10, E]]
@@ -505,7 +507,8 @@ def test_damaged_lengths(write, corpus, damage):
     settings = write(numbered(17))
     prepare(settings, corpus)
     file = corpus / "train-00001.lengths.npy"
-    message = f"{file} is missing or damaged"
+    again = f"delete {corpus} and prepare it again"
+    message = f"{file} is missing or damaged: {again}"
     if damage == "missing":
         file.unlink()
     elif damage == "empty":
@@ -516,7 +519,7 @@ def test_damaged_lengths(write, corpus, damage):
         file.write_bytes(b"lengths")
     else:
         np.save(file, np.ones((5, 2), np.uint16))
-        message = f"{file} is damaged: it must be of shape (7, 2), and is of (5, 2)"
+        message = f"{file} is damaged, of shape (5, 2) instead of (7, 2): {again}"
     refuses(lambda: open_prepared(corpus), message, corpus)
     refuses(lambda: prepare(settings, corpus), message, corpus)
 

@@ -13,7 +13,7 @@ from keras_transformer.trainers.recipes import (
 )
 
 PAPER = {  # sections 5.1 to 5.4 and 6.1
-    "tokens_per_batch": 25_000,
+    "tokens_per_batch": 30_000,  # 25,000 and padding
     "warmup_steps": 4_000,
     "peak_rate": None,  # equation 3's
     "label_smoothing": 0.1,
@@ -106,8 +106,8 @@ def test_file(write):
 @pytest.mark.parametrize("name", ["nothing", "nowhere/demo", "Demo"])
 def test_missing_recipe_says_what_there_is(name):
     message = (
-        f"Cannot read the recipe {name}: No such file or directory. It must be a TOML file, or "
-        f"one of: {', '.join(recipe_names())}"
+        f"Cannot read the recipe {name}: No such file or directory. It must be a TOML file, a run "
+        f"directory, or one of: {', '.join(recipe_names())}"
     )
     with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
         load_recipe(name)
@@ -116,6 +116,17 @@ def test_missing_recipe_says_what_there_is(name):
 def test_folder_is_no_recipe(tmp_path):
     message = f"Cannot read the recipe {re.escape(str(tmp_path))}: Is a directory. It must be"
     with pytest.raises(InputError, match=f"^{message}"):
+        load_recipe(tmp_path)
+
+
+def test_run_directory(tiny_run, tiny_settings):
+    assert TrainSettings.from_dict(load_recipe(tiny_run.path)) == tiny_settings
+
+
+@pytest.mark.parametrize("content", ["", "7", "[7]", "{}", '{"settings": 7}'])
+def test_damaged_run_directory(tmp_path, content):
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(InputError, match=r"run\.json is not the manifest of a run$"):
         load_recipe(tmp_path)
 
 
@@ -210,6 +221,12 @@ def test_unknown_settings_say_what_there_is():
     unknown, known = str(caught.value).split(". There are: ")
     assert unknown == "Unknown setting depth, step"
     assert known.split(", ") == [field.name for field in dataclasses.fields(TrainSettings)]
+
+
+def test_settings_that_are_the_models():
+    message = "^Unknown setting dropout_rate: it is the model's, model.dropout_rate$"
+    with pytest.raises(InputError, match=message):
+        TrainSettings.from_dict({"data": "bundled", "dropout_rate": 0.2})
 
 
 def test_data_is_needed():

@@ -321,8 +321,8 @@ def test_damaged_corpus(long_settings, stopped, whole, part):
     source, _ = TokenizedPairs(shard.parent, "train").read([7])[0]
     data[data.index(source.tobytes()) if part == "record" else 2**16] ^= 1
     shard.write_bytes(data)
-    message = f"{shard} is damaged; delete {shard.parent} and prepare it again: "
-    with pytest.raises(InputError, match=f"^{re.escape(message)}[^\n]+$"):
+    again = re.escape(f"): delete {shard.parent} and prepare it again")
+    with pytest.raises(InputError, match=rf"^{re.escape(str(shard))} is damaged \([^\n]+{again}$"):
         train(long_settings, stopped.path, verbose=0, resume=True)
     shutil.rmtree(shard.parent)
     assert_same_run(train(long_settings, stopped.path, verbose=0, resume=True), whole)

@@ -135,16 +135,25 @@ def test_one_worker_is_the_chief(cluster, kind, index, count, is_chief):
     assert (workers.count, workers.is_chief) == (count, is_chief)
 
 
-def test_alone():
+@pytest.fixture
+def pauses(monkeypatch):
+    """Seconds slept, which takes no time."""
+    slept = []
+    monkeypatch.setattr(strategies.time, "sleep", slept.append)
+    return slept
+
+
+def test_alone(pauses):
     workers = Workers(make_strategy("mirrored"))
     assert (workers.count, workers.is_chief) == (1, True)
     assert workers.any(True, False) == [True, False]
     workers.wait()
     with pytest.raises(tf.errors.UnavailableError), workers.watched():
         raise tf.errors.UnavailableError(None, None, "not another worker's fault")
+    assert pauses == []
 
 
-def test_lost_worker():
+def test_lost_worker(pauses):
     workers = Workers(Strategy(Resolver(CLUSTER, "worker", 0)))
     with (
         pytest.raises(TrainingStoppedError, match="start all workers again") as caught,
@@ -154,6 +163,9 @@ def test_lost_worker():
     assert caught.value.status == 75
     with pytest.raises(tf.errors.ResourceExhaustedError), workers.watched():
         raise tf.errors.ResourceExhaustedError(None, None, "out of memory")
+    with workers.watched():
+        pass
+    assert pauses == [strategies.SECONDS_TO_LEAVE] * 3
 
 
 def test_several_machines_too_late(monkeypatch):
@@ -168,7 +180,14 @@ def test_several_machines_too_late(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("exists", "chosen", "warns"), [(True, None, True), (True, "", False), (False, None, False)]
+    ("exists", "chosen", "warns"),
+    [
+        (True, None, True),
+        (True, "0,1", True),
+        (True, "", False),
+        (True, "-1", False),
+        (False, None, False),
+    ],
 )
 def test_a_gpu_that_is_not_seen(tmp_path, monkeypatch, caplog, exists, chosen, warns):
     monkeypatch.setattr(strategies, "NVIDIA", tmp_path if exists else tmp_path / "nvidia0")
