@@ -31,8 +31,8 @@ TEXT_HELP = (
 )
 RECIPE_HELP = (
     "Settings: one of wmt14-ende-base, wmt14-ende-big, wmt14-enfr-base, wmt14-enfr-big, "
-    "multi30k-ende-tiny, demo; a TOML file; or a run directory, for its settings. The other "
-    "options override it."
+    "multi30k-ende-tiny, multi30k-ende-cased, demo; a TOML file; or a run directory, for its "
+    "settings. The other options override it."
 )
 SET_HELP = "A setting, such as warmup_steps=400 or model.dropout_rate=0.2; may be repeated."
 

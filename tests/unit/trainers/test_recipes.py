@@ -46,7 +46,8 @@ def test_names():
     names = recipe_names()
     assert names == sorted(names)
     sizes = {"ende-base", "ende-big", "enfr-base", "enfr-big"}
-    assert {"demo", "multi30k-ende-tiny", *(f"wmt14-{size}" for size in sizes)} == set(names)
+    captions = {"multi30k-ende-tiny", "multi30k-ende-cased"}
+    assert {"demo", *captions, *(f"wmt14-{size}" for size in sizes)} == set(names)
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -84,9 +85,10 @@ def test_wmt14_models_are_table_3s():
     assert (big.d_model, big.d_ff, big.num_heads, big.num_encoder_layers) == (1024, 4096, 16, 6)
 
 
-def test_multi30k_keeps_to_the_published_budget():
+@pytest.mark.parametrize("name", ["tiny", "cased"])
+def test_multi30k_keeps_to_the_published_budget(name):
     """2.6 million parameters and 8,000 updates: Wu et al. (2021)."""
-    settings = TrainSettings.from_dict(load_recipe("multi30k-ende-tiny"))
+    settings = TrainSettings.from_dict(load_recipe(f"multi30k-ende-{name}"))
     assert settings.steps <= 8_000
     assert Transformer(settings.config(settings.vocab_size)).count_params() <= 2_605_056
 
