@@ -229,18 +229,18 @@ def load_recipe(recipe: str | Path) -> dict[str, Any]:
     """Reads a recipe.
 
     Args:
-        recipe: the name of one that comes with the package, a TOML file of settings, or a run
-            directory, for the settings of its training.
+        recipe: the name of one that comes with the package (./NAME for a file or directory called
+            so), a TOML file of settings, or a run directory, for the settings of its training.
 
     Raises:
         InputError: if there is none, or it is no TOML.
     """
     manifest = Path(recipe) / "run.json"
-    if manifest.is_file():
-        return _settings_of(manifest)
     if str(recipe) in recipe_names():
         file = resources.files("keras_transformer.trainers") / "recipes" / f"{recipe}.toml"
         text = file.read_text(encoding="utf-8")
+    elif manifest.is_file():
+        return _settings_of(manifest)
     else:
         try:
             text = Path(recipe).read_text(encoding="utf-8")

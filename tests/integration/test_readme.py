@@ -34,7 +34,7 @@ FASTER = {"10000": "2", "20000": "3"}
 
 def test_nothing_is_left_out():
     assert [command[0] for command in COMMANDS] == [
-        "train", "evaluate", "translate", "export", "translate", "train", "train",
+        "train", "evaluate", "translate", "export", "translate", "train", "train", "train",
     ]  # fmt: skip
     # These want hours, or data that cannot be shipped: see test_multi30k.py and test_recipes.py.
     # The first is the next test's.
@@ -45,7 +45,7 @@ def test_nothing_is_left_out():
 
 
 @pytest.mark.programs
-@pytest.mark.timeout(600)  # it trains thrice and exports
+@pytest.mark.timeout(600)  # it trains four times and exports
 def test_own_text(corpus_dir, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my-data").symlink_to(corpus_dir)

@@ -125,6 +125,13 @@ def test_run_directory(tiny_run, tiny_settings):
     assert TrainSettings.from_dict(load_recipe(tiny_run.path)) == tiny_settings
 
 
+def test_run_directory_called_as_a_recipe(tiny_run, tmp_path, monkeypatch):
+    (tmp_path / "demo").symlink_to(tiny_run.path)
+    monkeypatch.chdir(tmp_path)
+    assert load_recipe("demo")["steps"] == 1_000
+    assert load_recipe("./demo") == tiny_run.settings
+
+
 @pytest.mark.parametrize("content", ["", "7", "[7]", "{}", '{"settings": 7}'])
 def test_damaged_run_directory(tmp_path, content):
     (tmp_path / "run.json").write_text(content)
