@@ -113,12 +113,17 @@ class TokenizedPairs:
             self._records = ArrayRecordDataSource(paths)
         except RuntimeError as error:
             raise _damage_of(paths, error) from error
+        if len(self._records) != len(self.lengths):
+            raise InputError(
+                f"{folder / split}-*.array_record hold {len(self._records)} pairs instead of "
+                f"{len(self.lengths)}: {_again(folder)}"
+            )
 
     def read(self, rows: Sequence[int]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Returns the (source, target) token ids of rows, each with its `EOS_ID`.
 
         Raises:
-            InputError: if a shard is damaged: its checksums are checked as it is read.
+            InputError: if a shard is damaged or another's: checksums and lengths are checked.
         """
         if not rows:
             return []
@@ -127,7 +132,14 @@ class TokenizedPairs:
         except RuntimeError as error:
             self.damage = _damage_of(self._paths, error)
             raise self.damage from error
-        ids = (np.frombuffer(record, np.int32) for record in records)
+        ids = [np.frombuffer(record, np.int32) for record in records]
+        lengths = np.array([(each[0], len(each) - 1 - each[0]) for each in ids])
+        if (lengths != self.lengths[rows]).any():
+            folder = Path(self._paths[0]).parent
+            self.damage = InputError(
+                f"{folder} holds pairs of other lengths than it says: {_again(folder)}"
+            )
+            raise self.damage
         return [(each[1 : 1 + each[0]], each[1 + each[0] :]) for each in ids]
 
 

@@ -259,7 +259,7 @@ def load_recipe(recipe: str | Path) -> dict[str, Any]:
 def _settings_of(manifest: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(manifest.read_bytes())["settings"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{manifest} is not the manifest of a run") from error
 
 

@@ -490,6 +490,26 @@ def test_damaged_record(write, corpus):
     assert [ids.tolist() for ids in pairs.read([6])[0]] == [[FIRST_WORD + 6, E], [11, 10, E]]
 
 
+@pytest.mark.parametrize("is_swapped", [True, False])
+def test_shard_of_other_pairs(write, corpus, is_swapped):
+    """Of the same size, for files are of whole blocks."""
+    texts = [" ".join(WORDS[: 1 + number]) for number in range(17)]
+    prepare(write([(text, text) for text in texts]), corpus)
+    first, second, last = sorted(corpus.glob("train-*.array_record"))
+    contents = first.read_bytes(), second.read_bytes()
+    assert len({len(contents[0]), len(contents[1]), last.stat().st_size}) == 1
+    if is_swapped:
+        first.write_bytes(contents[1])
+        second.write_bytes(contents[0])
+        message = f"{corpus} holds pairs of other lengths than it says"
+    else:
+        last.write_bytes(contents[0])
+        message = f"{corpus}/train-*.array_record hold 21 pairs instead of 17"
+    expected = re.escape(f"{message}: delete {corpus} and prepare it again")
+    with pytest.raises(InputError, match=f"^{expected}$"):
+        TokenizedPairs(corpus, "train").read([16, 3])
+
+
 def test_whole_shards_are_not_blamed(write, corpus, monkeypatch):
     prepare(write(numbered(17)), corpus)
     pairs = open_prepared(corpus).training
