@@ -46,7 +46,7 @@ def test_every_module_is_in_it(wheel):
         f"keras_transformer/trainers/recipes/{path.name}"
         for path in (ROOT / "trainers" / "recipes").glob("*.toml")
     }
-    assert len(recipes) == 6
+    assert len(recipes) == 7
     assert expected | recipes | {"keras_transformer/py.typed"} <= names
 
 
