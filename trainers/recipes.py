@@ -257,6 +257,7 @@ def load_recipe(recipe: str | Path) -> dict[str, Any]:
 
 
 def _settings_of(manifest: Path) -> dict[str, Any]:
+    """Reads a run's settings; `Run.load` would too, but it loads Keras."""
     try:
         return dict(json.loads(manifest.read_bytes())["settings"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
