@@ -1,13 +1,13 @@
 # make demo   the main job, end to end, on the bundled corpus
 # make test   the default test suite
-# make test-distributed  several processes, kills, every combination of strategy and precision
+# make test-distributed  several processes, kills, combinations of options
 # make test-programs  notebooks, pages with long commands, and a terminal
 # make test-serving URL=http://HOST:8501 MODEL=NAME [GRPC=HOST:8500]  the contract, at any server
 # make docs   the documentation site, in build/docs/site
 # make notebooks  colab/NAME.ipynb from colab/NAME.py
 # make bench [RUN=run trained on Multi30k] [MULTI30K=folder] [BENCH="--only PREFIX ..."]
-#             times of this package and its peers, in turns, written to docs/benchmarks.md
-# make bench-quick  a little of everything, in build/bench/quick
+#             measures this package and its peers in turns, and writes docs/benchmarks.md
+# make bench-quick  a part of the cases, one round, in build/bench/quick
 # make check  what continuous integration runs: format, lint, types, docs, all tests
 PYTHON ?= python3
 BIN := .venv/bin
@@ -70,8 +70,7 @@ format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# Made anew when the dependencies change; the stamp comes last, so that a broken installation is
-# never taken for a whole one.
+# Made anew when the dependencies change. The stamp comes last: without it, make installs again.
 $(READY): setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \

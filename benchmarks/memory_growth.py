@@ -1,4 +1,4 @@
-"""Resident memory of a training, from its 500th update to its last.
+"""Resident memory of a training, every 250 updates.
 
     python benchmarks/memory_growth.py --steps 2500
 
@@ -13,33 +13,21 @@ from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import keras
+from bench.processes import memory
 
 from keras_transformer.trainers import training
 from keras_transformer.trainers.callbacks import StepLimit
 from keras_transformer.trainers.recipes import TrainSettings
 
-EVERY = 250
 
-
-def resident_megabytes() -> float:
-    """Reads this process's resident memory."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
-
-
-class Watch(StepLimit):
-    """Prints the memory every so many updates."""
-
+class _Watch(StepLimit):
     def on_train_batch_end(self, batch: int, logs: object = None) -> None:
-        """Counts, and looks."""
         super().on_train_batch_end(batch, logs)
-        if self.step % EVERY == 0:
-            print(f"{self.step:6d} updates: {resident_megabytes():8.1f} MB", flush=True)
+        if self.step % 250 == 0:
+            print(f"{self.step:6d} updates: {memory('VmRSS') / 1e6:8.1f} MB", flush=True)
 
 
-def main() -> None:
-    """Trains and prints."""
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=2_500)
     settings = TrainSettings(
@@ -54,11 +42,6 @@ def main() -> None:
         keep_checkpoints=3,
         model={"d_model": 64, "d_ff": 128, "num_encoder_layers": 1, "num_decoder_layers": 1},
     )
-    training.StepLimit = Watch  # type: ignore[misc]
-    keras.utils.disable_interactive_logging()
+    training.StepLimit = _Watch  # type: ignore[misc]
     with tempfile.TemporaryDirectory() as folder:
         training.train(settings, Path(folder) / "run", verbose=0)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,20 +1,19 @@
 """How fast a corpus of WMT's size is prepared and read, and with how much memory.
 
 Generates pairs whose lengths are distributed like WMT14's (about 28 tokens a side, log-normal),
-prepares them, and reads batches of 25,000 tokens a side in training order, the first of which may
-be that of a late step, as when training resumes. Then plans an epoch of
+prepares them, and reads batches of 25,000 tokens a side in training order. Then plans two epochs of
 as many pairs as WMT14 English-French has, from lengths alone.
 
     python benchmarks/read_shards.py [--pairs 500000] [--seconds 20]
 """
 
 import argparse
-import resource
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
+from bench.processes import memory
 
 from keras_transformer.trainers.batches import BatchPlan, make_dataset
 from keras_transformer.trainers.preparation import prepare
@@ -48,9 +47,9 @@ def write_text(folder: Path, rows: int) -> None:
                     file.write(" ".join(line) + "\n")
 
 
-def peak_memory() -> str:
-    """Most memory that this process has held so far."""
-    return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB"
+def report(text: str) -> None:
+    """Prints a line, with the peak memory of this process."""
+    print(f"{text}, memory {memory('VmHWM') / 1e9:.2f} GB", flush=True)
 
 
 def main() -> None:
@@ -68,13 +67,11 @@ def main() -> None:
         started = time.monotonic()
         prepare(settings, folder / "corpus")
         seconds = time.monotonic() - started
-        print(f"prepare: {arguments.pairs / seconds:,.0f} pairs/s, memory {peak_memory()}")
+        report(f"prepare: {arguments.pairs / seconds:,.0f} pairs/s")
 
         pairs = open_prepared(folder / "corpus").training
         plan = BatchPlan(pairs.lengths, TOKENS_PER_BATCH, seed=1)
-        print(
-            f"tokens: {pairs.lengths.mean():.1f} a side; padding {100 * plan.padding_share:.0f} %"
-        )
+        report(f"{pairs.lengths.mean():.1f} tokens a side, padding {plan.padding_share:.0%}")
         for step in (0, 100_000):
             started = time.monotonic()
             fresh = BatchPlan(pairs.lengths, TOKENS_PER_BATCH, seed=1)
@@ -86,16 +83,13 @@ def main() -> None:
             seconds = time.monotonic() - started
             if seconds > arguments.seconds:
                 break
-        print(f"read: {tokens / seconds:,.0f} target tokens/s, memory {peak_memory()}")
+        report(f"read: {tokens / seconds:,.0f} target tokens/s")
     started = time.monotonic()
     many = (lengths(np.random.default_rng(2), WMT_EN_FR_PAIRS // 9) * 1.15 + 1).astype(np.uint16)
     plan = BatchPlan(np.tile(many, (9, 1)), TOKENS_PER_BATCH, seed=1)
     plan.batch(0)
     plan.batch(plan.batches_per_epoch)
-    print(
-        f"plan of {WMT_EN_FR_PAIRS:,} pairs, two epochs: {time.monotonic() - started:.1f} s, "
-        f"memory {peak_memory()}"
-    )
+    report(f"two epochs of {WMT_EN_FR_PAIRS:,} pairs: {time.monotonic() - started:.1f} s")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Kills trainings at random moments and compares what they end in with a training left alone.
+"""Kills trainings at random moments and compares their results with a training without kills.
 
     python benchmarks/soak.py --kills 50
 
 Each kill is `kill -9` of `keras-transformer train --resume` at a moment drawn evenly from the
-time that a whole training takes: while TensorFlow loads, the corpus is prepared, updates are made,
+time that a training takes: while TensorFlow loads, the corpus is prepared, updates are made,
 files are written or checkpoints averaged. When a training has ended, the next begins. Prints a line
 a kill and fails at the first difference.
 """
@@ -20,42 +20,28 @@ import numpy as np
 
 from keras_transformer.run import Run
 
-CODE = "from keras_transformer.cli.main import main; main()"
-SETTINGS = {
-    "tokens_per_batch": 600,
-    "peak_rate": 0.003,
-    "warmup_steps": 20,
-    "steps_per_validation": 20,
-    "steps_per_save": 7,
-    "bleu_sentences": 5,
-    "keep_checkpoints": 4,
-    "average_last": 3,
-    "ema_decay": 0.9,
-    "r_drop": 2.0,
-    "clip_norm": 1.0,
-    "model.d_model": 16,
-    "model.d_ff": 24,
-    "model.num_heads": 2,
-    "model.num_encoder_layers": 1,
-    "model.num_decoder_layers": 1,
-}
+COMMAND = [sys.executable, "-c", "from keras_transformer.cli.main import main; main()", "train"]
+COMMAND += ["--data", "bundled", "--vocab-size", "500", "--resume"]
+SETTINGS = "--set tokens_per_batch=600 --set peak_rate=0.003 --set warmup_steps=20 "
+SETTINGS += "--set steps_per_validation=20 --set steps_per_save=7 --set bleu_sentences=5 "
+SETTINGS += "--set keep_checkpoints=4 --set average_last=3 --set ema_decay=0.9 --set r_drop=2.0 "
+SETTINGS += (
+    "--set clip_norm=1.0 --set model.d_model=16 --set model.d_ff=24 --set model.num_heads=2 "
+)
+SETTINGS += "--set model.num_encoder_layers=1 --set model.num_decoder_layers=1"
+COMMAND += SETTINGS.split()
 
 
-def start(run_dir: Path, steps: int) -> subprocess.Popen[bytes]:
-    """Starts or resumes a training."""
-    changes = [word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}")]
-    command = [sys.executable, "-c", CODE, "train", "--data", "bundled", "--vocab-size", "500"]
-    options = ["--run-dir", str(run_dir), "--steps", str(steps), "--resume"]
+def train(run_dir: Path, steps: int, seconds: float | None = None) -> bool:
+    """Starts or resumes a training, and kills it after some seconds; whether it completed."""
+    command = [*COMMAND, "--run-dir", str(run_dir), "--steps", str(steps)]
     with run_dir.with_suffix(".log").open("ab") as log:
-        return subprocess.Popen([*command, *options, *changes], stdout=log, stderr=log)
-
-
-def updates(run_dir: Path) -> int:
-    """Returns how many updates a run has saved; reading it checks that it is whole."""
-    if not (run_dir / "run.json").is_file():
-        return 0
-    run = Run.load(run_dir)
-    return run.load_state()[1] if run.states else 0
+        try:
+            # `run` kills the process, which is a program of one process, with SIGKILL.
+            subprocess.run(command, stdout=log, stderr=log, timeout=seconds, check=True)
+        except subprocess.TimeoutExpired:
+            return False
+    return True
 
 
 def assert_same(run: Run, expected: Run) -> None:
@@ -74,47 +60,30 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--folder", type=Path, default=None, help="a new one by default")
     arguments = parser.parse_args()
-    folder = arguments.folder or Path(tempfile.mkdtemp(prefix="soak-"))
-    folder.mkdir(parents=True, exist_ok=True)
-    if any(folder.iterdir()):
-        raise SystemExit(f"--folder must be new or empty. Received: {folder}")
+    folder = Path(tempfile.mkdtemp(prefix="soak-"))
     chance = random.Random(arguments.seed)
 
     began = time.monotonic()
-    if start(folder / "alone", arguments.steps).wait() != 0:
-        raise SystemExit(f"The training without a kill failed: {folder / 'alone.log'}")
+    train(folder / "alone", arguments.steps)
     duration = time.monotonic() - began
     expected = Run.load(folder / "alone")
-    print(f"A training left alone takes {duration:.1f} s: {folder / 'alone'}", flush=True)
+    print(f"A training without kills takes {duration:.1f} s: {folder / 'alone'}", flush=True)
 
     kills = trainings = 0
     while kills < arguments.kills:
         run_dir = folder / f"killed-{trainings:02d}"
-        process = start(run_dir, arguments.steps)
         moment = chance.uniform(0, duration)
-        try:
-            status = process.wait(moment)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        if train(run_dir, arguments.steps, moment):
+            assert_same(Run.load(run_dir), expected)
+            print(f"{run_dir.name} is complete, and equal bit for bit", flush=True)
+            trainings += 1
+        else:
             kills += 1
-            print(
-                f"kill {kills:2d} after {moment:5.1f} s: {run_dir.name} has saved "
-                f"{updates(run_dir)} of {arguments.steps} updates",
-                flush=True,
-            )
-            continue
-        if status != 0:
-            raise SystemExit(f"{run_dir} failed with {status}: {run_dir.with_suffix('.log')}")
-        assert_same(Run.load(run_dir), expected)
-        print(f"{run_dir.name} is complete, and bit for bit the one left alone", flush=True)
-        trainings += 1
-    if (status := start(run_dir, arguments.steps).wait()) != 0:
-        raise SystemExit(f"{run_dir} failed with {status}: {run_dir.with_suffix('.log')}")
+            print(f"kill {kills:2d} after {moment:5.1f} s of {run_dir.name}", flush=True)
+    train(run_dir, arguments.steps)
     assert_same(Run.load(run_dir), expected)
-    print(f"{kills} kills, {trainings + 1} trainings, all bit for bit the one left alone")
+    print(f"{kills} kills, {trainings + 1} trainings, all equal bit for bit")
 
 
 if __name__ == "__main__":

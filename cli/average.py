@@ -15,16 +15,17 @@ def average_command(
         int | None, typer.Option(help="How many of the newest. [default: the recipe's, or all]")
     ] = None,
 ) -> None:
-    """Average the weights of the newest checkpoints; the other commands then take the average.
+    """Average the weights of the newest checkpoints; the other commands then use the average.
 
-    It is void as soon as the training goes on.
+    The average is deleted when the training is resumed.
     """
     load_tensorflow()
     from keras_transformer.files import locked
     from keras_transformer.run import Run
     from keras_transformer.trainers.averaging import average_checkpoints
+    from keras_transformer.trainers.prepared import is_prepared
 
-    Run.load(run)  # says what a folder is that is none
+    Run.load(run)  # raises the error if it is not a run directory
     with locked(run), progress_bar("Averaging"):
         opened = Run.load(run)
         if last is None:
@@ -33,4 +34,5 @@ def average_command(
         averaged = average_checkpoints(opened, last)
     steps = ", ".join(f"{step:,}" for step in averaged.metrics["of_steps"])
     say(f"Averaged: the checkpoints after {steps} updates: {run / averaged.file}")
-    say(f"Next: keras-transformer evaluate {shlex.quote(str(run))} --data DATA --split SPLIT")
+    options = " --data DATA" if is_prepared(opened.settings["data"]) else ""
+    say(f"Next: keras-transformer evaluate {shlex.quote(str(run))}{options}")

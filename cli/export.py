@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from keras_transformer.cli.console import (
+    Checkpoint,
     Json,
     cleaned_up,
     load_tensorflow,
@@ -20,12 +21,13 @@ from keras_transformer.errors import InputError
 
 if TYPE_CHECKING:
     from keras_transformer.export.check import Finding
-    from keras_transformer.run import Run
+    from keras_transformer.run import CheckpointName, Run
     from keras_transformer.trainers.grammar import Pair
     from keras_transformer.translator import Translator
 
-MAX_EXAMPLES = 3  # of the validation text, to check and to warm up with
+MAX_EXAMPLES = 3  # validation sentences, to check and to warm up with
 MAX_PAIRS = 1_000  # to compare rounded weights on
+MAX_ROWS = 64  # of a request
 
 
 def export_command(
@@ -37,36 +39,58 @@ def export_command(
     beam_size: Annotated[
         int | None, typer.Option(help="Beams; 1 is greedy search. [default: the run's, or 4]")
     ] = None,
-    alpha: Annotated[
+    length_penalty: Annotated[
         float | None,
         typer.Option(help="Strength of the length penalty. [default: the run's, or 0.6]"),
     ] = None,
     max_source_length: Annotated[
         int, typer.Option(help="Longer sources are cut to this many tokens, and marked.")
     ] = 512,
-    checkpoint: Annotated[
-        Literal["averaged", "best", "last"] | None,
-        typer.Option(help="Which weights. [default: averaged if there are any, else best]"),
-    ] = None,
+    checkpoint: Checkpoint = None,
     weights: Annotated[
         Literal["float32", "float16", "bfloat16"],
-        typer.Option(help="Type to store the weights in; what it costs in BLEU is printed."),
+        typer.Option(help="Type to store the weights in; the command prints the BLEU it costs."),
     ] = "float32",
     attention_layer: Annotated[
         int, typer.Option(help="Decoder layer that the signature `attention` shows; -1: the last.")
     ] = -1,
+    batching: Annotated[
+        bool, typer.Option(help="Merge concurrent requests, in the graph itself.")
+    ] = True,
+    max_batch_size: Annotated[int, typer.Option(help="Texts of a merged batch.")] = 256,
+    batch_timeout_micros: Annotated[
+        int, typer.Option(help="How long a batch waits for more requests; 0: only while busy.")
+    ] = 0,
+    num_batch_threads: Annotated[
+        int, typer.Option(help="Batches of a signature that are computed at a time.")
+    ] = 2,
+    max_texts: Annotated[
+        int, typer.Option(help="Texts of a request, and sentences of a `document` request.")
+    ] = 1_024,
+    max_document_bytes: Annotated[
+        int, typer.Option(help="Size of a `document` request, all its texts together.")
+    ] = 2**18,
 ) -> None:
     """Write a SavedModel that takes strings and returns strings, and check it."""
     load_tensorflow()
+    from keras_transformer.export.options import ServingOptions
     from keras_transformer.export.saved_model import export_saved_model
     from keras_transformer.run import Run
     from keras_transformer.trainers.prepared import corpus_folder, read_validation_pairs
     from keras_transformer.translator import Translator
 
     started = time.monotonic()
+    serving = ServingOptions(
+        batching=batching,
+        max_batch_size=max_batch_size,
+        batch_timeout_micros=batch_timeout_micros,
+        num_batch_threads=num_batch_threads,
+        max_texts=max_texts,
+        max_document_bytes=max_document_bytes,
+    )
     opened = Run.load(run)
     translator = Translator.of(opened, checkpoint)
-    options = translator.decoding_options(beam_size, alpha, max_source_length)
+    options = translator.decoding_options(beam_size, length_penalty, max_source_length)
     pairs = read_validation_pairs(corpus_folder(opened))
     with cleaned_up(), progress_bar("Exporting"):
         path = export_saved_model(
@@ -74,6 +98,7 @@ def export_command(
             folder,
             version,
             options,
+            serving=serving,
             weights=weights,
             attention_layer=attention_layer,
             examples=[pair.source for pair in pairs[:MAX_EXAMPLES]],
@@ -102,14 +127,14 @@ def check_command(
     path = find_version(model)
     if path is None:
         raise InputError(
-            f"{model} is no export: it holds no saved_model.pb, nor a version that does"
+            f"{model} is not an export: neither it nor a version in it holds a saved_model.pb"
         )
     with progress_bar("Checking"):
         findings = check_saved_model(path, (lambda finding: None) if as_json else say_finding)
     if as_json:
         print_json({finding.name: finding._asdict() for finding in findings})
     require_success(findings, f"{path} failed its check")
-    say(f"Check: nothing to complain about: {path}")
+    say(f"Check: no problems found: {path}")
 
 
 def say_finding(finding: "Finding") -> None:
@@ -118,8 +143,8 @@ def say_finding(finding: "Finding") -> None:
     say(f"  {finding.name:10} {verdict:6} {finding.problem or finding.detail}")
 
 
-def _details(run: "Run", checkpoint: Literal["averaged", "best", "last"] | None) -> dict[str, Any]:
-    """What a served model's metadata should tell of its origin."""
+def _details(run: "Run", checkpoint: "CheckpointName | None") -> dict[str, Any]:
+    """Returns where the model comes from, for its metadata."""
     chosen = run.checkpoint(checkpoint)
     scores = {}
     for file in sorted((run.path / "evaluation").glob("*.scores.json")):
@@ -139,32 +164,30 @@ def _details(run: "Run", checkpoint: Literal["averaged", "best", "last"] | None)
 
 
 def _compare(path: Path, translator: "Translator", pairs: "list[Pair]", language: str) -> None:
-    """Prints what storing the weights in another type has changed."""
+    """Prints what storing the weights in another type costs."""
+    from keras_transformer.export.rows import by_length
     from keras_transformer.export.session import SavedModelSession
-    from keras_transformer.trainers.evaluation import score
+    from keras_transformer.trainers.scores import score
 
     if not pairs:
         say("The run holds no validation text to compare the rounded weights on")
         return
-    sources = [pair.source for pair in pairs]
+    sources, references = zip(*pairs, strict=True)
     session = SavedModelSession(path)
-    rounded = []
-    with progress_bar("Comparing", 2 * len(sources)) as progress:
-        exact = [each.text for each in translator.translate(sources, progress=progress)]
-        for start in range(0, len(sources), 64):
-            rows = session.translate(sources[start : start + 64])
-            rounded += [row["translation"] for row in rows]
-            progress(len(rows))
-    references = [pair.target for pair in pairs]
-    scores = (score(translations, references, language) for translations in (exact, rounded))
-    # Case does not count for a model that knows none.
-    before, after = (
-        (each.bleu_lowercased if translator.tokenizer.lowercase else each.bleu).value
-        for each in scores
-    )
+    with progress_bar("Comparing"):
+        exact = [each.text for each in translator.translate(sources)]
+        rows = by_length(sources, session.translate, max_rows=MAX_ROWS)
+    rounded = [row["translation"] for row in rows]
+
+    def bleu(translations: list[str]) -> float:
+        scores = score(translations, references, language)
+        # A lower-casing model is scored without case.
+        return (scores.bleu_lowercased if translator.tokenizer.lowercase else scores.bleu).value
+
     same = sum(one == other for one, other in zip(exact, rounded, strict=True))
     num_bytes = sum(file.stat().st_size for file in (path / "variables").glob("*.data-*"))
     say(
-        f"Rounded weights: {num_bytes / 1e6:.1f} MB; BLEU {after:.2f}, with float32 {before:.2f}; "
+        f"Rounded weights: {num_bytes / 1e6:.1f} MB; "
+        f"BLEU {bleu(rounded):.2f}, with float32 {bleu(exact):.2f}; "
         f"{same:,} of {len(pairs):,} validation sentences translated alike"
     )

@@ -1,6 +1,5 @@
 """The command `keras-transformer`."""
 
-import io
 import os
 import sys
 import traceback
@@ -31,7 +30,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # brackets in a help text are brackets
     help=(
         'Train, evaluate, export and use the Transformer of "Attention Is All You Need".\n\n'
-        "A run directory holds all that training leaves; every other command reads it:\n\n"
+        "Training writes a run directory; the other commands read it:\n\n"
         "train --data DATA --run-dir RUN, then evaluate RUN, translate RUN, "
         "export RUN MODELS/NAME, serve MODELS/NAME."
     ),
@@ -72,14 +71,10 @@ def _options(
 def main() -> None:
     """Runs the command line.
 
-    Bad input ends in one sentence and exit status 1, a training stopped by a signal in 128 and the
-    signal's number (143 for SIGTERM), and one that lost another worker in 75.
+    The exit status is 1 after bad input, 128 plus the number of the signal if a signal stopped the
+    training (143 for SIGTERM), and 75 if the training lost another worker.
     """
     try:
-        if sys.stdout is None or sys.stderr is None:
-            raise InputError("Standard output and standard error must be open")
-        if isinstance(sys.stdout, io.TextIOWrapper):  # as standard input, whatever the locale
-            sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
         app()
     except InputError as error:
         say(f"error: {error}")
@@ -87,7 +82,7 @@ def main() -> None:
     except TrainingStoppedError as error:
         say(f"error: {error}")
         _end(error.status)
-    except OSError as error:  # a full disk, a directory without permission
+    except OSError as error:  # such as a full disk
         say(f"error: {error.filename or 'input or output'}: {error.strerror or error}")
         _end(1)
     except Exception:
@@ -96,7 +91,7 @@ def main() -> None:
 
 
 def _end(status: int) -> NoReturn:
-    """Exits; without goodbyes if there are other machines, for those may be gone or wait for us."""
+    """Exits, without cleaning up among several workers: another worker may be gone, or waiting."""
     if "TF_CONFIG" in os.environ or "SLURM_PROCID" in os.environ:
         sys.stdout.flush()
         sys.stderr.flush()

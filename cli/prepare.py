@@ -31,30 +31,29 @@ def prepare_command(
     vocab_size: VocabSize = None,
     as_json: Json = False,
 ) -> None:
-    """Clean and tokenise a corpus once, for many trainings; a second call goes on."""
+    """Clean and tokenise a corpus once, for many trainings; a second call continues."""
     settings = make_settings(
         recipe, changes, data=data, source=source, target=target, vocab_size=vocab_size
     )
     load_tensorflow()
     from keras_transformer.trainers.preparation import REASONS, prepare
-    from keras_transformer.trainers.prepared import read_report
+    from keras_transformer.trainers.prepared import Manifest
 
     started = time.monotonic()
     with progress_bar("Preparing") as progress:
         prepare(settings, folder, progress)
-    report = read_report(folder)
-    say(f"Prepared: {report} in {time.monotonic() - started:.1f} s: {folder}")
-    for reason, count in report.dropped.items():
+    split = Manifest.read(folder).train
+    say(f"Prepared: {split} in {time.monotonic() - started:.1f} s: {folder}")
+    for reason, count in split.dropped.items():
         say(f"Dropped {count:,} because {REASONS[reason]}, for example:")
-        for pair in report.examples[reason]:
+        for pair in split.examples[reason]:
             say(f"  {pair.source}  |  {pair.target}")
-    # What is not as the defaults are must be said to `train` too.
+    # `train` needs the same settings, and takes the folder as its data.
     options = [
         ("--recipe", recipe),
         ("--source", source),
         ("--target", target),
         ("--vocab-size", vocab_size),
-        # `--set data=...` would be heard, and not `--data`.
         *(("--set", each) for each in changes or () if each.partition("=")[0].strip() != "data"),
         ("--data", folder),
         ("--run-dir", "RUN"),
@@ -62,4 +61,5 @@ def prepare_command(
     words = [str(word) for option in options if option[1] is not None for word in option]
     say(f"Next: keras-transformer train {shlex.join(words)}")
     if as_json:
-        print_json({"corpus": str(folder), **report._asdict()})
+        report = {"kept": split.kept, "dropped": split.dropped, "examples": split.examples}
+        print_json({"corpus": str(folder), **report})

@@ -1,4 +1,4 @@
-"""How a training is shown: a bar on a terminal, and everywhere a line for each validation."""
+"""The progress of a training: a bar on a terminal, and a line for each validation."""
 
 import time
 from datetime import timedelta
@@ -10,23 +10,24 @@ import keras
 from keras_transformer.cli.console import Bar, say
 from keras_transformer.run import Run
 
-# Metrics of a validation -> how they are shown.
+# How the metrics of a validation are shown.
 METRICS = {
     "token_loss": "training loss {:.3f}",
     "val_token_loss": "validation loss {:.3f}",
     "val_perplexity": "perplexity {:.1f}",
     "val_accuracy": "accuracy {:.3f}",
     "val_bleu": "BLEU {:.1f}",
+    "val_chrf": "chrF {:.1f}",
 }
 
 
 class TrainingProgress(keras.callbacks.Callback):
-    """Shows how far a training is, by what the run directory says.
+    """Shows the progress of a training, from its run directory.
 
     Args:
-        bar: of the preparation; becomes the training's.
-        run_dir: the run.
-        steps: most updates.
+        bar: the bar of the preparation, which becomes that of the training.
+        run_dir: the run directory.
+        steps: maximum number of updates.
     """
 
     def __init__(self, bar: Bar, run_dir: Path, steps: int) -> None:
@@ -37,7 +38,7 @@ class TrainingProgress(keras.callbacks.Callback):
         self.started: float | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Begins where an earlier call ended."""
+        """Starts the bar at the step that was saved."""
         self.started = self.started or time.monotonic()  # `fit` may be called twice
         states = Run.load(self.run_dir).states
         self.bar.stage("Training", self.steps, states[-1].step if states else 0)
@@ -47,11 +48,11 @@ class TrainingProgress(keras.callbacks.Callback):
         self.bar(1, note=f"loss {(logs or {}).get('loss', float('nan')):.2f}")
 
     def on_test_begin(self, logs: Any = None) -> None:
-        """Says why no update is made for a while."""
+        """Labels the bar during a validation."""
         self.bar.label("Validating")
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Prints the validation, which has just been saved."""
+        """Prints the validation that has just been saved."""
         self.bar.label("Training")
         *_, line = Run.load(self.run_dir).metrics()
         seconds = timedelta(seconds=round(time.monotonic() - (self.started or 0.0)))
@@ -59,6 +60,6 @@ class TrainingProgress(keras.callbacks.Callback):
 
 
 def describe(metrics: dict[str, Any]) -> str:
-    """Says what a validation has measured."""
+    """Describes the metrics of a validation."""
     known = ((text, metrics.get(name)) for name, text in METRICS.items())
     return ", ".join(text.format(value) for text, value in known if value is not None)

@@ -1,188 +1,271 @@
-"""The report of a run: its text as HTML, its pictures inline; nothing is asked of any host."""
+"""The report of a run: an HTML page with its pictures inline, and the pictures as PNG files."""
 
 import base64
-import html
 import io
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keras_transformer.errors import InputError
-from keras_transformer.files import named_failure, write_whole
+import jinja2
+import sacrebleu
+
+from keras_transformer import plots
+from keras_transformer.cli.evaluate import LABELS
+from keras_transformer.run import Checkpoint, CheckpointName, Run
+from keras_transformer.schedules import WarmupSchedule
+from keras_transformer.trainers.batches import BatchPlan
+from keras_transformer.trainers.evaluation import Evaluation, read_evaluations
+from keras_transformer.trainers.prepared import (
+    Manifest,
+    TokenizedPairs,
+    corpus_folder,
+    is_complete,
+    read_validation_pairs,
+)
+from keras_transformer.translator import Translator
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from keras_transformer.plots import Style
+DPI = 144  # 1.5 dots for each of a page's 96 pixels an inch
+NUM_EXAMPLES = 3  # best translations, and as many median and worst ones
 
-FILE = "report.html"
-MARK = '<meta name="generator" content="keras-transformer plot">'
-DPI = 144  # dots an inch: one and a half for each of a page's 96
-STYLES: "tuple[Style, Style]" = ("light", "dark")
-
-escape = html.escape
+# What the template draws: caption, width, and the PNG of both styles in base64.
+Picture = dict[str, str | int]
 
 
-class Report:
-    """Sections and pictures, written to a folder at the end.
+def write_report(
+    run: Run, folder: Path, text: str | None = None, checkpoint: CheckpointName | None = None
+) -> Path:
+    """Draws a run, and returns the path of the page.
 
     Args:
-        folder: a new or empty folder, or one with an earlier report, which is replaced.
+        run: the run.
+        folder: where to write; an earlier report there is replaced.
+        text: sentence whose attention is shown; None for one that was evaluated, or one of the
+            validation text.
+        checkpoint: which weights; None for the first that there is of averaged, best and last.
 
     Raises:
-        InputError: if it is something else.
+        InputError: if a file of the run is damaged.
     """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._sections: list[str] = []
-        self._pictures: dict[str, bytes] = {}
-        self._earlier = _earlier_pictures(folder)
-
-    def section(self, heading: str, *parts: str) -> None:
-        """Adds a section of HTML parts."""
-        self._sections.append(f"<section>\n<h2>{escape(heading)}</h2>\n{_lines(parts)}\n</section>")
-
-    def picture(self, name: str, caption: str, draw: "Callable[[Style], Figure]") -> str:
-        """Draws a picture in both styles, to be written as `NAME.png` and `NAME-dark.png`.
-
-        Args:
-            name: of the file, without its ending.
-            caption: what is to be seen.
-            draw: makes the figure in a style.
-
-        Returns:
-            HTML.
-        """
-        file = re.sub(r"[^\w-]", "-", name) + ".png"
-        uris, width = [], 0
-        for style, path in zip(STYLES, (file, _dark(file)), strict=True):
-            figure, png = draw(style), io.BytesIO()
-            figure.savefig(png, format="png", dpi=DPI)
-            self._pictures[path] = png.getvalue()
-            uris.append("data:image/png;base64," + base64.b64encode(png.getvalue()).decode())
-            width = round(figure.get_figwidth() * 96)
-        return (
-            f'<figure data-file="{file}"><div class="scroll" tabindex="0"><picture>'
-            f'<source media="(prefers-color-scheme: dark)" srcset="{uris[1]}">'
-            f'<img src="{uris[0]}" width="{width}" alt="{escape(caption)}"></picture></div>'
-            f"<figcaption>{escape(caption)}</figcaption></figure>"
-        )
-
-    def write(self, title: str, about: str) -> Path:
-        """Writes the page and the pictures, and returns the page's path.
-
-        The page comes first, so that a folder is known for a report's whatever happens.
-
-        Raises:
-            InputError: if something cannot be written.
-        """
-        template = resources.files("keras_transformer.cli").joinpath(FILE).read_text("utf-8")
-        values = {
-            "title": escape(title),
-            "about": escape(about),
-            "sections": "\n".join(self._sections),
-        }
-        page = re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], template)
-        with named_failure(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-        write_whole(self.folder / FILE, page.encode())
-        for name, png in self._pictures.items():
-            write_whole(self.folder / name, png)
-        for name in self._earlier - self._pictures.keys():
-            with named_failure(self.folder / name):
-                (self.folder / name).unlink(missing_ok=True)
-        return self.folder / FILE
+    evaluations = read_evaluations(run.path / "evaluation")
+    folder.mkdir(parents=True, exist_ok=True)
+    chosen = run.checkpoint(checkpoint) if run.last else None
+    if text is None:
+        known = [source for each in evaluations for source in each.sources]
+        known += [pair.source for pair in read_validation_pairs(corpus_folder(run))]
+        text = next(iter(known), None)
+    values = {
+        "title": f"{run.path.resolve().name}: {run.source} to {run.target}",
+        "about": _about(run, chosen),
+        "curves": _curves(folder, run),
+        "learning_rate": _learning_rate(folder, run),
+        "labels": LABELS,
+        "evaluations": [(each.name, each.scores) for each in evaluations],
+        "translations": [_translations(folder, run, each) for each in evaluations],
+        "attention": _attention(folder, run, checkpoint, text) if chosen and text else None,
+        "corpus": _corpus(folder, run),
+        "settings": _settings(run, chosen),
+    }
+    template = resources.files("keras_transformer.cli").joinpath("report.html").read_text("utf-8")
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    page = environment.from_string(template).render(values)
+    (folder / "report.html").write_text(page, encoding="utf-8")
+    return folder / "report.html"
 
 
-def _earlier_pictures(folder: Path) -> set[str]:
-    """Names of the pictures of an earlier report; none of a new or empty folder."""
-    try:
-        # A call that was killed may have left what it was writing.
-        if not folder.exists() or {path.name for path in folder.iterdir()} <= {f"{FILE}.tmp"}:
-            return set()
-        page = (folder / FILE).read_text(encoding="utf-8") if (folder / FILE).exists() else ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"Cannot write a report to {folder}: {error}") from error
-    if MARK not in page:
-        raise InputError(f"{folder} holds something other than a report: choose another folder")
-    files = re.findall(r'data-file="([\w-]+\.png)"', page)
-    return {name for file in files for name in (file, _dark(file))}
-
-
-def paragraph(text: str) -> str:
-    """Returns a paragraph of plain text."""
-    return f"<p>{escape(text)}</p>"
-
-
-def table(heads: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "") -> str:
-    """Returns a table; floats have two digits, and numbers stand right."""
-    rows = [list(row) for row in rows]
-    is_number = [
-        bool(rows) and all(isinstance(row[column], int | float) for row in rows)
-        for column in range(len(heads))
+def rank(evaluation: Evaluation, lowercase: bool) -> list[tuple[int, float]]:
+    """Returns row numbers and chrF of translations, the best first."""
+    metric = sacrebleu.CHRF(lowercase=lowercase)
+    scores = [
+        metric.sentence_score(hypothesis, [reference]).score
+        for hypothesis, reference in zip(evaluation.hypotheses, evaluation.references, strict=True)
     ]
-    head = "".join(
-        f'<th scope="col"{_number_class(number)}>{escape(text)}</th>'
-        for text, number in zip(heads, is_number, strict=True)
-    )
-    body = _lines(
-        "<tr>"
-        + "".join(
-            f"<td{_number_class(number)}>{escape(_text(value))}</td>"
-            for value, number in zip(row, is_number, strict=True)
-        )
-        + "</tr>"
-        for row in rows
-    )
-    title = f"<caption>{escape(caption)}</caption>" if caption else ""
-    return (
-        f'<div class="scroll" tabindex="0"><table>{title}<thead><tr>{head}</tr></thead>\n'
-        f"<tbody>{body}</tbody></table></div>"
-    )
+    return sorted(enumerate(scores), key=lambda row_and_score: -row_and_score[1])
 
 
-def settings_tables(groups: Mapping[str, Mapping[str, Any]]) -> str:
-    """Returns groups of names and values side by side, values as they are."""
-    tables = []
-    for name, values in groups.items():
-        rows = _lines(
-            f'<tr><th scope="row">{escape(key)}</th><td class="code">{escape(str(value))}</td></tr>'
-            for key, value in values.items()
-        )
-        tables.append(f"<div><h3>{escape(name)}</h3><table><tbody>{rows}</tbody></table></div>")
-    return f'<div class="settings">{_lines(tables)}</div>'
+def choose_examples(ranking: Sequence[tuple[int, float]]) -> list[tuple[str, int, float]]:
+    """Returns label, row number and chrF of the best, the median and the worst translations."""
+    middle = max(0, (len(ranking) - NUM_EXAMPLES) // 2)
+    chosen = {
+        "Best": ranking[:NUM_EXAMPLES],
+        "Median": ranking[middle : middle + NUM_EXAMPLES],
+        "Worst": ranking[-NUM_EXAMPLES:],
+    }
+    return [(label, *each) for label, examples in chosen.items() for each in examples]
 
 
-def example(label: str, texts: Mapping[str, tuple[str, str]]) -> str:
-    """Returns a translation beside what it is compared with.
+def _draw(
+    folder: Path,
+    name: str,
+    caption: str,
+    function: "Callable[..., Figure]",
+    *args: Any,
+    **options: Any,
+) -> Picture:
+    """Writes a picture as `NAME.png` and `NAME-dark.png`, and returns it for the page.
 
     Args:
-        label: what it is an example of.
-        texts: by name, (language, text).
+        folder: where to write.
+        name: name of the files.
+        caption: what the picture shows.
+        function: one of `plots`.
+        *args: its arguments.
+        **options: its options, without `style`.
     """
-    items = _lines(
-        f'<dt>{escape(name)}</dt><dd dir="auto" lang="{escape(language)}">{escape(text)}</dd>'
-        for name, (language, text) in texts.items()
+    picture: Picture = {"caption": caption}
+    for style, suffix in (("light", ""), ("dark", "-dark")):
+        figure, png = function(*args, **options, style=style), io.BytesIO()
+        figure.savefig(png, format="png", dpi=DPI)
+        (folder / f"{name}{suffix}.png").write_bytes(png.getvalue())
+        picture[style] = base64.b64encode(png.getvalue()).decode()
+        picture["width"] = round(figure.get_figwidth() * 96)
+    return picture
+
+
+def _about(run: Run, checkpoint: Checkpoint | None) -> str:
+    facts = [f"Begun {run.created[:16].replace('T', ' ')} UTC", f"training: {run.status}"]
+    if checkpoint is not None:
+        facts.append(f"weights: {checkpoint.file}, after {checkpoint.step:,} updates")
+    return "; ".join(facts)
+
+
+def _curves(folder: Path, run: Run) -> Picture | None:
+    if run.last is None:
+        return None
+    caption = "By update: the validation data, and the training data since the point before."
+    runs = {run.path.resolve().name: run.metrics()}
+    return _draw(folder, "curves", caption, plots.training_curves, runs)
+
+
+def _learning_rate(folder: Path, run: Run) -> Picture:
+    settings = run.settings
+    schedule = WarmupSchedule(
+        run.config.d_model,
+        settings["warmup_steps"],
+        settings["peak_rate"],
+        cooldown=settings["cooldown"],
+        total_steps=settings["steps"],
     )
-    return f'<div class="example"><p class="soft">{escape(label)}</p><dl>{items}</dl></div>'
+    name = f"d_model {run.config.d_model}, {settings['warmup_steps']:,} updates of warm-up"
+    if settings["cooldown"]:
+        name += f", cooldown over the last {settings['cooldown']:.0%}"
+    caption = "The learning rate by update (section 5.3 of the paper)."
+    steps = run.last.step if run.last else settings["steps"]
+    return _draw(
+        folder, "learning-rate", caption, plots.learning_rate, {name: schedule}, max(1, steps)
+    )
 
 
-def _dark(file: str) -> str:
-    return file.removesuffix(".png") + "-dark.png"
+def _translations(folder: Path, run: Run, evaluation: Evaluation) -> dict[str, Any]:
+    lowercase = run.settings["lowercase"]
+    by_length = _draw(
+        folder,
+        re.sub(r"[^\w-]", "-", f"bleu-by-length-{evaluation.name}"),
+        "BLEU of sentences of similar length, in tokens of the reference as sacreBLEU counts them.",
+        plots.bleu_by_length,
+        evaluation.hypotheses,
+        evaluation.references,
+        tokenize=evaluation.scores["tokenize"],
+        lowercase=lowercase,
+    )
+    examples = []
+    for label, row, chrf in choose_examples(rank(evaluation, lowercase)):
+        texts = [
+            ("Source", run.source, evaluation.sources[row]),
+            ("Reference", run.target, evaluation.references[row]),
+            ("Translation", run.target, evaluation.hypotheses[row]),
+        ]
+        examples.append((f"{label}, chrF {chrf:.1f}, sentence {row + 1:,}", texts))
+    return {"name": evaluation.name, "by_length": by_length, "examples": examples}
 
 
-def _lines(parts: Iterable[str]) -> str:
-    return "\n".join(parts)
+def _attention(
+    folder: Path, run: Run, checkpoint: CheckpointName | None, text: str
+) -> dict[str, Any]:
+    translator = Translator.of(run, checkpoint)
+    found = translator.attention(text)
+    source, target = found.source_pieces, found.target_pieces
+    cross = "Cross-attention of the last decoder layer"
+    drawings = [
+        (
+            "alignment",
+            f"{cross}, the mean of its heads: what the model looked at (columns) when it chose "
+            "each piece (rows).",
+            plots.alignment,
+            found.cross,
+            target,
+            source,
+        ),
+        (
+            "heads-cross",
+            f"{cross}, head by head.",
+            plots.attention_heads,
+            found.cross,
+            target,
+            source,
+        ),
+        (
+            "heads-encoder",
+            "Self-attention of the last encoder layer, head by head.",
+            plots.attention_heads,
+            found.encoder,
+            source,
+            source,
+        ),
+        (
+            "heads-decoder",
+            "Self-attention of the last decoder layer, head by head: a row predicts its piece "
+            "from the pieces before it (columns).",
+            plots.attention_heads,
+            found.decoder,
+            target,
+            found.decoder_pieces,
+        ),
+    ]
+    pictures = [
+        _draw(folder, name, caption, function, layers[-1], queries, keys)
+        for name, caption, function, layers, queries, keys in drawings
+    ]
+    translation = translator.translate([text])[0].text
+    texts = [("Source", run.source, text), ("Translation", run.target, translation)]
+    return {"texts": texts, "pictures": pictures}
 
 
-def _number_class(is_number: bool) -> str:
-    return ' class="number"' if is_number else ""
+def _corpus(folder: Path, run: Run) -> dict[str, Any] | None:
+    corpus = corpus_folder(run)
+    if not is_complete(corpus):
+        return None
+    lengths = TokenizedPairs(corpus, "train").lengths
+    plan = BatchPlan(lengths, run.settings["tokens_per_batch"], run.settings["seed"])
+    drawn = _draw(
+        folder,
+        "lengths",
+        "Lengths of the training sentences.",
+        plots.length_histogram,
+        lengths,
+        names=(run.source, run.target),
+        padding_share=plan.padding_share,
+    )
+    return {"report": str(Manifest.read(corpus).train), "lengths": drawn}
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.2f}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+def _settings(run: Run, checkpoint: Checkpoint | None) -> dict[str, dict[str, Any]]:
+    """Returns names and values by group; a setting has the name that `train --set` takes."""
+    training: dict[str, Any] = {}
+    for name, value in run.settings.items():
+        if isinstance(value, dict):
+            training |= {f"{name}.{key}": inner for key, inner in value.items()}
+        else:
+            training[name] = value
+    groups = {"Model": run.config.to_dict(), "Training": training, "Versions": run.versions}
+    if checkpoint is not None:
+        metrics = {
+            name: f"{value:.4g}" if isinstance(value, float) else value
+            for name, value in checkpoint.metrics.items()
+        }
+        groups["Checkpoint"] = {"file": checkpoint.file, "step": checkpoint.step, **metrics}
+    return groups

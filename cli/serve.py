@@ -3,20 +3,15 @@
 import contextlib
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import Annotated
 from urllib.parse import quote
 
 import typer
 
-from keras_transformer.cli.console import load_tensorflow, say, waitable
+from keras_transformer.cli.console import load_tensorflow, say
 from keras_transformer.errors import InputError
-
-if TYPE_CHECKING:
-    from keras_transformer.export.models import ServedModel
-
-Server = TypeVar("Server")
 
 
 def serve_command(
@@ -33,43 +28,25 @@ def serve_command(
     host: Annotated[
         str, typer.Option(help="Address to listen at; 0.0.0.0 lets other machines in.")
     ] = "127.0.0.1",
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Another name by which clients may ask; * is any. [default: localhost if --host "
+            "is an address of this machine alone, else any]",
+            show_default=False,
+        ),
+    ] = None,
     poll_seconds: Annotated[
         float,
-        typer.Option(callback=waitable, min=0.01, help="How often to look for a new version."),
+        typer.Option(min=0.01, help="How often to look for a new version."),
     ] = 1.0,
-    max_batch_size: Annotated[
-        int, typer.Option(min=1, help="Texts that are merged into one batch; 1 merges none.")
-    ] = 32,
-    batch_timeout_ms: Annotated[
-        float,
-        typer.Option(
-            callback=waitable, min=0, help="How long a request waits for others to be merged with."
-        ),
-    ] = 2.0,
     max_rows: Annotated[int, typer.Option(min=1, help="Texts of a request.")] = 256,
-    max_queue: Annotated[
-        int, typer.Option(min=1, help="Requests that may wait; others are refused.")
-    ] = 256,
-    run_timeout: Annotated[
-        float, typer.Option(callback=waitable, min=1, help="Seconds that a batch may take.")
-    ] = 60.0,
     max_body_bytes: Annotated[int, typer.Option(min=1, help="Size of a request.")] = 4 << 20,
-    max_connections: Annotated[
-        int, typer.Option(min=1, help="HTTP connections that may be open; others are refused.")
-    ] = 512,
-    read_timeout: Annotated[
-        float,
-        typer.Option(
-            callback=waitable,
-            min=1,
-            help="Seconds for a request to come, and for its answer to be taken.",
-        ),
-    ] = 30.0,
 ) -> None:
     """Serve an exported model over HTTP and gRPC, with a page to try it.
 
-    A stand-in for TF Serving on machines that do not have it: the same URLs, requests, answers and
-    errors. It takes up new versions that appear in the folder.
+    The local server has the URLs, requests, answers and errors of TF Serving.
+    It takes up new versions that appear in the folder.
     """
     load_tensorflow()
     try:
@@ -93,37 +70,27 @@ def serve_command(
             f"{folder} holds no model: expected {folder / '1' / 'saved_model.pb'} or another "
             "version, as keras-transformer export writes it"
         )
-    limits = Limits(
-        max_body_bytes=max_body_bytes,
-        max_rows=max_rows,
-        max_queue=max_queue,
-        max_batch_size=max_batch_size,
-        batch_timeout=batch_timeout_ms / 1000,
-        run_timeout=run_timeout,
-        max_connections=max_connections,
-        read_timeout=read_timeout,
-    )
-    model = ServedModel(folder, limits)
+    model = ServedModel(folder, Limits(max_body_bytes, max_rows))
     with contextlib.ExitStack() as stack:
         stack.callback(model.close)
         # Ports first: to load a model takes longer than to find out that a port is taken.
-        http = _listen(HttpServer, model, host, port)
-        stack.callback(http.close)
-        grpc = None
+        with _listening(host, port):
+            http = HttpServer(model, host, port, allow_host or ())
+            stack.callback(http.close)
         if grpc_port is not None:
-            grpc = _listen(GrpcServer, model, host, grpc_port)
-            stack.callback(grpc.stop)
+            with _listening(host, grpc_port):
+                grpc = GrpcServer(model, host, grpc_port)
+                stack.callback(grpc.stop)
         model.poll()
-        newest = model.states()[0]
-        if newest.state != "AVAILABLE":
-            raise InputError(f"Version {newest.version} cannot be loaded: {newest.message}")
+        (newest,) = model.status(model.name).model_version_status
+        if message := newest.status.error_message:
+            raise InputError(f"Version {newest.version} cannot be loaded: {message}")
         model.watch(poll_seconds)
-        say(f"Model: {model.name}, version {newest.version}, in a stand-in for TF Serving")
-        if grpc is not None:
+        say(f"Model: {model.name}, version {newest.version}, on the local server")
+        if grpc_port is not None:
             grpc.start()
             say(f"gRPC: {grpc.address}")
-        # After its own handlers, uvicorn calls the ones before: a stop that was asked for is no
-        # failure. Until then, these note it.
+        # uvicorn sends a signal that stopped it to these handlers too: the command exits with 0.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: http.stop())
         api = f"{http.url}/v1/models/{quote(model.name)}"
@@ -131,16 +98,14 @@ def serve_command(
         say(f'Try: curl -d \'{{"instances": ["Two dogs play."]}}\' {api}:predict')
         http.run()
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)  # the second time, it is meant
-        say("Stopping: what was accepted is answered")
+            signal.signal(number, signal.SIG_DFL)  # a second signal ends it at once
+        say("Stopping: requests that have begun are answered")
 
 
-def _listen(
-    server: Callable[["ServedModel", str, int], Server], model: "ServedModel", host: str, port: int
-) -> Server:
-    """Makes a server; a port that cannot be had is the user's to change."""
+@contextlib.contextmanager
+def _listening(host: str, port: int) -> Iterator[None]:
+    """Turns the error of a port that is taken into one that says to choose another."""
     try:
-        return server(model, host, port)
-    except OSError as error:
-        reason = error.strerror or error
-        raise InputError(f"Cannot listen at {host}:{port}: {reason}; choose another") from error
+        yield
+    except (OSError, RuntimeError) as error:
+        raise InputError(f"Cannot listen at {host}:{port}: {error}; choose another") from error

@@ -3,46 +3,23 @@
 import itertools
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any
 
 import typer
 
-from keras_transformer.cli.console import (
-    load_tensorflow,
-    print_json,
-    progress_bar,
-    say,
-    waitable,
-)
+from keras_transformer.cli.console import load_tensorflow, print_json, progress_bar, say
 from keras_transformer.errors import InputError
 from keras_transformer.export.rows import DEFAULT_SIGNATURE, by_length, open_saved_model
 from keras_transformer.export.versions import find_version
 
-# Lines read before the first is translated: enough to sort by length, little to wait for.
+# Lines are read in chunks: enough to sort them by length, and the first result comes soon.
 CHUNK_LINES = 1_000
 SESSION_ROWS = 32
 
-Row = dict[str, Any]
-# Of texts, and of what is called with the number of texts translated since the last call.
-Translate = Callable[[list[str], Callable[[int], None]], Sequence[Row]]
-
-
-class Server(NamedTuple):
-    """Where translations come from when they are not made here.
-
-    Attributes:
-        url: of a model, over REST; or None.
-        grpc: host and port; or None.
-        model: the model's name, over gRPC.
-        timeout: of a request, in seconds.
-    """
-
-    url: str | None
-    grpc: str | None
-    model: str | None
-    timeout: float | None
+Row = Mapping[str, Any]  # translation, score, truncated, ...
+Progress = Callable[[int], None]  # takes the number of texts translated since the last call
+Translate = Callable[[list[str], Progress], Sequence[Row]]
 
 
 def translate_command(
@@ -51,12 +28,12 @@ def translate_command(
         str | None,
         typer.Argument(
             metavar="RUN|SAVEDMODEL",
-            help="A run directory or an export; nothing with --url or --grpc.",
+            help="A run directory or an export; omit it with --url or --grpc.",
         ),
     ] = None,
     texts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TEXT", help="Lines of standard input when there is none."),
+        typer.Argument(metavar="TEXT", help="By default the lines of standard input."),
     ] = None,
     url: Annotated[
         str | None,
@@ -76,44 +53,109 @@ def translate_command(
             f"[default: {DEFAULT_SIGNATURE}]"
         ),
     ] = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option(
-            callback=waitable, min=0.001, help="Seconds that a server may take. [default: 60]"
-        ),
-    ] = None,
+    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds to wait for a server.")] = 60,
     beam_size: Annotated[
         int | None, typer.Option(help="Beams; 1 is greedy search. [default: the run's or export's]")
     ] = None,
-    alpha: Annotated[
+    length_penalty: Annotated[
         float | None, typer.Option(help="Strength of the length penalty. [default: likewise]")
     ] = None,
     as_json: Annotated[
         bool,
-        typer.Option("--json", help="Print a JSON object a line: the translation, its score, ..."),
+        typer.Option(
+            "--json", help="Print a JSON object per line: the translation, its score, ..."
+        ),
     ] = False,
 ) -> None:
     """Translate texts; one line comes out for each line that goes in."""
-    options = {
-        name: value
-        for name, value in (("beam_size", beam_size), ("alpha", alpha))
-        if value is not None
-    }
-    server = Server(url, grpc, model, timeout)
-    arguments = [] if model_or_text is None else [model_or_text, *(texts or [])]
-    path, texts = _source(context, server, arguments)
-    if not texts and sys.stdin is None:
-        raise InputError("Standard input is closed: give TEXT, or lines of standard input")
-    if path is None:
-        translate = _connect(server, signature, options)
+    texts = texts or []
+    options = {"beam_size": beam_size, "length_penalty": length_penalty}
+    search = {name: value for name, value in options.items() if value is not None}
+    if url is not None or grpc is not None:
+        if model_or_text is not None:
+            texts = [model_or_text, *texts]
+        _refuse(search, f"The search of {url or grpc} was fixed by the export")
+        translate = _open_server(url, grpc, model, signature or DEFAULT_SIGNATURE, timeout)
+    elif model_or_text is None:
+        context.fail("Missing argument 'RUN|SAVEDMODEL', or --url, or --grpc.")
+    elif os.path.isfile(os.path.join(model_or_text, "run.json")):
+        if signature is not None:
+            raise InputError(f"{model_or_text} is a run directory: it has no signature {signature}")
+        translate = _open_run(model_or_text, search)
     else:
-        translate = _load(path, signature, options)
+        translate = _open_export(model_or_text, signature or DEFAULT_SIGNATURE, search)
+    _print_translations(translate, texts, as_json)
+
+
+def _refuse(search: Mapping[str, float], reason: str) -> None:
+    if search:
+        raise InputError(f"{reason}: {', '.join(search)} cannot be changed")
+
+
+def _open_server(
+    url: str | None, grpc: str | None, model: str | None, signature: str, timeout: float
+) -> Translate:
+    from keras_transformer.export.clients import GrpcClient, RestClient
+
+    client: RestClient | GrpcClient
+    if url is not None and grpc is None:
+        client = RestClient(url, signature=signature, timeout=timeout)
+    elif url is None and grpc is not None and model is not None:
+        load_tensorflow()
+        client = GrpcClient(grpc, model, signature=signature, timeout=timeout)
+    else:
+        raise InputError("Give either --url URL, or --grpc HOST:PORT and --model NAME")
+
+    def translate(texts: list[str], progress: Progress) -> Sequence[Row]:
+        rows = client.translate(texts)
+        progress(len(rows))
+        return rows
+
+    return translate
+
+
+def _open_run(folder: str, search: Mapping[str, Any]) -> Translate:
+    load_tensorflow()
+    from keras_transformer.translator import Translator
+
+    translator = Translator.load(folder)
+
+    def translate(texts: list[str], progress: Progress) -> Sequence[Row]:
+        # The names are those of an export's outputs.
+        return [
+            {"translation": each.text, "score": each.score, "truncated": each.truncated}
+            for each in translator.translate(texts, **search, progress=progress)
+        ]
+
+    return translate
+
+
+def _open_export(folder: str, signature: str, search: Mapping[str, float]) -> Translate:
+    version = find_version(folder)
+    if version is None:
+        raise InputError(f"{folder} must be a run directory or a SavedModel")
+    _refuse(search, f"{folder} is a SavedModel, whose search was fixed when it was exported")
+    load_tensorflow()
+    rows_of = open_saved_model(str(version), signature)
+
+    def translate(texts: list[str], progress: Progress) -> Sequence[Row]:
+        def translate_batch(batch: list[str]) -> list[Row]:
+            rows = rows_of(batch)
+            progress(len(rows))
+            return [*rows]
+
+        return by_length(texts, translate_batch, max_rows=SESSION_ROWS)
+
+    return translate
+
+
+def _print_translations(translate: Translate, texts: list[str], as_json: bool) -> None:
     lines = iter(texts) if texts else _stdin_lines()
-    number = 0
     is_typed = not texts and sys.stdin.isatty()
-    # Where what is typed or printed can be seen, a bar would be in its way.
-    shown = not (is_typed or sys.stdout.isatty())
-    with progress_bar("Translating", len(texts) if texts else None, shown) as progress:
+    # A bar would be in the way of text on the same terminal.
+    is_bar_shown = not (is_typed or sys.stdout.isatty())
+    number = 0
+    with progress_bar("Translating", len(texts) or None, is_bar_shown) as progress:
         while chunk := list(itertools.islice(lines, 1 if is_typed else CHUNK_LINES)):
             for row in translate(chunk, progress):
                 number += 1
@@ -125,103 +167,8 @@ def translate_command(
                     say(f"warning: text {number} is too long and its end was not translated")
 
 
-def _source(
-    context: typer.Context, server: Server, arguments: list[str]
-) -> tuple[Path | None, list[str]]:
-    """Tells the folder of a model, None if there is a server, from the texts."""
-    options = (("--url", server.url), ("--grpc", server.grpc))
-    sources = [name for name, value in options if value is not None]
-    remote = bool(sources)
-    if arguments and (not remote or _holds_model(arguments[0])):
-        sources.insert(0, arguments[0])
-    if not sources:
-        context.fail("Missing argument 'RUN|SAVEDMODEL', or --url, or --grpc.")
-    if len(sources) > 1:
-        raise InputError(f"Give one source of translations. Received: {', '.join(sources)}")
-    if (server.grpc is None) != (server.model is None):
-        raise InputError("Give --grpc HOST:PORT and --model NAME together, and neither else")
-    if server.timeout is not None and not remote:
-        raise InputError("--timeout is for --url and --grpc")
-    return (None, arguments) if remote else (Path(arguments[0]), arguments[1:])
-
-
-def _connect(server: Server, signature: str | None, options: dict[str, float]) -> Translate:
-    """Makes a client of a model server, and returns what translates."""
-    from keras_transformer.export.clients import TIMEOUT, GrpcClient, RestClient
-
-    _refuse(options, f"The search of {server.url or server.grpc} was fixed by the export")
-    signature = signature or DEFAULT_SIGNATURE
-    timeout = server.timeout or TIMEOUT
-    client: RestClient | GrpcClient
-    if server.url is not None:
-        client = RestClient(server.url, signature=signature, timeout=timeout)
-    else:
-        load_tensorflow()
-        client = GrpcClient(
-            str(server.grpc), str(server.model), signature=signature, timeout=timeout
-        )
-
-    def translate(texts: list[str], progress: Callable[[int], None]) -> Sequence[Row]:
-        rows = client.translate(texts)
-        progress(len(rows))
-        return rows
-
-    return translate
-
-
-def _load(model: Path, signature: str | None, options: dict[str, float]) -> Translate:
-    """Opens a run directory or a SavedModel, and returns what translates."""
-    if not model.exists():
-        raise InputError(f"There is no {model}: it must be a run directory or a SavedModel")
-    if (model / "run.json").is_file():
-        if signature is not None:
-            raise InputError(f"{model} is a run directory: it has no signature {signature}")
-        load_tensorflow()
-        from keras_transformer.translator import Translator
-
-        translator = Translator.load(model)
-
-        def translate(texts: list[str], progress: Callable[[int], None]) -> Sequence[Row]:
-            found = translator.translate(texts, **options, progress=progress)  # type: ignore[arg-type]
-            # By the names that the signatures of an export have.
-            return [
-                {"translation": each.text, "score": each.score, "truncated": each.truncated}
-                for each in found
-            ]
-
-        return translate
-    version = find_version(model)
-    if version is None:
-        raise InputError(f"{model} is neither a run directory nor a SavedModel")
-    _refuse(options, f"{model} is a SavedModel, whose search was fixed when it was exported")
-    load_tensorflow()
-    rows_of = open_saved_model(str(version), signature or DEFAULT_SIGNATURE)
-
-    def translate_by_length(texts: list[str], progress: Callable[[int], None]) -> Sequence[Row]:
-        def translate_batch(batch: list[str]) -> list[Row]:
-            rows = rows_of(batch)
-            progress(len(rows))
-            return rows
-
-        return by_length(texts, translate_batch, max_rows=SESSION_ROWS)
-
-    return translate_by_length
-
-
-def _refuse(options: dict[str, float], reason: str) -> None:
-    if options:
-        raise InputError(f"{reason}: {', '.join(options)} cannot be changed")
-
-
-def _holds_model(path: str) -> bool:
-    # A text may be longer than any path, which pathlib does not take well.
-    return os.path.isfile(os.path.join(path, "run.json")) or (
-        os.path.isdir(path) and find_version(path) is not None
-    )
-
-
 def _stdin_lines() -> Iterator[str]:
-    """Only a line feed ends a line; Python's text mode knows more. A mark of UTF-8 is no text."""
+    """Yields lines that end in a line feed only, without a byte order mark."""
     for number, line in enumerate(sys.stdin.buffer, start=1):
         try:
             yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")

@@ -15,13 +15,13 @@
 # [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/OWNER/keras3-transformer/blob/main/colab/export_and_serve.ipynb)
 #
 # From a trained model to translations over HTTP and gRPC. The paper, ["Attention Is All You
-# Need"](https://arxiv.org/abs/1706.03762), ends with beam search (section 6.1); what is exported
-# here is the model, its tokenizer and that search in one graph, so that a server takes strings and
-# returns strings.
+# Need"](https://arxiv.org/abs/1706.03762), ends with beam search (section 6.1). The export puts the
+# model, its tokenizer and that search into one graph, so that a server takes strings and returns
+# strings.
 #
-# Run the next cell first. On Colab it replaces TensorFlow and what belongs to it, and then asks you
-# to **restart the runtime** (*Runtime > Restart session*). After that, run all cells; it finds
-# everything in place and goes on. Elsewhere it does nothing: install the package yourself.
+# Run the next cell first. On Colab it installs the package with its version of TensorFlow, and then
+# asks you to **restart the runtime** (*Runtime > Restart session*). After that, run all cells.
+# Elsewhere it does nothing: install the package yourself.
 
 # %%
 import sys
@@ -42,8 +42,8 @@ if "google.colab" in sys.modules:
         raise SystemExit("Installed. Now Runtime > Restart session, and then run all cells")
 
 # %% [markdown]
-# All that there is to choose. The model is that of `train_and_translate`; where `RUN_DIR` holds
-# no finished one, it is trained below, which takes about three minutes on a CPU.
+# These are the parameters. The model is that of `train_and_translate`. If `RUN_DIR` holds no
+# finished run, the notebook trains one, which takes about three minutes on a CPU.
 
 # %% tags=["parameters"]
 SENTENCE = "The tired sister did not wash our old dogs."
@@ -77,7 +77,7 @@ tf.get_logger().setLevel("ERROR")
 
 # %%
 run = Run.load(RUN_DIR) if Path(RUN_DIR, "run.json").exists() else None
-if run is None or run.status != "complete":  # an interrupted one goes on with its own settings
+if run is None or run.status != "complete":  # an interrupted one continues with its own settings
     settings = run.settings if run else {**load_recipe("demo"), "steps": STEPS}
     train(TrainSettings.from_dict(settings), RUN_DIR, verbose=2, resume=True)
 translator = Translator.load(RUN_DIR)
@@ -88,14 +88,16 @@ print(translation.text)
 # %% [markdown]
 # ## The SavedModel, and its check
 #
-# `MODELS/NAME/VERSION` is the folder that TF Serving takes. It is written under another name,
-# checked, and gets its own only if nothing is wrong. Each line is a finding:
+# TF Serving loads the folder `MODELS/NAME/VERSION`. The export writes it under another name, checks
+# it, and renames it if nothing is wrong. Each line is a finding:
 #
-# - the signatures are there, and nothing in the graph needs Python, a device or XLA;
-# - the weights are stored once, and there are requests for the server to warm up with;
-# - it loads in a TF1 Session without Keras, and through TensorFlow's C API without Python, and
-#   answers as the model does;
-# - every op is one that a stock server has.
+# - `files`: no file has changed since the export;
+# - `signatures`: the functions that a client can call are there;
+# - `nodes`: nothing in the graph needs Python, a certain device, or XLA;
+# - `weights`: they are stored once;
+# - `warm-up`: there are requests for the server to warm up with;
+# - `Session`: the SavedModel loads in a new process without Keras, in a TF1 Session as in TF
+#   Serving, and answers as the model does.
 
 
 # %%
@@ -112,7 +114,8 @@ for file in sorted(path.rglob("*")):
         print(f"{file.stat().st_size:>12,}  {file}")
 
 # %% [markdown]
-# What a server can be asked. All inputs are vectors of strings, and an answer has a row for each.
+# The signatures are what a client can call. All inputs are vectors of strings, and all outputs have
+# a row for each string.
 
 # %%
 session = SavedModelSession(path)  # loads it as TF Serving does
@@ -125,8 +128,8 @@ session.close()
 # %% [markdown]
 # ## A local server
 #
-# `keras-transformer serve` is a stand-in for TF Serving, for machines without Docker: the same REST
-# and gRPC. At its address is also a page to try the model, for a browser on the same machine.
+# `keras-transformer serve` runs a local server for machines without Docker. It has the same REST
+# and gRPC interfaces as TF Serving, and a page to try the model in a browser on the same machine.
 
 # %%
 command = ["keras-transformer", "serve", MODEL_DIR, "--port", str(PORT)]
@@ -134,14 +137,14 @@ command += ["--grpc-port", str(GRPC_PORT)]
 server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 for line in server.stderr:
     print(line, end="")
-    if line.startswith("Try: "):  # the last one: it is ready
+    if line.startswith("Try: "):  # the last line: the server is ready
         break
 
 # %% [markdown]
 # ## curl
 #
 # Any client of TF Serving works. `score` is the log probability over the length penalty (section
-# 6.1), `truncated` says whether the text was too long.
+# 6.1), and `truncated` says whether the text was too long.
 
 # %%
 url = f"http://127.0.0.1:{PORT}/v1/models/{Path(MODEL_DIR).name}"
@@ -152,7 +155,7 @@ body = shlex.quote(json.dumps({"instances": [SENTENCE]}))
 # %% [markdown]
 # ## n-best
 #
-# The hypotheses of all beams, best first, are another signature of the same model.
+# The signature `nbest` returns the hypotheses of all beams, best first.
 
 # %%
 question = {"signature_name": "nbest", "instances": [SENTENCE]}
@@ -176,13 +179,13 @@ for name, client in {"REST": rest, "gRPC": grpc}.items():
 print(f"{'model':6} {translation.score:.5f}  {translation.text}")
 
 # %% [markdown]
-# What was accepted is answered before the server stops.
+# The server answers the requests that it has accepted, and then it stops.
 
 # %%
 server.terminate()
 print(server.communicate()[1])
 
 # %% [markdown]
-# Stock TF Serving takes the same folder as a model's base path; the package's documentation has
-# files for Docker and Kubernetes, and says which of this has been run. The next version, `VERSION =
-# 2`, is taken up by a running server without losing a request.
+# TF Serving takes `MODEL_DIR` as the model's base path. The package's repository has files for
+# Docker and Kubernetes, and its documentation says which of them have been run. A running server
+# loads the next version, `VERSION = 2`, without losing a request.

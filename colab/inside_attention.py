@@ -20,7 +20,7 @@
 #
 # Run the next cell first. On Colab it replaces TensorFlow and what belongs to it, and then asks you
 # to **restart the runtime** (*Runtime > Restart session*). After that, run all cells; it finds
-# everything in place and goes on. Elsewhere it does nothing: install the package yourself.
+# everything in place and continues. Elsewhere it does nothing: install the package yourself.
 
 # %%
 import sys
@@ -41,9 +41,9 @@ if "google.colab" in sys.modules:
         raise SystemExit("Installed. Now Runtime > Restart session, and then run all cells")
 
 # %% [markdown]
-# All that there is to choose. The model is that of `train_and_translate`; where `RUN_DIR` holds
-# no finished one, it is trained below, which takes about three minutes on a CPU. `SENTENCE` may be
-# any of its words.
+# The parameters. The model is that of `train_and_translate`. If `RUN_DIR` holds no finished run,
+# the notebook trains it below, which takes about three minutes on a CPU. `SENTENCE` can be any
+# sentence of its words.
 
 # %% tags=["parameters"]
 SENTENCE = "Every tall student said that a tall neighbour followed him."
@@ -85,8 +85,6 @@ from keras_transformer.trainers.training import train
 # %matplotlib inline
 
 # %% [markdown]
-# The figures below are none of pyplot's, so that nothing has to be closed.
-#
 # ## 3.2.3 What masking does
 #
 # A mask says which positions (columns) a position (row) may attend to. Two kinds are needed: no
@@ -261,7 +259,7 @@ plots.learning_rate(schedules, steps=25_000)
 
 # %%
 run = Run.load(RUN_DIR) if Path(RUN_DIR, "run.json").exists() else None
-if run is None or run.status != "complete":  # an interrupted one goes on with its own settings
+if run is None or run.status != "complete":  # an interrupted one continues with its own settings
     settings = run.settings if run else {**load_recipe("demo"), "steps": STEPS}
     train(TrainSettings.from_dict(settings), RUN_DIR, verbose=2, resume=True)
 translator = Translator.load(RUN_DIR)
@@ -299,8 +297,8 @@ for layer, scores in enumerate(attention.cross, start=1):
 # %% [markdown]
 # ## Alignment
 #
-# Nobody told the model which word translates which. The mean over the heads of a layer shows what
-# it has found, the verbs at the end of German clauses included.
+# The training data does not say which word translates which. The mean over the heads of a layer
+# shows what the model has learned, including the verbs at the end of German clauses.
 
 # %%
 sharpest = max(attention.cross, key=lambda scores: scores.mean(axis=0).max(axis=1).mean())

@@ -20,7 +20,7 @@
 #
 # Run the next cell first. On Colab it replaces TensorFlow and what belongs to it, and then asks you
 # to **restart the runtime** (*Runtime > Restart session*). After that, run all cells; it finds
-# everything in place and goes on. Elsewhere it does nothing: install the package yourself.
+# everything in place and continues. Elsewhere it does nothing: install the package yourself.
 
 # %%
 import sys
@@ -41,15 +41,15 @@ if "google.colab" in sys.modules:
         raise SystemExit("Installed. Now Runtime > Restart session, and then run all cells")
 
 # %% [markdown]
-# All that there is to choose. `REAL_TEXT = True` is the switch to a corpus of real text, TED talks
-# from TensorFlow Datasets: choose a GPU runtime before (*Runtime > Change runtime type*).
+# The parameters. `REAL_TEXT = True` selects a corpus of real text, TED talks from TensorFlow
+# Datasets: choose a GPU runtime first (*Runtime > Change runtime type*).
 
 # %% tags=["parameters"]
 REAL_TEXT = False  # the bundled corpus, on a CPU
 STEPS = 20_000 if REAL_TEXT else 600  # updates
 NUM_EVALUATED = 500  # sentences of the test split
 SENTENCE = "O cachorro dorme." if REAL_TEXT else "The tired sister did not wash our old dogs."
-RUN_DIR = "run"  # a new folder, or that of the same training, which then goes on
+RUN_DIR = "run"  # a new folder, or that of the same training, which then continues
 
 # %%
 import os
@@ -69,9 +69,9 @@ from keras_transformer.trainers.training import train
 # %% [markdown]
 # ## 3 Model architecture
 #
-# Settings say what is trained and how. The recipe `demo` has a small model. The one for real text
-# is the row of the paper's Table 3 with a width of 256; its other values are a first guess and have
-# not been run, for want of a GPU.
+# The settings describe what is trained and how. The recipe `demo` has a small model. The recipe
+# for real text uses the row of the paper's Table 3 with a width of 256. Nobody has run it yet: its
+# other values are a first guess.
 
 # %%
 if REAL_TEXT:
@@ -113,8 +113,8 @@ for pair in islice(corpus.pairs("train"), 4):
 # ## 5.2 to 5.4 Training
 #
 # `train` is Keras's `model.fit` with the paper's optimizer (Adam with warm-up, section 5.3),
-# regularization (dropout and label smoothing, 5.4) and loss. All that it leaves is in the run
-# directory: weights, tokenizer, settings, metrics. A line below is an epoch.
+# regularization (dropout and label smoothing, 5.4) and loss. It writes weights, tokenizer, settings
+# and metrics to the run directory. Each line below is an epoch.
 #
 # Perplexity is per subword, on the validation split where the name starts with `val_`.
 
@@ -125,8 +125,6 @@ run = train(settings, RUN_DIR, verbose=2, resume=True)
 plots.training_curves({"this run": run.metrics()})
 
 # %% [markdown]
-# The figures of `plots` are none of pyplot's, so that nothing has to be closed.
-#
 # ## 6.1 Machine translation
 #
 # Beam search with 4 beams and a length penalty of 0.6, as in the paper. Each beam ends in a
@@ -137,7 +135,7 @@ plots.training_curves({"this run": run.metrics()})
 translator = Translator.load(RUN_DIR)
 print(f"{run.config.vocab_size:,} subwords, {translator.model.count_params():,} parameters\n")
 
-(translation,) = translator.translate([SENTENCE], beam_size=4, alpha=0.6, num_best=4)
+(translation,) = translator.translate([SENTENCE], beam_size=4, length_penalty=0.6, num_best=4)
 for hypothesis in translation.hypotheses:  # best first
     print(f"{hypothesis.score:7.2f}  {hypothesis.text}")
 
@@ -154,4 +152,4 @@ print(f"chrF {scores.chrf.value:.1f}  {scores.chrf.signature}")
 # %% [markdown]
 # Next: what this model attends to, in `inside_attention`; and how it gets onto a server, in
 # `export_and_serve`. For text of your own, `data` is a folder of files such as `en.train.txt`; the
-# package's tutorial tells how.
+# package's tutorial explains it.

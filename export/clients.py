@@ -1,49 +1,46 @@
-"""Translations from a model server: TensorFlow Serving, or whatever speaks as it does.
+"""Clients of a model server: TensorFlow Serving, or the local server.
 
-Both clients offer what a `SavedModelSession` does, `translate(texts)`, for any number of texts:
-they send a few rows a request, of about the same length. Threads may share one.
+Both have the method of a `SavedModelSession`, `translate(texts)`, for any number of texts: they
+send requests of a few texts of about the same length. Threads may share a client.
 """
 
 import json
-import math
 import re
 from collections.abc import Sequence
 from typing import Any, Self
 
 import urllib3
-from urllib3.exceptions import HTTPError, MaxRetryError, ProtocolError, ReadTimeoutError
+from urllib3.exceptions import HTTPError, MaxRetryError, ReadTimeoutError
 
 from keras_transformer.errors import InputError, one_line
 from keras_transformer.export.rows import DEFAULT_SIGNATURE, by_length
 
-# Of a request. export/docker/batching.config lets the server join a few requests of that size.
-MAX_ROWS = 32
-MAX_SIZE = 2**19  # rows times characters of the longest: long documents go alone
+MAX_ROWS = 32  # of a request
+# Rows times characters of the longest: what fits an export's default `max_document_bytes`.
+MAX_SIZE = 2**16
 TIMEOUT = 60.0
 CONNECT_TIMEOUT = 5.0
 RETRIES = 3
 BACKOFF_SECONDS = 0.2
-RETRY_BYTES = 2**26
-MAX_IDLE = 64  # connections that wait for the threads of a client
+MAX_CONNECTIONS = 64  # that stay open, one for each thread that uses a client
 
 Row = dict[str, Any]
 
 
 class RestClient:
-    """Translates over HTTP. It does without TensorFlow.
+    """Translates over HTTP, without TensorFlow.
 
     Args:
         url: of a model, `http://HOST:8501/v1/models/NAME`, or of one of its versions, with
-            `/versions/VERSION` or `/labels/LABEL` behind it.
-        signature: of the model; its input must be `text` alone.
-        timeout: seconds that the server may be silent before it has answered a request.
+            `/versions/VERSION` or `/labels/LABEL` at its end.
+        signature: of the model; its only input must be `text`.
+        timeout: seconds that the server may take to answer a request.
         retries: how often a request is sent again when the server cannot be reached or is
-            overloaded, waiting longer each time. One that timed out is not: the server would be
-            as slow again, and busier.
-        max_rows: most texts of a request; fewer for a server that takes fewer.
+            overloaded, with longer waits each time. A request that timed out is not sent again.
+        max_rows: the maximum number of texts of a request.
 
     Raises:
-        InputError: if the URL has another form, or `max_rows` is less than 1.
+        InputError: if the URL has another form.
     """
 
     def __init__(
@@ -62,13 +59,13 @@ class RestClient:
         ):
             raise InputError(
                 "The URL must have the form http://HOST:PORT/v1/models/NAME, and "
-                f"/versions/VERSION or /labels/LABEL if need be. Received: {url}"
+                f"optionally /versions/VERSION or /labels/LABEL. Received: {url}"
             )
         self._signature = signature
         self._timeout = timeout
-        self._max_rows = _check_rows(max_rows)
+        self._max_rows = max_rows
         self._pool = urllib3.PoolManager(
-            maxsize=MAX_IDLE,
+            maxsize=MAX_CONNECTIONS,
             timeout=urllib3.Timeout(connect=min(timeout, CONNECT_TIMEOUT), read=timeout),
             retries=_Retries(
                 retries,
@@ -86,11 +83,11 @@ class RestClient:
         """Returns the signature's outputs for each text.
 
         Args:
-            texts: any number; bytes are taken as UTF-8, with what is not valid replaced.
+            texts: any number; bytes are UTF-8, and invalid ones are replaced.
 
         Raises:
-            InputError: if the server cannot be reached, takes too long, refuses, or answers with
-                something else than a translation for each text.
+            InputError: if the server cannot be reached, takes too long, refuses the request, or
+                does not answer with a translation for each text.
         """
         strings = [
             text.decode(errors="replace") if isinstance(text, bytes) else text for text in texts
@@ -103,7 +100,7 @@ class RestClient:
             response = self._pool.request(
                 "POST",
                 f"{self._url}:predict",
-                # What is no text, half of a surrogate pair, becomes a question mark.
+                # A lone surrogate, which UTF-8 does not have, becomes a question mark.
                 body=json.dumps(question, ensure_ascii=False).encode(errors="replace"),
                 headers={"Content-Type": "application/json"},
             )
@@ -111,20 +108,17 @@ class RestClient:
             raise InputError(f"{self._url} did not answer within {self._timeout:g} s") from error
         except HTTPError as error:
             cause = error.reason if isinstance(error, MaxRetryError) else error
-            raise InputError(f"{self._url} cannot be reached: {_reason(cause)}") from error
+            raise InputError(f"{self._url} cannot be reached: {one_line(cause)}") from error
         try:
-            answer = json.loads(response.data)
-            json.dumps(answer, ensure_ascii=False).encode()  # half of a surrogate pair is no text
-        except (ValueError, RecursionError):  # the latter if it is nested too deeply
+            answer = response.json()
+        except ValueError:
             answer = None
+        if not isinstance(answer, dict):
+            answer = {}
         if response.status != 200:
-            said = answer.get("error") if isinstance(answer, dict) else None
-            raise InputError(
-                f"{self._url} answered with status {response.status}: "
-                f"{_visible(said or response.reason or 'no reason given')}"
-            )
-        rows = answer.get("predictions") if isinstance(answer, dict) else None
-        return _checked(rows, len(texts), self._url)
+            reason = one_line(answer.get("error") or response.reason)
+            raise InputError(f"{self._url} answered with status {response.status}: {reason}")
+        return _checked(answer.get("predictions"), len(texts), self._url)
 
     def close(self) -> None:
         """Closes the connections."""
@@ -132,19 +126,16 @@ class RestClient:
 
 
 class GrpcClient:
-    """Translates over gRPC. It imports TensorFlow, whose tensors the messages are made of.
+    """Translates over gRPC, with TensorFlow's tensors.
 
     Args:
         target: the server, `HOST:PORT`.
         model: name of the model.
-        signature: of the model; its input must be `text` alone.
-        timeout: of a request and its repetitions, in seconds.
-        retries: how often a request is sent again when the server is not available, waiting
-            longer each time; at most 4.
+        signature: of the model; its only input must be `text`.
+        timeout: seconds that a request and its retries may take.
+        retries: how often a request is sent again when the server is not available, with longer
+            waits each time; at most 4.
         max_rows: as for `RestClient`.
-
-    Raises:
-        InputError: if a name is not UTF-8, or `max_rows` is less than 1.
     """
 
     def __init__(
@@ -160,16 +151,11 @@ class GrpcClient:
         import grpc
         from tensorflow_serving.apis.prediction_service_pb2_grpc import PredictionServiceStub
 
-        for name, text in (("target", target), ("model", model), ("signature", signature)):
-            try:
-                text.encode()
-            except UnicodeEncodeError as error:
-                raise InputError(f"`{name}` must be UTF-8. Received: {text!a}") from error
         self._name = f"grpc://{target}/{model}"
         self._model = model
         self._signature = signature
         self._timeout = timeout
-        self._max_rows = _check_rows(max_rows)
+        self._max_rows = max_rows
         self._channel = grpc.insecure_channel(target, options=_channel_options(retries))
         self._stub = PredictionServiceStub(self._channel)
 
@@ -182,26 +168,27 @@ class GrpcClient:
 
     def _predict(self, texts: list[bytes]) -> list[Row]:
         import grpc
-        from tensorflow.core.framework.tensor_pb2 import TensorProto
-        from tensorflow.core.framework.types_pb2 import DT_STRING
+        import tensorflow as tf
         from tensorflow_serving.apis.predict_pb2 import PredictRequest
 
-        text = TensorProto(dtype=DT_STRING, string_val=texts)
-        text.tensor_shape.dim.add(size=len(texts))
-        request = PredictRequest(inputs={"text": text})
+        from keras_transformer.export.session import rows_of
+
+        request = PredictRequest(inputs={"text": tf.make_tensor_proto(texts, tf.string)})
         request.model_spec.name = self._model
         request.model_spec.signature_name = self._signature
         try:
             response = self._stub.Predict(request, timeout=self._timeout)
         except grpc.RpcError as error:
+            message = f"answered with {error.code().name}: {one_line(error.details())}"
             if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
                 message = f"did not answer within {self._timeout:g} s"
-            elif error.code() == grpc.StatusCode.UNAVAILABLE:
-                message = f"is not available: {_visible(error.details())}"
-            else:
-                message = f"answered with {error.code().name}: {_visible(error.details())}"
             raise InputError(f"{self._name} {message}") from error
-        return _checked(_rows_of(response.outputs), len(texts), self._name)
+        outputs = {name: tf.make_ndarray(tensor) for name, tensor in response.outputs.items()}
+        try:
+            rows = rows_of(outputs)
+        except (ValueError, TypeError):  # the outputs do not have the same number of rows
+            rows = None
+        return _checked(rows, len(texts), self._name)
 
     def close(self) -> None:
         """Closes the connection."""
@@ -209,20 +196,12 @@ class GrpcClient:
 
 
 class _Retries(urllib3.Retry):
-    """Retries whatever may pass, which a timeout does not."""
+    """Retries that do not repeat a request that timed out."""
 
-    def increment(
-        self,
-        method: str | None = None,
-        url: str | None = None,
-        response: Any = None,
-        error: Exception | None = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Self:
-        if isinstance(error, ReadTimeoutError):
-            raise error
-        return super().increment(method, url, response, error, *args, **kwargs)
+    def increment(self, *args: Any, **kwargs: Any) -> Self:
+        if isinstance(kwargs.get("error"), ReadTimeoutError):
+            raise kwargs["error"]
+        return super().increment(*args, **kwargs)
 
 
 def _channel_options(retries: int) -> list[tuple[str, Any]]:
@@ -232,39 +211,15 @@ def _channel_options(retries: int) -> list[tuple[str, Any]]:
     ]
     if retries:
         policy = {
-            "maxAttempts": min(1 + retries, 5),  # gRPC takes no more
+            "maxAttempts": min(1 + retries, 5),  # gRPC's maximum
             "initialBackoff": f"{BACKOFF_SECONDS}s",
             "maxBackoff": "5s",
             "backoffMultiplier": 2,
             "retryableStatusCodes": ["UNAVAILABLE"],
         }
-        # gRPC keeps a request to send it again only up to a size, 256 KiB if nothing else is said.
-        options.append(("grpc.per_rpc_retry_buffer_size", RETRY_BYTES))
         config = {"methodConfig": [{"name": [{}], "retryPolicy": policy}]}
         options.append(("grpc.service_config", json.dumps(config)))
     return options
-
-
-def _rows_of(outputs: Any) -> list[Row] | None:
-    """Returns the rows of a gRPC answer, or None if the tensors have no rows in common."""
-    import tensorflow as tf
-
-    from keras_transformer.export.session import rows_of
-
-    for tensor in outputs.values():
-        # A few bytes may claim a shape of terabytes: whoever means it sends a byte for each value.
-        if math.prod(dim.size for dim in tensor.tensor_shape.dim) > 1024 + tensor.ByteSize():
-            return None
-    try:
-        return rows_of({name: tf.make_ndarray(tensor) for name, tensor in outputs.items()})
-    except (ValueError, TypeError):
-        return None
-
-
-def _check_rows(max_rows: int) -> int:
-    if max_rows < 1:
-        raise InputError(f"`max_rows` must be at least 1. Received: max_rows={max_rows}")
-    return max_rows
 
 
 def _checked(rows: Any, count: int, server: str) -> list[Row]:
@@ -275,17 +230,3 @@ def _checked(rows: Any, count: int, server: str) -> list[Row]:
     ):
         return rows
     raise InputError(f"{server} must answer with a `translation` for each of {count} texts")
-
-
-def _visible(text: object) -> str:
-    """Makes a message of others one line that a terminal prints and does not obey."""
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
-        for letter in one_line(text)
-    )
-
-
-def _reason(error: BaseException | None) -> str:
-    """Says what went wrong, without the connection's own name, which the URL tells already."""
-    text = " ".join(map(str, error.args)) if isinstance(error, ProtocolError) else str(error)
-    return _visible(re.sub(r"^HTTPS?Connection\(.*?\): ", "", text))

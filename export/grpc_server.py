@@ -1,4 +1,4 @@
-"""TF Serving's gRPC interface, for machines that have no TF Serving: a stand-in.
+"""TF Serving's gRPC interface, served locally.
 
 `PredictionService.Predict` and `GetModelMetadata`, and `ModelService.GetModelStatus`. The other
 methods answer UNIMPLEMENTED.
@@ -6,13 +6,12 @@ methods answer UNIMPLEMENTED.
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections.abc import Callable
+from collections.abc import Iterator
 from concurrent import futures
-from typing import Any, NoReturn, TypeVar
+from contextlib import contextmanager
 
 import grpc
+import numpy as np
 import tensorflow as tf
 from tensorflow_serving.apis import (
     get_model_metadata_pb2,
@@ -24,198 +23,116 @@ from tensorflow_serving.apis import (
 )
 
 from keras_transformer.export.models import ServedModel
-from keras_transformer.export.protocol import ServingError, inputs_of, invalid, proto_of
+from keras_transformer.export.protocol import check_rows, inputs_of, invalid, message_of, proto_of
 from keras_transformer.export.rows import DEFAULT_SIGNATURE
 
-GRPC_CODES = {code.value[0]: code for code in grpc.StatusCode}
-SPARE_THREADS = 16  # for questions of status, while all that may wait for a batch does
-
-_logger = logging.getLogger(__name__)
-_Response = TypeVar("_Response")
+CODES = {code.value[0]: code for code in grpc.StatusCode}
+NUM_THREADS = 40  # calls at the same time; others wait
+STOP_SECONDS = 60  # for calls that have begun
 
 
-class _Core:
-    """What both services do, free of gRPC but for the messages."""
+@contextmanager
+def _errors_as_status(context: grpc.ServicerContext) -> Iterator[None]:
+    """Ends a call that raises an error with its status; gRPC logs exceptions of other kinds."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        context.abort(CODES[error.error_code], message_of(error))
 
+
+class _Service(
+    prediction_service_pb2_grpc.PredictionServiceServicer,
+    model_service_pb2_grpc.ModelServiceServicer,
+):
     def __init__(self, model: ServedModel) -> None:
         self._model = model
 
-    def predict(
+    def Predict(  # noqa: N802
         self, request: predict_pb2.PredictRequest, context: grpc.ServicerContext
     ) -> predict_pb2.PredictResponse:
-        seconds = context.time_remaining()
-        if seconds is not None and seconds > threading.TIMEOUT_MAX:
-            seconds = None  # gRPC's way to say that there is no deadline
-        spec = request.model_spec
-        with self._model.use(_version(spec), spec.name) as loaded:
-            name = spec.signature_name or DEFAULT_SIGNATURE
-            signature = loaded.signature(name)
-            if signature is None:
-                raise ServingError(
-                    tf.errors.FAILED_PRECONDITION, f'Serving signature key "{name}" not found.'
-                )
-            wanted = _wanted(list(request.output_filter), list(signature.outputs))
-            answer = loaded.submit(name, inputs_of(request, signature))
-            # When nobody waits for it any more, it need not be run.
-            if not context.add_callback(answer.cancel):
-                answer.cancel()
-            try:
-                outputs = answer.result(seconds)
-            except TimeoutError:
-                answer.cancel()
-                raise ServingError(tf.errors.DEADLINE_EXCEEDED, "Deadline exceeded") from None
-            except futures.CancelledError:
-                raise ServingError(tf.errors.CANCELLED, "The call was cancelled") from None
-            response = predict_pb2.PredictResponse()
+        with _errors_as_status(context):
+            loaded = self._model.find(*_model_and_version(request.model_spec))
+            name = request.model_spec.signature_name or DEFAULT_SIGNATURE
+            inputs = inputs_of(request, loaded.signature(name))
+            for array in inputs.values():
+                check_rows(len(np.atleast_1d(array)), self._model.limits.max_rows)
+            outputs = loaded.run(name, inputs)
+            wanted = request.output_filter or outputs.keys()
+            if unknown := set(wanted) - outputs.keys():
+                raise invalid(f"The signature {name} has no outputs {sorted(unknown)}")
+            response = predict_pb2.PredictResponse(
+                outputs={output: proto_of(outputs[output]) for output in wanted}
+            )
             response.model_spec.name = self._model.name
             response.model_spec.signature_name = name
             response.model_spec.version.value = loaded.number
-        for output in wanted:
-            response.outputs[output].CopyFrom(proto_of(outputs[output]))
-        return response
+            return response
 
-    def metadata(
-        self, request: get_model_metadata_pb2.GetModelMetadataRequest
+    def GetModelMetadata(  # noqa: N802
+        self,
+        request: get_model_metadata_pb2.GetModelMetadataRequest,
+        context: grpc.ServicerContext,
     ) -> get_model_metadata_pb2.GetModelMetadataResponse:
-        if not request.HasField("model_spec"):
-            raise invalid("Missing ModelSpec")
-        if not request.metadata_field:
-            raise invalid("GetModelMetadataRequest must specify at least one metadata_field")
-        for field in request.metadata_field:
-            if field != "signature_def":
-                raise invalid(f"Metadata field {field} is not supported")
-        response = get_model_metadata_pb2.GetModelMetadataResponse()
-        spec = request.model_spec
-        with self._model.use(_version(spec), spec.name) as loaded:
+        with _errors_as_status(context):
+            if list(request.metadata_field) != ["signature_def"]:
+                raise invalid("`metadata_field` must be signature_def")
+            loaded = self._model.find(*_model_and_version(request.model_spec))
+            response = get_model_metadata_pb2.GetModelMetadataResponse()
             response.model_spec.name = self._model.name
             response.model_spec.version.value = loaded.number
-            response.metadata["signature_def"].Pack(
-                get_model_metadata_pb2.SignatureDefMap(signature_def=loaded.signature_defs)
-            )
-        return response
+            response.metadata["signature_def"].Pack(loaded.signature_map)
+            return response
 
-    def status(
-        self, request: get_model_status_pb2.GetModelStatusRequest
+    def GetModelStatus(  # noqa: N802
+        self, request: get_model_status_pb2.GetModelStatusRequest, context: grpc.ServicerContext
     ) -> get_model_status_pb2.GetModelStatusResponse:
-        if not request.HasField("model_spec"):
-            raise invalid("Missing ModelSpec")
-        spec = request.model_spec
-        version = spec.version.value if spec.HasField("version") else None
-        response = get_model_status_pb2.GetModelStatusResponse()
-        for state in self._model.states(version, spec.name):
-            entry = response.model_version_status.add(version=state.version)
-            entry.state = get_model_status_pb2.ModelVersionStatus.State.Value(state.state)
-            entry.status.error_code = state.code
-            entry.status.error_message = state.message
-        return response
+        with _errors_as_status(context):
+            return self._model.status(*_model_and_version(request.model_spec))
 
 
-def _version(spec: model_pb2.ModelSpec) -> int | None:
-    """Returns the version that a request asks for, or None for the one that is served."""
+def _model_and_version(spec: model_pb2.ModelSpec) -> tuple[str, int | None]:
+    """Returns the model and the version that a request asks for; None is any version."""
     if not spec.name:
         raise invalid("ModelSpec has no name specified.")
     if spec.HasField("version_label"):
         raise invalid(f"Unrecognized servable version label: {spec.version_label}")
-    return spec.version.value if spec.HasField("version") else None
-
-
-def _wanted(filtered: list[str], outputs: list[str]) -> list[str]:
-    """Returns the outputs that a request asks for, all if it names none."""
-    for number, name in enumerate(filtered):
-        if name not in outputs:
-            raise invalid(
-                f"output tensor alias not found in signature: {name} "
-                f"Outputs expected to be in the set {{{','.join(sorted(outputs))}}}."
-            )
-        if name in filtered[:number]:
-            raise invalid(f"duplicate output tensor alias: {name}")
-    return filtered or outputs
-
-
-def _answer(
-    handle: Callable[[Any], _Response], request: object, context: grpc.ServicerContext
-) -> _Response:
-    """Handles a call; every exception ends it with its status, and none shows internals."""
-    try:
-        return handle(request)
-    except Exception as error:
-        answer = ServingError.of(error)
-        if answer.code == tf.errors.INTERNAL:
-            _logger.error("A call failed", exc_info=error)
-    _abort(context, answer)
-
-
-def _abort(context: grpc.ServicerContext, error: ServingError) -> NoReturn:
-    context.abort(GRPC_CODES.get(error.code, grpc.StatusCode.INTERNAL), str(error))
-    raise AssertionError  # abort raises
-
-
-class _PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
-    def __init__(self, core: _Core) -> None:
-        self._core = core
-
-    def Predict(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
-        return _answer(lambda asked: self._core.predict(asked, context), request, context)
-
-    def GetModelMetadata(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
-        return _answer(self._core.metadata, request, context)
-
-
-class _ModelService(model_service_pb2_grpc.ModelServiceServicer):
-    def __init__(self, core: _Core) -> None:
-        self._core = core
-
-    def GetModelStatus(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
-        return _answer(self._core.status, request, context)
+    return spec.name, spec.version.value if spec.HasField("version") else None
 
 
 class GrpcServer:
-    """Serves a model over gRPC, from the moment it is made.
+    """Serves a model over gRPC, from `start` on.
 
     Args:
-        model: what is served; opened and closed by whoever owns it.
-        host: address to listen at.
-        port: 0 takes a free one.
+        model: the model; the caller opens and closes it.
+        host: the address to listen at.
+        port: 0 is a free one.
 
     Attributes:
         address: where it listens.
 
     Raises:
-        OSError: if it cannot listen there.
+        RuntimeError: if it cannot listen there.
     """
 
     def __init__(self, model: ServedModel, host: str = "127.0.0.1", port: int = 0) -> None:
-        limits = model.limits
-        self._stop_timeout = limits.stop_timeout
-        # A call waits for its batch in a thread of its own.
-        running = limits.num_batch_threads * limits.max_batch_size
-        num_threads = limits.max_queue + running + SPARE_THREADS
         self._server = grpc.server(
-            futures.ThreadPoolExecutor(num_threads, thread_name_prefix="grpc"),
+            futures.ThreadPoolExecutor(NUM_THREADS),
             options=[
                 ("grpc.so_reuseport", 0),  # a port that is taken is an error
-                ("grpc.max_receive_message_length", min(limits.max_body_bytes, 2**31 - 1)),
+                ("grpc.max_receive_message_length", min(model.limits.max_body_bytes, 2**31 - 1)),
                 ("grpc.max_send_message_length", -1),
             ],
-            maximum_concurrent_rpcs=2 * num_threads,
         )
-        core = _Core(model)
-        prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(
-            _PredictionService(core), self._server
-        )
-        model_service_pb2_grpc.add_ModelServiceServicer_to_server(_ModelService(core), self._server)
-        shown = f"[{host}]" if ":" in host else host
-        try:
-            bound = self._server.add_insecure_port(f"{shown}:{port}")
-        except RuntimeError as error:
-            reason = "the port is taken, or the address is not this machine's"
-            raise OSError(reason) from error
-        self.address = f"{shown}:{bound}"
+        service = _Service(model)
+        prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(service, self._server)
+        model_service_pb2_grpc.add_ModelServiceServicer_to_server(service, self._server)
+        name = f"[{host}]" if ":" in host else host
+        self.address = f"{name}:{self._server.add_insecure_port(f'{name}:{port}')}"
 
     def start(self) -> None:
         """Begins to answer."""
         self._server.start()
 
     def stop(self) -> None:
-        """Refuses new calls, and ends those that have begun."""
-        self._server.stop(self._stop_timeout).wait()
+        """Refuses new calls, and waits for those that have begun."""
+        self._server.stop(STOP_SECONDS).wait()

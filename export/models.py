@@ -1,333 +1,194 @@
-"""The versions of a model on disk: the newest is loaded, warmed up and served.
+"""The versions of a model on disk: the newest is loaded, warmed up and served."""
 
-A folder is polled as TF Serving polls it. Two things are kinder: a version's folder that does not
-hold a `saved_model.pb` yet is not touched, and a model whose versions are all gone goes on being
-served.
-"""
-
-import contextlib
-import ctypes
-import functools
 import gc
 import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
+from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow_serving.apis.get_model_metadata_pb2 import SignatureDefMap
+from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusResponse, ModelVersionStatus
 
 from keras_transformer.export.assets import read_warmup
-from keras_transformer.export.batching import Batcher
-from keras_transformer.export.protocol import (
-    Limits,
-    ServingError,
-    check_inputs,
-    first_line,
-    inputs_of,
-    invalid,
-)
+from keras_transformer.export.protocol import Limits, inputs_of, invalid, message_of, not_found
 from keras_transformer.export.rows import DEFAULT_SIGNATURE
 from keras_transformer.export.session import SavedModelSession, Signature
 from keras_transformer.export.versions import version_paths
 
-KEPT_STATES = 20  # versions that the status tells of
-
 _logger = logging.getLogger(__name__)
 
 
-class VersionStatus(NamedTuple):
-    """Where a version is in its life.
-
-    Attributes:
-        version: its number.
-        state: LOADING, AVAILABLE, UNLOADING or END.
-        code: a canonical status code; not OK only for a version that could not be loaded.
-        message: why it could not.
-    """
-
-    version: int
-    state: str
-    code: int = tf.errors.OK
-    message: str = ""
-
-
 class LoadedVersion:
-    """A version in memory.
+    """A version in memory, which has answered its warm-up requests.
 
     Args:
         path: `MODELS/NAME/VERSION`.
-        limits: of requests and batches.
 
     Attributes:
         number: the version.
-        identity: of its graph's file, which another export under the same number has not.
-        signatures: by name.
-        signature_defs: the same as protocol buffers, those for TensorFlow's own use included.
-        users: requests that hold it; whoever changes it holds the lock of the model.
+        signature_map: the signatures as the metadata lists them.
 
     Raises:
         ValueError: if it cannot be loaded.
-        ServingError: if a warm-up request fails.
+        tf.errors.OpError: if a warm-up request fails.
     """
 
-    def __init__(self, path: Path, limits: Limits) -> None:
+    def __init__(self, path: Path) -> None:
         self.number = int(path.name)
-        self.identity = _identity(path)  # before it is read: what changes meanwhile is read again
-        self.users = 0
-        self._limits = limits
         self._session = SavedModelSession(path)
-        try:
-            self.signatures = self._session.signatures
-            self.signature_defs = _signature_defs(path)
-            self._warm_up(path)
-        except BaseException:
-            self._session.close()
-            raise
-        run = functools.partial(self._run, timeout=limits.run_timeout)
-        self._batcher = Batcher(run, self.signatures, limits)
+        saved_model = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
+        self.signature_map = SignatureDefMap(signature_def=saved_model.meta_graphs[0].signature_def)
+        for request in read_warmup(path):
+            name = request.model_spec.signature_name or DEFAULT_SIGNATURE
+            self.run(name, inputs_of(request, self.signature(name)))
 
-    def signature(self, name: str) -> Signature | None:
-        """Returns a signature, the default one for an empty name, or None."""
-        return self.signatures.get(name or DEFAULT_SIGNATURE)
-
-    def submit(
-        self, signature: str, inputs: Mapping[str, np.ndarray]
-    ) -> Future[dict[str, np.ndarray]]:
-        """Queues a request for a signature that exists.
-
-        Args:
-            signature: its name, or empty.
-            inputs: by name.
-
-        Returns:
-            What will hold the outputs by name.
+    def signature(self, name: str) -> Signature:
+        """Returns a signature.
 
         Raises:
-            ServingError: if the inputs do not fit, or too many requests wait.
+            tf.errors.FailedPreconditionError: if there is no such signature.
         """
-        name = signature or DEFAULT_SIGNATURE
-        check_inputs(self.signatures[name], inputs, self._limits.max_rows)
-        return self._batcher.submit(name, inputs)
+        if name not in self._session.signatures:
+            raise tf.errors.FailedPreconditionError(
+                None, None, f'Serving signature key "{name}" not found.'
+            )
+        return self._session.signatures[name]
 
-    def close(self) -> None:
-        """Answers what waits, and frees the memory."""
-        self._batcher.close()
-        self._session.close()
-        del self._batcher, self._session  # the graph, which weighs as much as a small model
+    def run(self, signature: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns the outputs of a signature by name.
 
-    def _run(
-        self, signature: str, inputs: Mapping[str, np.ndarray], timeout: float | None
-    ) -> dict[str, np.ndarray]:
+        Raises:
+            tf.errors.OpError: if the graph refuses the inputs.
+        """
         try:
-            return self._session.run(signature, inputs, timeout)
-        except (ValueError, TypeError) as error:  # a value that the graph does not take
-            raise invalid(first_line(str(error))) from error
-
-    def _warm_up(self, path: Path) -> None:
-        """Answers the requests that were exported with the model, so that no user waits for it."""
-        for number, request in enumerate(read_warmup(path), start=1):
-            name = request.model_spec.signature_name
-            signature = self.signature(name)
-            if signature is None:
-                raise invalid(f"Warm-up request {number} asks for a signature {name!r}")
-            inputs = inputs_of(request, signature)
-            check_inputs(signature, inputs)
-            # The first runs are the slowest, and nobody waits for them.
-            self._run(name or DEFAULT_SIGNATURE, inputs, timeout=None)
+            outputs: dict[str, Any] = self._session.run(signature, inputs)
+        except (ValueError, TypeError) as error:  # a value or a shape that the graph does not take
+            raise invalid(message_of(error)) from error
+        # A Session returns a scalar string as bytes, not as an array.
+        return {
+            name: np.array(value, object) if isinstance(value, bytes) else value
+            for name, value in outputs.items()
+        }
 
 
 class ServedModel:
-    """The newest version in a folder, whichever that is.
+    """The newest version in a folder.
 
-    A new version is loaded and warmed up while the old one still answers; requests that the old
-    one has accepted are answered by it, and only then it is unloaded. A version that fails to load
-    leaves the old one in place, and is tried again when its files change.
+    The old version answers while a new one is loaded and warmed up, and requests that have begun
+    keep it in memory. If a version cannot be loaded, the old one stays in place, and the new one is
+    tried again when its files change.
 
     Args:
         folder: `MODELS/NAME`.
-        limits: of requests and batches.
+        limits: of a request.
 
     Attributes:
         name: the folder's.
+        limits: of a request.
     """
 
     def __init__(self, folder: str | Path, limits: Limits | None = None) -> None:
-        self.folder = Path(os.path.abspath(folder))  # a link's own name is the model's
-        self.name = self.folder.name
+        self.name = os.path.basename(os.path.abspath(folder))
         self.limits = limits or Limits()
+        self._folder = Path(folder)
         self._loaded: LoadedVersion | None = None
-        self._states: dict[int, VersionStatus] = {}
-        self._failed: dict[int, object] = {}  # files of versions that could not be loaded
-        self._changed = threading.Condition()
+        self._states: dict[int, ModelVersionStatus] = {}
+        self._tried: object = None  # the files of the last version that was loaded, or failed
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def poll(self) -> None:
-        """Loads the newest version, if that is not the one that is served.
-
-        One that was exported again, under the same number, is another.
-        """
-        path = next(iter(version_paths(self.folder)), None)
-        if path is None:
+        """Loads the newest version, if its files are not those that were tried last."""
+        path = next(iter(version_paths(self._folder)), None)
+        if path is None or (files := _files(path)) == self._tried:
             return
+        self._tried = files
         number = int(path.name)
-        again = self._loaded is not None and self._loaded.number == number
-        if self._loaded is not None and again and self._loaded.identity == _identity(path):
-            return
-        files = _fingerprint(path)
-        if number in self._failed and self._failed[number] == files:
-            return
-        if not again:  # the number is available all the time
-            self._set(VersionStatus(number, "LOADING"))
         try:
-            loaded = LoadedVersion(path, self.limits)
-        except Exception as error:
-            code, message = _reason(error)
+            loaded = LoadedVersion(path)
+        except Exception as error:  # the files may hold anything
+            failed = _failed(number, error)
+            message = failed.status.error_message
             _logger.warning("Version %d of %s cannot be loaded: %s", number, self.name, message)
-            self._failed[number] = files
-            if not again:
-                self._set(VersionStatus(number, "END", code, message))
-            return
-        with self._changed:
-            old, self._loaded = self._loaded, loaded
-            self._set(VersionStatus(number, "AVAILABLE"))
-        _logger.info("Version %d of %s is available", number, self.name)
-        if old is not None:
-            self._unload(old)
+            available = {} if self._loaded is None else _available(self._loaded.number)
+            self._states = {number: failed, **available}
+        else:
+            _logger.info("Version %d of %s is available", number, self.name)
+            self._loaded, self._states = loaded, _available(number)
+            gc.collect()  # the graph of the old version refers to itself
 
     def watch(self, seconds: float) -> None:
         """Starts a thread that polls, until `close`."""
 
         def work() -> None:
-            told = ""
             while not self._stop.wait(seconds):
                 try:
                     self.poll()
-                    told = ""
-                except OSError as error:  # a folder that cannot be read now may be at the next poll
-                    if told != str(error):
-                        told = str(error)
-                        _logger.warning("%s cannot be read: %s", self.folder, told)
-                except Exception:
-                    _logger.exception("Polling %s failed", self.folder)
+                except OSError as error:  # such as a file that vanishes: the next poll may work
+                    _logger.warning("%s cannot be read: %s", self._folder, error)
 
-        self._thread = threading.Thread(target=work, name="versions", daemon=True)
+        self._thread = threading.Thread(target=work, name="versions")
         self._thread.start()
 
-    @contextlib.contextmanager
-    def use(self, version: int | None = None, name: str | None = None) -> Iterator[LoadedVersion]:
-        """Lends a version, which is not unloaded meanwhile.
-
-        Args:
-            version: its number; None for the one that is served.
-            name: of the model that is asked for; None for this one.
-
-        Raises:
-            ServingError: NOT_FOUND, if it is not loaded, or the name is another.
-        """
-        name = self.name if name is None else name
-        with self._changed:
-            loaded = self._loaded
-            if name != self.name or loaded is None or version not in (None, loaded.number):
-                which = f"Latest({name})" if version is None else f"Specific({name}, {version})"
-                raise ServingError(tf.errors.NOT_FOUND, f"Servable not found for request: {which}")
-            loaded.users += 1
-        try:
-            yield loaded
-        finally:
-            with self._changed:
-                loaded.users -= 1
-                self._changed.notify_all()
-
-    def states(self, version: int | None = None, name: str | None = None) -> list[VersionStatus]:
-        """Returns the states of a version, or of all, the newest first.
-
-        Args:
-            version: its number; None for all.
-            name: of the model that is asked for; None for this one.
-
-        Raises:
-            ServingError: NOT_FOUND, if there is no such version, or the name is another.
-        """
-        name = self.name if name is None else name
-        with self._changed:
-            states = sorted(self._states.values(), reverse=True) if name == self.name else []
-        if version is not None:
-            states = [state for state in states if state.version == version]
-        if not states:
-            what = "any versions" if version is None else f"version {version}"
-            raise ServingError(tf.errors.NOT_FOUND, f"Could not find {what} of model {name}")
-        return states
-
     def close(self) -> None:
-        """Stops polling, answers what was accepted, and unloads."""
+        """Stops polling."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-        with self._changed:
-            old, self._loaded = self._loaded, None
-        if old is not None:
-            self._unload(old)
 
-    def _unload(self, old: LoadedVersion) -> None:
-        replaced = self._loaded is not None and self._loaded.number == old.number
-        if not replaced:
-            self._set(VersionStatus(old.number, "UNLOADING"))
-        with self._changed:
-            self._changed.wait_for(lambda: old.users == 0)
-        old.close()
-        gc.collect()  # graphs hold themselves in cycles
-        with contextlib.suppress(OSError, AttributeError):  # glibc's, and no other library's
-            ctypes.CDLL(None).malloc_trim(0)  # which keeps what is freed for itself otherwise
-        if not replaced:
-            self._set(VersionStatus(old.number, "END"))
-        _logger.info("Version %d of %s is unloaded", old.number, self.name)
+    def find(self, name: str, version: int | None = None) -> LoadedVersion:
+        """Returns the version that is loaded.
 
-    def _set(self, status: VersionStatus) -> None:
-        with self._changed:
-            self._states.pop(status.version, None)  # the latest change comes last
-            self._states[status.version] = status
-            for version in list(self._states)[:-KEPT_STATES]:
-                if self._states[version].state == "END":
-                    del self._states[version]
+        Args:
+            name: the model that a request asks for.
+            version: the version that a request asks for; None for any.
 
+        Raises:
+            tf.errors.NotFoundError: if another model or version is asked for.
+        """
+        loaded = self._loaded
+        if name != self.name or loaded is None or version not in (None, loaded.number):
+            which = f"Latest({name})" if version is None else f"Specific({name}, {version})"
+            raise not_found(f"Servable not found for request: {which}")
+        return loaded
 
-def _identity(path: Path) -> object:
-    stat = (path / "saved_model.pb").stat()
-    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
+    def status(self, name: str, version: int | None = None) -> GetModelStatusResponse:
+        """Returns the state of the version that is loaded, and of a newer one that failed.
 
+        Args:
+            name: the model that a request asks for.
+            version: the version that a request asks for; None for all.
 
-def _fingerprint(path: Path) -> object:
-    """Something that changes when files of a folder do."""
-    files = [(str(file), file.lstat()) for file in sorted(path.rglob("*"))]
-    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in files]
+        Raises:
+            tf.errors.NotFoundError: if another model or version is asked for.
+        """
+        states = self._states if name == self.name else {}
+        found = [states[number] for number in states if version in (None, number)]
+        if not found:
+            what = "any versions" if version is None else f"version {version}"
+            raise not_found(f"Could not find {what} of model {name}")
+        return GetModelStatusResponse(model_version_status=found)
 
 
-def _signature_defs(path: Path) -> dict[str, meta_graph_pb2.SignatureDef]:
-    saved_model = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
-    (meta_graph,) = [
-        graph for graph in saved_model.meta_graphs if "serve" in graph.meta_info_def.tags
-    ]
-    defs = {}
-    for name, signature in meta_graph.signature_def.items():
-        # A copy, for the original keeps the whole graph in memory.
-        defs[name] = meta_graph_pb2.SignatureDef()
-        defs[name].CopyFrom(signature)
-    return defs
+def _available(number: int) -> dict[int, ModelVersionStatus]:
+    return {number: ModelVersionStatus(version=number, state="AVAILABLE", status={})}
 
 
-def _reason(error: Exception) -> tuple[int, str]:
-    """Returns the status code and the message of a failed load; the cause knows more."""
-    if not isinstance(error, ValueError):
-        reason = ServingError.of(error)
-        return reason.code, str(reason)
-    cause = error.__cause__
-    if not isinstance(cause, tf.errors.OpError):
-        return tf.errors.INVALID_ARGUMENT, str(error)
-    reason = ServingError.of(cause)
-    return reason.code, f"{error}: {reason}"
+def _failed(number: int, error: Exception) -> ModelVersionStatus:
+    message = message_of(error)
+    if error.__cause__ is not None:
+        message += f": {message_of(error.__cause__)}"
+    code = error.error_code if isinstance(error, tf.errors.OpError) else tf.errors.UNKNOWN
+    status = {"error_code": code, "error_message": message}
+    return ModelVersionStatus(version=number, state="END", status=status)
+
+
+def _files(path: Path) -> object:
+    """Returns a value that changes when a file of a version does."""
+    stats = [(str(file), file.lstat()) for file in sorted(path.rglob("*"))]
+    return [(name, stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats]

@@ -1,7 +1,7 @@
-"""Rows of a translating signature, for texts sent in batches of about the same length."""
+"""Texts in batches of about the same length, and the signatures that translate them."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from keras_transformer.errors import InputError, one_line
@@ -19,20 +19,20 @@ def by_length(
     max_rows: int,
     max_size: int | None = None,
 ) -> list[Row]:
-    """Translates texts in batches of neighbours in length: a batch waits for its longest text.
+    """Translates texts in batches of similar length: a batch takes as long as its longest text.
 
     Args:
         texts: in any order.
         translate: returns a row for each text of a batch.
-        max_rows: of a batch.
-        max_size: of a batch, in rows times the length of its longest text; a longer text is a
-            batch of its own. None: any size.
+        max_rows: the maximum number of rows of a batch.
+        max_size: the maximum of rows times the length of the longest text of a batch; None for
+            any. A longer text is a batch of its own.
 
     Returns:
         The rows in the order of the texts.
 
     Raises:
-        ValueError: if `translate` returns another number of rows than it was given.
+        ValueError: if `translate` does not return a row for each text.
     """
     rows: dict[int, Row] = {}
     batch: list[int] = []
@@ -55,7 +55,7 @@ def by_length(
 def open_saved_model(
     path: str, signature: str = DEFAULT_SIGNATURE
 ) -> Callable[[Sequence[str | bytes]], list[dict[str, Any]]]:
-    """Loads a SavedModel, and returns what gives a signature's outputs for each text of a batch.
+    """Loads a SavedModel, and returns a function from texts to the outputs of a signature.
 
     Args:
         path: the folder of a version.
@@ -72,33 +72,15 @@ def open_saved_model(
         cause = error.__cause__
         reason = "" if isinstance(cause, KeyError) else f": {one_line(cause)}"
         raise InputError(f"{error}{reason}") from error
-    try:
-        check_signature(path, signature, session.signatures)
-    except InputError:
-        session.close()
-        raise
-
-    return functools.partial(session.translate, signature=signature)
-
-
-def check_signature(path: str, signature: str, signatures: Mapping[str, Any]) -> None:
-    """Checks that a SavedModel has a signature that turns `text` into `translation`.
-
-    Args:
-        path: the SavedModel, for the message.
-        signature: the name.
-        signatures: with inputs and outputs by name.
-
-    Raises:
-        InputError: if it has none; the message tells those that it has.
-    """
     suitable = [
         name
-        for name, tensors in signatures.items()
+        for name, tensors in session.signatures.items()
         if set(tensors.inputs) == {"text"} and "translation" in tensors.outputs
     ]
     if signature not in suitable:
+        session.close()
         raise InputError(
             f"{path} has no signature {signature} that translates. There are: "
             f"{', '.join(sorted(suitable)) or 'none'}"
         )
+    return functools.partial(session.translate, signature=signature)

@@ -1,26 +1,32 @@
-"""From a model to a SavedModel of strings, for TF Serving."""
+"""From a model to a SavedModel that takes strings and returns strings, for TF Serving."""
 
-import copy
 import dataclasses
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from keras_transformer.config import PAD_ID
-from keras_transformer.errors import InputError
+from keras_transformer.config import DecodingOptions
+from keras_transformer.errors import InputError, one_line
 from keras_transformer.export.assets import WeightsType, write_metadata, write_warmup
-from keras_transformer.export.check import Finding, check_saved_model, require_success
+from keras_transformer.export.check import (
+    SIGNATURES,
+    Finding,
+    check_saved_model,
+    require_success,
+)
+from keras_transformer.export.options import ServingOptions
+from keras_transformer.export.session import rows_of
 from keras_transformer.model import Transformer
-from keras_transformer.tokenizer import NUM_FIXED_IDS, Tokenizer
+from keras_transformer.sentences import split_sentences
+from keras_transformer.tokenizer import Tokenizer
 from keras_transformer.translation import (
-    DecodingOptions,
     TranslatedTexts,
     align_texts,
     score_texts,
@@ -29,7 +35,12 @@ from keras_transformer.translation import (
 )
 from keras_transformer.translator import Translator
 
-NO_SCORE = -1e9  # of hypotheses that there are not; JSON has neither -inf nor NaN
+NO_SCORE = -1e9  # in place of -inf and NaN, which JSON does not have
+MAX_ENQUEUED_BATCHES = 64  # of a signature; the server refuses more as unavailable
+EXAMPLES = ("A dog runs.", "Two men in red shirts play with a ball in front of a house.")
+
+Outputs = dict[str, tf.Tensor]
+SignatureFunction = Callable[..., Outputs]
 
 
 class ServingModule(tf.Module):
@@ -38,101 +49,199 @@ class ServingModule(tf.Module):
     It must not hold the Keras model itself: TF Serving's loader cannot find the variables of a
     SavedModel written from a module with a Keras 3 model in an attribute (keras issue 20095).
 
-    Args:
-        model: the model.
-        tokenizer: the model's.
-        options: how to search, fixed in the graphs.
-        attention_layer: the decoder layer whose attention is shown; -1 for the last.
-        weights: type that the weights are stored in; computed with is the model's.
+    The arguments are those of `export_saved_model`.
 
     Attributes:
-        graphs: by signature.
+        stored: the weights, in the type in which they are stored.
+        graphs: a function for each signature, by name.
     """
 
     graphs: dict[str, Any]
 
     def __init__(
         self,
-        model: Transformer,
-        tokenizer: Tokenizer,
+        translator: Translator,
         options: DecodingOptions,
-        attention_layer: int = -1,
-        weights: WeightsType = "float32",
+        serving: ServingOptions,
+        attention_layer: int,
+        weights: WeightsType,
     ) -> None:
         super().__init__()
+        model, tokenizer = translator.model, _SharedTokenizer(translator.tokenizer)
         self.stored = [
             tf.Variable(tf.cast(weight.value, weights), trainable=False, name=weight.name)
             for weight in model.weights
         ]
 
-        tokenizer = _with_shared_graphs(tokenizer)
-        text = tf.TensorSpec([None], tf.string, name="text")  # [B]
-        target = tf.TensorSpec([None], tf.string, name="target")  # [B]
+        def with_stored_weights(function: SignatureFunction) -> SignatureFunction:
+            def compute(*texts: tf.Tensor) -> Outputs:
+                # Read once, so that no loop reads or converts the weights again.
+                values = [tf.cast(variable, "float32") for variable in self.stored]
+                with keras.StatelessScope(state_mapping=zip(model.weights, values, strict=True)):
+                    return function(*texts)
 
-        @contextmanager
-        def stored_weights() -> Iterator[None]:
-            # Read at the top of a graph, so that no loop reads or converts them again.
-            values = [tf.cast(variable, "float32") for variable in self.stored]
-            with keras.StatelessScope(state_mapping=zip(model.weights, values, strict=True)):
-                yield
+            return compute
 
-        @tf.function(input_signature=[text], autograph=False)
-        def serving_default(text: tf.Tensor) -> dict[str, tf.Tensor]:
-            with stored_weights():
-                return _best(translate_texts(model, tokenizer, text, options))
+        # The shape of a row of the outputs, for the signatures that merge requests. The outputs of
+        # `attention` are as wide as the longest text of a batch, and one request to `document` may
+        # be as much work as a full batch.
+        row_shapes = {
+            "serving_default": (),
+            "greedy": (),
+            "nbest": (options.beam_size,),
+            "score": (),
+        }
+        functions = _signature_functions(model, tokenizer, options, serving, attention_layer)
+        self.graphs = {}
+        for name, function in functions.items():
+            compute = with_stored_weights(function)
+            if serving.batching and name in row_shapes:
+                compute = _merged(compute, serving, row_shapes[name])
+            self.graphs[name] = _checked(compute, serving, SIGNATURES[name][0])
 
-        @tf.function(input_signature=[text], autograph=False)
-        def greedy(text: tf.Tensor) -> dict[str, tf.Tensor]:
-            with stored_weights():
-                changed = dataclasses.replace(options, beam_size=1)
-                return _best(translate_texts(model, tokenizer, text, changed))
 
-        @tf.function(input_signature=[text], autograph=False)
-        def nbest(text: tf.Tensor) -> dict[str, tf.Tensor]:
-            with stored_weights():
-                found = translate_texts(model, tokenizer, text, options, options.beam_size)
-            return {
-                "translations": found.translations,  # [B, K]
-                "scores": _finite(found.scores),  # [B, K]
-            }
+def _signature_functions(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    options: DecodingOptions,
+    serving: ServingOptions,
+    attention_layer: int,
+) -> dict[str, SignatureFunction]:
+    """Returns what each signature computes, from its inputs, string [B], to its outputs."""
 
-        @tf.function(input_signature=[text], autograph=False)
-        def attention(text: tf.Tensor) -> dict[str, tf.Tensor]:
-            with stored_weights():
-                found = align_texts(model, tokenizer, text, options, attention_layer)
-            return found._asdict()
+    def serving_default(text: tf.Tensor) -> Outputs:
+        return _best(translate_texts(model, tokenizer, text, options))
 
-        @tf.function(input_signature=[text, target], autograph=False)
-        def score(text: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
-            with stored_weights():
-                found = score_texts(model, tokenizer, text, target, options)
-            return {
-                "log_probability": _finite(found.log_probs),  # [B]
-                "score": _finite(found.scores),  # [B]
-                "truncated": found.truncated,  # [B]
-            }
+    def greedy(text: tf.Tensor) -> Outputs:
+        one_beam = dataclasses.replace(options, beam_size=1)
+        return _best(translate_texts(model, tokenizer, text, one_beam))
 
-        @tf.function(input_signature=[text], autograph=False)
-        def document(text: tf.Tensor) -> dict[str, tf.Tensor]:
-            with stored_weights():
-                found = translate_documents(model, tokenizer, text, options)
-            return {
-                "translation": found.translations,  # [B]
-                "score": _finite(found.scores),  # [B]
-                "sentences": found.num_sentences,  # [B]
-            }
-
-        self.graphs = {
-            "serving_default": serving_default,
-            "greedy": greedy,
-            "nbest": nbest,
-            "attention": attention,
-            "score": score,
-            "document": document,
+    def nbest(text: tf.Tensor) -> Outputs:
+        found = translate_texts(model, tokenizer, text, options, options.beam_size)
+        return {
+            "translations": found.translations,  # [B, K]
+            "scores": _finite(found.scores),  # [B, K]
         }
 
+    def attention(text: tf.Tensor) -> Outputs:
+        return align_texts(model, tokenizer, text, options, attention_layer)._asdict()
 
-def _best(found: TranslatedTexts) -> dict[str, tf.Tensor]:
+    def score(text: tf.Tensor, target: tf.Tensor) -> Outputs:
+        found = score_texts(model, tokenizer, text, target, options)
+        return {
+            "log_probability": _finite(found.log_probs),  # [B]
+            "score": _finite(found.scores),  # [B]
+            "truncated": found.truncated,  # [B]
+        }
+
+    def document(text: tf.Tensor) -> Outputs:
+        found = translate_documents(model, tokenizer, _bounded(text, serving), options)
+        return {
+            "translation": found.translations,  # [B]
+            "score": _finite(found.scores),  # [B]
+            "sentences": found.num_sentences,  # [B]
+        }
+
+    functions = (serving_default, greedy, nbest, attention, score, document)
+    return {function.__name__: function for function in functions}
+
+
+def _checked(function: SignatureFunction, serving: ServingOptions, inputs: Sequence[str]) -> Any:
+    """Returns the graph of a signature, which checks its inputs before it calls the function.
+
+    TF Serving checks no shape, and a merged request must not fail the others of its batch.
+    """
+    max_texts = serving.max_texts
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([None], tf.string, name=name) for name in inputs],
+        autograph=False,
+    )
+    def graph(*texts: tf.Tensor) -> Outputs:
+        vectors = [tf.ensure_shape(text, [None]) for text in texts]
+        sizes = [tf.size(text) for text in vectors]
+        limit, one_size = f"at most {max_texts} texts", "inputs of one size"
+        vectors = [_require(text, sizes[0] <= max_texts, limit, sizes[0]) for text in vectors]
+        vectors = [_require(text, sizes[0] == sizes[-1], one_size, *sizes) for text in vectors]
+        return function(*vectors)
+
+    return graph
+
+
+def _merged(
+    function: SignatureFunction, serving: ServingOptions, row_shape: Sequence[int]
+) -> SignatureFunction:
+    """Returns the function, computed for concurrent requests together.
+
+    `row_shape` is the shape of a row of each output.
+    """
+    batch = tf.nondifferentiable_batch_function(
+        serving.num_batch_threads,
+        serving.max_texts,
+        serving.batch_timeout_micros,
+        # All sizes are allowed, so that no batch is padded; larger requests are split.
+        list(range(1, min(serving.max_batch_size, serving.max_texts) + 1)),
+        MAX_ENQUEUED_BATCHES + serving.max_texts // serving.max_batch_size,
+        autograph=False,
+    )(function)
+    # The runtime merges all requests under one name, even those of another graph.
+    scope = f"batch_{uuid.uuid4().hex}"
+
+    def compute(*texts: tf.Tensor) -> Outputs:
+        with tf.name_scope(scope):
+            outputs = batch(*texts)
+        # The op returns a vector for an empty request, whatever the rank.
+        return {name: tf.reshape(output, [-1, *row_shape]) for name, output in outputs.items()}
+
+    return compute
+
+
+class _SharedTokenizer(Tokenizer):
+    """Wraps each of a tokenizer's methods in one function, which all graphs call.
+
+    Each op holds the tokenizer's complete model, so a file with few of them is smaller.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        texts, ids = tf.TensorSpec([None], tf.string), tf.TensorSpec([None, None], tf.int32)
+        self._tokenize_graph = tf.function(tokenizer.tokenize, [texts], autograph=False)
+        self._detokenize_graph = tf.function(tokenizer.detokenize, [ids], autograph=False)
+        self._pieces_graph = tf.function(tokenizer.pieces, [ids], autograph=False)
+
+    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        return self._tokenize_graph(texts)
+
+    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        raise NotImplementedError  # `tokenize` does not call it here
+
+    def detokenize(self, ids: tf.Tensor) -> tf.Tensor:
+        return self._detokenize_graph(ids)
+
+    def pieces(self, ids: tf.Tensor) -> tf.Tensor:
+        return self._pieces_graph(ids)
+
+
+def _require(
+    texts: tf.Tensor, condition: tf.Tensor, expected: str, *received: tf.Tensor
+) -> tf.Tensor:
+    """Returns the texts if the condition holds; otherwise the request fails."""
+    message = f"A request must have {expected}. Received:"
+    with tf.control_dependencies([tf.debugging.Assert(condition, [message, *received])]):
+        return tf.identity(texts)
+
+
+def _bounded(texts: tf.Tensor, serving: ServingOptions) -> tf.Tensor:
+    """Returns documents, string [B], unless they are too much work for one request."""
+    max_bytes, max_sentences = serving.max_document_bytes, serving.max_texts
+    size = tf.reduce_sum(tf.cast(tf.strings.length(texts), tf.int64))
+    texts = _require(texts, size <= max_bytes, f"at most {max_bytes} bytes of text", size)
+    segments = split_sentences(texts).values
+    is_sentence = ~tf.strings.regex_full_match(segments, r"[\s\p{Z}]*")
+    num = tf.math.count_nonzero(is_sentence)
+    return _require(texts, num <= max_sentences, f"at most {max_sentences} sentences", num)
+
+
+def _best(found: TranslatedTexts) -> Outputs:
     return {
         "translation": found.translations[:, 0],  # [B]
         "score": _finite(found.scores[:, 0]),  # [B]
@@ -144,50 +253,39 @@ def _finite(scores: tf.Tensor) -> tf.Tensor:
     return tf.where(tf.math.is_finite(scores), scores, NO_SCORE)
 
 
-def _with_shared_graphs(tokenizer: Tokenizer) -> Tokenizer:
-    """A tokenizer whose ops, each of which holds its whole model, the graphs share."""
-    shared = copy.copy(tokenizer)
-    for name, spec in (
-        ("tokenize", tf.TensorSpec([None], tf.string)),
-        ("detokenize", tf.TensorSpec([None, None], tf.int32)),
-        ("pieces", tf.TensorSpec([None, None], tf.int32)),
-    ):
-        graph = tf.function(getattr(tokenizer, name), input_signature=[spec], autograph=False)
-        setattr(shared, name, graph)
-    return shared
-
-
 def export_saved_model(
     translator: Translator,
     folder: str | Path,
     version: int = 1,
     options: DecodingOptions | None = None,
     *,
+    serving: ServingOptions | None = None,
     weights: WeightsType = "float32",
     attention_layer: int = -1,
-    examples: Sequence[str] = (),
+    examples: Sequence[str] = EXAMPLES,
     details: Mapping[str, Any] | None = None,
     check: bool = True,
     report: Callable[[Finding], None] = lambda finding: None,
 ) -> Path:
     """Writes `folder/version/`, a SavedModel that TF Serving loads.
 
-    Its signatures are those of `check.SIGNATURES`: `serving_default` takes `text`, string [B],
-    and returns `translation`, string [B], `score`, float32 [B], and `truncated`, bool [B]. It is
-    written under another name, checked, and renamed, so that a server that watches the folder
-    never sees half of it, nor anything that does not work.
+    `check.SIGNATURES` lists its signatures: `serving_default` takes `text`, string [B], and
+    returns `translation`, string [B], `score`, float32 [B], and `truncated`, bool [B]. The
+    version is written under another name, checked, and renamed. So a server that watches the
+    folder never loads an incomplete or broken version.
 
     Args:
-        translator: model and tokenizer.
+        translator: the model and its tokenizer.
         folder: the model's folder, `MODELS/NAME`.
-        version: number of the version, at least 1.
+        version: the number of the version, at least 1.
         options: how to search; None for the translator's defaults.
-        weights: type to store the weights in; half the size for some of the last digits.
+        serving: how to merge and bound requests; None for the defaults.
+        weights: the type to store the weights in; the graphs compute in the model's own type.
         attention_layer: the decoder layer that the signature `attention` shows, from 0; -1 for
             the last.
-        examples: texts to check and to warm up with; none for some made of the vocabulary.
-        details: more to write into the metadata, plain values.
-        check: whether to check it.
+        examples: texts to check and to warm up with; if empty, two English sentences.
+        details: more values for the metadata.
+        check: whether to check the SavedModel.
         report: called with each finding of the check.
 
     Returns:
@@ -196,97 +294,74 @@ def export_saved_model(
     Raises:
         InputError: if the version exists already, cannot be written, or fails its check.
     """
-    if not 1 <= version < 2**63:
-        raise InputError(
-            f"`version` must be at least 1 and below 2**63. Received: version={version}"
-        )
+    path = Path(folder) / str(version)
+    if version < 1:
+        raise InputError(f"`version` must be at least 1. Received: version={version}")
+    if path.exists():
+        raise InputError(f"{path} exists already: choose another version, or delete it")
     num_layers = len(translator.model.decoder_layers)
     if not -num_layers <= attention_layer < num_layers:
         raise InputError(
             f"`attention_layer` must be at least {-num_layers} and below {num_layers}. "
             f"Received: attention_layer={attention_layer}"
         )
-    absolute = Path(os.path.abspath(folder))
-    try:
-        str(absolute).encode()
-    except UnicodeEncodeError as error:
-        raise InputError(f"A model's folder must be UTF-8. Received: {str(folder)!a}") from error
-    if (absolute / "saved_model.pb").is_file():
-        raise InputError(
-            f"{folder} is a version of a model: name its folder, {absolute.parent}, "
-            "and another version"
-        )
-    path = Path(folder) / str(version)
-    if path.exists():
-        raise InputError(f"{path} exists already: choose another version, or delete it")
-    options = options or translator.defaults
-    model, tokenizer = translator.model, translator.tokenizer
-    module = ServingModule(model, tokenizer, options, attention_layer, weights)
+    options, serving = options or translator.defaults, serving or ServingOptions()
+    translator = Translator(translator.model, translator.tokenizer, options)
+    module = ServingModule(translator, options, serving, attention_layer, weights)
+    texts = list(examples or EXAMPLES)
+    metadata = {
+        "model": translator.model.config.to_dict(),
+        "num_params": translator.model.count_params(),
+        "weights": weights,
+        "tokenizer_sha256": translator.tokenizer.fingerprint,
+        "decoding": dataclasses.asdict(options),
+        "serving": dataclasses.asdict(serving),
+        **(details or {}),
+    }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=".writing-", dir=path.parent))
         try:
             tf.saved_model.save(module, temporary, signatures=module.graphs)
-            texts = list(examples) or _made_up_texts(tokenizer)
-            write_warmup(temporary, absolute.name, _warmup_requests(texts))
-            write_metadata(
-                temporary,
-                {
-                    "model": model.config.to_dict(),
-                    "num_params": model.count_params(),
-                    "weights": weights,
-                    "tokenizer_sha256": tokenizer.fingerprint,
-                    "decoding": dataclasses.asdict(options),
-                    **(details or {}),
-                    "examples": _answers(translator, module, texts, options),
-                },
-            )
+            name = os.path.basename(os.path.abspath(folder))
+            write_warmup(temporary, name, _warmup_requests(texts))
+            answers = _answers(translator, module, texts)
+            write_metadata(temporary, {**metadata, "examples": answers})
             if check:
                 findings = check_saved_model(temporary, report)
                 require_success(findings, "The export failed its check and was deleted")
-            temporary.chmod(0o755)  # mkdtemp's is for the owner only
+            temporary.chmod(0o755)  # mkdtemp allows only the owner
             os.rename(temporary, path)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-    except OSError as error:
-        raise InputError(f"Cannot write {path}: {error.strerror}") from error
-    except tf.errors.OpError as error:
-        raise InputError(f"Cannot write {path}: {error.message}") from error
+    except (OSError, tf.errors.OpError) as error:
+        raise InputError(f"Cannot write {path}: {one_line(error)}") from error
     return path
 
 
 def _answers(
-    translator: Translator, module: ServingModule, texts: list[str], options: DecodingOptions
+    translator: Translator, module: ServingModule, texts: list[str]
 ) -> list[dict[str, Any]]:
-    """The model's own answers; those of rounded weights are no one else's than the graph's."""
-    if module.stored[0].dtype == tf.float32:
-        own = Translator(translator.model, translator.tokenizer, options).translate(texts)
-        columns: Any = zip(*((each.text, each.score, each.truncated) for each in own), strict=True)
-    else:
-        found = module.graphs["serving_default"](tf.constant(texts))
-        columns = [found[name].numpy().tolist() for name in ("translation", "score", "truncated")]
-        columns[0] = [text.decode() for text in columns[0]]
+    """Returns texts with the translator's answers, or the graph's if its weights are rounded."""
+    if module.stored[0].dtype != tf.float32:
+        outputs = module.graphs["serving_default"](tf.constant(texts))
+        rows = rows_of({name: outputs[name].numpy() for name in outputs})
+        return [{"text": text, **row} for text, row in zip(texts, rows, strict=True)]
     return [
-        {"text": text, "translation": translation, "score": score, "truncated": truncated}
-        for text, translation, score, truncated in zip(texts, *columns, strict=True)
+        {"text": text, "translation": own.text, "score": own.score, "truncated": own.truncated}
+        for text, own in zip(texts, translator.translate(texts), strict=True)
     ]
-
-
-def _made_up_texts(tokenizer: Tokenizer) -> list[str]:
-    """Three texts of pieces from all over the vocabulary."""
-    step = max(1, tokenizer.vocab_size // 64)
-    ids = list(range(tokenizer.vocab_size - 1, min(NUM_FIXED_IDS, 4 * step), -step))
-    rows = tf.ragged.constant([ids[:3], ids[3:12], ids[12:]], tf.int32).to_tensor(PAD_ID)
-    return [text.decode() for text in tokenizer.detokenize(rows).numpy()]
 
 
 def _warmup_requests(texts: Sequence[str]) -> list[tuple[str, dict[str, list[str]]]]:
-    """Requests of one short text, of one long text and of several, to every signature."""
-    short, long = min(texts, key=len), " ".join(texts)
-    rows = [[short], [long], list(texts)]
-    requests = [
-        (signature, {"text": row})
-        for signature in ("serving_default", "greedy", "nbest", "attention", "document")
-        for row in rows
+    """Returns a short request to each signature, and one of several texts.
+
+    The first run of a signature prepares its graph, which takes much longer than a translation.
+    """
+    shortest = [min(texts, key=len)]
+    signatures = ("serving_default", "greedy", "nbest", "attention", "document")
+    return [
+        *((signature, {"text": shortest}) for signature in signatures),
+        ("serving_default", {"text": list(texts)}),
+        ("score", {"text": shortest, "target": shortest}),
     ]
-    return [*requests, *(("score", {"text": row, "target": row}) for row in rows)]

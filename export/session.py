@@ -1,37 +1,42 @@
 """A SavedModel in a TF1 Session, which is how TF Serving loads and runs it.
 
-As a script it needs TensorFlow and the text op library, but neither this package nor Keras:
+As a script, it needs TensorFlow and TF.Text's op libraries, but neither this package nor Keras:
 
     python session.py MODELS/NAME/1 < requests.jsonl
 
-reads a request a line, {"signature_name": "serving_default", "inputs": {"text": ["Two dogs."]}},
-and prints the outputs of each, {"translation": [...], ...}.
+It reads one request from each line, {"signature_name": "serving_default", "inputs": {"text":
+["Two dogs."]}}, and prints the outputs of each request on one line, {"translation": [...], ...}.
 """
 
-import importlib.util
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
 if __name__ == "__main__":
-    # TensorFlow imports Keras where it can; this process is to prove that nothing needs it.
+    # TensorFlow imports Keras if it can. Without it, this process proves that nothing needs it.
     sys.modules["keras"] = None  # type: ignore[assignment]
 
 import numpy as np
 import tensorflow as tf
 
-TAGS = ["serve"]
+TEXT_OPS = (
+    "sentencepiece_tokenizer",
+    "fast_wordpiece_tokenizer",
+    "regex_split_ops",
+    "normalize_ops",
+)
 
 
 class TensorInfo(NamedTuple):
     """An input or output of a signature.
 
     Attributes:
-        name: of the tensor in the graph.
+        name: the tensor's name in the graph.
         dtype: its type.
-        shape: its sizes, None where any size goes; None for any rank.
+        shape: its sizes; a None stands for any size, and None alone for any rank.
     """
 
     name: str
@@ -40,12 +45,7 @@ class TensorInfo(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """What a signature takes and gives.
-
-    Attributes:
-        inputs: by name.
-        outputs: by name.
-    """
+    """The inputs and outputs of a signature, by name."""
 
     inputs: dict[str, TensorInfo]
     outputs: dict[str, TensorInfo]
@@ -58,7 +58,7 @@ class SavedModelSession:
         path: the folder of a version, `MODELS/NAME/VERSION`.
 
     Attributes:
-        signatures: by name.
+        signatures: the signatures by name.
 
     Raises:
         ValueError: if it does not hold a SavedModel with a signature `serving_default`.
@@ -67,12 +67,13 @@ class SavedModelSession:
     signatures: dict[str, Signature]
 
     def __init__(self, path: str | Path) -> None:
-        for library in text_op_libraries():
-            tf.load_op_library(library)
+        text = metadata.distribution("tensorflow-text")
+        for name in TEXT_OPS:  # without the Python of TF.Text, which imports Keras
+            tf.load_op_library(str(text.locate_file(f"tensorflow_text/python/ops/_{name}.so")))
         self._session = tf.compat.v1.Session(graph=tf.Graph())
         try:
             with self._session.graph.as_default():
-                meta_graph = tf.compat.v1.saved_model.load(self._session, TAGS, str(path))
+                meta_graph = tf.compat.v1.saved_model.load(self._session, ["serve"], str(path))
             self.signatures = {
                 name: Signature(_tensors(signature.inputs), _tensors(signature.outputs))
                 for name, signature in meta_graph.signature_def.items()
@@ -82,7 +83,7 @@ class SavedModelSession:
         except (OSError, RuntimeError, KeyError, ValueError, tf.errors.OpError) as error:
             self._session.close()
             raise ValueError(
-                f"{path} does not hold a whole SavedModel with a signature serving_default"
+                f"{path} does not hold a complete SavedModel with a signature serving_default"
             ) from error
 
     def run(
@@ -92,8 +93,9 @@ class SavedModelSession:
 
         Args:
             signature: its name.
-            inputs: by name, all of the signature's; strings as bytes.
-            timeout: seconds after which it is given up; None for never.
+            inputs: all inputs of the signature by name; strings as bytes.
+            timeout: seconds after which the run is cancelled; None for never. A merged request
+                is answered when its batch ends.
 
         Returns:
             The outputs by name.
@@ -112,38 +114,35 @@ class SavedModelSession:
     def translate(
         self, texts: Sequence[str | bytes], signature: str = "serving_default"
     ) -> list[dict[str, Any]]:
-        """Asks a signature whose only input is `text`.
+        """Runs a signature whose only input is `text`.
 
         Args:
-            texts: a row each.
+            texts: the texts.
             signature: its name.
 
         Returns:
-            The outputs by name for each text, bytes decoded.
+            The outputs by name for each text, with strings decoded.
         """
-        if not texts:
-            return []
         encoded = [
             text if isinstance(text, bytes) else text.encode(errors="replace") for text in texts
         ]
         return rows_of(self.run(signature, {"text": encoded}))
 
     def close(self) -> None:
-        """Frees the weights; runs that have begun must have ended."""
+        """Frees the weights. No run may be in progress."""
         self._session.close()
 
 
 def rows_of(outputs: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
-    """Turns columns, a tensor with a leading dimension of B each, into B rows of plain values."""
-    return [
-        {name: _plain(value) for name, value in zip(outputs, values, strict=True)}
-        for values in zip(*(array.tolist() for array in outputs.values()), strict=True)
-    ]
+    """Turns outputs, tensors with a leading dimension of B, into B rows of plain values."""
+    columns = [plain(array.tolist()) for array in outputs.values()]
+    return [dict(zip(outputs, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Returns nested lists of bytes or numbers with the bytes decoded."""
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return value.decode() if isinstance(value, bytes) else value
 
 
@@ -156,22 +155,12 @@ def _tensors(infos: Mapping[str, Any]) -> dict[str, TensorInfo]:
     return tensors
 
 
-def text_op_libraries() -> list[str]:
-    """Returns the files of the tokenizers' ops, without importing tensorflow_text."""
-    spec = importlib.util.find_spec("tensorflow_text")
-    if spec is None or not spec.submodule_search_locations:
-        raise ImportError("tensorflow_text is not installed")
-    folder = Path(spec.submodule_search_locations[0]) / "python" / "ops"
-    names = ("_sentencepiece_tokenizer.so", "_fast_wordpiece_tokenizer.so")
-    return [str(folder / name) for name in names]
-
-
 def _main() -> None:
     session = SavedModelSession(sys.argv[1])
     for line in sys.stdin:
         request = json.loads(line)
         outputs = session.run(request["signature_name"], request["inputs"])
-        answer = {name: _plain(array.tolist()) for name, array in outputs.items()}
+        answer = {name: plain(array.tolist()) for name, array in outputs.items()}
         sys.stdout.write(json.dumps(answer) + "\n")
 
 

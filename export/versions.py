@@ -1,33 +1,20 @@
-"""The versions of a model on disk, `MODELS/NAME/VERSION`, as TF Serving tells them."""
+"""The versions of a model on disk, `MODELS/NAME/VERSION`, as TF Serving recognises them."""
 
+import re
 from pathlib import Path
 
-
-def is_version(name: str) -> bool:
-    """Whether a folder's name is the number of a version."""
-    return name.isascii() and name.isdigit() and int(name) < 1 << 63
+GRAPH = "saved_model.pb"
 
 
 def version_paths(folder: str | Path) -> list[Path]:
     """Returns the folders of a model's versions that hold a SavedModel, the newest first."""
-    versions = [
-        path
-        for path in Path(folder).glob("*/")
-        if is_version(path.name) and holds_saved_model(path)
-    ]
-    return sorted(versions, key=lambda path: -int(path.name))
+    folders = [file.parent for file in Path(folder).glob(f"*/{GRAPH}")]
+    versions = [path for path in folders if re.fullmatch("[0-9]+", path.name)]
+    return sorted(versions, key=lambda path: int(path.name), reverse=True)
 
 
 def find_version(path: str | Path) -> Path | None:
     """Returns a SavedModel's folder: `path` or its newest version; None if there is none."""
-    if holds_saved_model(Path(path)):
+    if (Path(path) / GRAPH).is_file():
         return Path(path)
     return next(iter(version_paths(path)), None)
-
-
-def holds_saved_model(path: Path) -> bool:
-    """Whether a folder is that of a version, and may be read."""
-    try:
-        return (path / "saved_model.pb").is_file()
-    except OSError:
-        return False

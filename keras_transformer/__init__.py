@@ -5,8 +5,8 @@ Shapes are written with one set of letters throughout:
     B batch      S source length   T target length   D d_model   N heads   H head size (d_k, d_v)
     F d_ff       V vocabulary      K beams           C cache length        L layers
 
-Public names are imported on first use, so that `keras-transformer --help` need not wait for
-TensorFlow.
+Public names are imported when they are first used, so that `keras-transformer --help` does not wait
+for TensorFlow.
 """
 
 from importlib import import_module
@@ -16,7 +16,7 @@ from keras_transformer._version import __version__
 
 if TYPE_CHECKING:
     from keras_transformer.attention import MultiHeadAttention
-    from keras_transformer.config import TransformerConfig
+    from keras_transformer.config import DecodingOptions, TransformerConfig
     from keras_transformer.decoding import beam_search, greedy_search
     from keras_transformer.embedding import PositionalEmbedding
     from keras_transformer.errors import InputError
@@ -31,13 +31,12 @@ if TYPE_CHECKING:
     from keras_transformer.run import Run
     from keras_transformer.schedules import WarmupSchedule
     from keras_transformer.tokenizer import Tokenizer
-    from keras_transformer.translation import DecodingOptions
     from keras_transformer.translator import Attention, Translation, Translator
 
 _MODULES = {
     "Attention": "translator",
     "DecoderLayer": "layers",
-    "DecodingOptions": "translation",
+    "DecodingOptions": "config",
     "EncoderLayer": "layers",
     "FeedForward": "layers",
     "InputError": "errors",

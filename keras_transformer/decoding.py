@@ -1,41 +1,41 @@
 """Greedy and beam search in a graph-mode loop (section 6.1; length penalty of Wu et al., 2016).
 
-The search knows no model: it receives a function that gives the next token's logits.
-A *hypothesis* is a sequence that ends in its first `EOS_ID`, or that was cut at its row's limit;
-its score is log P / ((5 + length) / 6)^alpha in nats, `EOS_ID` counted in the length.
+A search calls a function that returns the logits of the next token. It knows no model. A
+*hypothesis* is a sequence that ends with its first `EOS_ID`, or that is cut at its row's maximum
+length. Its score is log P / ((5 + length) / 6)^length_penalty in nats; the length counts `EOS_ID`.
 
 Shapes (the package's glossary): B batch, K beams, V vocabulary, T tokens so far.
 """
 
 from collections.abc import Callable
-from numbers import Integral
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from keras_transformer.config import BOS_ID, EOS_ID, MAX_LENGTH_PENALTY, PAD_ID, UNK_ID
 from keras_transformer.errors import InputError
 
-# (ids [B, K], position [], cache, memory) -> (logits float32 [B, K, V], cache, memory). `ids` are
-# the newest tokens. `cache` and `memory` are any nests of tensors: `cache` with a leading dimension
-# of B * K, what belongs to a hypothesis and is copied with it; `memory` with one of B, what belongs
-# to a row. A dimension that grows with the steps has size 0 at first. What else a function knows
-# must not depend on the rows: those whose search has ended are left out.
+# (ids [B, K], position [], cache, row_state) -> (logits float32 [B, K, V], cache, row_state)
+#
+# `ids` are the newest tokens. `cache` and `row_state` are nests of tensors: `cache` has a leading
+# dimension of B * K and is gathered when hypotheses change places; `row_state` has a leading
+# dimension of B. A dimension that grows with the steps has size 0 at first. The search drops rows
+# when they end, so the function must not keep tensors of rows elsewhere.
 StepFunction = Callable[[tf.Tensor, tf.Tensor, Any, Any], tuple[tf.Tensor, Any, Any]]
 
-# A translation holds none of these; its characters all have tokens of their own.
+# No translation contains these tokens.
 SUPPRESSED_IDS = (PAD_ID, UNK_ID, BOS_ID)
 
-MOST_ENDED = 0.2  # of the rows, before they are left out
+MIN_SHARE_TO_DROP = 0.2  # ended rows are dropped when they are more than this share of the rows
 
 
 class Hypotheses(NamedTuple):
-    """What a search found, best first.
+    """The result of a search, best hypothesis first.
 
     Attributes:
-        ids: int32 [B, K, T], after `EOS_ID` padding.
-        scores: float32 [B, K], log probability in nats over the length penalty; -inf, with ids
-            of padding, where a row has fewer than K hypotheses.
+        ids: int32 [B, K, T], padded after `EOS_ID`.
+        scores: float32 [B, K], log probability in nats over the length penalty. Where a row has
+            fewer than K hypotheses, the score is -inf and the ids are padding.
     """
 
     ids: tf.Tensor
@@ -48,11 +48,11 @@ class BeamState(NamedTuple):
     Attributes:
         step: int32 [], tokens of each live sequence.
         live_ids: int32 [B, K, T], the best unfinished sequences.
-        live_log_probs: float32 [B, K], their log probabilities; -inf for none.
+        live_log_probs: float32 [B, K], their log probabilities; -inf where there is none.
         finished_ids: int32 [B, K, T], the best hypotheses so far, best first.
-        finished_scores: float32 [B, K]; -inf for none.
-        cache: of the step function, for the live sequences.
-        memory: of the step function, for the rows.
+        finished_scores: float32 [B, K]; -inf where there is none.
+        cache: the step function's state of the live sequences.
+        row_state: the step function's state of the rows.
     """
 
     step: tf.Tensor
@@ -61,7 +61,7 @@ class BeamState(NamedTuple):
     finished_ids: tf.Tensor
     finished_scores: tf.Tensor
     cache: Any
-    memory: Any
+    row_state: Any
 
 
 class GreedyState(NamedTuple):
@@ -72,8 +72,8 @@ class GreedyState(NamedTuple):
         ids: int32 [B, T].
         log_probs: float32 [B].
         finished: bool [B].
-        cache: of the step function.
-        memory: of the step function.
+        cache: the step function's state of the sequences.
+        row_state: the step function's state of the rows.
     """
 
     step: tf.Tensor
@@ -81,110 +81,106 @@ class GreedyState(NamedTuple):
     log_probs: tf.Tensor
     finished: tf.Tensor
     cache: Any
-    memory: Any
+    row_state: Any
 
 
-def length_penalty(length: tf.Tensor, alpha: float) -> tf.Tensor:
-    """Computes ((5 + length) / 6)^alpha, by which a hypothesis's log probability is divided.
+def gnmt_penalty(length: tf.Tensor, length_penalty: float) -> tf.Tensor:
+    """Computes ((5 + length) / 6)^length_penalty, the divisor of a log probability.
 
     Args:
         length: int, any shape, in tokens, `EOS_ID` included.
-        alpha: strength of the penalty; 0 for none.
+        length_penalty: strength of the penalty; 0 for none.
 
     Returns:
         float32, of the shape of `length`.
     """
-    return ((5.0 + tf.cast(length, tf.float32)) / 6.0) ** alpha
+    return ((5.0 + tf.cast(length, tf.float32)) / 6.0) ** length_penalty
 
 
 def search(
     step_fn: StepFunction,
     cache: Any,
-    limits: tf.Tensor,
+    max_lengths: tf.Tensor,
     beam_size: int,
-    alpha: float,
-    memory: Any = (),
+    length_penalty: float,
+    row_state: Any = (),
     num_best: int | None = None,
 ) -> Hypotheses:
     """Searches with a beam, or greedily where `beam_size` is 1.
 
     Args:
-        step_fn: gives the next token's logits, as for `beam_search`.
-        cache: its cache before the first step, leading dimension B * K.
-        limits: int32 [B], most tokens of each row's hypotheses, at least 1.
+        step_fn: returns the logits of the next token, as for `beam_search`.
+        cache: the cache before the first step, leading dimension B * K.
+        max_lengths: int32 [B], maximum length of each row's hypotheses, at least 1.
         beam_size: K.
-        alpha: strength of the length penalty (0.6: section 6.1).
-        memory: its memory before the first step, leading dimension B.
+        length_penalty: strength of the length penalty (0.6: section 6.1).
+        row_state: the state of the rows before the first step, leading dimension B.
         num_best: see `beam_search`.
 
     Raises:
-        InputError: if `beam_size` is below 1, `alpha` negative, or `num_best` not in 1 to K.
+        InputError: if `beam_size`, `length_penalty` or `num_best` is out of range.
     """
+    check_options(beam_size, length_penalty, num_best)
     if beam_size == 1:
-        check_num_best(num_best, beam_size)
-        return greedy_search(step_fn, cache, limits, alpha, memory)
-    return beam_search(step_fn, cache, limits, beam_size, alpha, memory, num_best)
+        return greedy_search(step_fn, cache, max_lengths, length_penalty, row_state)
+    return beam_search(step_fn, cache, max_lengths, beam_size, length_penalty, row_state, num_best)
 
 
-def check_number(name: str, value: Any, kind: Any = Integral) -> None:
-    """Raises `InputError` unless an argument is an integer, or a number of another kind."""
-    if not isinstance(value, kind):
-        what = "an integer" if kind is Integral else "a number"
-        raise InputError(f"`{name}` must be {what}. Received: {name}={value!r}")
-
-
-def check_num_best(num_best: int | None, beam_size: int) -> None:
-    """Raises `InputError` unless a search with K beams can give so many hypotheses; None for K."""
-    if num_best is None:
-        return
-    check_number("num_best", num_best)
-    if not 1 <= num_best <= beam_size:
+def check_options(beam_size: int, length_penalty: float, num_best: int | None = None) -> None:
+    """Raises `InputError` if an option of a search is out of range."""
+    if beam_size < 1:
+        raise InputError(f"`beam_size` must be at least 1. Received: beam_size={beam_size}")
+    if not 0 <= length_penalty <= MAX_LENGTH_PENALTY:
         raise InputError(
-            "`num_best` must be at least 1 and at most `beam_size`. Received: "
-            f"num_best={num_best}, beam_size={beam_size}"
+            f"`length_penalty` must be from 0 to {MAX_LENGTH_PENALTY}. "
+            f"Received: length_penalty={length_penalty}"
+        )
+    if num_best is not None and not 1 <= num_best <= beam_size:
+        raise InputError(
+            "`num_best` must be at least 1 and at most `beam_size`. "
+            f"Received: num_best={num_best}, beam_size={beam_size}"
         )
 
 
-def _check_alpha(alpha: float) -> None:
-    if not alpha >= 0:
-        raise InputError(f"`alpha` must be at least 0. Received: alpha={alpha}")
-
-
 def greedy_search(
-    step_fn: StepFunction, cache: Any, limits: tf.Tensor, alpha: float = 0.6, memory: Any = ()
+    step_fn: StepFunction,
+    cache: Any,
+    max_lengths: tf.Tensor,
+    length_penalty: float = 0.6,
+    row_state: Any = (),
 ) -> Hypotheses:
-    """Takes the likeliest token at every step, until `EOS_ID` or a row's limit.
+    """Takes the likeliest token at every step, until `EOS_ID` or a row's maximum length.
 
     Args:
-        step_fn: gives the next token's logits, as for `beam_search`; K = 1.
-        cache: its cache before the first step, leading dimension B.
-        limits: int32 [B], most tokens of each row.
-        alpha: strength of the length penalty of the score; it does not change the choice.
-        memory: its memory before the first step, leading dimension B.
+        step_fn: returns the logits of the next token, as for `beam_search`; K = 1.
+        cache: the cache before the first step, leading dimension B.
+        max_lengths: int32 [B], maximum length of each row.
+        length_penalty: strength of the score's length penalty. It does not change the tokens.
+        row_state: the state of the rows before the first step, leading dimension B.
 
     Returns:
-        One hypothesis a row.
+        One hypothesis for each row.
 
     Raises:
-        InputError: if `alpha` is negative.
+        InputError: if `length_penalty` is out of range.
     """
-    _check_alpha(alpha)
-    batch_size = tf.shape(limits)[0]
+    check_options(1, length_penalty)
+    batch_size = tf.shape(max_lengths)[0]
     initial = GreedyState(
         step=tf.constant(0),
         ids=tf.zeros([batch_size, 0], tf.int32),
         log_probs=tf.zeros([batch_size]),
         finished=tf.zeros([batch_size], tf.bool),
         cache=cache,
-        memory=memory,
+        row_state=row_state,
     )
 
-    def running(state: GreedyState, limits: tf.Tensor) -> tf.Tensor:
+    def running(state: GreedyState, max_lengths: tf.Tensor) -> tf.Tensor:
         return ~state.finished
 
-    def advance(state: GreedyState, limits: tf.Tensor) -> GreedyState:
-        logits, cache, memory = step_fn(
-            _newest(state.ids)[:, None], state.step, state.cache, state.memory
+    def advance(state: GreedyState, max_lengths: tf.Tensor) -> GreedyState:
+        logits, cache, row_state = step_fn(
+            _newest(state.ids)[:, None], state.step, state.cache, state.row_state
         )
         values, tokens, log_normalizer = _top_tokens(logits, 1)  # [B, 1, 1]
         step = state.step + 1
@@ -194,73 +190,72 @@ def greedy_search(
             step=step,
             ids=tf.concat([state.ids, tokens[:, None]], axis=1),
             log_probs=tf.where(state.finished, state.log_probs, log_probs),
-            finished=state.finished | (tokens == EOS_ID) | (step >= limits),
+            finished=state.finished | (tokens == EOS_ID) | (step >= max_lengths),
             cache=cache,
-            memory=memory,
+            row_state=row_state,
         )
 
     def hypotheses(state: GreedyState) -> Hypotheses:
         lengths = tf.reduce_sum(tf.cast(state.ids != PAD_ID, tf.int32), axis=1)
-        scores = state.log_probs / length_penalty(lengths, alpha)
+        scores = state.log_probs / gnmt_penalty(lengths, length_penalty)
         return Hypotheses(state.ids[:, None], scores[:, None])
 
-    return _search_rows(initial, limits, 1, running, advance, hypotheses)
+    return _search_rows(initial, max_lengths, 1, running, advance, hypotheses)
 
 
 def beam_search(
     step_fn: StepFunction,
     cache: Any,
-    limits: tf.Tensor,
+    max_lengths: tf.Tensor,
     beam_size: int,
-    alpha: float = 0.6,
-    memory: Any = (),
+    length_penalty: float = 0.6,
+    row_state: Any = (),
     num_best: int | None = None,
     early_stop: bool = True,
 ) -> Hypotheses:
     """Keeps the K likeliest sequences at every step, and the K best hypotheses of all steps.
 
     Args:
-        step_fn: takes the newest tokens, int32 [B, K], their position, int32 [], the cache and the
-            memory; returns the logits of what follows, float32 [B, K, V], the new cache and the
-            new memory. The cache is copied with its hypothesis, the memory belongs to a row.
-        cache: its cache before the first step, leading dimension B * K.
-        limits: int32 [B], most tokens of each row's hypotheses.
+        step_fn: takes the newest tokens, int32 [B, K], their position, int32 [], `cache` and
+            `row_state`; returns the logits of the next token, float32 [B, K, V], and the new
+            `cache` and `row_state`.
+        cache: the state of the hypotheses before the first step, a nest of tensors with a leading
+            dimension of B * K.
+        max_lengths: int32 [B], maximum length of each row's hypotheses.
         beam_size: K.
-        alpha: strength of the length penalty (0.6: section 6.1).
-        memory: its memory before the first step, leading dimension B.
-        num_best: how many of a row's hypotheses are wanted: a row's search may end as soon as
-            these are final, whatever would become of the others; None for all K.
-        early_stop: whether to stop as soon as more steps can change nothing. A live sequence's
-            log probability only falls, and the penalty is largest at the limit, so no
-            descendant scores above log P / penalty(limit); once the worst hypothesis that is
-            wanted is not below that, the row's result is final.
+        length_penalty: strength of the length penalty (0.6: section 6.1).
+        row_state: the state of the rows before the first step, a nest of tensors with a leading
+            dimension of B.
+        num_best: number of hypotheses of a row that are needed; None for all K. The search of a row
+            ends as soon as these are final.
+        early_stop: whether to end the search of a row when more steps cannot change its result.
+            The log probability of a live sequence only falls, and the penalty is largest at the
+            maximum length. So no continuation can score above log P / penalty(max_length), and the
+            result is final when the worst needed hypothesis reaches that bound.
 
     Returns:
-        K hypotheses a row, best first.
+        K hypotheses for each row, best first.
 
     Raises:
-        InputError: if `beam_size` is below 1, `alpha` negative, or `num_best` not in 1 to K.
+        InputError: if `beam_size`, `length_penalty` or `num_best` is out of range.
 
     Example:
         >>> import numpy as np
         >>> import tensorflow as tf
         >>> from keras_transformer import beam_search
-        >>> after = np.full((6, 6), 1e-9, np.float32)  # what follows a token, of which 3 is the end
+        >>> after = np.full((6, 6), 1e-9, np.float32)  # probabilities after a token; 3 is the end
         >>> after[2, [4, 5]] = 0.6, 0.4  # greedy search begins with 4
         >>> after[4, [3, 4]] = 0.55, 0.45
         >>> after[5, 3] = 1.0
-        >>> def step_fn(ids, position, cache, memory):
-        ...     return tf.gather(np.log(after), ids), cache, memory
-        >>> found = beam_search(step_fn, (), limits=tf.constant([7]), beam_size=2, alpha=0.0)
+        >>> def step_fn(ids, position, cache, row_state):
+        ...     return tf.gather(np.log(after), ids), cache, row_state
+        >>> found = beam_search(step_fn, (), tf.constant([7]), beam_size=2, length_penalty=0.0)
         >>> print(found.ids[0].numpy(), np.exp(found.scores[0]).round(2))
         [[5 3]
          [4 3]] [0.4  0.33]
     """
-    if beam_size < 1:
-        raise InputError(f"`beam_size` must be at least 1. Received: beam_size={beam_size}")
-    _check_alpha(alpha)
-    check_num_best(num_best, beam_size)
-    batch_size = tf.shape(limits)[0]
+    check_options(beam_size, length_penalty, num_best)
+    batch_size = tf.shape(max_lengths)[0]
     only_first = tf.where(tf.range(beam_size) == 0, 0.0, -float("inf"))  # [K]
     initial = BeamState(
         step=tf.constant(0),
@@ -269,38 +264,38 @@ def beam_search(
         finished_ids=tf.zeros([batch_size, beam_size, 0], tf.int32),
         finished_scores=tf.fill([batch_size, beam_size], -float("inf")),
         cache=cache,
-        memory=memory,
+        row_state=row_state,
     )
 
-    def running(state: BeamState, limits: tf.Tensor) -> tf.Tensor:
+    def running(state: BeamState, max_lengths: tf.Tensor) -> tf.Tensor:
         best = state.live_log_probs[:, 0]  # [B]
         if not early_stop:
             return best > -float("inf")
-        worst_wanted = state.finished_scores[:, (num_best or beam_size) - 1]
-        return worst_wanted < best / length_penalty(limits, alpha)
+        worst_needed = state.finished_scores[:, (num_best or beam_size) - 1]
+        return worst_needed < best / gnmt_penalty(max_lengths, length_penalty)
 
-    def advance(state: BeamState, limits: tf.Tensor) -> BeamState:
-        logits, cache, memory = step_fn(
-            _newest(state.live_ids), state.step, state.cache, state.memory
+    def advance(state: BeamState, max_lengths: tf.Tensor) -> BeamState:
+        logits, cache, row_state = step_fn(
+            _newest(state.live_ids), state.step, state.cache, state.row_state
         )
-        state = state._replace(cache=cache, memory=memory)
-        return _advance_beams(state, logits, limits, alpha)
+        state = state._replace(cache=cache, row_state=row_state)
+        return _advance_beams(state, logits, max_lengths, length_penalty)
 
     def hypotheses(state: BeamState) -> Hypotheses:
         return Hypotheses(state.finished_ids, state.finished_scores)
 
-    return _search_rows(initial, limits, beam_size, running, advance, hypotheses)
+    return _search_rows(initial, max_lengths, beam_size, running, advance, hypotheses)
 
 
 def _advance_beams(
-    state: BeamState, logits: tf.Tensor, limits: tf.Tensor, alpha: float
+    state: BeamState, logits: tf.Tensor, max_lengths: tf.Tensor, length_penalty: float
 ) -> BeamState:
-    """Extends every live sequence by its likeliest tokens and sorts out what is finished."""
+    """Extends every live sequence by its likeliest tokens and collects the finished ones."""
     beam_size = state.live_ids.shape[1]
     step = state.step + 1
 
-    # At most K of the best 2K candidates end in EOS, so K are left to live on; of a single beam
-    # they are among the best K + 1.
+    # At most K of the best 2K candidates end in EOS, so at least K stay live. Of a single beam, at
+    # most K + 1 candidates are needed: EOS, and K that stay live.
     per_beam = min(beam_size + 1, logits.shape[-1])
     num_candidates = min(2 * beam_size, beam_size * per_beam)
     values, tokens, log_normalizer = _top_tokens(logits, per_beam)  # [B, K, K + 1]
@@ -311,21 +306,21 @@ def _advance_beams(
     ids = tf.gather(state.live_ids, beams, batch_dims=1)  # [B, 2K, T]
     ids = tf.concat([ids, tokens[..., None]], axis=2)  # [B, 2K, T + 1]
 
-    # A candidate is a hypothesis only if it is within the beam, that is among the K best.
+    # Only the K best candidates may become hypotheses.
     is_eos = tokens == EOS_ID
-    at_limit = (step >= limits)[:, None]  # [B, 1]
-    is_final = (is_eos | at_limit)[:, :beam_size]  # [B, K]
-    scores = log_probs[:, :beam_size] / length_penalty(step, alpha)
+    is_cut = (step >= max_lengths)[:, None]  # [B, 1]
+    is_final = (is_eos | is_cut)[:, :beam_size]  # [B, K]
+    scores = log_probs[:, :beam_size] / gnmt_penalty(step, length_penalty)
     scores = tf.where(is_final, scores, -float("inf"))
-    # Earlier entries come first: top_k prefers them where scores are equal, so that places
-    # without a hypothesis keep their padding.
+    # top_k takes the first of equal scores. The earlier hypotheses come first, so that entries of
+    # score -inf keep their padding.
     all_scores = tf.concat([state.finished_scores, scores], axis=1)  # [B, 2K]
     padded_ids = tf.pad(state.finished_ids, [[0, 0], [0, 0], [0, 1]], constant_values=PAD_ID)
     all_ids = tf.concat([padded_ids, ids[:, :beam_size]], axis=1)  # [B, 2K, T + 1]
     finished_scores, best = tf.math.top_k(all_scores, beam_size)  # [B, K]
     finished_ids = tf.gather(all_ids, best, batch_dims=1)  # [B, K, T + 1]
 
-    live_log_probs = tf.where(is_eos | at_limit, -float("inf"), log_probs)
+    live_log_probs = tf.where(is_eos | is_cut, -float("inf"), log_probs)
     live_log_probs, best = tf.math.top_k(live_log_probs, beam_size)  # [B, K]
     beams = tf.gather(beams, best, batch_dims=1)  # [B, K]
     parents = tf.reshape(tf.range(tf.shape(beams)[0])[:, None] * beam_size + beams, [-1])
@@ -336,22 +331,28 @@ def _advance_beams(
         finished_ids=finished_ids,
         finished_scores=finished_scores,
         cache=_gather(state.cache, parents),
-        memory=state.memory,
+        row_state=state.row_state,
     )
 
 
 def _top_tokens(logits: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The `count` best of logits [B, K, V], their tokens, and the log normaliser [B, K, 1].
+    """Returns the best tokens that are not suppressed.
 
-    Suppressed tokens count in the normaliser: scores are the model's own log probabilities. Only
-    the candidates are normalised, and only the chunks with the largest maxima are searched: what
-    passes over all logits is one maximum and one softmax.
+    The log probabilities are the model's: suppressed tokens count in the normalizer.
+
+    Args:
+        logits: float32 [B, K, V].
+        count: how many tokens to return.
+
+    Returns:
+        The logits of the tokens, best first, and their ids, [B, K, count], and the logarithm of the
+        softmax's normalizer, float32 [B, K, 1].
     """
     num_beams, vocab_size = logits.shape[1:]
     rows = tf.reshape(logits, [-1, vocab_size])  # [B * K, V]
     count_all = min(count + len(SUPPRESSED_IDS), vocab_size)
     values, tokens = _top(rows, count_all)
-    # The softmax of a logit is exp(logit - normaliser).
+    # softmax(logit) = exp(logit - log_normalizer)
     probability = tf.gather(tf.nn.softmax(rows), tokens[:, :1], batch_dims=1)  # [B * K, 1]
     log_normalizer = values[:, :1] - tf.math.log(probability)
     is_suppressed = tf.reduce_any(tokens[..., None] == tf.constant(SUPPRESSED_IDS), axis=2)
@@ -364,9 +365,10 @@ def _top_tokens(logits: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor, tf
 
 
 def _top(rows: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """`tf.math.top_k` of rows [R, V], but for the order of equal values, in an eighth of the time.
+    """Computes `tf.math.top_k` of rows [R, V], faster.
 
-    The largest are in the `count` chunks that have the largest maxima: nothing else is looked at.
+    The `count` largest values are in the `count` chunks with the largest maxima, so only those
+    chunks are sorted. The order of equal values may differ.
     """
     vocab_size = rows.shape[1]
     sizes = [size for size in range(1, vocab_size + 1) if vocab_size % size == 0]
@@ -388,61 +390,62 @@ def _merge_beams(x: tf.Tensor) -> tf.Tensor:
 
 
 def _newest(ids: tf.Tensor) -> tf.Tensor:
-    """The last token of each sequence, [..., T] -> [...]; `BOS_ID` before the first."""
+    """Returns the last token of each sequence, [..., T] -> [...]; `BOS_ID` where T is 0."""
     started = tf.pad(ids, [[0, 0]] * (len(ids.shape) - 1) + [[1, 0]], constant_values=BOS_ID)
     return started[..., -1]
 
 
 def _search_rows(
     initial: Any,
-    limits: tf.Tensor,
+    max_lengths: tf.Tensor,
     beam_size: int,
     running: Callable[[Any, tf.Tensor], tf.Tensor],
     advance: Callable[[Any, tf.Tensor], Any],
     hypotheses: Callable[[Any], Hypotheses],
 ) -> Hypotheses:
-    """Advances all rows until none runs. Rows that have ended are left out, some at a time.
+    """Searches until all rows have ended, and drops ended rows, several at a time.
 
     Args:
         initial: a `BeamState` or `GreedyState` of all rows.
-        limits: int32 [B].
+        max_lengths: int32 [B].
         beam_size: K.
-        running: tells of a state and its rows' limits which rows' search goes on, bool [B].
-        advance: makes one step.
-        hypotheses: what a state has found, with T = `state.step`.
+        running: from a state and the maximum lengths of its rows, returns whether the search of
+            each row continues, bool [B].
+        advance: from the same, returns the state after one more step.
+        hypotheses: from a state, returns its hypotheses, with T = `state.step`.
     """
-    num_rows = tf.size(limits)
+    num_rows = tf.size(max_lengths)
 
     def search_some(
         rows: tf.Tensor, state: Any, found: Hypotheses
     ) -> tuple[tf.Tensor, Any, Hypotheses]:
-        some_limits = tf.gather(limits, rows)
-        enough = (1 - MOST_ENDED) * tf.cast(tf.size(rows), tf.float32)
+        some_max_lengths = tf.gather(max_lengths, rows)
+        min_running = (1 - MIN_SHARE_TO_DROP) * tf.cast(tf.size(rows), tf.float32)
 
         def are_enough_running(state: Any) -> tf.Tensor:
-            number = tf.math.count_nonzero(running(state, some_limits), dtype=tf.int32)
-            return (number > 0) & (tf.cast(number, tf.float32) >= enough)
+            number = tf.math.count_nonzero(running(state, some_max_lengths), dtype=tf.int32)
+            return (number > 0) & (tf.cast(number, tf.float32) >= min_running)
 
         (state,) = tf.while_loop(
             are_enough_running,
-            lambda state: (advance(state, some_limits),),
+            lambda state: (advance(state, some_max_lengths),),
             [state],
             shape_invariants=[tf.nest.map_structure(_growing, state)],
             parallel_iterations=1,
         )
         ids, scores = hypotheses(state)
-        known = tf.pad(found.ids, [[0, 0], [0, 0], [0, state.step - tf.shape(found.ids)[2]]])
+        padded = tf.pad(found.ids, [[0, 0], [0, 0], [0, state.step - tf.shape(found.ids)[2]]])
         found = Hypotheses(
-            tf.tensor_scatter_nd_update(known, rows[:, None], ids),
+            tf.tensor_scatter_nd_update(padded, rows[:, None], ids),
             tf.tensor_scatter_nd_update(found.scores, rows[:, None], scores),
         )
-        left = tf.cast(tf.where(running(state, some_limits))[:, 0], tf.int32)
+        left = tf.cast(tf.where(running(state, some_max_lengths))[:, 0], tf.int32)
         return tf.gather(rows, left), _take(state, left, beam_size), found
 
-    nothing = Hypotheses(
+    none_found = Hypotheses(
         tf.zeros([num_rows, beam_size, 0], tf.int32), tf.zeros([num_rows, beam_size])
     )
-    variables = (tf.range(num_rows), initial, nothing)
+    variables = (tf.range(num_rows), initial, none_found)
     _, _, found = tf.while_loop(
         lambda rows, state, found: tf.size(rows) > 0,
         search_some,
@@ -454,7 +457,7 @@ def _search_rows(
 
 
 def _take(state: Any, rows: tf.Tensor, beam_size: int) -> Any:
-    """The state of some rows, int32 [any]."""
+    """Returns the state of some rows, int32 [any]."""
     beams = tf.reshape(rows[:, None] * beam_size + tf.range(beam_size), [-1])
     fields = state._asdict()
     step, cache = fields.pop("step"), fields.pop("cache")
@@ -466,5 +469,5 @@ def _gather(nest: Any, rows: tf.Tensor) -> Any:
 
 
 def _growing(tensor: tf.Tensor) -> tf.TensorShape:
-    """The shape of a loop's variable: rows leave, and dimensions of size 0 grow."""
+    """Returns the shape of a loop variable. Rows are dropped, and dimensions of size 0 grow."""
     return tf.TensorShape([None, *(size or None for size in tensor.shape[1:])][: tensor.shape.rank])

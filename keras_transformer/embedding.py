@@ -1,25 +1,28 @@
 """Embeddings and positions (sections 3.4 and 3.5 of the paper).
 
-Shapes (the package's glossary): B batch, S source length, T target length, D d_model, N heads,
-H head size (d_k or d_v), F d_ff, V vocabulary, K beams, C cache length.
+Shapes (the package's glossary): B batch, T length, D d_model, V vocabulary.
 """
 
 import math
 from typing import Any
 
 import keras
+from jaxtyping import Float, Int
 from keras import ops
 
+from keras_transformer.base_layer import BaseLayer
+from keras_transformer.tensor import Tensor
 
-def sinusoidal_encoding(positions: Any, d_model: int) -> Any:
-    """The sinusoids of section 3.5, for any positions.
+
+def sinusoidal_encoding(positions: Int[Tensor, " T"], d_model: int) -> Float[Tensor, "T D"]:
+    """Computes the sinusoids of section 3.5.
 
         PE(pos, 2i)     = sin(pos / 10000^(2i / d_model))
         PE(pos, 2i + 1) = cos(pos / 10000^(2i / d_model))
 
     Args:
         positions: int [T].
-        d_model: width, D; odd widths end in a sine.
+        d_model: width, D; an odd width ends in a sine.
 
     Returns:
         float32 [T, D].
@@ -39,30 +42,31 @@ def sinusoidal_encoding(positions: Any, d_model: int) -> Any:
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class PositionalEmbedding(keras.layers.Layer):
+class PositionalEmbedding(BaseLayer):
     """Token embeddings times sqrt(d_model) plus position encodings (sections 3.4 and 3.5).
 
-    `token_embedding` may be called with `reverse=True` to project the decoder's output on the
-    vocabulary with the same matrix. Its entries start at N(0, 1 / d_model), so that embeddings
-    after scaling, and logits, both start with unit variance.
+    With `reverse=True` the layer computes logits from the decoder's output, with the same matrix.
+    The matrix starts at N(0, 1 / d_model), so that the scaled embeddings and the logits both start
+    with unit variance.
 
     Args:
         vocab_size: number of token ids, V.
         d_model: width, D.
         dropout_rate: dropout on the sum, 0 to 1 (0.1: section 5.4, base).
         position_encoding: "sinusoidal", for any length, or "learned" (Table 3, row E).
-        max_length: number of learned positions; unused by sinusoids.
+        max_length: number of learned positions; sinusoids do not use it.
 
     Call arguments:
-        ids: int [B, T].
-        start: position of the first column, an integer; cached decoding sets it.
+        inputs: int [B, T], token ids; with `reverse`, float [B, T, D].
+        start: int, the position of the first column.
+        reverse: whether to compute logits.
         training: whether dropout is on.
 
     Returns:
-        float [B, T, D].
+        float [B, T, D]; with `reverse`, float [B, T, V].
 
     Raises:
-        ValueError: if `position_encoding` is neither of the two.
+        ValueError: if `position_encoding` is neither "sinusoidal" nor "learned".
 
     Example:
         >>> import numpy as np
@@ -71,7 +75,7 @@ class PositionalEmbedding(keras.layers.Layer):
         >>> x = embedding(np.array([[5, 2, 6]]))
         >>> tuple(x.shape)
         (1, 3, 4)
-        >>> tuple(embedding.token_embedding(x, reverse=True).shape)  # logits, by the same matrix
+        >>> tuple(embedding(x, reverse=True).shape)  # logits, by the same matrix
         (1, 3, 7)
     """
 
@@ -90,11 +94,7 @@ class PositionalEmbedding(keras.layers.Layer):
                 "`position_encoding` must be 'sinusoidal' or 'learned'. "
                 f"Received: position_encoding={position_encoding!r}"
             )
-        self.vocab_size = vocab_size
         self.d_model = d_model
-        self.dropout_rate = dropout_rate
-        self.position_encoding = position_encoding
-        self.max_length = max_length
         self.token_embedding = keras.layers.ReversibleEmbedding(
             vocab_size,
             d_model,
@@ -103,17 +103,15 @@ class PositionalEmbedding(keras.layers.Layer):
             dtype=self.dtype_policy,
             name="token_embedding",
         )
-        self.position_embedding = (
-            keras.layers.Embedding(
+        self.position_embedding: keras.layers.Embedding | None = None
+        if position_encoding == "learned":
+            self.position_embedding = keras.layers.Embedding(
                 max_length,
                 d_model,
                 embeddings_initializer=keras.initializers.RandomNormal(stddev=1.0),
                 dtype=self.dtype_policy,
                 name="position_embedding",
             )
-            if position_encoding == "learned"
-            else None
-        )
         self.dropout = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy)
 
     def build(self, ids_shape: Any) -> None:
@@ -122,26 +120,20 @@ class PositionalEmbedding(keras.layers.Layer):
         if self.position_embedding is not None:
             self.position_embedding.build(ids_shape)
 
-    def call(self, ids: Any, start: Any = 0, training: bool | None = None) -> Any:
-        """Embeds tokens and adds their positions; see the class."""
-        positions = start + ops.arange(ops.shape(ids)[1])  # [T]
+    def call(
+        self,
+        inputs: Int[Tensor, "B T"] | Float[Tensor, "B T D"],
+        start: int | Int[Tensor, ""] = 0,
+        reverse: bool = False,
+        training: bool | None = None,
+    ) -> Float[Tensor, "B T _"]:
+        """Embeds tokens and adds their positions, or computes logits; see the class."""
+        if reverse:
+            return self.token_embedding(inputs, reverse=True)  # [B, T, V]
+        positions = start + ops.arange(ops.shape(inputs)[1])  # [T]
         if self.position_embedding is None:
             encoding = ops.cast(sinusoidal_encoding(positions, self.d_model), self.compute_dtype)
         else:
             encoding = self.position_embedding(positions)  # [T, D]
-        tokens = self.token_embedding(ids) * self.d_model**0.5  # [B, T, D]
+        tokens = self.token_embedding(inputs) * self.d_model**0.5  # [B, T, D]
         return self.dropout(tokens + encoding, training=training)
-
-    def compute_output_shape(self, ids_shape: Any) -> Any:
-        """Returns [B, T, D]."""
-        return (*ids_shape, self.d_model)
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments."""
-        return super().get_config() | {
-            "vocab_size": self.vocab_size,
-            "d_model": self.d_model,
-            "dropout_rate": self.dropout_rate,
-            "position_encoding": self.position_encoding,
-            "max_length": self.max_length,
-        }

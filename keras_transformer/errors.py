@@ -1,25 +1,25 @@
-"""What stops a command: input that cannot be used, and training that ends before its time."""
+"""The exceptions of the package."""
 
 
 class InputError(ValueError):
-    """A user's input is wrong: an argument, a file or a run directory.
+    """An argument, a file or a run directory is wrong.
 
-    Its message is one sentence that names the input, what was expected and what came. The
+    The message is one sentence that names the input, what was expected and what was received. The
     command line prints it and exits with status 1.
     """
 
 
 def one_line(text: object, max_length: int = 500) -> str:
-    """Makes a message of others fit into one sentence of ours."""
+    """Returns the text on one line, cut to `max_length` characters."""
     return " ".join(str(text).split())[:max_length]
 
 
 class TrainingStoppedError(RuntimeError):
-    """Training has stopped before its end; what was saved is whole, and resuming goes on from it.
+    """Training has stopped early. The run directory is valid, and training can resume.
 
     Args:
         message: one sentence.
-        status: what the command line exits with.
+        status: exit status of the command line.
     """
 
     def __init__(self, message: str, status: int) -> None:

@@ -1,24 +1,24 @@
 """Encoder and decoder layers (sections 3.1 and 3.3 of the paper).
 
 Shapes (the package's glossary): B batch, S source length, T target length, D d_model, N heads,
-H head size (d_k or d_v), F d_ff, V vocabulary, K beams, C cache length.
+F d_ff.
 """
 
+import functools
 from typing import Any
 
 import keras
+from jaxtyping import Bool, Float
 
-from keras_transformer.attention import (
-    KeyValueCache,
-    MultiHeadAttention,
-    project,
-)
+from keras_transformer.attention import MultiHeadAttention
+from keras_transformer.base_layer import BaseLayer
+from keras_transformer.tensor import Tensor
 
 LAYER_NORM_EPSILON = 1e-6  # tensor2tensor's, the paper's own code; Keras's default is 1e-3
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class FeedForward(keras.layers.Layer):
+class FeedForward(BaseLayer):
     """The position-wise feed-forward network (section 3.3).
 
         FFN(x) = max(0, x W_1 + b_1) W_2 + b_2
@@ -55,10 +55,7 @@ class FeedForward(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.d_model = d_model
         self.d_ff = d_ff
-        self.dropout_rate = dropout_rate
-        self.activation = activation
         self.inner_dense = keras.layers.Dense(
             d_ff, activation=activation, dtype=self.dtype_policy, name="inner"
         )
@@ -70,23 +67,16 @@ class FeedForward(keras.layers.Layer):
         self.inner_dense.build(input_shape)
         self.output_dense.build((*input_shape[:-1], self.d_ff))
 
-    def call(self, x: Any, training: bool | None = None) -> Any:
+    def call(
+        self, x: Float[Tensor, "B T D"], training: bool | None = None
+    ) -> Float[Tensor, "B T D"]:
         """Applies the network to every position; see the class."""
-        inner = self.dropout(project(self.inner_dense, x), training=training)  # [B, T, F]
-        return project(self.output_dense, inner)  # [B, T, D]
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments."""
-        return super().get_config() | {
-            "d_model": self.d_model,
-            "d_ff": self.d_ff,
-            "dropout_rate": self.dropout_rate,
-            "activation": self.activation,
-        }
+        inner = self.dropout(self.inner_dense(x), training=training)  # [B, T, F]
+        return self.output_dense(inner)  # [B, T, D]
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class AddNorm(keras.layers.Layer):
+class AddNorm(BaseLayer):
     """The residual connection around a sub-layer (section 3.1, "Add & Norm" in Figure 1).
 
         LayerNorm(x + Dropout(Sublayer(x)))
@@ -105,8 +95,7 @@ class AddNorm(keras.layers.Layer):
 
     def __init__(self, dropout_rate: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.dropout_rate = dropout_rate
-        # Computes in float32 under mixed precision.
+        # Keras computes the norm in float32, whatever the precision.
         self.norm = keras.layers.LayerNormalization(
             epsilon=LAYER_NORM_EPSILON, dtype=self.dtype_policy, name="norm"
         )
@@ -116,99 +105,31 @@ class AddNorm(keras.layers.Layer):
         """Creates the weights."""
         self.norm.build(x_shape)
 
-    def call(self, x: Any, sublayer_output: Any, training: bool | None = None) -> Any:
+    def call(
+        self,
+        x: Float[Tensor, "B T D"],
+        sublayer_output: Float[Tensor, "B T D"],
+        training: bool | None = None,
+    ) -> Float[Tensor, "B T D"]:
         """Adds and normalises; see the class."""
         return self.norm(x + self.dropout(sublayer_output, training=training))
 
-    def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments."""
-        return super().get_config() | {"dropout_rate": self.dropout_rate}
-
-
-class _ResidualLayer(keras.layers.Layer):
-    """What `EncoderLayer` and `DecoderLayer` share: arguments, sub-layer makers, config."""
-
-    def __init__(
-        self,
-        d_model: int,
-        d_ff: int,
-        num_heads: int,
-        dropout_rate: float = 0.1,
-        attention_dropout_rate: float = 0.0,
-        feed_forward_dropout_rate: float = 0.0,
-        d_k: int | None = None,
-        d_v: int | None = None,
-        activation: str = "relu",
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.d_model = d_model
-        self.d_ff = d_ff
-        self.num_heads = num_heads
-        self.dropout_rate = dropout_rate
-        self.attention_dropout_rate = attention_dropout_rate
-        self.feed_forward_dropout_rate = feed_forward_dropout_rate
-        self.d_k = d_k
-        self.d_v = d_v
-        self.activation = activation
-        self._make_sublayers()
-
-    def _make_sublayers(self) -> None:
-        raise NotImplementedError
-
-    def _attention(self, name: str) -> MultiHeadAttention:
-        return MultiHeadAttention(
-            self.d_model,
-            self.num_heads,
-            dropout_rate=self.attention_dropout_rate,
-            d_k=self.d_k,
-            d_v=self.d_v,
-            dtype=self.dtype_policy,
-            name=name,
-        )
-
-    def _feed_forward(self) -> FeedForward:
-        return FeedForward(
-            self.d_model,
-            self.d_ff,
-            dropout_rate=self.feed_forward_dropout_rate,
-            activation=self.activation,
-            dtype=self.dtype_policy,
-            name="feed_forward",
-        )
-
-    def _add_norm(self, name: str) -> AddNorm:
-        return AddNorm(self.dropout_rate, dtype=self.dtype_policy, name=name)
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments."""
-        return super().get_config() | {
-            "d_model": self.d_model,
-            "d_ff": self.d_ff,
-            "num_heads": self.num_heads,
-            "dropout_rate": self.dropout_rate,
-            "attention_dropout_rate": self.attention_dropout_rate,
-            "feed_forward_dropout_rate": self.feed_forward_dropout_rate,
-            "d_k": self.d_k,
-            "d_v": self.d_v,
-            "activation": self.activation,
-        }
-
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class EncoderLayer(_ResidualLayer):
+class EncoderLayer(BaseLayer):
     """One layer of the encoder: self-attention and feed-forward, post-norm (section 3.1).
 
     Args:
-        d_model: width, D.
+        d_model: width of the layer's input and output, D.
         d_ff: inner width of the feed-forward network, F.
-        num_heads: attention heads, N.
+        num_heads: number of attention heads, N.
         dropout_rate: dropout on each sub-layer's output (0.1: section 5.4, base).
         attention_dropout_rate: dropout on attention weights (0.0: the paper has none).
-        feed_forward_dropout_rate: dropout inside the feed-forward network (0.0, likewise).
+        feed_forward_dropout_rate: dropout inside the feed-forward network (0.0: the paper has
+            none).
         d_k: size of a head's queries and keys; None for `d_model / num_heads`.
         d_v: size of a head's values; None for `d_model / num_heads`.
-        activation: of the feed-forward network.
+        activation: inner activation of the feed-forward network.
 
     Call arguments:
         x: float [B, S, D].
@@ -230,11 +151,29 @@ class EncoderLayer(_ResidualLayer):
         (1, 4, 6)
     """
 
-    def _make_sublayers(self) -> None:
-        self.self_attention = self._attention("self_attention")
-        self.self_attention_norm = self._add_norm("self_attention_norm")
-        self.feed_forward = self._feed_forward()
-        self.feed_forward_norm = self._add_norm("feed_forward_norm")
+    def __init__(
+        self,
+        d_model: int,
+        d_ff: int,
+        num_heads: int,
+        dropout_rate: float = 0.1,
+        attention_dropout_rate: float = 0.0,
+        feed_forward_dropout_rate: float = 0.0,
+        d_k: int | None = None,
+        d_v: int | None = None,
+        activation: str = "relu",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        dtype = self.dtype_policy
+        self.self_attention = MultiHeadAttention(
+            d_model, num_heads, attention_dropout_rate, d_k, d_v, dtype=dtype, name="self_attention"
+        )
+        self.self_attention_norm = AddNorm(dropout_rate, dtype=dtype, name="self_attention_norm")
+        self.feed_forward = FeedForward(
+            d_model, d_ff, feed_forward_dropout_rate, activation, dtype=dtype, name="feed_forward"
+        )
+        self.feed_forward_norm = AddNorm(dropout_rate, dtype=dtype, name="feed_forward_norm")
 
     def build(self, x_shape: Any, *_: Any) -> None:
         """Creates the weights."""
@@ -245,43 +184,32 @@ class EncoderLayer(_ResidualLayer):
 
     def call(
         self,
-        x: Any,
-        attention_mask: Any = None,
+        x: Float[Tensor, "B S D"],
+        attention_mask: Bool[Tensor, "#B #S S"] | Bool[Tensor, "#B #N #S S"] | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
-    ) -> Any:
-        """Encodes; see the class."""
-        attention, scores = self.self_attention(
+    ) -> Float[Tensor, "B S D"] | tuple[Float[Tensor, "B S D"], Float[Tensor, "B N S S"]]:
+        """Applies the two sub-layers; see the class."""
+        attended, scores = self.self_attention(
             x, x, attention_mask=attention_mask, return_attention_scores=True, training=training
         )
-        x = self.self_attention_norm(x, attention, training=training)
-        x = self.feed_forward_norm(x, self.feed_forward(x, training=training), training=training)
+        x = self.self_attention_norm(x, attended, training=training)
+        transformed = self.feed_forward(x, training=training)
+        x = self.feed_forward_norm(x, transformed, training=training)
         return (x, scores) if return_attention_scores else x
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class DecoderLayer(_ResidualLayer):
+class DecoderLayer(BaseLayer):
     """One layer of the decoder: self-attention, cross-attention, feed-forward (section 3.1).
 
-    `decode_step` is the same computation for one new position per hypothesis, with the keys and
-    values of earlier positions taken from a cache.
-
-    Args:
-        d_model: width, D.
-        d_ff: inner width of the feed-forward network, F.
-        num_heads: attention heads, N.
-        dropout_rate: dropout on each sub-layer's output (0.1: section 5.4, base).
-        attention_dropout_rate: dropout on attention weights (0.0: the paper has none).
-        feed_forward_dropout_rate: dropout inside the feed-forward network (0.0, likewise).
-        d_k: size of a head's queries and keys; None for `d_model / num_heads`.
-        d_v: size of a head's values; None for `d_model / num_heads`.
-        activation: of the feed-forward network.
+    The arguments are those of `EncoderLayer`.
 
     Call arguments:
         x: float [B, T, D].
         encoder_output: float [B, S, D].
         self_attention_mask: bool [B, T, T], or of rank 4 and broadcastable to [B, N, T, T], True =
-            may attend; it must hide the future.
+            may attend. The layer does not hide later positions by itself; see `decoder_mask`.
         cross_attention_mask: bool [B, T, S], or of rank 4 and broadcastable to [B, N, T, S].
         return_attention_scores: whether to return the attention weights too.
         training: whether dropout is on.
@@ -307,13 +235,32 @@ class DecoderLayer(_ResidualLayer):
         ((1, 3, 6), (1, 2, 3, 3), (1, 2, 3, 4))
     """
 
-    def _make_sublayers(self) -> None:
-        self.self_attention = self._attention("self_attention")
-        self.self_attention_norm = self._add_norm("self_attention_norm")
-        self.cross_attention = self._attention("cross_attention")
-        self.cross_attention_norm = self._add_norm("cross_attention_norm")
-        self.feed_forward = self._feed_forward()
-        self.feed_forward_norm = self._add_norm("feed_forward_norm")
+    def __init__(
+        self,
+        d_model: int,
+        d_ff: int,
+        num_heads: int,
+        dropout_rate: float = 0.1,
+        attention_dropout_rate: float = 0.0,
+        feed_forward_dropout_rate: float = 0.0,
+        d_k: int | None = None,
+        d_v: int | None = None,
+        activation: str = "relu",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        dtype = self.dtype_policy
+        attention = functools.partial(
+            MultiHeadAttention, d_model, num_heads, attention_dropout_rate, d_k, d_v, dtype=dtype
+        )
+        self.self_attention = attention(name="self_attention")
+        self.self_attention_norm = AddNorm(dropout_rate, dtype=dtype, name="self_attention_norm")
+        self.cross_attention = attention(name="cross_attention")
+        self.cross_attention_norm = AddNorm(dropout_rate, dtype=dtype, name="cross_attention_norm")
+        self.feed_forward = FeedForward(
+            d_model, d_ff, feed_forward_dropout_rate, activation, dtype=dtype, name="feed_forward"
+        )
+        self.feed_forward_norm = AddNorm(dropout_rate, dtype=dtype, name="feed_forward_norm")
 
     def build(self, x_shape: Any, encoder_output_shape: Any, *_: Any) -> None:
         """Creates the weights."""
@@ -326,62 +273,33 @@ class DecoderLayer(_ResidualLayer):
 
     def call(
         self,
-        x: Any,
-        encoder_output: Any,
-        self_attention_mask: Any = None,
-        cross_attention_mask: Any = None,
+        x: Float[Tensor, "B T D"],
+        encoder_output: Float[Tensor, "B S D"],
+        self_attention_mask: Bool[Tensor, "#B #T T"] | Bool[Tensor, "#B #N #T T"] | None = None,
+        cross_attention_mask: Bool[Tensor, "#B #T S"] | Bool[Tensor, "#B #N #T S"] | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
-    ) -> Any:
-        """Decodes all positions at once; see the class."""
-        attention, self_scores = self.self_attention(
+    ) -> (
+        Float[Tensor, "B T D"]
+        | tuple[Float[Tensor, "B T D"], Float[Tensor, "B N T T"], Float[Tensor, "B N T S"]]
+    ):
+        """Applies the three sub-layers to all positions; see the class."""
+        attended, self_scores = self.self_attention(
             x,
             x,
             attention_mask=self_attention_mask,
             return_attention_scores=True,
             training=training,
         )
-        x = self.self_attention_norm(x, attention, training=training)
-        attention, cross_scores = self.cross_attention(
+        x = self.self_attention_norm(x, attended, training=training)
+        attended, cross_scores = self.cross_attention(
             x,
             encoder_output,
             attention_mask=cross_attention_mask,
             return_attention_scores=True,
             training=training,
         )
-        x = self.cross_attention_norm(x, attention, training=training)
-        x = self.feed_forward_norm(x, self.feed_forward(x, training=training), training=training)
+        x = self.cross_attention_norm(x, attended, training=training)
+        transformed = self.feed_forward(x, training=training)
+        x = self.feed_forward_norm(x, transformed, training=training)
         return (x, self_scores, cross_scores) if return_attention_scores else x
-
-    def decode_step(
-        self,
-        x: Any,
-        cache: KeyValueCache,
-        self_attention_mask: Any,
-        memory: KeyValueCache,
-        cross_attention_mask: Any,
-    ) -> tuple[Any, KeyValueCache]:
-        """Decodes the next position of K hypotheses per sentence, without dropout.
-
-        The hypotheses of a sentence stand where a query's positions do, and share its memory and
-        its cache.
-
-        Args:
-            x: float [B, K, D], the new positions.
-            cache: self-attention's keys and values of the sentence's C earlier positions.
-            self_attention_mask: float, to be added to the scores: very negative at those of the
-                C + K positions that do not belong to a hypothesis, broadcastable to
-                [B, N, K, C + K]; None where all do.
-            memory: cross-attention's keys and values, `cross_attention.project_memory` of the
-                encoder's output.
-            cross_attention_mask: float, likewise, broadcastable to [B, N, K, S]; or None.
-
-        Returns:
-            float [B, K, D], and the cache with the new positions.
-        """
-        attention, cache = self.self_attention.step_to_itself(x, cache, self_attention_mask)
-        x = self.self_attention_norm(x, attention, training=False)
-        attention = self.cross_attention.step_to_memory(x, memory, cross_attention_mask)
-        x = self.cross_attention_norm(x, attention, training=False)
-        x = self.feed_forward_norm(x, self.feed_forward(x, training=False), training=False)
-        return x, cache

@@ -3,22 +3,24 @@
 Shapes (the package's glossary): B batch, T target length, V vocabulary.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
 from keras import ops
 
 from keras_transformer.config import PAD_ID
+from keras_transformer.tensor import Tensor
 
 
-def cross_entropy(logits: Any, target_ids: Any, label_smoothing: float = 0.0) -> Any:
-    """Cross-entropy against labels smoothed over the vocabulary, in closed form.
+def cross_entropy(logits: Tensor, target_ids: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """Computes the cross-entropy with labels that are smoothed over the vocabulary.
 
     With q = (1 - eps) onehot(y) + eps / V, the cross-entropy of logits z is
 
         logsumexp(z) - (1 - eps) z_y - eps mean(z)
 
-    which needs no one-hot of [B, T, V].
+    without one-hot labels of [B, T, V].
 
     Args:
         logits: float [B, T, V].
@@ -30,16 +32,16 @@ def cross_entropy(logits: Any, target_ids: Any, label_smoothing: float = 0.0) ->
     """
     index = ops.cast(target_ids, "int32")[..., None]  # [B, T, 1]
 
-    # The gradient of the whole, softmax(z) - q, takes fewer passes over the logits than those of
-    # its terms.
+    # The gradient in closed form, softmax(z) - q, takes fewer passes over the logits than the
+    # gradients of the three terms.
     @ops.custom_gradient
-    def loss(logits: Any) -> tuple[Any, Any]:
+    def loss(logits: Tensor) -> tuple[Tensor, Callable[..., Tensor]]:
         log_probs = ops.log_softmax(logits)  # [B, T, V]
         value = -(1.0 - label_smoothing) * ops.take_along_axis(log_probs, index, axis=-1)[..., 0]
         if label_smoothing:
             value = value - label_smoothing * ops.mean(log_probs, axis=-1)
 
-        def gradient(*args: Any, upstream: Any = None) -> Any:
+        def gradient(*args: Tensor, upstream: Tensor | None = None) -> Tensor:
             (upstream,) = args or (upstream,)
             smooth = label_smoothing / log_probs.shape[-1]
             scaled = upstream[..., None] * (ops.exp(log_probs) - smooth)  # [B, T, V]
@@ -50,7 +52,7 @@ def cross_entropy(logits: Any, target_ids: Any, label_smoothing: float = 0.0) ->
     return loss(ops.cast(logits, "float32"))
 
 
-def _add_at(x: Any, index: Any, values: Any) -> Any:
+def _add_at(x: Tensor, index: Tensor, values: Tensor) -> Tensor:
     """Adds a value, [B, T], to each row of x, [B, T, V], at an index, [B, T, 1]."""
     rows = ops.reshape(x, (-1, x.shape[-1]))  # [B * T, V]
     index = ops.reshape(index, (-1,))  # [B * T]
@@ -59,25 +61,19 @@ def _add_at(x: Any, index: Any, values: Any) -> Any:
     return ops.reshape(rows, ops.shape(x))
 
 
-def symmetric_divergence(logits: Any, others: Any) -> Any:
-    """The divergence of two predictions p and q, KL(p || q) + KL(q || p).
+def symmetric_divergence(logits: Tensor, others: Tensor) -> Tensor:
+    """Returns KL(p || q) + KL(q || p) in nats, [B, T], of logits of p and of q, [B, T, V]."""
 
-    Args:
-        logits: of p, float [B, T, V].
-        others: of q, float [B, T, V].
-
-    Returns:
-        float32 [B, T], in nats.
-    """
-
-    # As above: half the passes.
+    # The gradient in closed form takes half of the passes over the logits.
     @ops.custom_gradient
-    def divergence(logits: Any, others: Any) -> tuple[Any, Any]:
+    def divergence(
+        logits: Tensor, others: Tensor
+    ) -> tuple[Tensor, Callable[..., tuple[Tensor, Tensor]]]:
         log_p, log_q = ops.log_softmax(logits), ops.log_softmax(others)  # [B, T, V]
         p, q = ops.exp(log_p), ops.exp(log_q)
         ratio, difference = log_p - log_q, p - q
 
-        def gradient(*args: Any, upstream: Any = None) -> tuple[Any, Any]:
+        def gradient(*args: Tensor, upstream: Tensor | None = None) -> tuple[Tensor, Tensor]:
             (upstream,) = args or (upstream,)
             scale = upstream[..., None]  # [B, T, 1]
             of_p = ops.sum(p * ratio, axis=-1, keepdims=True)  # KL(p || q)
@@ -94,35 +90,39 @@ def symmetric_divergence(logits: Any, others: Any) -> Any:
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class LabelSmoothedCrossEntropy(keras.losses.Loss):
-    """Label-smoothed cross-entropy, normalised by tokens and not by rows.
+    """Label-smoothed cross-entropy (section 5.4) that ignores padding.
 
-    Without `sample_weight` it is the mean over the batch's tokens that are not padding. With it,
-    it is the weighted *sum*: the input pipeline gives each token 1 / (tokens of the global
-    batch), so that any number of replicas computes the gradient of the same mean. Keras's
-    `reduction` changes nothing.
+    It reduces as Keras's `SparseCategoricalCrossentropy(from_logits=True, ignore_class=pad_id)`
+    does: by default to the mean over the tokens of a batch. Under a `tf.distribute` strategy, each
+    replica takes the mean over its own tokens, divided by the number of replicas. `TrainingModel`
+    normalizes by the tokens of all replicas and needs `reduction="sum"`.
 
     Args:
-        label_smoothing: eps, 0 to 1 (0.1: section 5.4).
+        label_smoothing: eps, at least 0 and below 1 (0.1: section 5.4).
         pad_id: id of the padding token.
+        reduction: "sum_over_batch_size" or "mean" to divide the sum over the tokens by their
+            number, "sum", "mean_with_sample_weight" to divide by the sum of the weights, or "none".
         name: as logged.
+        dtype: of the computation.
 
     Call arguments:
         y_true: int [B, T].
         y_pred: logits, float [B, T, V].
-        sample_weight: float [B, T], or None.
+        sample_weight: float [B, T] for a weight per token, [B, 1] for a weight per sentence, or
+            None. The default reduction divides by the number of tokens and not by the weights.
 
     Returns:
-        float32, a scalar, in nats.
+        float32, a scalar, in nats; [B, T] with `reduction="none"`.
 
     Raises:
-        ValueError: if `label_smoothing` is out of range.
+        ValueError: if `label_smoothing` is out of range, or `sample_weight` has another rank.
 
     Example:
         >>> import numpy as np
         >>> from keras_transformer import LabelSmoothedCrossEntropy
         >>> loss = LabelSmoothedCrossEntropy(label_smoothing=0.1)
         >>> target_ids, logits = np.array([[3, 1, 0]]), np.zeros((1, 3, 4))  # the 0 is padding
-        >>> round(float(loss(target_ids, logits)), 4)  # log(4), for no token is likelier
+        >>> round(float(loss(target_ids, logits)), 4)  # log(4): all tokens are equally likely
         1.3863
     """
 
@@ -130,10 +130,11 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
         self,
         label_smoothing: float = 0.1,
         pad_id: int = PAD_ID,
+        reduction: str | None = "sum_over_batch_size",
         name: str = "label_smoothed_cross_entropy",
-        **kwargs: Any,
+        dtype: str | None = None,
     ) -> None:
-        super().__init__(name=name, **kwargs)
+        super().__init__(name=name, reduction=reduction, dtype=dtype)
         if not 0 <= label_smoothing < 1:
             raise ValueError(
                 "`label_smoothing` must be at least 0 and below 1. "
@@ -142,15 +143,29 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
         self.label_smoothing = label_smoothing
         self.pad_id = pad_id
 
-    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        """Reduces `call` to a scalar; see the class."""
-        losses = self.call(y_true, y_pred)  # [B, T]
+    def __call__(
+        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> Tensor:
+        """Reduces the losses of the tokens; see the class."""
+        is_token = ops.cast(ops.not_equal(y_true, self.pad_id), "float32")  # [B, T]
+        weight = is_token
         if sample_weight is not None:
-            return ops.sum(losses * ops.cast(sample_weight, "float32"))
-        num_tokens = ops.sum(ops.cast(ops.not_equal(y_true, self.pad_id), "float32"))
-        return ops.sum(losses) / ops.maximum(num_tokens, 1.0)
+            sample_weight = ops.cast(sample_weight, "float32")
+            if len(sample_weight.shape) != len(is_token.shape):
+                # Keras turns `class_weight` into weights of shape [B].
+                raise ValueError(
+                    "`sample_weight` must have shape [B, T], a weight per token, or [B, 1], a "
+                    "weight per sentence; `class_weight` is not supported, because a sentence has "
+                    f"many classes. Received: sample_weight of shape {tuple(sample_weight.shape)}"
+                )
+            weight = is_token * sample_weight
+        if self.reduction in ("sum_over_batch_size", "mean"):
+            # Keras divides by B * T; the factor turns this into the number of tokens.
+            size = ops.cast(ops.size(is_token), "float32")
+            weight = weight * (size / ops.maximum(ops.sum(is_token), 1.0))
+        return super().__call__(y_true, y_pred, weight)
 
-    def call(self, y_true: Any, y_pred: Any) -> Any:
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """Returns the loss of each token, float32 [B, T], 0 at padding."""
         losses = cross_entropy(y_pred, y_true, self.label_smoothing)
         return ops.where(ops.not_equal(y_true, self.pad_id), losses, 0.0)
@@ -164,7 +179,7 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
 
 
 class _TokenMean(keras.metrics.Metric):
-    """Mean of a value per token over all batches; padding does not count."""
+    """Mean of a value over all tokens of all batches, without padding."""
 
     def __init__(self, name: str, pad_id: int = PAD_ID, **kwargs: Any) -> None:
         super().__init__(name=name, **kwargs)
@@ -172,17 +187,19 @@ class _TokenMean(keras.metrics.Metric):
         self.total = self.add_variable((), "zeros", name="total")
         self.num_tokens = self.add_variable((), "zeros", name="num_tokens")
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        """Adds a batch: `y_true` int [B, T], `y_pred` float [B, T, V]. Weights do not count."""
+    def update_state(
+        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> None:
+        """Adds a batch: `y_true` int [B, T], `y_pred` float [B, T, V]; weights are ignored."""
         is_token = ops.cast(ops.not_equal(y_true, self.pad_id), "float32")
         self.total.assign_add(ops.sum(self.values(y_true, y_pred) * is_token))
         self.num_tokens.assign_add(ops.sum(is_token))
 
-    def values(self, y_true: Any, y_pred: Any) -> Any:
+    def values(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """Returns the value of each token, float32 [B, T]."""
         raise NotImplementedError
 
-    def result(self) -> Any:
+    def result(self) -> Tensor:
         """Returns the mean so far, 0 before the first token."""
         return self.total / ops.maximum(self.num_tokens, 1.0)
 
@@ -193,7 +210,7 @@ class _TokenMean(keras.metrics.Metric):
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class TokenLoss(_TokenMean):
-    """Cross-entropy per target token, in nats, comparable between numbers of replicas.
+    """Mean cross-entropy of the target tokens, in nats.
 
     Args:
         label_smoothing: eps, 0 to 1.
@@ -206,7 +223,7 @@ class TokenLoss(_TokenMean):
         super().__init__(name=name, **kwargs)
         self.label_smoothing = label_smoothing
 
-    def values(self, y_true: Any, y_pred: Any) -> Any:
+    def values(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """Returns each token's loss."""
         return cross_entropy(y_pred, y_true, self.label_smoothing)
 
@@ -216,8 +233,8 @@ class TokenLoss(_TokenMean):
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class Perplexity(_TokenMean):
-    """exp of the mean cross-entropy per target token, without label smoothing.
+class Perplexity(TokenLoss):
+    """Exponential of the mean cross-entropy of the target tokens, without label smoothing.
 
     Args:
         name: as logged.
@@ -234,20 +251,14 @@ class Perplexity(_TokenMean):
     def __init__(self, name: str = "perplexity", **kwargs: Any) -> None:
         super().__init__(name=name, **kwargs)
 
-    def values(self, y_true: Any, y_pred: Any) -> Any:
-        """Returns each token's loss."""
-        return cross_entropy(y_pred, y_true)
-
-    def result(self) -> Any:
+    def result(self) -> Tensor:
         """Returns the perplexity so far."""
         return ops.exp(super().result())
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class TokenAccuracy(_TokenMean):
-    """Share of target tokens that have the highest logit, alone or with others.
-
-    Logits that are computed in bfloat16 are equal now and then.
+    """Share of the target tokens whose logit is the highest; a tie counts as right.
 
     Args:
         name: as logged.
@@ -256,9 +267,9 @@ class TokenAccuracy(_TokenMean):
     def __init__(self, name: str = "accuracy", **kwargs: Any) -> None:
         super().__init__(name=name, **kwargs)
 
-    def values(self, y_true: Any, y_pred: Any) -> Any:
+    def values(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """Returns 1.0 where the prediction is right."""
-        # Keras's argmax takes eight times as long as this, for the sake of negative zeros.
+        # This is eight times as fast as Keras's argmax.
         index = ops.cast(y_true, "int32")[..., None]  # [B, T, 1]
         of_target = ops.take_along_axis(y_pred, index, axis=-1)[..., 0]  # [B, T]
         return ops.cast(ops.equal(of_target, ops.max(y_pred, axis=-1)), "float32")

@@ -3,15 +3,15 @@
 Every mask is boolean, True = may attend, and has rank 4 so that it broadcasts over [B, N, T, S].
 """
 
-from typing import Any
-
+from jaxtyping import Bool, Int
 from keras import ops
 
 from keras_transformer.config import PAD_ID
+from keras_transformer.tensor import Tensor
 
 
-def padding_mask(ids: Any, pad_id: int = PAD_ID) -> Any:
-    """Lets every query attend to the real tokens of `ids` and to no padding.
+def padding_mask(ids: Int[Tensor, "B S"], pad_id: int = PAD_ID) -> Bool[Tensor, "B 1 1 S"]:
+    """Lets every query attend to the tokens of `ids` that are not padding.
 
     Args:
         ids: int [B, S], padded with `pad_id`.
@@ -29,11 +29,11 @@ def padding_mask(ids: Any, pad_id: int = PAD_ID) -> Any:
     return ops.not_equal(ids, pad_id)[:, None, None, :]  # [B, 1, 1, S]
 
 
-def causal_mask(ids: Any) -> Any:
+def causal_mask(ids: Int[Tensor, "B T"]) -> Bool[Tensor, "B 1 T T"]:
     """Lets position t attend to positions up to and including t (section 3.2.3).
 
     Args:
-        ids: int [B, T]; only its length counts.
+        ids: int [B, T]; only its shape is used.
 
     Returns:
         bool [B, 1, T, T].
@@ -46,12 +46,12 @@ def causal_mask(ids: Any) -> Any:
          [1 1 0]
          [1 1 1]]
     """
-    # A running count stands in for arange(T): it also works on a symbolic input of unknown T.
+    # `ops.arange(T)` needs to know T, which a symbolic input does not.
     positions = ops.cumsum(ops.ones_like(ids, dtype="int32"), axis=1)  # [B, T]
     return positions[:, None, :, None] >= positions[:, None, None, :]  # [B, 1, T, T]
 
 
-def decoder_mask(ids: Any, pad_id: int = PAD_ID) -> Any:
+def decoder_mask(ids: Int[Tensor, "B T"], pad_id: int = PAD_ID) -> Bool[Tensor, "B 1 T T"]:
     """Combines `causal_mask` and `padding_mask` for the decoder's self-attention.
 
     Args:

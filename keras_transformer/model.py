@@ -1,75 +1,53 @@
 """The encoder-decoder Transformer (Figure 1 of the paper), a functional Keras model.
 
 Shapes (the package's glossary): B batch, S source length, T target length, D d_model, N heads,
-H head size (d_k or d_v), V vocabulary, K beams, C cache length.
+V vocabulary.
 """
 
 from typing import Any, NamedTuple, Self
 
 import keras
+from jaxtyping import Float, Int
 from keras import ops
 
-from keras_transformer import losses, schedules  # noqa: F401  # for files of compiled models
-from keras_transformer.attention import (
-    KeyValueCache,
-    MultiHeadAttention,
-    additive_mask,
-    matrix_product,
-)
+from keras_transformer import losses, schedules  # noqa: F401  # registers them for load_model
 from keras_transformer.config import TransformerConfig
 from keras_transformer.embedding import PositionalEmbedding
 from keras_transformer.errors import InputError
 from keras_transformer.layers import DecoderLayer, EncoderLayer
 from keras_transformer.masks import decoder_mask, padding_mask
-
-
-class DecoderMemory(NamedTuple):
-    """What the decoder keeps of a batch of sentences while it decodes.
-
-    Attributes:
-        source: per decoder layer, cross-attention's keys and values of the encoder's output.
-        source_mask: float [B, 1, 1, S], to be added to scores: very negative at padding.
-        target: per decoder layer, self-attention's keys and values of all positions of all
-            hypotheses so far, C of a sentence. They stay where they are whichever hypotheses live
-            on, for to move them costs more than to compute scores that a mask hides.
-    """
-
-    source: tuple[KeyValueCache, ...]
-    source_mask: Any
-    target: tuple[KeyValueCache, ...]
+from keras_transformer.tensor import Tensor
 
 
 class AttentionScores(NamedTuple):
-    """The attention weights of all layers and heads, one array a layer.
+    """The attention weights of all layers and heads.
 
-    A row is a query: row t of `decoder` and `cross` belongs to the token that follows
-    `target_ids[:, t]`. Each row's weights over the keys that it may see add up to 1.
+    The last two axes are queries and keys, and the weights of a query add up to 1. Query t of
+    `decoder` and `cross` predicts the token that follows `target_ids[:, t]`.
 
     Attributes:
-        encoder: float [B, N, S, S] each.
-        decoder: float [B, N, T, T] each.
-        cross: float [B, N, T, S] each.
+        encoder: a float [B, N, S, S] for each layer.
+        decoder: a float [B, N, T, T] for each layer.
+        cross: a float [B, N, T, S] for each layer.
     """
 
-    encoder: tuple[Any, ...]
-    decoder: tuple[Any, ...]
-    cross: tuple[Any, ...]
+    encoder: tuple[Tensor, ...]
+    decoder: tuple[Tensor, ...]
+    cross: tuple[Tensor, ...]
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class Transformer(keras.Model):
     """The model of "Attention Is All You Need", from token ids to logits.
 
-    Inputs are a dictionary: `source_ids`, int32 [B, S], and `target_ids`, int32 [B, T], the
-    target shifted right; both padded with 0, S and T at least 1. The output is logits, float32
-    [B, T, V], in any precision. Source embedding, target embedding and output projection are one
-    matrix (section 3.4) unless the config says otherwise.
+    The input is a dictionary of `source_ids`, int32 [B, S], and `target_ids`, int32 [B, T], the
+    target shifted right. Both are padded with 0, and S and T are at least 1. The output is logits,
+    float32 [B, T, V]. Source embedding, target embedding and output projection share one matrix
+    (section 3.4), unless `config.share_embeddings` is False.
 
-    Its precision is Keras's global dtype policy at the time it is built. `fit`, `save` and
-    `keras.models.load_model` work as for every functional model, but that a loaded one has the
-    global policy, too, and is trainable in all its layers. Keras finds the classes of a file once
-    `from keras_transformer import Transformer` has run. `encode`, `memory` and `decode_step` give
-    the same computation in the pieces that a search needs.
+    The model takes Keras's global dtype policy when it is built. `fit` and `save` work as for any
+    functional model, and so does `keras.models.load_model` after `import keras_transformer.model`.
+    A file stores neither the dtype policy nor which layers are trainable.
 
     Args:
         config: sizes and rates.
@@ -94,73 +72,22 @@ class Transformer(keras.Model):
         (1, 4, 19)
     """
 
+    config: TransformerConfig
+    source_embedding: PositionalEmbedding
+    encoder_layers: list[EncoderLayer]
+    target_embedding: PositionalEmbedding
+    decoder_layers: list[DecoderLayer]
+    output_dense: keras.layers.Dense | None  # None where the target's embedding is shared
+
     def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
-        def embedding(name: str) -> PositionalEmbedding:
-            return PositionalEmbedding(
-                config.vocab_size,
-                config.d_model,
-                dropout_rate=config.dropout_rate,
-                position_encoding=config.position_encoding,
-                max_length=config.max_length,
-                name=name,
-            )
-
-        sizes: dict[str, Any] = {
-            "d_model": config.d_model,
-            "d_ff": config.d_ff,
-            "num_heads": config.num_heads,
-            "dropout_rate": config.dropout_rate,
-            "attention_dropout_rate": config.attention_dropout_rate,
-            "feed_forward_dropout_rate": config.feed_forward_dropout_rate,
-            "d_k": config.d_k,
-            "d_v": config.d_v,
-        }
-        if config.share_embeddings:
-            source_embedding = target_embedding = embedding("embedding")
-            output_dense = None
-        else:
-            source_embedding = embedding("source_embedding")
-            target_embedding = embedding("target_embedding")
-            output_dense = keras.layers.Dense(config.vocab_size, use_bias=False, name="output")
-        encoder_layers = [
-            EncoderLayer(**sizes, name=f"encoder_{i}") for i in range(config.num_encoder_layers)
-        ]
-        decoder_layers = [
-            DecoderLayer(**sizes, name=f"decoder_{i}") for i in range(config.num_decoder_layers)
-        ]
-
+        # An assignment would make Keras track the layers in another order than that of the graph.
+        self.__dict__.update(config=config, **_layers(config))
         source_ids = keras.Input((None,), dtype="int32", name="source_ids")  # [B, S]
         target_ids = keras.Input((None,), dtype="int32", name="target_ids")  # [B, T]
-        source_mask = padding_mask(source_ids)  # [B, 1, 1, S]
-        target_mask = decoder_mask(target_ids)  # [B, 1, T, T]
-
-        x = source_embedding(source_ids)  # [B, S, D]
-        for layer in encoder_layers:
-            x = layer(x, attention_mask=source_mask)
-        encoder_output = x
-        x = target_embedding(target_ids)  # [B, T, D]
-        for layer in decoder_layers:
-            x = layer(
-                x,
-                encoder_output,
-                self_attention_mask=target_mask,
-                cross_attention_mask=source_mask,
-            )
-        if output_dense is None:
-            logits = target_embedding.token_embedding(x, reverse=True)  # [B, T, V]
-        else:
-            logits = output_dense(x)  # [B, T, V]
-        logits = ops.cast(logits, "float32")
-
+        logits = self.decode(target_ids, self.encode(source_ids), source_ids)  # [B, T, V]
         super().__init__(
             inputs={"source_ids": source_ids, "target_ids": target_ids}, outputs=logits, **kwargs
         )
-        self.config = config
-        self.source_embedding = source_embedding
-        self.target_embedding = target_embedding
-        self.encoder_layers = encoder_layers
-        self.decoder_layers = decoder_layers
-        self.output_dense = output_dense
 
     @classmethod
     def from_preset(cls, /, preset: str, *, vocab_size: int, **overrides: Any) -> Self:
@@ -176,132 +103,99 @@ class Transformer(keras.Model):
         """
         return cls(TransformerConfig.from_preset(preset, vocab_size=vocab_size, **overrides))
 
-    def encode(self, source_ids: Any) -> Any:
-        """Runs the encoder without dropout.
+    def encode(
+        self,
+        source_ids: Int[Tensor, "B S"],
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+    ) -> Float[Tensor, "B S D"] | tuple[Float[Tensor, "B S D"], tuple[Tensor, ...]]:
+        """Runs the encoder.
 
         Args:
             source_ids: int32 [B, S].
+            return_attention_scores: whether to return the attention weights of each layer too.
+            training: whether dropout is on.
 
         Returns:
-            float [B, S, D].
+            float [B, S, D]; with `return_attention_scores` also a tuple of float [B, N, S, S], one
+            for each layer.
         """
-        mask = padding_mask(source_ids)
-        x = self.source_embedding(source_ids, training=False)  # [B, S, D]
+        mask = padding_mask(source_ids)  # [B, 1, 1, S]
+        scores = []
+        x = self.source_embedding(source_ids, training=training)  # [B, S, D]
         for layer in self.encoder_layers:
-            x = layer(x, attention_mask=mask, training=False)
-        return x
+            x, weights = layer(x, mask, return_attention_scores=True, training=training)
+            scores.append(weights)
+        return (x, tuple(scores)) if return_attention_scores else x
 
-    def attention_scores(self, source_ids: Any, target_ids: Any) -> AttentionScores:
-        """Returns what every head attends to, without dropout whatever its rate.
+    def decode(
+        self,
+        target_ids: Int[Tensor, "B T"],
+        encoder_output: Float[Tensor, "B S D"],
+        source_ids: Int[Tensor, "B S"],
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+    ) -> (
+        Float[Tensor, "B T V"]
+        | tuple[Float[Tensor, "B T V"], tuple[Tensor, ...], tuple[Tensor, ...]]
+    ):
+        """Runs the decoder and the output projection on all target positions.
+
+        Args:
+            target_ids: int32 [B, T], the target shifted right.
+            encoder_output: float [B, S, D], the output of `encode`.
+            source_ids: int32 [B, S]; the decoder does not attend to its padding.
+            return_attention_scores: whether to return the attention weights of each layer too.
+            training: whether dropout is on.
+
+        Returns:
+            Logits, float32 [B, T, V]; with `return_attention_scores` also the weights of
+            self-attention, a tuple of float [B, N, T, T], and of cross-attention, a tuple of
+            float [B, N, T, S].
+        """
+        self_mask = decoder_mask(target_ids)  # [B, 1, T, T]
+        cross_mask = padding_mask(source_ids)  # [B, 1, 1, S]
+        self_scores, cross_scores = [], []
+        x = self.target_embedding(target_ids, training=training)  # [B, T, D]
+        for layer in self.decoder_layers:
+            x, self_weights, cross_weights = layer(
+                x,
+                encoder_output,
+                self_mask,
+                cross_mask,
+                return_attention_scores=True,
+                training=training,
+            )
+            self_scores.append(self_weights)
+            cross_scores.append(cross_weights)
+        if self.output_dense is None:
+            x = self.target_embedding(x, reverse=True)
+        else:
+            x = self.output_dense(x)
+        logits = ops.cast(x, "float32")  # [B, T, V]
+        if return_attention_scores:
+            return logits, tuple(self_scores), tuple(cross_scores)
+        return logits
+
+    def attention_scores(
+        self, source_ids: Int[Tensor, "B S"], target_ids: Int[Tensor, "B T"]
+    ) -> AttentionScores:
+        """Returns the attention weights of all layers and heads, without dropout.
 
         Args:
             source_ids: int32 [B, S].
             target_ids: int32 [B, T], the target shifted right.
         """
-        source_mask, target_mask = padding_mask(source_ids), decoder_mask(target_ids)
-        encoder, decoder, cross = [], [], []
-        x = self.source_embedding(source_ids, training=False)  # [B, S, D]
-        for layer in self.encoder_layers:
-            x, scores = layer(x, source_mask, return_attention_scores=True, training=False)
-            encoder.append(scores)
-        encoder_output = x
-        x = self.target_embedding(target_ids, training=False)  # [B, T, D]
-        for layer in self.decoder_layers:
-            x, self_scores, cross_scores = layer(
-                x,
-                encoder_output,
-                target_mask,
-                source_mask,
-                return_attention_scores=True,
-                training=False,
-            )
-            decoder.append(self_scores)
-            cross.append(cross_scores)
-        return AttentionScores(tuple(encoder), tuple(decoder), tuple(cross))
-
-    def memory(self, source_ids: Any) -> DecoderMemory:
-        """Encodes sources and projects what every decoding step will attend to.
-
-        Args:
-            source_ids: int32 [B, S], at least one token in each row.
-        """
-        encoder_output = self.encode(source_ids)  # [B, S, D]
-        num_rows = ops.shape(source_ids)[0]
-
-        def nothing(attention: MultiHeadAttention) -> KeyValueCache:
-            heads = (num_rows, attention.num_heads)
-            return KeyValueCache(
-                keys=ops.zeros((*heads, attention.d_k, 0), self.compute_dtype),
-                values=ops.zeros((*heads, 0, attention.d_v), self.compute_dtype),
-            )
-
-        return DecoderMemory(
-            source=tuple(
-                layer.cross_attention.project_memory(encoder_output)
-                for layer in self.decoder_layers
-            ),
-            source_mask=additive_mask(padding_mask(source_ids)),
-            target=tuple(nothing(layer.self_attention) for layer in self.decoder_layers),
+        encoder_output, encoder = self.encode(
+            source_ids, return_attention_scores=True, training=False
         )
-
-    def no_ancestors(self, num_rows: Any) -> Any:
-        """Returns the `ancestors` of hypotheses before the first step, bool [B * K, 0].
-
-        Args:
-            num_rows: sentences times hypotheses, B * K.
-        """
-        return ops.zeros((num_rows, 0), "bool")
-
-    def output_kernel(self) -> Any:
-        """Returns the output projection, float [D, V], laid out for many small products."""
-        if self.output_dense is None:
-            kernel = ops.transpose(self.target_embedding.token_embedding.embeddings)  # [D, V]
-        else:
-            kernel = self.output_dense.kernel
-        return ops.cast(kernel, self.compute_dtype)
-
-    def decode_step(
-        self,
-        target_ids: Any,
-        position: Any,
-        ancestors: Any,
-        memory: DecoderMemory,
-        output_kernel: Any,
-    ) -> tuple[Any, Any, DecoderMemory]:
-        """Computes the logits that follow one more token of K hypotheses per sentence.
-
-        Args:
-            target_ids: int32 [B, K], the newest token of each hypothesis.
-            position: its position, counted from 0 (the start symbol's).
-            ancestors: bool [B * K, C], which of the sentence's positions belong to a hypothesis.
-                Who chooses other hypotheses to live on gathers their rows.
-            memory: of the sentences, as returned by `memory` or the previous step.
-            output_kernel: as returned by `output_kernel`, once for all steps.
-
-        Returns:
-            logits, float32 [B, K, V], and the longer `memory`, and `ancestors` where K > 1.
-        """
-        num_beams = target_ids.shape[1]
-        rows = ops.reshape(target_ids, (-1, 1))  # [B * K, 1]
-        x = self.target_embedding(rows, start=position, training=False)  # [B * K, 1, D]
-        x = ops.reshape(x, (-1, num_beams, self.config.d_model))  # [B, K, D]
-        mask = None  # a single hypothesis sees everything
-        if num_beams > 1:
-            themselves = ops.tile(ops.eye(num_beams, dtype="bool"), (ops.shape(target_ids)[0], 1))
-            ancestors = ops.concatenate([ancestors, themselves], axis=1)  # [B * K, C + K]
-            num_positions = ops.shape(ancestors)[1]
-            mask = additive_mask(ops.reshape(ancestors, (-1, 1, num_beams, num_positions)))
-        target = []
-        for layer, cache, source in zip(
-            self.decoder_layers, memory.target, memory.source, strict=True
-        ):
-            x, cache = layer.decode_step(x, cache, mask, source, memory.source_mask)
-            target.append(cache)
-        logits = matrix_product(x, output_kernel)  # [B, K, V]
-        return ops.cast(logits, "float32"), ancestors, memory._replace(target=tuple(target))
+        _, decoder, cross = self.decode(
+            target_ids, encoder_output, source_ids, return_attention_scores=True, training=False
+        )
+        return AttentionScores(encoder, decoder, cross)
 
     def quantize(self, *args: Any, **kwargs: Any) -> None:
-        """Refuses: matrices are used in more places than the layers that Keras would rewrite.
+        """Raises an error, because a search cannot use quantized weights.
 
         Raises:
             InputError: always.
@@ -311,11 +205,57 @@ class Transformer(keras.Model):
         )
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the sizes as plain values."""
+        """Returns the config as plain values."""
         return {"config": self.config.to_dict(), "name": self.name}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
-        """Inverse of `get_config`."""
-        sizes, name = config["config"], config["name"]
-        return cls(TransformerConfig.from_dict(sizes), name=name)
+        """Builds a model from what `get_config` returns."""
+        return cls(TransformerConfig.from_dict(config["config"]), name=config["name"])
+
+
+def _embedding(config: TransformerConfig, name: str) -> PositionalEmbedding:
+    return PositionalEmbedding(
+        config.vocab_size,
+        config.d_model,
+        dropout_rate=config.dropout_rate,
+        position_encoding=config.position_encoding,
+        max_length=config.max_length,
+        name=name,
+    )
+
+
+def _layers(config: TransformerConfig) -> dict[str, Any]:
+    """Returns the layers of a model by the names of its attributes."""
+    sizes: dict[str, Any] = {
+        "d_model": config.d_model,
+        "d_ff": config.d_ff,
+        "num_heads": config.num_heads,
+        "dropout_rate": config.dropout_rate,
+        "attention_dropout_rate": config.attention_dropout_rate,
+        "feed_forward_dropout_rate": config.feed_forward_dropout_rate,
+        "d_k": config.d_k,
+        "d_v": config.d_v,
+    }
+    if config.share_embeddings:
+        source_embedding = target_embedding = _embedding(config, "embedding")
+        output_dense = None
+    else:
+        source_embedding = _embedding(config, "source_embedding")
+        target_embedding = _embedding(config, "target_embedding")
+        output_dense = keras.layers.Dense(config.vocab_size, use_bias=False, name="output")
+    return {
+        "source_embedding": source_embedding,
+        "encoder_layers": [
+            EncoderLayer(**sizes, name=f"encoder_{i}") for i in range(config.num_encoder_layers)
+        ],
+        "target_embedding": target_embedding,
+        "decoder_layers": [
+            DecoderLayer(**sizes, name=f"decoder_{i}") for i in range(config.num_decoder_layers)
+        ],
+        "output_dense": output_dense,
+    }
+
+
+# Keras looks up the class of an HDF5 file (`.h5`) by its bare name.
+keras.saving.get_custom_objects()["Transformer"] = Transformer

@@ -1,82 +1,34 @@
 """Pictures of attention, encodings, schedules, trainings, corpora and translations.
 
-Every function returns a Matplotlib figure, to show in a notebook or to save with `savefig`, in a
-light or a dark style whose colours the colour-blind tell apart. They take plain arrays and lists,
-and no model; Matplotlib is imported when one is called: `pip install 'keras3-transformer[plots]'`.
+Each function takes plain arrays and lists and returns a Matplotlib figure, in a light or a dark
+style, to show in a notebook or to save with `savefig`. Matplotlib is imported when one is called:
+`pip install 'keras3-transformer[plots]'`.
 
 Shapes (the package's glossary): S source length, T target length, D d_model, N heads; Q queries.
 """
 
 import itertools
 import math
-import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from keras_transformer.errors import InputError
-from keras_transformer.letters import BASE_FONT, NEEDS_MATPLOTLIB, printable
+from keras_transformer.plot_style import Style, Theme, drawing, show_grid, show_thousands
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
-Style = Literal["light", "dark"]
-
-
-PIECE_SIZE = 8  # of the letters of a piece, in points
-PIECE_ROOM = 0.15  # of a piece along an axis, in inches, where there are not too many
+PIECE_SIZE = 8  # points of a piece's label
+PIECE_ROOM = 0.15  # inches of a piece along an axis, if there are not too many pieces
 MAX_PIECE = 18  # characters; a longer piece is cut
-MAX_WIDTH = 11.0  # of a figure of attention, in inches
-MAX_POINTS = 2_000  # of a curve that is computed
-
-
-class _Theme(NamedTuple):
-    """Colours of a style.
-
-    Attributes:
-        paper: background.
-        ink: text.
-        soft: axes.
-        faint: grid.
-        colors: of curves; told apart by the colour-blind (Okabe and Ito 2008).
-        heat: from the lowest to the highest weight, ever further from the paper.
-        diverging: from -1 by 0 to 1.
-    """
-
-    paper: str
-    ink: str
-    soft: str
-    faint: str
-    colors: tuple[str, ...]
-    heat: tuple[str, ...]
-    diverging: tuple[str, ...]
-
-
-_THEMES = {
-    "light": _Theme(
-        paper="#ffffff",
-        ink="#1d2430",
-        soft="#5a6475",
-        faint="#e1e5ec",
-        colors=("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#1d2430", "#e69f00"),
-        heat=("#ffffff", "#a9c8e8", "#2f7fc1", "#0b3c74", "#041a38"),
-        diverging=("#d55e00", "#ffffff", "#0072b2"),
-    ),
-    "dark": _Theme(
-        paper="#1a202a",
-        ink="#e6eaf1",
-        soft="#9da8ba",
-        faint="#343d4c",
-        colors=("#56b4e9", "#e69f00", "#00b98a", "#cc79a7", "#e6eaf1", "#f0e442"),
-        heat=("#1a202a", "#1f4f85", "#3d8fd9", "#9fd0ff", "#f4faff"),
-        diverging=("#e69f00", "#1a202a", "#56b4e9"),
-    ),
-}
-_DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)), (0, (6, 1.5, 1.5, 1.5)))
+MAX_WIDTH = 11.0  # inches of a figure of attention
+MAX_POINTS = 2_000  # points of a curve that is computed
+DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)), (0, (6, 1.5, 1.5, 1.5)))
 
 
 def attention_heads(
@@ -110,34 +62,28 @@ def attention_heads(
     """
     _check_sizes(scores, queries, keys)
     num_heads = len(scores)
-    left, below = _label_room(queries), _label_room(keys)
-    widest = (MAX_WIDTH - left - 0.6) / min(num_heads, 2) - 0.15
-    width = min(max(1.9, PIECE_ROOM * len(keys)), widest)
-    height = min(max(1.3, PIECE_ROOM * len(queries)), widest)
-    rows = math.ceil(num_heads / max(1, int((MAX_WIDTH - left - 0.6) / (width + 0.15))))
-    columns = math.ceil(num_heads / rows)
-    is_ragged = num_heads % columns > 0  # then the last row but one has labels below it, too
+    room = MAX_WIDTH - _label_room(queries) - 0.6  # inches for the panels and what is between them
+    width = min(max(1.9, PIECE_ROOM * len(keys)), room / min(num_heads, 2) - 0.15)
+    height = min(max(1.3, PIECE_ROOM * len(queries)), room / 2)
+    # As many panels a row as there is room for, if all rows are full.
+    max_columns = max(1, int(room / (width + 0.15)))
+    columns = max(n for n in range(1, max_columns + 1) if num_heads % n == 0)
+    rows = num_heads // columns
     size = (
-        left + columns * (width + 0.15) + 0.6,
-        below * (1 + is_ragged) + rows * (height + 0.35) + 0.3 * bool(title),
+        MAX_WIDTH - room + columns * (width + 0.15),
+        _label_room(keys) + rows * (height + 0.35) + 0.3 * bool(title),
     )
     grid = {"nrows": rows, "ncols": columns, "sharex": True, "sharey": True}
-    with _drawing(style, size, **grid) as (figure, panels, theme):
+    with drawing(style, size, [title, *queries, *keys], **grid) as (figure, panels, theme):
         for head, panel in enumerate(panels):
-            if head >= num_heads:
-                panel.set_axis_off()
-                continue
-            image = _heat(panel, scores[head], theme, scores.max())
+            image = _heat(panel, scores[head], theme.heat, scores.max())
             panel.set_title(f"Head {head + 1}", fontsize=9)
-        for panel in panels[::columns]:
-            _label_pieces(panel.yaxis, queries, height)
-        # The last row may be short: the lowest panel of each column has the labels.
-        lowest = panels[num_heads - columns : num_heads] if rows > 1 else panels
-        for panel in lowest:
-            _label_pieces(panel.xaxis, keys, width)
-            panel.tick_params(axis="x", labelbottom=True)
-        _label_bar(figure.colorbar(image, ax=panels, shrink=min(1, 3 / size[1]), pad=0.01), theme)
-        _title(figure, title)
+            panel.tick_params(labelsize=PIECE_SIZE)
+            panel.tick_params(axis="x", rotation=90)
+        _label_pieces(panels[0].yaxis, queries, height)
+        _label_pieces(panels[0].xaxis, keys, width)
+        figure.colorbar(image, ax=panels, label="Weight", shrink=min(1, 3 / size[1]), pad=0.02)
+        figure.suptitle(title, fontsize=11)
     return figure
 
 
@@ -168,16 +114,17 @@ def alignment(
         raise InputError(f"`head` must be from 0 to {len(scores) - 1}. Received: head={head}")
     weights = scores.mean(axis=0) if head is None else scores[head]  # [T, S]
     width, height = (
-        min(max(2.0, 1.5 * PIECE_ROOM * len(pieces)), MAX_WIDTH - 2) for pieces in (keys, queries)
+        min(max(2.0, 1.5 * PIECE_ROOM * len(labels)), MAX_WIDTH - 2) for labels in (keys, queries)
     )
     size = (width + _label_room(queries) + 0.8, height + _label_room(keys) + 0.3 * bool(title))
-    with _drawing(style, size) as (figure, (panel,), theme):
-        image = _heat(panel, weights, theme, weights.max())
+    with drawing(style, size, [title, *queries, *keys]) as (figure, (panel,), theme):
+        image = _heat(panel, weights, theme.heat, weights.max())
         panel.xaxis.tick_top()
         _label_pieces(panel.xaxis, keys, width)
         _label_pieces(panel.yaxis, queries, height)
-        _label_bar(figure.colorbar(image, ax=panel, shrink=min(1, 3 / height), pad=0.02), theme)
-        _title(figure, title)
+        panel.tick_params(axis="x", rotation=90)
+        figure.colorbar(image, ax=panel, label="Weight", shrink=min(1, 3 / height), pad=0.02)
+        figure.suptitle(title, fontsize=11)
     return figure
 
 
@@ -190,23 +137,14 @@ def positional_encoding(encoding: np.ndarray, *, style: Style = "light") -> "Fig
         style: "light" or "dark".
 
     Raises:
-        InputError: if it is empty.
+        InputError: if Matplotlib is missing.
     """
     encoding = np.asarray(encoding)
-    if not encoding.size:
-        raise InputError(f"`encoding` must not be empty. Received: the shape {encoding.shape}")
-    highest = float(np.abs(encoding).max())
-    with _drawing(style, (8, 4.5)) as (figure, (panel,), theme):
-        image = panel.imshow(
-            encoding,
-            aspect="auto",
-            interpolation="nearest",
-            cmap=_colormap(theme.diverging),
-            vmin=-highest,
-            vmax=highest,
-        )
+    highest = np.abs(encoding).max()
+    with drawing(style, (8, 4.5)) as (figure, (panel,), theme):
+        image = _heat(panel, encoding, theme.diverging, highest, lowest=-highest)
         panel.set(xlabel="Dimension", ylabel="Position")
-        _label_bar(figure.colorbar(image, ax=panel, pad=0.02), theme, "Value")
+        figure.colorbar(image, ax=panel, label="Value", pad=0.02)
     return figure
 
 
@@ -222,7 +160,7 @@ def learning_rate(
         style: "light" or "dark".
 
     Raises:
-        InputError: if there is no schedule, or no update.
+        InputError: if Matplotlib is missing.
 
     Example:
         >>> from keras_transformer import WarmupSchedule, plots
@@ -231,71 +169,15 @@ def learning_rate(
         >>> [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
         ['2000', '4000']
     """
-    if not schedules or steps < 1:
-        raise InputError(
-            "There must be a schedule and an update to draw. "
-            f"Received: {len(schedules)} schedules, steps={steps}"
-        )
     done = np.unique(np.linspace(0, steps - 1, min(steps, MAX_POINTS)).round().astype(int))
-    with _drawing(style, (7.5, 4)) as (figure, (panel,), theme):
-        looks = dict(zip(schedules, _looks(theme), strict=False))
-        for name, schedule in schedules.items():
-            panel.plot(done + 1, np.asarray(schedule(done)), **looks[name])
+    with drawing(style, (7.5, 4), schedules) as (figure, (panel,), theme):
+        for index, (name, schedule) in enumerate(schedules.items()):
+            panel.plot(done + 1, np.asarray(schedule(done)), label=name, **_look(theme, index))
         panel.set(xlabel="Update", ylabel="Learning rate", xlim=(0, None), ylim=(0, None))
-        panel.ticklabel_format(axis="y", style="sci", scilimits=(-2, 2), useMathText=True)
-        _thousands(panel.xaxis)
-        _grid(panel, theme)
-        _legend(panel, theme, looks.items())
-    return figure
-
-
-def training_curves(
-    runs: Mapping[str, Sequence[Mapping[str, float]]], *, style: Style = "light"
-) -> "Figure":
-    """Draws loss, perplexity and BLEU by update: validation full, training faint.
-
-    Args:
-        runs: by name, what `Run.metrics` returns; what nobody measured is left out.
-        style: "light" or "dark".
-
-    Raises:
-        InputError: if there are no metrics, or Matplotlib is missing.
-    """
-    panels_of = [
-        (label, metric)
-        for label, metric in (
-            ("Loss, label-smoothed", "loss"),
-            ("Perplexity", "perplexity"),
-            ("BLEU", "bleu"),
-        )
-        if any(f"{of}{metric}" in line for run in runs.values() for line in run for of in _SPLITS)
-    ]
-    if not panels_of:
-        raise InputError("There are no metrics to draw: training has not got to a validation")
-    size = (0.5 + 3.5 * len(panels_of), 3.7)
-    with _drawing(style, size, ncols=len(panels_of)) as (figure, panels, theme):
-        for panel, (label, metric) in zip(panels, panels_of, strict=True):
-            for run, look in zip(runs.values(), _looks(theme), strict=False):
-                for split, share in _SPLITS.items():
-                    points = [
-                        (line["step"], line[split + metric])
-                        for line in run
-                        if line.get(split + metric) is not None
-                    ]
-                    if points:
-                        single = {"marker": "o"} if len(points) == 1 else {}
-                        panel.plot(*zip(*points, strict=True), **{**look, **share, **single})
-            panel.set(xlabel="Update", xlim=(0, None))
-            panel.set_title(label)
-            if metric == "perplexity":
-                _log_scale(panel)
-            _thousands(panel.xaxis)
-            _grid(panel, theme)
-        looks = [
-            *({**look, "linewidth": 1.8} for look, _ in zip(_looks(theme), runs, strict=False)),
-            *({**share, "color": theme.soft} for share in _SPLITS.values()),
-        ]
-        _legend(panels[0], theme, zip([*runs, "training", "validation"], looks, strict=True))
+        panel.yaxis.set_major_formatter("{x:g}")
+        show_thousands(panel.xaxis)
+        show_grid(panel)
+        panel.legend()
     return figure
 
 
@@ -304,6 +186,57 @@ _SPLITS: dict[str, dict[str, Any]] = {
     "": {"alpha": 0.6, "linewidth": 1.0},
     "val_": {"alpha": 1.0, "linewidth": 1.8},
 }
+_METRICS = {
+    "loss": "Loss, label-smoothed",
+    "perplexity": "Perplexity",
+    "bleu": "BLEU",
+    "chrf": "chrF",
+}
+
+
+def training_curves(
+    runs: Mapping[str, Sequence[Mapping[str, float]]], *, style: Style = "light"
+) -> "Figure":
+    """Draws loss, perplexity, BLEU and chrF by update: validation bold, training faint.
+
+    Args:
+        runs: by name, what `Run.metrics` returns; a metric that no run has gets no panel.
+        style: "light" or "dark".
+
+    Raises:
+        InputError: if there are no metrics, or Matplotlib is missing.
+    """
+    measured = {name for metrics in runs.values() for line in metrics for name in line}
+    shown = [name for name in _METRICS if measured & {f"{split}{name}" for split in _SPLITS}]
+    if not shown:
+        raise InputError("There are no metrics to draw: training has not got to a validation")
+    size = (0.5 + 3.5 * len(shown), 3.7)
+    with drawing(style, size, runs, ncols=len(shown)) as (figure, panels, theme):
+        from matplotlib.lines import Line2D
+        from matplotlib.ticker import LogLocator
+
+        looks = [_look(theme, index) for index in range(len(runs))]
+        for panel, metric in zip(panels, shown, strict=True):
+            for metrics, look in zip(runs.values(), looks, strict=True):
+                for split, weight in _SPLITS.items():
+                    name = f"{split}{metric}"
+                    points = [(each["step"], each[name]) for each in metrics if name in each]
+                    if points:
+                        marker = "o" if len(points) == 1 else None
+                        panel.plot(*zip(*points, strict=True), marker=marker, **(look | weight))
+            panel.set(title=_METRICS[metric], xlabel="Update", xlim=(0, None))
+            if metric == "perplexity":
+                panel.set_yscale("log")
+                panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                panel.yaxis.set_major_formatter("{x:,g}")
+                panel.yaxis.set_minor_formatter("")
+            show_thousands(panel.xaxis)
+            show_grid(panel)
+        lines = [look | _SPLITS["val_"] for look in looks]
+        lines += [weight | {"color": "gray"} for weight in _SPLITS.values()]
+        handles = [Line2D([], [], **line) for line in lines]
+        panels[0].legend(handles, [*runs, "training", "validation"], handlelength=2.6)
+    return figure
 
 
 def length_histogram(
@@ -323,35 +256,28 @@ def length_histogram(
         style: "light" or "dark".
 
     Raises:
-        InputError: if there are none.
+        InputError: if Matplotlib is missing.
     """
     lengths = np.asarray(lengths)
-    if not lengths.size:
-        raise InputError(f"`lengths` must not be empty. Received: the shape {lengths.shape}")
     longest = int(lengths.max())
     step = math.ceil(longest / 60)
     edges = np.arange(1, longest + step + 1, step)
-    facts = [f"{len(lengths):,} pairs"]
+    title = f"{len(lengths):,} pairs"
     if padding_share is not None:
-        facts.append(f"{padding_share:.1%} of the positions in training's batches are padding")
-    with _drawing(style, (7.5, 4)) as (figure, (panel,), theme):
-        looks: dict[str, dict[str, Any]] = {}
+        title += f", {padding_share:.1%} of the positions in training's batches are padding"
+    with drawing(style, (7.5, 4), names) as (figure, (panel,), theme):
         for side, name in enumerate(names):
-            counts, _ = np.histogram(lengths[:, side], edges)
-            median, most = int(np.median(lengths[:, side])), int(lengths[:, side].max())
-            look: dict[str, Any] = {
-                "color": theme.colors[side],
-                "linestyle": _DASHES[side],
-                "linewidth": 1.8,
-            }
-            looks[f"{name}: median {median}, longest {most}"] = look
-            panel.stairs(counts, edges, **look)
-            panel.stairs(counts, edges, fill=True, alpha=0.15, color=theme.colors[side])
+            column = lengths[:, side]
+            counts, _ = np.histogram(column, edges)
+            label = f"{name}: median {np.median(column):.0f}, longest {column.max()}"
+            look = _look(theme, side)
+            panel.stairs(counts, edges, linewidth=1.8, label=label, **look)
+            panel.stairs(counts, edges, fill=True, alpha=0.15, color=look["color"])
         panel.set(xlabel="Tokens, the end included", ylabel="Sentences", xlim=(0, None))
-        _thousands(panel.yaxis)
-        _grid(panel, theme)
-        _legend(panel, theme, looks.items())
-        _title(figure, ", ".join(facts))
+        show_thousands(panel.yaxis)
+        show_grid(panel)
+        panel.legend()
+        figure.suptitle(title, fontsize=11)
     return figure
 
 
@@ -372,14 +298,15 @@ def bleu_by_length(
         references: raw text.
         bounds: the longest length of each bar but the last; None for up to six bars of about as
             many sentences each.
-        tokenize: sacreBLEU's tokeniser, in whose tokens the length of a reference is counted; None
-            for its default.
-        lowercase: whether case does not count.
+        tokenize: sacreBLEU's tokenizer, which also counts the tokens of a reference; None for
+            "13a".
+        lowercase: whether to ignore case.
         title: a heading.
         style: "light" or "dark".
 
     Raises:
-        InputError: if there are not as many translations as references, or none.
+        InputError: if there are not as many translations as references, or none, or Matplotlib is
+            missing.
     """
     import sacrebleu
 
@@ -388,72 +315,27 @@ def bleu_by_length(
             "There must be a translation for each of some references. "
             f"Received: {len(hypotheses)} translations and {len(references)} references"
         )
-    bleu = sacrebleu.BLEU(tokenize=tokenize, lowercase=lowercase)
+    bleu = sacrebleu.BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
     lengths = np.array([len(bleu.tokenizer(reference).split()) for reference in references])
     if bounds is None:
         bounds = np.unique(np.quantile(lengths, np.arange(1, 6) / 6, method="lower")).tolist()
-    bars, labels = [], []
-    for least, most in itertools.pairwise([-1, *bounds, int(lengths.max())]):
-        rows = np.flatnonzero((lengths > least) & (lengths <= most)).tolist()
+    bars = {}  # label -> BLEU
+    for below, longest in itertools.pairwise([-1, *bounds, int(lengths.max())]):
+        rows = np.flatnonzero((lengths > below) & (lengths <= longest)).tolist()
         if rows:
-            columns = ([texts[row] for row in rows] for texts in (hypotheses, references))
-            hypothesis, reference = columns
-            bars.append(bleu.corpus_score(hypothesis, [reference]).score)
-            shortest, longest = lengths[rows].min(), lengths[rows].max()
-            span = f"{shortest}" if shortest == longest else f"{shortest}-{longest}"
-            labels.append(f"{span}\nn = {len(rows):,}")
-    with _drawing(style, (max(3.5, 1.5 + len(bars)), 3.7)) as (figure, (panel,), theme):
-        drawn = panel.bar(range(len(bars)), bars, width=0.7, color=theme.colors[0])
-        panel.bar_label(drawn, fmt="%.1f", padding=2, color=theme.ink, fontsize=9)
-        panel.set_xticks(range(len(bars)), labels)
-        panel.set(xlabel="Tokens of the reference, number of sentences", ylabel="BLEU")
-        panel.margins(y=0.12)
-        panel.set_ylim(0, max(1.0, panel.get_ylim()[1]))
-        _grid(panel, theme, axis="y")
-        _title(figure, title)
+            columns = [[texts[row] for row in rows] for texts in (hypotheses, references)]
+            first, last = lengths[rows].min(), lengths[rows].max()
+            span = f"{first}" if first == last else f"{first}-{last}"
+            bars[f"{span}\nn = {len(rows):,}"] = bleu.corpus_score(columns[0], [columns[1]]).score
+    with drawing(style, (max(3.5, 1.5 + len(bars)), 3.7), [title]) as (figure, (panel,), theme):
+        drawn = panel.bar(range(len(bars)), list(bars.values()), width=0.7, color=theme.colors[0])
+        panel.bar_label(drawn, fmt="%.1f", padding=2, fontsize=9)
+        panel.set_xticks(range(len(bars)), list(bars))
+        panel.set(xlabel=f"Tokens of the reference ({tokenize or '13a'})", ylabel="BLEU")
+        panel.set_ylim(0, max(1.0, 1.12 * max(bars.values())))
+        show_grid(panel, axis="y")
+        figure.suptitle(title, fontsize=11)
     return figure
-
-
-# What the pictures share.
-
-
-@contextmanager
-def _drawing(
-    style: Style, size: tuple[float, float], **grid: Any
-) -> Iterator[tuple["Figure", list["Axes"], _Theme]]:
-    """Yields an empty figure, its panels row by row, and their colours.
-
-    The figure is laid out at the end, inside Matplotlib's default settings: what the user has set
-    does not show, and what is set here does not stay. It is none of pyplot's, which would keep it.
-    """
-    if style not in _THEMES:
-        raise InputError(f"`style` must be 'light' or 'dark'. Received: style={style!r}")
-    theme = _THEMES[style]
-    try:
-        import matplotlib.style
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise InputError(NEEDS_MATPLOTLIB) from error
-    colors = {
-        "figure.facecolor": theme.paper,
-        "axes.facecolor": theme.paper,
-        "axes.edgecolor": theme.soft,
-        "axes.labelcolor": theme.ink,
-        "axes.titlecolor": theme.ink,
-        "text.color": theme.ink,
-        "xtick.color": theme.soft,
-        "ytick.color": theme.soft,
-        "xtick.labelcolor": theme.ink,
-        "ytick.labelcolor": theme.ink,
-        "axes.titlesize": "medium",
-        "font.family": [BASE_FONT],
-        "font.size": 10,
-    }
-    with matplotlib.style.context(["default", colors]):
-        figure = Figure(figsize=size, layout="constrained")
-        panels = figure.subplots(squeeze=False, **grid).ravel().tolist()
-        yield figure, panels, theme
-        figure.draw_without_rendering()  # makes the ticks, while the settings hold
 
 
 def _check_sizes(scores: np.ndarray, queries: Sequence[str], keys: Sequence[str]) -> None:
@@ -465,109 +347,35 @@ def _check_sizes(scores: np.ndarray, queries: Sequence[str], keys: Sequence[str]
         )
 
 
-def _colormap(colors: Sequence[str]) -> Any:
-    from matplotlib.colors import LinearSegmentedColormap
+def _look(theme: Theme, index: int) -> dict[str, Any]:
+    """Returns the colour and the dashes of a curve."""
+    return {
+        "color": theme.colors[index % len(theme.colors)],
+        "linestyle": DASHES[index % len(DASHES)],
+    }
 
-    return LinearSegmentedColormap.from_list("keras_transformer", colors)
 
-
-def _heat(panel: "Axes", weights: np.ndarray, theme: _Theme, highest: float) -> Any:
-    image = panel.imshow(
-        weights,
-        aspect="auto",
-        interpolation="nearest",
-        cmap=_colormap(theme.heat),
-        vmin=0,
-        vmax=float(highest),
-    )
+def _heat(
+    panel: "Axes", values: np.ndarray, colormap: str, highest: float, lowest: float = 0.0
+) -> "AxesImage":
     panel.tick_params(length=0)
-    return image
-
-
-def _label_bar(bar: Any, theme: _Theme, label: str = "Weight") -> None:
-    bar.set_label(label)
-    bar.outline.set_edgecolor(theme.soft)
-
-
-def _title(figure: "Figure", title: str) -> None:
-    if title:
-        families, (text,) = printable([title])
-        figure.suptitle(text, fontsize=11, fontfamily=families, parse_math=False)
-
-
-def _grid(panel: "Axes", theme: _Theme, axis: Literal["both", "y"] = "both") -> None:
-    panel.grid(axis=axis, color=theme.faint)
-    panel.set_axisbelow(True)
-    panel.spines[["top", "right"]].set_visible(False)
-
-
-def _thousands(axis: "Axis") -> None:
-    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
-
-    axis.set_major_locator(MaxNLocator(5, integer=True))
-    axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-
-
-def _log_scale(panel: "Axes") -> None:
-    """Few and plain numbers on a logarithmic axis: 5, 10, 20, not 4x10^0."""
-    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
-
-    panel.set_yscale("log")
-    panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=9))
-    panel.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
-    panel.yaxis.set_minor_formatter(NullFormatter())
-
-
-def _looks(theme: _Theme) -> Iterator[dict[str, Any]]:
-    """Colours and dashes of any number of curves, no two of the first 24 alike."""
-    for index in itertools.count():
-        yield {
-            "color": theme.colors[index % len(theme.colors)],
-            "linestyle": _DASHES[(index + index // len(theme.colors)) % len(_DASHES)],
-        }
-
-
-def _legend(panel: "Axes", theme: _Theme, entries: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
-    """Names curves by their looks; any characters are fine."""
-    from matplotlib.lines import Line2D
-
-    names, looks = zip(*entries, strict=True)
-    families, texts = printable(names)
-    lines = [Line2D([], [], label=str(index), **look) for index, look in enumerate(looks)]
-    legend = panel.legend(handles=lines, facecolor=theme.paper, fontsize=9, handlelength=2.6)
-    # A label that starts with an underscore would be left out: hence only now.
-    for label, text in zip(legend.get_texts(), texts, strict=True):
-        label.set(text=text, fontfamily=families, parse_math=False)
-    legend.get_frame().set(edgecolor=theme.faint)
-
-
-def _label_pieces(axis: "Axis", pieces: Sequence[str], room: float) -> None:
-    """Writes pieces along an axis of some inches: as many as there is room for, evenly."""
-    families, labels = _piece_labels(pieces)
-    step = math.ceil(1.25 * PIECE_SIZE / (72 * room / len(pieces)))
-    axis.set_ticks(
-        range(0, len(pieces), step),
-        labels=labels[::step],
-        fontsize=PIECE_SIZE,
-        fontfamily=families,
-        rotation=90 if axis is axis.axes.xaxis else 0,
-        parse_math=False,
+    return panel.imshow(
+        values, aspect="auto", interpolation="nearest", cmap=colormap, vmin=lowest, vmax=highest
     )
 
 
-def _piece_labels(pieces: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Fonts and labels of pieces, of which long ones are cut."""
-    families, labels = printable(pieces)
-    return families, [
-        text if len(text) <= MAX_PIECE else f"{text[: MAX_PIECE - 1]}…" for text in labels
-    ]
+def _label_pieces(axis: "Axis", pieces: Sequence[str], inches: float) -> None:
+    """Labels an axis with evenly spaced pieces, as many as there is room for."""
+    step = math.ceil(1.25 * PIECE_SIZE / 72 * len(pieces) / inches)
+    ticks = range(0, len(pieces), step)
+    axis.set_ticks(ticks, labels=[_cut(pieces[row]) for row in ticks], fontsize=PIECE_SIZE)
 
 
-def _label_room(pieces: Sequence[str]) -> float:
-    """How long the longest label is, in inches; wide characters count twice."""
-    _, labels = _piece_labels(pieces)
-    letters = max(
-        sum(1 + (unicodedata.east_asian_width(letter) == "W") for letter in label)
-        for label in labels
-    )
-    return 0.15 + 0.62 * PIECE_SIZE / 72 * letters
+def _cut(piece: str) -> str:
+    piece = piece.replace("▁", "␣")  # easier to tell from the axis
+    return piece if len(piece) <= MAX_PIECE else f"{piece[: MAX_PIECE - 1]}…"
+
+
+def _label_room(pieces: Iterable[str]) -> float:
+    """Returns about how many inches the longest label takes."""
+    return 0.15 + 0.62 * PIECE_SIZE / 72 * max(len(_cut(piece)) for piece in pieces)

@@ -3,16 +3,16 @@
     RUN/
       run.json          format, versions, languages, model sizes, settings, checkpoints, hashes
       tokenizer.model   SentencePiece model, or word-pieces, of both languages
-      checkpoints/      weights by step, the averaged ones, and the two newest training states
-      metrics.jsonl     a line a validation: step and metrics
+      checkpoints/      weights by step, the average, and the two newest training states
+      metrics.jsonl     a line per validation: step and metrics
       corpus/           token ids of the training data; may be deleted after training
       tensorboard/      event files
       report/           what `keras-transformer plot` draws
       evaluation/       sources, references, hypotheses and scores of evaluated splits
 
-`run.json` holds the SHA-256 of every file that the model is made from. Checkpoints are written
-under a temporary name and renamed, then `run.json` likewise, so that a run is whole at any moment.
-Reading one runs no code: there are JSON, HDF5 and NumPy arrays and a tokenizer, and no pickle.
+`run.json` holds the SHA-256 of every file that the model is made from. Each file is written under a
+temporary name and renamed, and `run.json` last, so that a run can be read at any moment. Reading a
+run executes no code: it is JSON, HDF5, NumPy arrays and a tokenizer, and no pickle.
 """
 
 import dataclasses
@@ -26,14 +26,15 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, get_args
 
+import h5py
 import numpy as np
 
 from keras_transformer._version import __version__
 from keras_transformer.config import TransformerConfig
 from keras_transformer.errors import InputError
-from keras_transformer.files import file_sha256, named_failure, write_whole
+from keras_transformer.files import file_sha256, named_failure, write_atomically
 from keras_transformer.model import Transformer
 from keras_transformer.tokenizer import Tokenizer
 
@@ -41,9 +42,8 @@ logger = logging.getLogger(__name__)
 
 FORMAT = "keras-transformer run"
 FORMAT_VERSION = 3
-# Of a file that cannot be written.
-SAVED = "All that was saved before is whole, and training with --resume goes on from it"
-# Names in `checkpoints/` that a run gives.
+RESUME_ADVICE = "What was saved before is complete, and training with --resume continues from it"
+# The names of the files that a run writes to `checkpoints/`; users' files there are kept.
 WRITTEN = re.compile(
     r"(tmp-)?((step-\d{8,}|averaged-\d{8,}-\d{8,}-\d+)\.weights\.h5|state-\d{8,}\.npz)"
 )
@@ -68,17 +68,10 @@ class Checkpoint(NamedTuple):
 
 
 class State(NamedTuple):
-    """What resuming needs.
-
-    Attributes:
-        arrays: all that the next update depends on.
-        seconds: that the updates so far took.
-        in_epoch: whether it was taken between two validations.
-    """
+    """The variables that the next update depends on, by name, and the training time so far."""
 
     arrays: dict[str, np.ndarray]
     seconds: float
-    in_epoch: bool = True
 
 
 @dataclasses.dataclass
@@ -90,14 +83,14 @@ class Run:
         config: sizes of the model.
         source: source language.
         target: target language.
-        settings: how it was trained, plain values.
+        settings: how it was trained, as plain values.
         tokenizer_sha256: fingerprint of the tokenizer.
         status: "training" until `finish`, then "complete".
-        checkpoints: those kept of each validation, oldest first.
-        best: checkpoint with the best validation BLEU, or loss; None before the first.
+        checkpoints: the newest checkpoints, oldest first.
+        best: checkpoint with the best validation score, or loss; None before the first.
         averaged: mean of checkpoints; None if there is none.
-        states: what resuming needs beside the settings, the two newest, older one first; their
-            metrics are the `seconds` trained so far, and whether it was `in_epoch`.
+        states: the two newest training states, older one first; their metrics are the `seconds`
+            trained so far.
         created: UTC time in ISO 8601.
         versions: of Python and the packages that wrote it.
     """
@@ -126,7 +119,7 @@ class Run:
         target: str,
         settings: Mapping[str, Any],
     ) -> Self:
-        """Starts a run in a directory that `claim` made.
+        """Starts a run.
 
         Args:
             path: the directory.
@@ -134,12 +127,11 @@ class Run:
             tokenizer: of both languages.
             source: source language.
             target: target language.
-            settings: how it is trained, plain values for the record.
+            settings: how it is trained, as plain values.
         """
         run = cls(Path(path), config, source, target, dict(settings), tokenizer.fingerprint)
-        with named_failure(run.path / "tokenizer.model", advice=SAVED):
-            tokenizer.save(run.path / "tokenizer.model")
-        (run.path / "checkpoints").mkdir(exist_ok=True)  # a killed call may have made it
+        (run.path / "checkpoints").mkdir(parents=True, exist_ok=True)
+        run.save_tokenizer(tokenizer)
         run._write_manifest()
         return run
 
@@ -163,8 +155,7 @@ class Run:
             raise InputError(f"{manifest_path} is not the manifest of a run") from error
         if found != (FORMAT, FORMAT_VERSION):
             raise InputError(
-                f"{manifest_path} must be of the format {(FORMAT, FORMAT_VERSION)}. "
-                f"Received: {found}"
+                f"{manifest_path} must be of the format {FORMAT, FORMAT_VERSION}. Received: {found}"
             )
         try:
             manifest["config"] = TransformerConfig.from_dict(manifest["config"])
@@ -184,6 +175,12 @@ class Run:
         """
         _check_file(self.path / "tokenizer.model", self.tokenizer_sha256)
         return Tokenizer.load(self.path / "tokenizer.model")
+
+    def save_tokenizer(self, tokenizer: Tokenizer) -> None:
+        """Writes the tokenizer."""
+        path = self.path / "tokenizer.model"
+        with named_failure(path, advice=RESUME_ADVICE):
+            tokenizer.save(path)
 
     @property
     def last(self) -> Checkpoint | None:
@@ -214,40 +211,53 @@ class Run:
         """
         if self.last is None:
             raise InputError(
-                f"{self.path} holds no checkpoint yet: its training has not got to one"
+                f"{self.path} holds no checkpoint yet: the first validation writes one"
             )
-        named = {
-            None: self.averaged or self.best or self.last,
-            "averaged": self.averaged,
-            "best": self.best,
-            "last": self.last,
-        }
-        if name not in named:
+        if name not in (None, *get_args(CheckpointName)):
             raise InputError(f"There are averaged, best and last checkpoints. Received: {name!r}")
-        chosen = named[name]
+        if name is None:
+            return self.averaged or self.best or self.last
+        chosen: Checkpoint | None = getattr(self, name)
         if chosen is None:
-            raise InputError(
-                f"{self.path} holds no averaged checkpoint: `keras-transformer average` makes one"
-                if name == "averaged"
-                else f"{self.path} holds no best checkpoint: the next validation makes one"
-            )
+            maker = "`keras-transformer average`" if name == "averaged" else "the next validation"
+            raise InputError(f"{self.path} holds no {name} checkpoint: {maker} makes one")
         return chosen
+
+    def num_parameters(self, checkpoint: Checkpoint) -> int:
+        """Counts the parameters of a checkpoint, without reading them.
+
+        Raises:
+            InputError: if the file is missing or damaged.
+        """
+        sizes = []
+
+        def add(name: str, item: h5py.Group | h5py.Dataset) -> None:
+            if isinstance(item, h5py.Dataset) and item.dtype.kind == "f":  # no random state
+                sizes.append(item.size)
+
+        file = self.path / checkpoint.file
+        try:
+            with h5py.File(file) as weights:
+                weights.visititems(add)
+        except OSError as error:
+            raise InputError(f"{file} is missing or damaged") from error
+        return sum(sizes)
 
     def load_weights(self, model: Transformer, checkpoint: Checkpoint) -> None:
         """Reads a checkpoint's weights into a model.
 
         Args:
-            model: takes them.
-            checkpoint: one of the run's.
+            model: the model.
+            checkpoint: a checkpoint of this run.
 
         Raises:
-            InputError: if the file is missing, damaged, or another model's.
+            InputError: if the file is missing, damaged, or of another model.
         """
         file = self.path / checkpoint.file
         _check_file(file, checkpoint.sha256)
         try:
             with warnings.catch_warnings():
-                # Of layers that would keep their initial values.
+                # Keras warns of layers that keep their initial values.
                 warnings.simplefilter("error", UserWarning)
                 model.load_weights(file)
         except (OSError, ValueError, KeyError, UserWarning) as error:
@@ -262,18 +272,18 @@ class Run:
         keep: int = 1,
         state: State | None = None,
     ) -> None:
-        """Writes weights as the last checkpoint, and as the best one if they are.
+        """Writes weights as the last checkpoint, and as the best one if `is_best`.
 
         Args:
             model: the model.
             step: updates so far.
             metrics: validation metrics at this step.
             is_best: whether no earlier checkpoint is better.
-            keep: newest checkpoints to keep; the best is kept beside them.
-            state: what `save_state` is to save with it, at once or not at all.
+            keep: number of newest checkpoints to keep; the best is kept beside them.
+            state: the training state at this step.
 
         Raises:
-            InputError: if a file cannot be written, for a full disk say.
+            InputError: if a file cannot be written, because the disk is full for example.
         """
         saved = self._write_weights(model, f"step-{step:08d}", step, metrics)
         if state is not None:
@@ -282,13 +292,12 @@ class Run:
         if is_best:
             self.best = saved
         self._write_manifest()
-        self._delete_unnamed()
 
     def save_state(self, state: State, step: int) -> None:
-        """Writes what `load_state` is to return, and keeps the one before it.
+        """Writes the state that `load_state` returns, and keeps the one before it.
 
         Args:
-            state: what resuming needs.
+            state: the training state.
             step: updates so far.
 
         Raises:
@@ -296,63 +305,55 @@ class Run:
         """
         self._write_state(state, step)
         self._write_manifest()
-        self._delete_unnamed()
 
     def _write_state(self, state: State, step: int) -> None:
         def write(path: Path) -> None:
             with path.open("wb") as file:
                 np.savez(file, **dict(state.arrays))  # type: ignore[arg-type]
 
-        facts = {"seconds": state.seconds, "in_epoch": state.in_epoch}
-        saved = self._write(f"state-{step:08d}.npz", step, facts, write)
+        saved = self._write(f"state-{step:08d}.npz", step, {"seconds": state.seconds}, write)
         self.states = [*(old for old in self.states if old.step != step), saved][-2:]
 
     def save_average(self, model: Transformer, of: list[Checkpoint]) -> Checkpoint:
-        """Writes the mean of checkpoints as the averaged one, in the place of an earlier one.
+        """Writes the mean of checkpoints as the averaged one, and deletes an earlier average.
 
         Args:
-            model: the model, with the mean of their weights.
-            of: the checkpoints, oldest first.
+            model: the model, which holds the mean.
+            of: the averaged checkpoints, oldest first.
         """
         steps = [checkpoint.step for checkpoint in of]
         name = f"averaged-{steps[0]:08d}-{steps[-1]:08d}-{len(steps)}"
         saved = self._write_weights(model, name, steps[-1], {"of_steps": steps})
-        newest = self.load(self.path)  # a training may have written since
+        newest = self.load(self.path)  # training may have written since this run was loaded
         newest.averaged = self.averaged = saved
         newest._write_manifest()
-        newest._delete_unnamed()
         return saved
 
     def load_state(self) -> tuple[State, int]:
-        """Reads the newest training state that is whole, and forgets all that came after it.
+        """Reads the newest undamaged training state, and forgets the checkpoints after it.
 
         Returns:
-            What `save_state` was given.
+            The state and its step.
 
         Raises:
-            InputError: if none is whole.
+            InputError: if there is none.
         """
-        while self.states:
-            newest = self.states[-1]
-            try:
-                _check_file(self.path / newest.file, newest.sha256)
-                # A run that is older than `in_epoch` tells by its checkpoints.
-                is_validated = newest.step in {kept.step for kept in self.checkpoints}
-                in_epoch = newest.metrics.get("in_epoch", not is_validated)
-                with np.load(self.path / newest.file) as arrays:
-                    state = State(dict(arrays), newest.metrics["seconds"], in_epoch)
-                break
-            except InputError as error:
-                self.states.pop()
-                if not self.states:
-                    raise
-                before = self.states[-1].step
-                logger.warning("%s. Going back to the state after %d updates", error, before)
-        else:
+        if not self.states:
             raise InputError(f"{self.path} holds no training state to resume from")
+        newest = self.states[-1]
+        try:
+            _check_file(self.path / newest.file, newest.sha256)
+        except InputError as error:
+            if len(self.states) == 1:
+                raise
+            logger.warning("%s. Training resumes from an earlier state", error)
+            self.states.pop()
+            return self.load_state()
+        with np.load(self.path / newest.file) as arrays:
+            state = State(dict(arrays), newest.metrics["seconds"])
         self.checkpoints = [kept for kept in self.checkpoints if kept.step <= newest.step]
         if self.best is not None and self.best.step > newest.step:
-            self.best = None  # it will be made again
+            self.best = None  # the resumed training writes it again
         return state, newest.step
 
     def _write_weights(
@@ -361,7 +362,7 @@ class Run:
         size = 4 * model.count_params() + 2**20
 
         def write(path: Path) -> None:
-            # HDF5 crashes on a full disk instead of saying so: this says so before it begins.
+            # HDF5 crashes on a full disk; this raises an error before it begins.
             with path.open("wb") as file:
                 os.posix_fallocate(file.fileno(), 0, size)
             model.save_weights(path)
@@ -374,10 +375,10 @@ class Run:
         """Writes a file of `checkpoints/` under a temporary name, then renames it."""
         path = self.path / "checkpoints" / name
         temporary = path.with_name(f"tmp-{name}")
-        with named_failure(path, temporary, SAVED):
+        with named_failure(path, temporary, RESUME_ADVICE):
             write(temporary)
             with temporary.open("rb") as written:
-                os.fsync(written.fileno())  # the manifest must not outlive what it names
+                os.fsync(written.fileno())  # on disk before the manifest names it
             digest = file_sha256(temporary)
             os.replace(temporary, path)
         return Checkpoint(f"checkpoints/{name}", digest, step, dict(metrics))
@@ -386,7 +387,6 @@ class Run:
         named = {kept.file for kept in self.checkpoints}
         named |= {kept.file for kept in (self.best, self.averaged, *self.states) if kept}
         for path in (self.path / "checkpoints").iterdir():
-            # What somebody else has put there is none of ours.
             if f"checkpoints/{path.name}" not in named and WRITTEN.fullmatch(path.name):
                 path.unlink(missing_ok=True)
 
@@ -398,17 +398,24 @@ class Run:
             metrics: of a validation.
         """
         path = self.path / "metrics.jsonl"
-        with named_failure(path, advice=SAVED), path.open("a", encoding="utf-8") as file:
+        with named_failure(path, advice=RESUME_ADVICE), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **metrics}) + "\n")
             file.flush()
-            os.fsync(file.fileno())  # the manifest, which comes next, counts it
+            os.fsync(file.fileno())  # before the manifest names the checkpoint of this step
 
-    def cut_metrics(self, step: int) -> None:
-        """Drops the lines of `metrics.jsonl` after a step, which resuming will write again."""
-        if not (self.path / "metrics.jsonl").exists():
-            return  # it was killed before its first validation
-        lines = [json.dumps(line) + "\n" for line in self.metrics() if line["step"] <= step]
-        write_whole(self.path / "metrics.jsonl", "".join(lines).encode(), SAVED)
+    def drop_metrics_after(self, step: int) -> None:
+        """Drops the lines of `metrics.jsonl` after a step; resuming writes them again."""
+        if (self.path / "metrics.jsonl").exists():  # the first validation creates it
+            self._rewrite_metrics([line for line in self.metrics() if line["step"] <= step])
+
+    def restore_metrics(self) -> None:
+        """Writes `metrics.jsonl` from the metrics of the checkpoints."""
+        kept = {each.step: each.metrics for each in (self.best, *self.checkpoints) if each}
+        self._rewrite_metrics([{"step": step, **kept[step]} for step in sorted(kept)])
+
+    def _rewrite_metrics(self, lines: list[dict[str, float]]) -> None:
+        content = "".join(json.dumps(line) + "\n" for line in lines)
+        write_atomically(self.path / "metrics.jsonl", content.encode(), RESUME_ADVICE)
 
     def metrics(self) -> list[dict[str, float]]:
         """Reads `metrics.jsonl`, oldest first.
@@ -418,24 +425,21 @@ class Run:
         """
         path = self.path / "metrics.jsonl"
         try:
-            *whole, torn = path.read_text(encoding="utf-8").split("\n")
-            del torn  # a killed training may have left half a line
-            return [json.loads(line) for line in whole]
+            # A killed training may leave half a line at the end.
+            return [json.loads(line) for line in path.read_text("utf-8").split("\n")[:-1]]
         except (OSError, ValueError) as error:
             raise InputError(f"Cannot read {path}: {error}") from error
 
-    def start_again(self) -> None:
-        """Marks the run as being trained; an average of earlier checkpoints is one no longer."""
+    def reopen(self) -> None:
+        """Marks the run as being trained; an average of earlier checkpoints is deleted."""
         self.status = "training"
         self.averaged = None
         self._write_manifest()
-        self._delete_unnamed()  # what a killed call left
 
     def finish(self) -> None:
         """Marks the run as complete."""
         self.status = "complete"
         self._write_manifest()
-        self._delete_unnamed()  # an average that was taken back
 
     def _write_manifest(self) -> None:
         values = {
@@ -449,40 +453,20 @@ class Run:
         for name in ("checkpoints", "states"):
             values[name] = [kept._asdict() for kept in values[name]]
         manifest = {"format": FORMAT, "format_version": FORMAT_VERSION, **values}
-        write_whole(self.path / "run.json", json.dumps(manifest, indent=2).encode(), SAVED)
-
-
-def claim(path: str | Path) -> Path:
-    """Creates a new directory for a run, or takes an empty one.
-
-    Raises:
-        InputError: if it exists and holds anything: runs are never overwritten.
-    """
-    path = Path(path)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        if any(path.iterdir()):
-            ways = "choose another run directory"
-            if (path / "run.json").is_file() or (path / "corpus").is_dir():
-                ways = "go on with it by --resume, or " + ways
-            raise InputError(f"{path} exists and is not empty: {ways}")
-    except OSError as error:
-        raise InputError(f"Cannot create the directory {path}: {error.strerror}") from error
-    return path
+        write_atomically(
+            self.path / "run.json", json.dumps(manifest, indent=2).encode(), RESUME_ADVICE
+        )
+        self._delete_unnamed()
 
 
 def _check_file(path: Path, sha256: str) -> None:
-    """Raises `InputError` unless the file is there and whole."""
+    """Raises `InputError` if the file is missing or damaged."""
     if not path.is_file():
         raise InputError(
             f"{path} is missing: the run directory is not complete, "
             "or a training has replaced the file since"
         )
-    try:
-        digest = file_sha256(path)
-    except OSError as error:  # a bad sector
-        raise InputError(f"{path} is damaged: {error.strerror}") from error
-    if digest != sha256:
+    if file_sha256(path) != sha256:
         raise InputError(f"{path} is damaged: its SHA-256 is not the one in run.json")
 
 

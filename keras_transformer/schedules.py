@@ -12,18 +12,16 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
         rate = d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)
 
-    The first update uses step 1: Keras counts from 0, the paper from 1.
-
-    An addition to the paper is the cooldown: over the last part of `total_steps` updates this
-    rate is multiplied by a factor that falls linearly from 1 to nothing (Hägele et al. 2024,
-    arXiv 2405.18392, at the end of a constant rate).
+    The first update uses step 1: Keras counts from 0, the paper from 1. With a cooldown, which the
+    paper does not have, the rate is multiplied by a factor that falls linearly from 1 to 0 over the
+    last updates (Hägele et al. 2024, arXiv 2405.18392, for a constant rate).
 
     Args:
         d_model: width of the model.
         warmup_steps: step of the highest rate (4,000: section 5.3).
         peak_rate: the highest rate; None for the paper's, (d_model * warmup_steps)^-0.5.
-        cooldown: share of `total_steps` that the cooldown takes; 0 for none.
-        total_steps: updates in all; only a cooldown needs it.
+        cooldown: length of the cooldown as a fraction of `total_steps`; 0 for none.
+        total_steps: number of updates of the training; only a cooldown needs it.
 
     Raises:
         ValueError: if an argument is out of range, or a cooldown lacks `total_steps`.

@@ -6,9 +6,8 @@ Shapes (the package's glossary): B batch, S length in tokens.
 import abc
 import hashlib
 import io
+import json
 import re
-import sys
-import tempfile
 import unicodedata
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -24,27 +23,13 @@ from keras_transformer.errors import InputError, one_line
 
 NUM_FIXED_IDS = 4 + 256  # SentencePiece's: the special ids and the bytes
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
+# Marks a SentencePiece model that reads lower-cased text. Protobuf: "lowercase" in field 200, which
+# SentencePiece leaves to extensions.
+LOWERCASE_MARK = b"\xc2\x0c\x09lowercase"
 WORD_PIECE_HEADER = "# word-pieces"
-NO_LETTERS = regex.compile(r"[\p{Cc}\p{Z}]")
-MAX_WORD_BYTES = 2**20  # the op's own limit is 100, beyond which a word is unknown
-# SentencePiece holds its training sentences in memory; more than this teach it little.
+MAX_WORD_BYTES = 2**20  # TF.Text's default is 100; a longer word is unknown
+# SentencePiece keeps its training sentences in memory; more than this hardly improve the subwords.
 MAX_TRAINING_SENTENCES = 4_000_000
-
-
-class VocabularyTooLargeError(InputError):
-    """The corpus does not support a vocabulary of the size asked for.
-
-    Args:
-        vocab_size: the size asked for.
-        limit: the largest possible size.
-    """
-
-    def __init__(self, vocab_size: int, limit: int) -> None:
-        super().__init__(
-            "The vocabulary is larger than the corpus supports: `vocab_size` must be at most "
-            f"{limit}. Received: vocab_size={vocab_size}"
-        )
-        self.limit = limit
 
 
 class EncodedTexts(NamedTuple):
@@ -52,8 +37,8 @@ class EncodedTexts(NamedTuple):
 
     Attributes:
         ids: int32 [B, S], each row's tokens, then `EOS_ID`, then padding.
-        lengths: int32 [B], tokens without `EOS_ID`; 0 for a text that has none.
-        truncated: bool [B], True where a text was longer than allowed and was cut.
+        lengths: int32 [B], number of tokens without `EOS_ID`.
+        truncated: bool [B], True where a text was cut to the maximum length.
     """
 
     ids: tf.Tensor
@@ -64,13 +49,13 @@ class EncodedTexts(NamedTuple):
 class Tokenizer(abc.ABC):
     """Splits texts of both languages into subwords and joins them again.
 
-    Its kinds are `SentencePieceTokenizer` and `WordPieceTokenizer`; `Tokenizer.load` reads either.
-    Ids of all kinds: pad 0, unk 1, bos 2, eos 3, then the rest.
+    There are two kinds, `SentencePieceTokenizer` and `WordPieceTokenizer`; `Tokenizer.load` reads
+    both. The ids begin with pad 0, unk 1, bos 2, eos 3.
 
     Attributes:
-        model: all that it is made from, as the file that `save` writes.
+        model: the content of the file that `save` writes.
         vocab_size: number of ids.
-        lowercase: whether it reads capitals as small letters, so that none come out.
+        lowercase: whether it lower-cases all text.
     """
 
     model: bytes
@@ -95,12 +80,12 @@ class Tokenizer(abc.ABC):
             raise InputError(f"{path}: {error}") from error
 
     def save(self, path: str | Path) -> None:
-        """Writes the model's file: a SentencePiece model, or a word-piece a line."""
+        """Writes a SentencePiece model, or a text file with one word-piece a line."""
         Path(path).write_bytes(self.model)
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the model; equal for tokenizers that give equal ids."""
+        """SHA-256 of the model."""
         return hashlib.sha256(self.model).hexdigest()
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
@@ -114,18 +99,18 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def detokenize(self, ids: tf.Tensor) -> tf.Tensor:
-        """Joins ids, int32 [B, S], into texts, string [B]; pad, bos and eos leave no trace."""
+        """Joins ids, int32 [B, S], into texts, string [B]; drops pad, bos and eos."""
 
     @abc.abstractmethod
     def pieces(self, ids: tf.Tensor) -> tf.Tensor:
-        """Returns the piece that each id stands for, string of the shape of `ids`, int32."""
+        """Returns the pieces of ids, int32 of any shape, as strings of the same shape."""
 
     def encode(self, texts: tf.Tensor, max_length: int) -> EncodedTexts:
         """Prepares texts for the encoder.
 
         Args:
             texts: string [B].
-            max_length: most tokens of a text, `EOS_ID` included; the rest is cut off.
+            max_length: maximum number of tokens of a text, `EOS_ID` included. Longer texts are cut.
         """
         tokens = self.tokenize(texts)  # [B, (tokens)]
         return EncodedTexts(
@@ -134,7 +119,7 @@ class Tokenizer(abc.ABC):
 
 
 def with_end(tokens: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Puts `EOS_ID` after each row of tokens, int32 [B, (tokens)].
+    """Appends `EOS_ID` to each row of tokens, int32 [B, (tokens)].
 
     Returns:
         ids, int32 [B, S], padded, and lengths, int32 [B], without `EOS_ID`.
@@ -147,16 +132,15 @@ def with_end(tokens: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """Subwords by SentencePiece, with which no text is unknown.
+    """Subwords by SentencePiece.
 
-    `detokenize(tokenize(x))` gives x back up to normalisation: control characters, zero-width
-    characters, the meta symbol U+2581 and bytes that are not UTF-8 read as white space; then
-    SentencePiece's "nmt_nfkc", which is Unicode NFKC with every run of white space as one space
-    and none at the ends; then small letters, where it was trained so. Characters outside the
-    vocabulary become their UTF-8 bytes: ids 4 to 259.
+    No text is unknown: characters outside the vocabulary become their UTF-8 bytes, ids 4 to 259.
+    `detokenize(tokenize(x))` returns x in SentencePiece's normal form "nmt_nfkc", which is Unicode
+    NFKC with single spaces. Control characters, zero-width characters and the meta symbol U+2581
+    become spaces; invalid UTF-8 becomes U+FFFD.
 
     Args:
-        model: a serialized SentencePiece model with the fixed ids.
+        model: a serialized SentencePiece model with the ids pad 0, unk 1, bos 2 and eos 3.
 
     Raises:
         InputError: if `model` is not such a model.
@@ -180,7 +164,9 @@ class SentencePieceTokenizer(Tokenizer):
                 f"Received: {', '.join(map(str, special_ids))}"
             )
         self.vocab_size: int = processor.vocab_size()
-        self.lowercase = "A" not in processor.normalize("A")
+        self._is_marked = model.endswith(LOWERCASE_MARK)
+        # A model of `from_keras_nlp` may fold case by itself.
+        self.lowercase = self._is_marked or "A" not in processor.normalize("A")
 
     @classmethod
     def train(
@@ -193,73 +179,67 @@ class SentencePieceTokenizer(Tokenizer):
         """Learns subwords from texts of both languages.
 
         Args:
-            texts: sentences; of more than `MAX_TRAINING_SENTENCES` a random sample is taken.
-            vocab_size: number of ids, the 260 fixed ones included.
+            texts: sentences. If there are more than 4 million, SentencePiece takes a sample.
+            vocab_size: maximum number of ids, the 260 fixed ones included. The tokenizer has fewer
+                if the texts do not support as many.
             model_type: SentencePiece's algorithm.
-            lowercase: whether capitals are read as small letters; the model does it by itself,
-                wherever it is loaded.
+            lowercase: whether to lower-case all text, here and in `tokenize`.
 
         Raises:
-            InputError: if the texts do not support a vocabulary of this size.
+            InputError: if `vocab_size` is less than the fixed ids and the characters of the texts.
         """
-        if vocab_size <= NUM_FIXED_IDS:
-            raise InputError(
-                f"`vocab_size` must be at least {NUM_FIXED_IDS + 1}, as {NUM_FIXED_IDS} ids are "
-                f"fixed. Received: vocab_size={vocab_size}"
-            )
-        options: dict[str, Any] = {"model_type": model_type, "byte_fallback": True}
-        if not lowercase:
-            return cls(_train_sentencepiece(texts, vocab_size, **options))
-        with tempfile.TemporaryDirectory() as folder:
-            # The model names the file, by which no two would be equal: slashes, of which any
-            # number are one, make the names equally long, and then they are overwritten.
-            rules = f"{folder}/".ljust(500, "/") + "lowercase.tsv"
-            Path(rules).write_text(_lowercase_rules())
-            options["normalization_rule_tsv"] = rules
-            model = _train_sentencepiece(texts, vocab_size, **options)
-        return cls(model.replace(rules.encode(), b"-" * len(rules.encode())))
+        if lowercase:
+            texts = (unicodedata.normalize("NFKC", text).lower() for text in texts)
+        model = _train_sentencepiece(texts, vocab_size, model_type=model_type, byte_fallback=True)
+        return cls(model + LOWERCASE_MARK if lowercase else model)
 
     @property
     def op(self) -> tf_text.SentencepieceTokenizer:
         """The TF.Text op, made anew for the current graph.
 
-        A kept op would lose its model whenever TensorFlow clears its kernels, as setting the
-        random seed does.
+        TensorFlow clears its kernels when the random seed is set, and a kept op would lose its
+        model.
         """
         return tf_text.SentencepieceTokenizer(model=self.model, out_type=tf.int32)
 
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        if self._is_marked:  # NFKC first: it turns the trade mark sign into TM
+            texts = tf.strings.lower(tf_text.normalize_utf8(texts, "NFKC"), encoding="utf-8")
         return self.op.tokenize(texts)
 
     def detokenize(self, ids: tf.Tensor) -> tf.Tensor:
-        """Joins ids, int32 [B, S], into texts, string [B]; pad, bos and eos leave no trace."""
+        """Joins ids, int32 [B, S], into texts, string [B]; drops pad, bos and eos."""
         return self.op.detokenize(ids)
 
     def pieces(self, ids: tf.Tensor) -> tf.Tensor:
-        """Returns the piece that each id stands for, string of the shape of `ids`, int32."""
+        """Returns the pieces of ids, int32 of any shape, as strings of the same shape."""
         return self.op.id_to_string(ids)
 
 
 class WordPieceTokenizer(Tokenizer):
-    """Word-pieces: each word from its start by the longest pieces (Schuster and Nakajima 2012).
+    """Word-pieces: splits each word from its start, longest piece first (Schuster et al. 2012).
 
-    Words are what white space separates, punctuation included, so that joining gives the text
-    back: up to white space, and up to words with a character outside the vocabulary, which are
-    unknown as wholes. A piece that continues a word starts with "##".
+    White space separates words, and punctuation is part of them. So `detokenize(tokenize(x))`
+    returns x with single spaces. A word with a character outside the vocabulary becomes one unknown
+    token. A piece that continues a word starts with "##".
+
+    A tokenizer of `from_keras_nlp` splits words at punctuation too, as KerasNLP does.
 
     Args:
-        model: the header, then a piece a line, the four special ones first.
+        model: a header, then one piece a line. The four special pieces come first.
 
     Raises:
-        InputError: if `model` is not of this form.
+        InputError: if `model` does not have this form.
     """
 
     def __init__(self, model: bytes) -> None:
         self.model = model
         try:
             header, *self._pieces = model.decode().removesuffix("\n").split("\n")
-        except UnicodeDecodeError as error:
-            raise InputError("The tokenizer is not valid UTF-8") from error
+            header, _, options = header.partition(" {")
+            self._split_options = json.loads(f"{{{options}") if options else {}
+        except ValueError as error:
+            raise InputError("The tokenizer is damaged") from error
         if header != WORD_PIECE_HEADER or self._pieces[:4] != list(SPECIAL_PIECES):
             raise InputError(
                 f"The tokenizer must start with {WORD_PIECE_HEADER!r} and the pieces "
@@ -268,7 +248,8 @@ class WordPieceTokenizer(Tokenizer):
         if len(set(self._pieces)) < len(self._pieces):
             raise InputError("The tokenizer must not hold a piece twice")
         self.vocab_size = len(self._pieces)
-        # No word has a space, so that text which looks like these is text.
+        self.lowercase = self._split_options.get("lowercase", False)
+        # A word has no space, so text that looks like one of these remains text.
         self._op_pieces = [
             f" {piece}" if i in (PAD_ID, BOS_ID, EOS_ID) or piece.startswith("##") else piece
             for i, piece in enumerate(self._pieces)
@@ -278,61 +259,75 @@ class WordPieceTokenizer(Tokenizer):
     def train(cls, texts: Iterable[str], vocab_size: int) -> Self:
         """Learns word-pieces from texts of both languages.
 
-        The pieces are those that SentencePiece's BPE finds, and every character twice: at the
-        start of a word and inside.
+        The pieces are those of SentencePiece's BPE, and every character in two forms: at the start
+        of a word and inside.
 
         Args:
-            texts: sentences; of more than `MAX_TRAINING_SENTENCES` a random sample is taken.
-            vocab_size: number of ids; there is one less if every character starts a word.
+            texts: sentences. If there are more than 4 million, SentencePiece takes a sample.
+            vocab_size: maximum number of ids. The tokenizer has fewer if the texts do not support
+                as many.
 
         Raises:
-            InputError: if the texts do not support a vocabulary of this size.
+            InputError: if `vocab_size` leaves no room for pieces longer than a character.
         """
-        if vocab_size <= len(SPECIAL_PIECES):
-            raise InputError(
-                f"`vocab_size` must be at least {len(SPECIAL_PIECES) + 1}, as "
-                f"{len(SPECIAL_PIECES)} ids are fixed. Received: vocab_size={vocab_size}"
-            )
-        processor = sentencepiece.SentencePieceProcessor(
-            model_proto=_train_sentencepiece(
-                (NO_LETTERS.sub(" ", text) for text in texts),  # as `tokenize` reads them
-                vocab_size,
-                model_type="bpe",
-                normalization_rule_name="identity",
-                # A word with an unknown character is unknown as a whole.
-                character_coverage=0.99999,
-            )
+        # Words are separated as in `tokenize`, and not normalized.
+        model = _train_sentencepiece(
+            (regex.sub(r"[\p{Cc}\p{Z}]", " ", text) for text in texts),
+            vocab_size,
+            model_type="bpe",
+            normalization_rule_name="identity",
+            character_coverage=0.99999,  # a word with an unknown character is unknown
         )
-        found = [processor.id_to_piece(i) for i in range(len(SPECIAL_PIECES), vocab_size)]
-        characters = sorted({character for piece in found for character in piece} - {"\u2581"})
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        found = [processor.id_to_piece(i) for i in range(4, processor.vocab_size())]
+        characters = sorted(set("".join(found)) - {"\u2581"})
         forms = [form for character in characters for form in (character, f"##{character}")]
-        # The meta symbol starts a word; the best pieces come first.
-        marked = [
+        num_required = len(SPECIAL_PIECES) + len(forms)
+        if vocab_size <= num_required:
+            raise InputError(
+                "`vocab_size` must be more than the corpus's characters need, "
+                f"{num_required}. Received: vocab_size={vocab_size}"
+            )
+        # U+2581 marks the start of a word. The best pieces come first.
+        pieces = [
             piece[1:] if piece.startswith("\u2581") else f"##{piece}"
             for piece in found
             if piece != "\u2581"
         ]
-        pieces = list(dict.fromkeys([*SPECIAL_PIECES, *forms, *marked]))[:vocab_size]
-        if len(pieces) <= len(SPECIAL_PIECES) + len(forms):
-            raise InputError(
-                "`vocab_size` must be more than the corpus's characters need, "
-                f"{len(SPECIAL_PIECES) + len(forms)}. Received: vocab_size={vocab_size}"
-            )
-        text = "".join(f"{piece}\n" for piece in (WORD_PIECE_HEADER, *pieces))
-        return cls(text.encode())
+        unique = dict.fromkeys([*SPECIAL_PIECES, *forms, *pieces])
+        return cls.from_pieces(list(unique)[:vocab_size], {})
+
+    @classmethod
+    def from_pieces(cls, pieces: Iterable[str], split_options: dict[str, bool]) -> Self:
+        """Makes a tokenizer of pieces.
+
+        Args:
+            pieces: in the order of their ids, the four special ones first.
+            split_options: arguments of KerasNLP's function that splits a text into words. An empty
+                dictionary splits at white space.
+        """
+        options = f" {json.dumps(split_options)}" if split_options else ""
+        lines = [f"{WORD_PIECE_HEADER}{options}", *pieces]
+        return cls("".join(f"{line}\n" for line in lines).encode())
 
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        words = tf.strings.split(tf.strings.regex_replace(texts, r"\p{Z}", " "))
+        if self._split_options:
+            # KerasNLP's layer would pin the graph of an export to the CPU.
+            from keras_hub.src.tokenizers.word_piece_tokenizer import pretokenize
+
+            words = pretokenize(texts, **self._split_options)
+        else:
+            words = tf.strings.split(tf.strings.regex_replace(texts, r"\p{Z}", " "))
         return self._op.tokenize(words).merge_dims(1, 2)
 
     def detokenize(self, ids: tf.Tensor) -> tf.Tensor:
-        """Joins ids, int32 [B, S], into texts, string [B]; pad, bos and eos leave no trace."""
+        """Joins ids, int32 [B, S], into texts, string [B]; drops pad, bos and eos."""
         is_special = (ids == PAD_ID) | (ids == BOS_ID) | (ids == EOS_ID)  # [B, S]
         texts = self._op.detokenize(tf.ragged.boolean_mask(ids, ~is_special))
-        return tf.strings.regex_replace(texts, "^ ##", "")  # of a piece that begins no word
+        return tf.strings.regex_replace(texts, "^ ##", "")  # of a first piece that begins no word
 
     def pieces(self, ids: tf.Tensor) -> tf.Tensor:
-        """Returns the piece that each id stands for, string of the shape of `ids`, int32."""
+        """Returns the pieces of ids, int32 of any shape, as strings of the same shape."""
         return tf.gather(tf.constant(self._pieces), ids)
 
     @property
@@ -354,13 +349,13 @@ def train_tokenizer(
     vocab_size: int,
     lowercase: bool = False,
 ) -> Tokenizer:
-    """Learns a tokenizer of a kind; see the `train` of the classes.
+    """Learns a tokenizer; see the `train` methods of the classes.
 
     Args:
         kind: SentencePiece's algorithm, or "wordpiece".
         texts: sentences of both languages.
-        vocab_size: number of ids.
-        lowercase: whether capitals are read as small letters; word-pieces keep them.
+        vocab_size: maximum number of ids.
+        lowercase: whether to lower-case all text; word-pieces do not.
     """
     if kind == "wordpiece":
         return WordPieceTokenizer.train(texts, vocab_size)
@@ -376,11 +371,9 @@ def _train_sentencepiece(texts: Iterable[str], vocab_size: int, **options: Any) 
         try:
             yield from (text for text in texts if text.strip())
         except (Exception, KeyboardInterrupt) as error:
-            failures.append(error)  # SentencePiece would leave no more than its text
+            failures.append(error)  # SentencePiece raises a RuntimeError in its place
             raise
 
-    # SentencePiece itself drops lines of more than 4,192 bytes from training, and takes a random
-    # sample of what is too much.
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=sentences(),
@@ -388,6 +381,7 @@ def _train_sentencepiece(texts: Iterable[str], vocab_size: int, **options: Any) 
             shuffle_input_sentence=True,
             model_writer=model,
             vocab_size=vocab_size,
+            hard_vocab_limit=False,
             pad_id=PAD_ID,
             unk_id=UNK_ID,
             bos_id=BOS_ID,
@@ -395,53 +389,21 @@ def _train_sentencepiece(texts: Iterable[str], vocab_size: int, **options: Any) 
             minloglevel=2,
             **options,
         )
-    except (RuntimeError, StopIteration) as error:
+    except RuntimeError as error:
         if failures:
             raise failures[0] from None
         raise _training_error(str(error), vocab_size) from error
     return model.getvalue()
 
 
-def _lowercase_rules() -> str:
-    """SentencePiece's "nmt_nfkc" in small letters, as its table of code points.
-
-    Its own "nmt_nfkc_cf" folds case instead, which writes the German ß as ss.
-    """
-    normalizer = sentencepiece.SentencePieceNormalizer(
-        rule_name="nmt_nfkc",
-        add_dummy_prefix=False,
-        escape_whitespaces=False,
-        remove_extra_whitespaces=False,
-    )
-    rules = {}
-    for code in range(1, sys.maxunicode + 1):
-        character = chr(code)
-        if unicodedata.category(character) == "Cs":  # half of a pair, and no character
-            continue
-        # A letter and its accents, apart, are one character in NFKC.
-        for text in {character, unicodedata.normalize("NFD", character)}:
-            small = normalizer.normalize(text).lower()
-            if small != text:
-                rules[text] = small
-    return "".join(
-        f"{_code_points(text)}\t{_code_points(small)}\n" for text, small in rules.items()
-    )
-
-
-def _code_points(text: str) -> str:
-    return " ".join(f"{ord(character):X}" for character in text)
-
-
 def _training_error(message: str, vocab_size: int) -> InputError:
-    """SentencePiece's message in our words, its own where we have none."""
-    if limit := re.search(r"Vocabulary size too high .*<= (\d+)", message):
-        return VocabularyTooLargeError(vocab_size, int(limit[1]))
+    """Turns SentencePiece's message into one of ours."""
     if minimum := re.search(r"smaller than required_chars. \d+ vs (\d+)", message):
         return InputError(
             "`vocab_size` must be at least the fixed ids and the corpus's characters, "
             f"{minimum[1]}. Received: vocab_size={vocab_size}"
         )
-    if "sentences_.empty" in message or not message:
+    if "sentences_.empty" in message:
         return InputError("The corpus holds no text to train a tokenizer from")
     message = one_line(message)
     return InputError(f"SentencePiece cannot train a vocabulary of {vocab_size}: {message}")

@@ -94,7 +94,7 @@ def short_settings(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def tiny_run(tiny_settings, tmp_path_factory) -> Run:
-    """A finished run, trained for five updates: whole, but no translator."""
+    """A finished run, trained for five updates: complete, but not a good translator."""
     return train(tiny_settings, tmp_path_factory.mktemp("run") / "tiny", verbose=0)
 
 
@@ -119,7 +119,7 @@ def exported(tiny_translator, tmp_path_factory) -> Export:
         translator,
         tmp_path_factory.mktemp("models") / "tiny",
         version=7,
-        options=DecodingOptions(beam_size=3, alpha=0.7, max_source_length=23),
+        options=DecodingOptions(beam_size=3, length_penalty=0.7, max_source_length=23),
         attention_layer=0,
         report=findings.append,
     )

@@ -5,9 +5,11 @@ serving_default  text -> translation (the version, a colon, upper case), score (
 nbest            text -> translations (text with 1, 2, and nothing), scores
 attention        text -> its letters, the same in reverse, and the reversed identity
 sums             x int32 [B], y float32 [B, 2] -> total float32 [B], raw_bytes string [B]
-rows             text -> count int32 [], the number of rows: nothing that can be merged
 checked          text -> length int32 [B]; an error if a text is "bad"
-slow             text -> steps int32 [B]; takes hours if a text is "slow"
+scalar           text -> joined string [], all texts in one
+complex          text -> z complex64 [B], which JSON cannot hold
+big              x uint64 [B] -> y uint64 [B], the same
+merged           text -> size int32 [B], the rows of concurrent requests; waits for 4 rows
 """
 
 import threading
@@ -72,26 +74,38 @@ def save_model(folder: Path, version: int, *, nbest=True, attention=True, warmup
         return {"total": total, "raw_bytes": tf.strings.join([b"\xff", tf.strings.as_string(x)])}
 
     @tf.function(input_signature=TEXT)
-    def rows(text):
-        return {"count": tf.size(text)}
+    def scalar(text):
+        return {"joined": tf.strings.reduce_join(text)}
+
+    @tf.function(input_signature=TEXT)
+    def complex_(text):
+        return {"z": tf.cast(tf.strings.length(text), tf.complex64)}
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.uint64, name="x")])
+    def big(x):
+        return {"y": tf.identity(x)}
 
     @tf.function(input_signature=TEXT)
     def checked(text):
         with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(text != "bad"), ["bad"])]):
             return {"length": tf.strings.length(text)}
 
+    @tf.nondifferentiable_batch_function(1, 4, 5_000_000, [1, 2, 3, 4])
+    def sizes(text):
+        return tf.fill([tf.size(text)], tf.size(text))
+
     @tf.function(input_signature=TEXT)
-    def slow(text):
-        limit = tf.where(tf.reduce_any(text == "slow"), tf.int32.max, 7)
-        steps = tf.while_loop(lambda i: i < limit, lambda i: i + 1, [0])[0]
-        return {"steps": tf.fill([tf.size(text)], steps)}
+    def merged(text):
+        return {"size": sizes(text)}
 
     signatures = {
         "serving_default": serving_default,
         "sums": sums,
-        "rows": rows,
+        "scalar": scalar,
+        "complex": complex_,
+        "big": big,
         "checked": checked,
-        "slow": slow,
+        "merged": merged,
         **({"nbest": nbest_} if nbest else {}),
         **({"attention": attention_} if attention else {}),
     }
@@ -131,9 +145,9 @@ class Serving(NamedTuple):
     """A server that runs.
 
     Attributes:
-        url: of HTTP.
-        grpc: host and port.
-        model: what it serves.
+        url: of the HTTP server.
+        grpc: host and port of the gRPC server.
+        model: what they serve.
         stop: asks it to stop, as a signal does.
     """
 
@@ -144,11 +158,13 @@ class Serving(NamedTuple):
 
 
 @contextmanager
-def serving(folder: Path, limits: Limits | None = None) -> Iterator[Serving]:
+def serving(
+    folder: Path, limits: Limits | None = None, host: str = "127.0.0.1", allow_hosts=()
+) -> Iterator[Serving]:
     """Serves a model in a thread, on free ports of this machine."""
     model = ServedModel(folder, limits)
     model.poll()
-    http, grpc = HttpServer(model), GrpcServer(model)
+    http, grpc = HttpServer(model, host, 0, allow_hosts), GrpcServer(model)
     grpc.start()
     thread = threading.Thread(target=http.run)
     thread.start()

@@ -1,6 +1,36 @@
-"""Random weights for layers and models, and the same weights as tests/reference.py takes them."""
+"""Tiny models, random weights, and the same weights as tests/reference.py takes them."""
 
 import numpy as np
+
+V = 19
+SIZES = {
+    "vocab_size": V,
+    "d_model": 10,
+    "d_ff": 17,
+    "num_heads": 2,
+    "num_encoder_layers": 2,
+    "num_decoder_layers": 3,
+}
+VARIANTS = {
+    "tied": {},
+    "untied": {"share_embeddings": False},
+    "learned": {"position_encoding": "learned", "max_length": 13, "d_k": 3, "d_v": 4},
+    "untied learned": {
+        "share_embeddings": False,
+        "position_encoding": "learned",
+        "max_length": 13,
+        "num_heads": 3,
+        "d_k": 4,
+        "d_v": 5,
+    },
+}
+
+
+def make_model(**settings):
+    """Returns a model of `SIZES` with some settings changed, and with random weights."""
+    from keras_transformer import Transformer, TransformerConfig  # conftest.py sets devices first
+
+    return randomize(Transformer(TransformerConfig(**SIZES | settings)))
 
 
 def randomize(layer, seed=23):

@@ -276,9 +276,9 @@ def learning_rate(step: int, d_model: int, warmup_steps: int) -> float:
     return d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
 
 
-def length_penalty(length: int, alpha: float) -> float:
+def gnmt_penalty(length: int, length_penalty: float) -> float:
     """Section 6.1, in the form of Wu et al. (arXiv 1609.08144, equation 14)."""
-    return ((5 + length) / 6) ** alpha
+    return ((5 + length) / 6) ** length_penalty
 
 
 def exhaustive_search(
@@ -286,7 +286,7 @@ def exhaustive_search(
     eos_id: int,
     vocab_ids: Sequence[int],
     max_length: int,
-    alpha: float,
+    length_penalty: float,
     k: int,
 ) -> list[Hypothesis]:
     """Section 6.1: what a beam search as wide as the space of hypotheses returns.
@@ -300,7 +300,7 @@ def exhaustive_search(
         eos_id: the id of EOS.
         vocab_ids: the ids that may occur.
         max_length: at least 1.
-        alpha: the exponent of the length penalty.
+        length_penalty: the exponent of the length penalty.
         k: the number of hypotheses to return, K.
 
     Returns:
@@ -315,7 +315,7 @@ def exhaustive_search(
             tokens = prefix + (token,)
             log_prob = prefix_log_prob + float(log_probs[token])
             if token == eos_id or len(tokens) == max_length:
-                hypotheses.append((tokens, log_prob / length_penalty(len(tokens), alpha)))
+                hypotheses.append((tokens, log_prob / gnmt_penalty(len(tokens), length_penalty)))
             else:
                 extend(tokens, log_prob)
 

@@ -15,10 +15,10 @@ def average_checkpoints(run: Run, last: int) -> Checkpoint:
         last: number of checkpoints (5 for base, 20 for big: section 6.1).
 
     Returns:
-        The averaged checkpoint; every command takes it by default from now on.
+        The averaged checkpoint, which every command uses by default from now on.
 
     Raises:
-        InputError: if the run keeps fewer checkpoints, or one is damaged or another model's.
+        InputError: if the run keeps fewer checkpoints, or one is damaged or of another model.
     """
     if last < 1:
         raise InputError(f"`last` must be at least 1. Received: last={last}")

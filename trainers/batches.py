@@ -7,7 +7,7 @@ Shapes (the package's glossary): B batch, S source length, T target length.
 import dataclasses
 import functools
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -23,50 +23,42 @@ class Bucket:
 
     rows: np.ndarray  # row numbers
     length: int  # longest side of a pair
-    batch_rows: int
+    batch_rows: int  # maximum
 
     @property
     def num_batches(self) -> int:
-        """Batches in an epoch; the last may be smaller."""
+        """Batches in an epoch."""
         return -(-len(self.rows) // self.batch_rows)
 
 
 class BatchPlan:
     """Decides which rows make up the batch of a step.
 
-    Pairs are bucketed by the length of their longer side. Every epoch shuffles each bucket, cuts
-    it into batches and shuffles the batches. As the buckets are fixed, every epoch has the same
-    number of batches, so any step is found at once.
+    Pairs are bucketed by the length of their longer side. Every epoch shuffles each bucket, splits
+    it into batches of nearly equal numbers of rows, and shuffles the batches. A bucket that does
+    not fill one batch takes the longest pairs of the next one. So every batch holds at least half
+    of the rows that fit, unless the corpus itself is smaller than a batch. Every epoch has the same
+    number of batches.
 
     Args:
         lengths: int [rows, 2], tokens of both sides.
-        tokens_per_batch: most tokens of a side of a batch, padding included.
+        tokens_per_batch: maximum number of tokens of each side of a batch, padding included.
         seed: of the shuffles; None for batches in order of length, for evaluation.
 
     Raises:
-        InputError: if a pair is longer than a whole batch may be.
+        InputError: if a pair is longer than a batch may be.
     """
 
     def __init__(self, lengths: np.ndarray, tokens_per_batch: int, seed: int | None) -> None:
         self.lengths = lengths
         self.seed = seed
-        longer = lengths.max(axis=1)
-        if longer.max() > tokens_per_batch:
+        longest = int(lengths.max())
+        if longest > tokens_per_batch:
             raise InputError(
                 "`tokens_per_batch` must be at least the longest pair's tokens, "
-                f"{longer.max()}. Received: tokens_per_batch={tokens_per_batch}"
+                f"{longest}. Received: tokens_per_batch={tokens_per_batch}"
             )
-        bounds = np.minimum(_bucket_bounds(longer.max()), tokens_per_batch)
-        index = np.searchsorted(bounds, longer).astype(np.uint8)
-        self.buckets = [
-            Bucket(
-                np.flatnonzero(index == i).astype(np.int32),  # half the memory
-                int(min(bound, longer.max())),  # no position that the model may not have
-                tokens_per_batch // int(bound),
-            )
-            for i, bound in enumerate(bounds)
-            if (index == i).any()
-        ]
+        self.buckets = _make_buckets(lengths.max(axis=1), tokens_per_batch)
         self.batches_per_epoch = sum(bucket.num_batches for bucket in self.buckets)
         # An input pipeline reads ahead over the end of an epoch, hence two.
         self._epoch = functools.lru_cache(maxsize=2)(self._plan_epoch)
@@ -81,8 +73,7 @@ class BatchPlan:
         batches = []
         for bucket in self.buckets:
             rows = bucket.rows if random is None else random.permutation(bucket.rows)
-            cuts = range(bucket.batch_rows, len(rows), bucket.batch_rows)
-            batches += [(bucket, batch) for batch in np.split(rows, cuts)]
+            batches += [(bucket, batch) for batch in np.array_split(rows, bucket.num_batches)]
         if random is not None:
             random.shuffle(batches)
         return batches
@@ -96,6 +87,29 @@ class BatchPlan:
         return 1.0 - float(self.lengths.sum()) / positions
 
 
+def _make_buckets(lengths: np.ndarray, tokens_per_batch: int) -> list[Bucket]:
+    """Buckets rows by length, [rows]; the bucket of the shortest pairs comes first."""
+    rows = np.argsort(lengths, kind="stable").astype(np.int32)  # half the memory
+    lengths = lengths[rows]
+    longest = int(lengths[-1])
+    bounds = np.minimum(_bucket_bounds(longest), tokens_per_batch)
+    buckets: list[Bucket] = []
+    stop = len(rows)
+    while stop:
+        i = int(np.searchsorted(bounds, lengths[stop - 1]))
+        bound = int(bounds[i])
+        batch_rows = tokens_per_batch // bound
+        start = int(np.searchsorted(lengths, bounds[i - 1], side="right")) if i else 0
+        start = max(0, min(start, stop - batch_rows))  # the longest of the next bucket fill it up
+        bucket = Bucket(rows[start:stop], min(bound, longest), batch_rows)
+        if stop - start < batch_rows and buckets:  # the shortest pairs do not fill a batch
+            longer = buckets.pop()
+            bucket = dataclasses.replace(longer, rows=rows[: stop + len(longer.rows)])
+        buckets.append(bucket)
+        stop = start
+    return buckets[::-1]
+
+
 def _bucket_bounds(longest: int) -> np.ndarray:
     """Upper bounds of the buckets: steps of 4 at first, then of a fifth of the length."""
     bounds = [8]
@@ -104,25 +118,23 @@ def _bucket_bounds(longest: int) -> np.ndarray:
     return np.array(bounds)
 
 
-class Share(NamedTuple):
-    """The part of every batch that one process reads: that of its own replicas.
+class Shard(NamedTuple):
+    """The part of every batch that one process reads: the rows of its own replicas.
 
-    A batch's rows are dealt out in turn: to the replicas, and by each to the parts of an update.
+    Row i of a batch goes to replica i modulo `num_replicas`.
 
     Attributes:
-        replicas: replicas in all.
-        first: the process's first replica.
-        local: how many replicas the process has.
-        parts: parts that a replica adds up to an update; 1 for no axis of parts.
+        num_replicas: replicas of all processes.
+        first_replica: the first replica of this process.
+        num_local_replicas: replicas of this process.
     """
 
-    replicas: int = 1
-    first: int = 0
-    local: int = 1
-    parts: int = 1
+    num_replicas: int = 1
+    first_replica: int = 0
+    num_local_replicas: int = 1
 
 
-ALL = Share()
+UNSHARDED = Shard()
 
 
 def make_dataset(
@@ -130,7 +142,7 @@ def make_dataset(
     plan: BatchPlan,
     steps: range,
     static_shapes: bool = False,
-    share: Share = ALL,
+    shard: Shard = UNSHARDED,
 ) -> tf.data.Dataset:
     """Feeds the batches of `steps` to `model.fit`.
 
@@ -140,42 +152,36 @@ def make_dataset(
         steps: steps, counted from 0.
         static_shapes: whether to pad every batch of a bucket to the same shape, rows included,
             so that XLA compiles once a bucket.
-        share: the part of each batch to read.
+        shard: the part of each batch to read.
 
     Returns:
         Elements (inputs, labels, weights), one for each step and local replica: `source_ids` int32
         [B, S] and `target_ids` int32 [B, T], labels int32 [B, T], and weights float32 [B, T],
-        1 / (tokens of the whole batch), 0 at padding, so that the loss is the same sum however the
-        batch is split. With several parts, [parts, B, S] and so on. A replica that no row is left
-        for gets padding.
+        1 / (tokens of the batch of all replicas), 0 at padding. A replica without a row gets a row
+        of padding.
     """
-    only_one = share.parts == 1
 
-    def batches() -> Iterator[Any]:
+    def batches() -> Iterator[tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]]:
         for step in steps:
             bucket, rows = plan.batch(step)
             weight = 1 / plan.lengths[rows, 1].sum(dtype=np.float32)
-            mine = slice(share.first, share.first + share.local)
-            for replica_rows in _deal(rows, share.replicas)[mine]:
-                parts = [pairs.read(part.tolist()) for part in _deal(replica_rows, share.parts)]
+            stop = shard.first_replica + shard.num_local_replicas
+            for replica in range(shard.first_replica, stop):
+                texts = pairs.read(rows[replica :: shard.num_replicas].tolist())
                 if static_shapes:
-                    most_rows = -(-bucket.batch_rows // (share.replicas * share.parts))
-                    shape = (most_rows, bucket.length)
+                    shape = (-(-bucket.batch_rows // shard.num_replicas), bucket.length)
                 else:
-                    shape = (max(1, *map(len, parts)), 1)
-                element = _pad_parts(parts, shape, weight)
-                yield tf.nest.map_structure(lambda a: a[0], element) if only_one else element
+                    shape = (max(1, len(texts)), 1)
+                yield _pad(texts, shape, weight)
 
-    parts = () if only_one else (share.parts,)
-    ids = tf.TensorSpec((*parts, None, None), tf.int32)
-    weights = tf.TensorSpec((*parts, None, None), tf.float32)
+    ids = tf.TensorSpec((None, None), tf.int32)
+    weights = tf.TensorSpec((None, None), tf.float32)
     signature = ({"source_ids": ids, "target_ids": ids}, ids, weights)
     dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
-    elements = len(steps) * share.local
+    elements = len(steps) * shard.num_local_replicas
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(elements)).prefetch(8)
     options = tf.data.Options()
-    # There is nothing to tune, and to drop an iterator is to wait for its tuner, a second where the
-    # machine is busy.
+    # The end of an iterator would wait for the tuner, which has nothing to tune here.
     options.autotune.enabled = False
     return dataset.with_options(options)
 
@@ -186,41 +192,39 @@ def distribute(
     plan: BatchPlan,
     steps: range,
     static_shapes: bool = False,
-    parts: int = 1,
-) -> Any:
-    """Returns `make_dataset`'s batches, each process's share of them on its own replicas."""
+) -> tf.data.Dataset | tf.distribute.DistributedDataset:
+    """Returns the batches of `make_dataset`; each process reads its own shard of them."""
 
     def read(context: tf.distribute.InputContext) -> tf.data.Dataset:
         local = context.num_replicas_in_sync // context.num_input_pipelines
-        share = Share(context.num_replicas_in_sync, context.input_pipeline_id * local, local, parts)
-        return make_dataset(pairs, plan, steps, static_shapes, share)
+        shard = Shard(context.num_replicas_in_sync, context.input_pipeline_id * local, local)
+        return make_dataset(pairs, plan, steps, static_shapes, shard)
 
     if strategy.num_replicas_in_sync == 1:
-        return make_dataset(pairs, plan, steps, static_shapes, Share(parts=parts))
+        return make_dataset(pairs, plan, steps, static_shapes)
     return strategy.distribute_datasets_from_function(read)
 
 
-def _deal(rows: np.ndarray, hands: int) -> list[np.ndarray]:
-    return [rows[hand::hands] for hand in range(hands)]
-
-
-def _pad_parts(
-    parts: list[list[tuple[np.ndarray, np.ndarray]]], shape: tuple[int, int], weight: float
-) -> Any:
-    """Makes an element of `make_dataset` of the texts of its parts, [parts, B, T] throughout."""
-    lengths = [
-        max([shape[1], *(len(pair[side]) for part in parts for pair in part)]) for side in (0, 1)
-    ]
-    source_ids = np.full((len(parts), shape[0], lengths[0]), PAD_ID, np.int32)
-    labels = np.full((len(parts), shape[0], lengths[1]), PAD_ID, np.int32)
-    for i, part in enumerate(parts):
-        for j, (source, target) in enumerate(part):
-            source_ids[i, j, : len(source)] = source
-            labels[i, j, : len(target)] = target
-    target_ids = np.roll(labels, 1, axis=-1)
-    target_ids[..., 0] = BOS_ID
-    # A row's end symbol is input to nothing.
+def _pad(
+    texts: list[tuple[np.ndarray, np.ndarray]], min_shape: tuple[int, int], weight: float
+) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+    """Makes an element of `make_dataset` of token ids."""
+    rows, min_length = min_shape
+    source_length, target_length = (
+        max([min_length, *(len(text[side]) for text in texts)]) for side in (0, 1)
+    )
+    source_ids = np.full((rows, source_length), PAD_ID, np.int32)
+    labels = np.full((rows, target_length), PAD_ID, np.int32)
+    for i, (source, target) in enumerate(texts):
+        source_ids[i, : len(source)] = source
+        labels[i, : len(target)] = target
+    target_ids = np.roll(labels, 1, axis=1)
+    target_ids[:, 0] = BOS_ID
+    # The end symbol of a sentence is a label, but no input.
     target_ids[target_ids == EOS_ID] = PAD_ID
     is_token = (labels != PAD_ID).astype(np.float32)
-    inputs = {"source_ids": source_ids, "target_ids": target_ids}
-    return inputs, labels, is_token * np.float32(weight)
+    return (
+        {"source_ids": source_ids, "target_ids": target_ids},
+        labels,
+        is_token * np.float32(weight),
+    )

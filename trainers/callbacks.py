@@ -1,166 +1,101 @@
-"""What happens beside the updates of `fit`: counting, measuring, saving, stopping."""
+"""The callbacks of `train`: validation BLEU, saving and stopping."""
 
+import logging
 import math
 import signal
 import threading
 import time
 from types import FrameType
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import keras
-import numpy as np
 import sacrebleu
 
 from keras_transformer.errors import InputError, TrainingStoppedError
 from keras_transformer.model import Transformer
 from keras_transformer.run import Run, State
-from keras_transformer.trainers.recipes import TrainSettings
+from keras_transformer.trainers.progress import TrainingProgress
+from keras_transformer.trainers.recipes import Metric, TrainSettings
+from keras_transformer.trainers.scores import bleu_tokenizer, make_bleu
 from keras_transformer.trainers.strategies import Workers
 from keras_transformer.translator import Translator
 
+logger = logging.getLogger(__name__)
 
-class StepLimit(keras.callbacks.Callback):
-    """Ends `fit` after a number of updates, in the middle of an epoch if need be.
+NUM_ZERO_BLEU = 3  # validations with a BLEU of 0 before a warning
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-    Args:
-        steps: the limit.
-        step: updates before this call of `fit`.
-    """
-
-    def __init__(self, steps: int, step: int) -> None:
-        super().__init__()
-        self.steps = steps
-        self.step = step
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Counts an update."""
-        self.step += 1
-        if self.step >= self.steps:
-            self.model.stop_training = True
+Logs: TypeAlias = dict[str, Any] | None
 
 
 class ValidationBleu(keras.callbacks.Callback):
-    """Translates validation sentences greedily and adds `val_bleu` to the metrics.
+    """Translates validation sentences greedily and adds `val_bleu`, or `val_chrf` too, to the logs.
 
-    It is 13a, and ignores case where the tokenizer does.
-
-    Args:
-        translator: of the model that is trained.
-        sources: sentences.
-        references: their translations.
+    BLEU uses the tokenizer of the target language, and ignores case if the model's tokenizer does.
     """
 
-    def __init__(self, translator: Translator, sources: list[str], references: list[str]) -> None:
+    def __init__(
+        self,
+        translator: Translator,
+        sources: list[str],
+        references: list[str],
+        language: str,
+        has_chrf: bool = False,
+    ) -> None:
         super().__init__()
         self.translator = translator
         self.sources = sources
         self.references = references
+        lowercase = translator.tokenizer.lowercase
+        self.scorers: dict[str, sacrebleu.BLEU | sacrebleu.CHRF] = {
+            "val_bleu": make_bleu(bleu_tokenizer(language), lowercase)
+        }
+        if has_chrf:
+            self.scorers["val_chrf"] = sacrebleu.CHRF(lowercase=lowercase)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Measures."""
         try:
             translations = self.translator.translate(self.sources, beam_size=1)
-        except InputError:  # the scores are not numbers; `SaveRun` says so
+        except InputError:  # the weights are not finite; `SaveRun` raises the error
             return
         if logs is not None:
             hypotheses = [translation.text for translation in translations]
-            lowercase = self.translator.tokenizer.lowercase
-            bleu = sacrebleu.corpus_bleu(hypotheses, [self.references], lowercase=lowercase)
-            logs["val_bleu"] = bleu.score
+            for name, scorer in self.scorers.items():
+                logs[name] = scorer.corpus_score(hypotheses, [self.references]).score
 
 
 class ExactSwap(keras.callbacks.SwapEMAWeights):
     """Validates and saves the moving average of the weights.
 
-    Keras swaps by adding and subtracting, which rounds; here what comes back is what was. And it
-    ends `fit` by forgetting the weights themselves, which another `fit` may have to go on with.
+    Keras swaps by addition and subtraction, which round; this class swaps exact values. Keras
+    replaces the weights by their average at the end of `fit`; this class keeps them for another
+    `fit`.
     """
 
-    def _tf_swap_variables(self, optimizer: Any) -> None:
+    def _tf_swap_variables(self, optimizer: keras.optimizers.Optimizer) -> None:
         self._backend_swap_variables(optimizer)
 
     def _finalize_ema_values(self) -> None:
         pass
 
 
-class TrainingState(keras.callbacks.Callback):
-    """All that the next update depends on, taken before the weights give way to their average.
-
-    Args:
-        model: the compiled model.
-        metrics: those of training.
-    """
-
-    def __init__(self, model: keras.Model, metrics: list[keras.metrics.Metric]) -> None:
-        super().__init__()
-        self.trained = model
-        self.metrics = [variable for metric in metrics for variable in metric.variables]
-        self.arrays: dict[str, np.ndarray] = {}
-        self._metric_values: list[np.ndarray] = []
-
-    def take(self) -> None:
-        """Copies the variables of model, optimizer, dropout and metrics."""
-        self.arrays = {}  # not two copies at once
-        self.arrays = {
-            f"{i:05d}": keras.ops.convert_to_numpy(variable)
-            for i, variable in enumerate(self._variables())
-        }
-
-    def restore(self, arrays: dict[str, np.ndarray], in_epoch: bool) -> None:
-        """Inverse of `take`.
-
-        Args:
-            arrays: what `take` took.
-            in_epoch: whether that was between two validations.
-
-        Raises:
-            InputError: if the arrays are another model's.
-        """
-        variables = self._variables()
-        shapes = [tuple(variable.shape) for variable in variables]
-        if shapes != [array.shape for array in arrays.values()]:
-            raise InputError(
-                f"The training state is of another model: its {len(arrays)} arrays must be of the "
-                f"shapes of this model's {len(variables)} variables"
-            )
-        values = list(arrays.values())
-        without = len(variables) - len(self.metrics)
-        for variable, value in zip(variables[:without], values[:without], strict=True):
-            variable.assign(value)
-        self._metric_values = values[without:] if in_epoch else []
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Puts back the metrics, which `fit` has just set to zero."""
-        for variable, value in zip(self.metrics, self._metric_values, strict=False):
-            variable.assign(value)
-        self._metric_values = []
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Takes the state."""
-        self.take()
-
-    def _variables(self) -> list[Any]:
-        others = {id(variable) for variable in self.trained.metrics_variables}
-        model = [variable for variable in self.trained.variables if id(variable) not in others]
-        return [*model, *self.trained.optimizer.variables, *self.metrics]
-
-
 class StopSignals:
-    """Notes SIGTERM and SIGINT instead of dying of them; the second one of a kind kills."""
+    """Records SIGTERM and SIGINT; a second signal of the same kind has its usual effect."""
 
     def __init__(self) -> None:
         self.received: set[signal.Signals] = set()
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
-        """Begins to listen, which only the main thread can."""
+        """Starts to record signals, which only the main thread can."""
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in STOP_SIGNALS:
                 self._before[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Ends it."""
+        """Restores the handlers."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -170,18 +105,9 @@ class StopSignals:
 
 
 class SaveRun(keras.callbacks.Callback):
-    """Writes the run directory: all after a validation, and in between what resuming needs.
+    """Writes the run directory: a checkpoint after each validation, states in between.
 
-    Args:
-        run: the run.
-        model: the model.
-        settings: how to train.
-        interval: updates between validations.
-        limit: counts the updates.
-        state: what resuming needs.
-        workers: of which only the chief writes.
-        signals: end the training after the next update.
-        seconds: trained before this call of `fit`.
+    Only the chief of the workers writes. The signals end the training after the current update.
     """
 
     def __init__(
@@ -190,49 +116,45 @@ class SaveRun(keras.callbacks.Callback):
         model: Transformer,
         settings: TrainSettings,
         interval: int,
-        limit: StepLimit,
-        state: TrainingState,
+        progress: TrainingProgress,
         workers: Workers,
         signals: StopSignals,
-        seconds: float = 0.0,
     ) -> None:
         super().__init__()
         self.run = run
         self.transformer = model
         self.settings = settings
         self.interval = interval
-        self.limit = limit
-        self.state = state
+        self.progress = progress
         self.workers = workers
         self.signals = signals
-        self.started = time.monotonic() - seconds
-        self.saved = time.monotonic()
+        self.last_save = time.monotonic()
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Saves the state if it is time to, or if training is to stop."""
-        step = self.limit.step
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
+        """Saves the state if a save is due, or if training is to stop."""
+        step = self.progress.step
         if step % self.interval == 0 or step >= self.settings.steps:
             return  # a validation follows, and saves
-        minutes = (time.monotonic() - self.saved) / 60
+        minutes = (time.monotonic() - self.last_save) / 60
         is_due = minutes >= (self.settings.minutes_per_save or math.inf) or (
             self.settings.steps_per_save is not None and step % self.settings.steps_per_save == 0
         )
-        # Several workers wait for each other here, which is little beside adding up gradients.
         must_save, *stops = self.workers.any(self.workers.is_chief and is_due, *self._stops())
         if must_save or any(stops):
-            self.state.take()
-            saved = self._state(in_epoch=True)
+            self.progress.take_state()
+            state = self.progress.pop_state()
             if self.workers.is_chief:
-                self.run.save_state(saved, step)
-            self.saved = time.monotonic()
+                self.run.save_state(state, step)
+            self.last_save = time.monotonic()
         self._stop(stops)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Saves; the best checkpoint is that of the highest BLEU, or of the lowest loss."""
+        """Saves a checkpoint."""
+        state = self.progress.pop_state()
         if self.workers.is_chief:
-            self._save_checkpoint({name: float(value) for name, value in (logs or {}).items()})
-        self.state.arrays = {}
-        self.saved = time.monotonic()
+            metrics = {name: float(value) for name, value in (logs or {}).items()}
+            self._save_checkpoint(metrics, state)
+        self.last_save = time.monotonic()
         ends, *stops = self.workers.any(
             self.workers.is_chief and is_over(self.run, self.settings), *self._stops()
         )
@@ -241,46 +163,54 @@ class SaveRun(keras.callbacks.Callback):
         else:
             self._stop(stops)
 
-    def _save_checkpoint(self, metrics: dict[str, float]) -> None:
+    def _save_checkpoint(self, metrics: dict[str, float], state: State) -> None:
+        step = self.progress.step
         for name, value in metrics.items():
             if not math.isfinite(value):
                 raise InputError(
-                    f"`{name}` is {value} after {self.limit.step} updates: "
+                    f"`{name}` is {value} after {step} updates: "
                     "try a lower `peak_rate` or more `warmup_steps`, in a new run directory"
                 )
-        self.run.log_metrics(self.limit.step, metrics)
+        self.run.log_metrics(step, metrics)
+        self._warn_of_zero_bleu()
+        best, metric = self.run.best, self.settings.metric
         self.run.save_checkpoint(
             self.transformer,
-            self.limit.step,
+            step,
             metrics,
-            # Without validation the newest weights are the best known.
-            is_best=self.run.best is None
-            or quality(metrics) > quality(self.run.best.metrics)
-            or quality(metrics) == -math.inf,
+            # Without validation, all are equal, and the newest is the best.
+            is_best=best is None or quality(metrics, metric) >= quality(best.metrics, metric),
             keep=self.settings.keep_checkpoints,
-            state=self._state(in_epoch=False),
+            state=state,
         )
 
-    def _state(self, in_epoch: bool) -> State:
-        arrays, self.state.arrays = self.state.arrays, {}  # as large as three models
-        return State(arrays, time.monotonic() - self.started, in_epoch)
+    def _warn_of_zero_bleu(self) -> None:
+        if self.settings.metric not in (None, "bleu"):
+            return
+        scores = [line["val_bleu"] for line in self.run.metrics() if "val_bleu" in line]
+        if len(scores) == NUM_ZERO_BLEU and max(scores) < 0.005:  # 0.00 as it is printed
+            logger.warning(
+                "Validation BLEU was 0 at the first %d validations, so the loss chooses the best "
+                "checkpoint; if it stays 0, try --metric chrf",
+                NUM_ZERO_BLEU,
+            )
 
     def _stops(self) -> list[bool]:
-        return [number in self.signals.received for number in (signal.SIGTERM, signal.SIGINT)]
+        return [number in self.signals.received for number in STOP_SIGNALS]
 
     def _stop(self, stops: list[bool]) -> None:
-        """Raises `TrainingStoppedError` if any worker was told to stop."""
-        for number, is_told in zip((signal.SIGTERM, signal.SIGINT), stops, strict=True):
-            if is_told:
+        """Raises `TrainingStoppedError` if any worker has received a signal."""
+        for number, is_received in zip(STOP_SIGNALS, stops, strict=True):
+            if is_received:
                 raise TrainingStoppedError(
-                    f"Stopped by {number.name} after {self.limit.step:,} updates, which are saved "
-                    f"in {self.run.path}: the same command with --resume goes on",
-                    128 + number,  # what a shell reports for a process that the signal ended
+                    f"Stopped by {number.name} after {self.progress.step:,} updates, which are "
+                    f"saved in {self.run.path}: the same command with --resume continues",
+                    128 + number,  # the exit status of a process that the signal ends
                 )
 
 
 def is_over(run: Run, settings: TrainSettings) -> bool:
-    """Whether a run has made its updates, used up its time, or lost its patience."""
+    """Returns whether a run has reached its steps, its time limit, or the end of its patience."""
     if run.last is None or run.best is None:
         return False
     if run.last.step >= settings.steps:
@@ -293,8 +223,10 @@ def is_over(run: Run, settings: TrainSettings) -> bool:
     return settings.patience is not None and len(later) >= settings.patience
 
 
-def quality(metrics: dict[str, float]) -> float:
-    """How good validation metrics are: BLEU, else the loss, else nothing is known."""
-    if "val_bleu" in metrics:
-        return metrics["val_bleu"]
-    return -metrics.get("val_token_loss", math.inf)
+def quality(metrics: dict[str, float], metric: Metric | None = None) -> tuple[float, float]:
+    """Returns the score of a validation, and the loss, which decides between equal scores.
+
+    The score is the `metric`: "loss" for none, None for BLEU if it was measured.
+    """
+    score = 0.0 if metric == "loss" else metrics.get(f"val_{metric or 'bleu'}", -math.inf)
+    return round(score, 2), -metrics.get("val_token_loss", math.inf)

@@ -1,24 +1,24 @@
-"""Parallel corpora: bundled, folders of text, TensorFlow Datasets. All are streamed."""
+"""Parallel corpora, read as streams: bundled, folders of text, TensorFlow Datasets."""
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from keras_transformer.errors import InputError, one_line
 from keras_transformer.trainers.grammar import Pair, bundled_splits
 
 VALIDATION_SPLITS = ("val", "valid", "validation", "dev")
+KINDS = "'bundled', 'tfds:NAME' or a folder of files {language}.{split}.txt"
 
 
-@dataclasses.dataclass(frozen=True)
-class Corpus:
+class Corpus(NamedTuple):
     """Sentence pairs in named splits.
 
     Attributes:
-        name: what the user asked for, for messages.
+        name: for messages.
         splits: names of the splits.
-        read: streams a split's pairs.
+        read: returns an iterator over the pairs of a split.
     """
 
     name: str
@@ -26,7 +26,7 @@ class Corpus:
     read: Callable[[str], Iterator[Pair]]
 
     def pairs(self, split: str) -> Iterator[Pair]:
-        """Streams the pairs of a split in their order.
+        """Returns an iterator over the pairs of a split, in their order.
 
         Raises:
             InputError: if there is no such split, or it is empty or unreadable.
@@ -43,7 +43,7 @@ class Corpus:
 
     @property
     def validation_split(self) -> str | None:
-        """The split to validate on, by its usual names; None if there is none."""
+        """The split to validate on; None if none has one of the usual names."""
         return next((name for name in VALIDATION_SPLITS if name in self.splits), None)
 
 
@@ -51,8 +51,8 @@ def load_corpus(data: str, source: str, target: str) -> Corpus:
     """Finds a corpus.
 
     Args:
-        data: "bundled", "tfds:NAME[/CONFIG]", or a folder that holds a file
-            `{language}.{split}.txt` for each language and split, one sentence a line.
+        data: "bundled", "tfds:NAME[/CONFIG]", or a folder with a file `{language}.{split}.txt` for
+            each language and split, one sentence a line.
         source: source language, for example "en".
         target: target language, for example "de".
 
@@ -61,10 +61,6 @@ def load_corpus(data: str, source: str, target: str) -> Corpus:
     """
     if source == target:
         raise InputError(f"Source and target language must differ. Received: {source!r} twice")
-    if data in ("", "tfds:"):
-        raise InputError(
-            f"`data` must be 'bundled', 'tfds:NAME' or a folder. Received: data={data!r}"
-        )
     if data == "bundled":
         return _bundled(source, target)
     if data.startswith("tfds:"):
@@ -88,48 +84,48 @@ def _bundled(source: str, target: str) -> Corpus:
 def _folder(folder: Path, source: str, target: str) -> Corpus:
     if folder.is_file():
         raise InputError(
-            f"{folder} is a file: data must be 'bundled', 'tfds:NAME' or a folder of files "
-            "{language}.{split}.txt; docs/tutorial.md makes one of tab-separated pairs"
+            f"{folder} is a file: data must be {KINDS}; docs/tutorial.md makes a folder of "
+            "tab-separated pairs"
         )
     if not folder.is_dir():
-        raise InputError(
-            f"There is no folder {folder}: data must be 'bundled', 'tfds:NAME' or a folder of "
-            "files {language}.{split}.txt"
-        )
-
-    def splits_of(language: str) -> set[str]:
-        names = {path.name for path in folder.glob(f"{language}.*.txt")}
-        return {name.removeprefix(f"{language}.").removesuffix(".txt") for name in names}
-
+        raise InputError(f"There is no folder {folder}: data must be {KINDS}")
     if (folder / "corpus.json").is_file():
         raise InputError(
             f"{folder} is a prepared corpus, for `train`, and holds no text: name the folder that "
             "it was prepared from"
         )
+    splits: dict[str, set[str]] = {}
     for language in (source, target):
-        if not splits_of(language):
+        names = (path.name for path in folder.glob(f"{language}.*.txt"))
+        splits[language] = {name[len(language) + 1 : -len(".txt")] for name in names}
+        if not splits[language]:
             raise InputError(
                 f"{folder} holds no file {language}.SPLIT.txt, such as {language}.train.txt"
             )
-    splits = sorted(splits_of(source) & splits_of(target))
-    if not splits:
+    common = sorted(splits[source] & splits[target])
+    if not common:
         raise InputError(f"{folder} has no split with a file for both {source} and {target}")
 
     def read(split: str) -> Iterator[Pair]:
         paths = [folder / f"{language}.{split}.txt" for language in (source, target)]
-        counts = [sum(1 for _ in read_lines(path)) for path in paths]
-        if counts[0] != counts[1]:
-            raise InputError(
-                f"{paths[0]} and {paths[1]} must have as many lines as each other. "
-                f"Received: {counts[0]} and {counts[1]}"
-            )
-        return map(Pair, *map(read_lines, paths))
+        files = [read_lines(path) for path in paths]
+        for number, texts in enumerate(itertools.zip_longest(*files)):
+            if None in texts:
+                counts = [
+                    number + (text is not None) + sum(1 for _ in file)
+                    for text, file in zip(texts, files, strict=True)
+                ]
+                raise InputError(
+                    f"{paths[0]} and {paths[1]} must have the same number of lines. "
+                    f"Received: {counts[0]} and {counts[1]}"
+                )
+            yield Pair(*texts)
 
-    return Corpus(str(folder), tuple(splits), read)
+    return Corpus(str(folder), tuple(common), read)
 
 
 def read_lines(path: str | Path) -> Iterator[str]:
-    """Streams the lines of a UTF-8 file; only a line feed ends a line.
+    """Yields the lines of a UTF-8 file; only a line feed ends a line.
 
     Raises:
         InputError: if it cannot be read, or is not UTF-8.
@@ -146,7 +142,7 @@ def read_lines(path: str | Path) -> Iterator[str]:
 
 
 def _tfds(data: str, source: str, target: str) -> Corpus:
-    # Only this corpus needs the imports, which take seconds.
+    # These imports take seconds.
     import tensorflow as tf
     import tensorflow_datasets as tfds
 
@@ -158,10 +154,8 @@ def _tfds(data: str, source: str, target: str) -> Corpus:
             f"TensorFlow Datasets has no {name!r}. Translation data sets are, for example: "
             "wmt14_translate/de-en, ted_hrlr_translate/pt_to_en, opus"
         ) from error
-    # An unknown configuration, version or argument.
-    except (ValueError, AssertionError, TypeError) as error:
-        reason = one_line(error)
-        raise InputError(f"TensorFlow Datasets cannot load {name!r}: {reason}") from error
+    except (ValueError, AssertionError, TypeError) as error:  # of a configuration or version
+        raise InputError(f"TensorFlow Datasets cannot load {name!r}: {one_line(error)}") from error
     languages = list(builder.info.features or {})
     for language in (source, target):
         if language not in languages:
@@ -173,7 +167,7 @@ def _tfds(data: str, source: str, target: str) -> Corpus:
         except Exception as error:  # of the network, the disk, the archive, ...
             raise InputError(f"{data} cannot be prepared: {one_line(error)}") from error
 
-    if not builder.info.splits:  # the data set's splits are known once it is prepared
+    if not builder.info.splits:  # some data sets have no list of splits before
         prepare()
 
     def read(split: str) -> Iterator[Pair]:

@@ -1,47 +1,42 @@
-"""From sentence pairs to token ids on disk: cleaning, tokenising, shards; resumable.
+"""From sentence pairs to token ids on disk: cleaning, tokenizing, shards.
 
-A shard holds what is left of a fixed number of pairs, so that an interrupted preparation goes on
-after the last whole shard.
+The text is read twice: to train the tokenizer, and to tokenize it. A shard holds what is kept of a
+fixed number of pairs, so that an interrupted preparation continues after its last finished shard.
 """
 
 import hashlib
+import io
 import itertools
+import json
 import logging
-import os
 import time
-from array import array
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import numpy as np
 import regex
 import tensorflow as tf
-from array_record.python.array_record_module import ArrayRecordWriter
 
 from keras_transformer.config import EOS_ID
 from keras_transformer.errors import InputError
-from keras_transformer.files import locked, named_failure, sha256
-from keras_transformer.tokenizer import Tokenizer, VocabularyTooLargeError, train_tokenizer
-from keras_transformer.trainers.corpora import Corpus, load_corpus
+from keras_transformer.files import locked, named_failure, sha256, write_atomically
+from keras_transformer.tokenizer import Tokenizer, train_tokenizer
+from keras_transformer.trainers.corpora import VALIDATION_SPLITS, Corpus, load_corpus
 from keras_transformer.trainers.grammar import Pair
 from keras_transformer.trainers.prepared import (
-    CLEANING,
-    FORMAT,
-    FORMAT_VERSION,
+    CAN_CONTINUE,
     SETTINGS,
-    UNFINISHED,
+    Manifest,
     PreparedCorpus,
-    Report,
+    Shard,
+    Split,
     check_settings,
+    check_shards,
     is_prepared,
     load_tokenizer,
     open_prepared,
-    read_report,
-    read_shard,
     shard_path,
-    write_json,
 )
 from keras_transformer.trainers.recipes import TrainSettings
 
@@ -49,8 +44,7 @@ logger = logging.getLogger(__name__)
 
 PAIRS_PER_SHARD = 200_000
 PAIRS_PER_CALL = 2_000
-MAX_LENGTH = 2**16 - 1
-NUM_EXAMPLES = 3  # of dropped pairs, for each reason and shard
+NUM_EXAMPLES = 3  # of dropped pairs, for each reason
 REASONS = {
     "empty": "a side has no token",
     "too_long": "a side has more than `max_length` tokens, the end symbol included",
@@ -60,6 +54,9 @@ REASONS = {
 }
 
 Progress = Callable[[int], None]
+# Maps the texts of both sides to the ids of each pair, [B, (tokens)], each side with its `EOS_ID`,
+# and to the lengths without it, [B, 2].
+TokenizePairs = Callable[[Sequence[str], Sequence[str]], tuple[tf.RaggedTensor, tf.Tensor]]
 
 
 def no_progress(pairs: int) -> None:
@@ -67,78 +64,65 @@ def no_progress(pairs: int) -> None:
 
 
 def prepare(
-    settings: TrainSettings, folder: Path, progress: Progress = no_progress
+    settings: TrainSettings,
+    folder: Path,
+    progress: Progress = no_progress,
+    tokenizer: Tokenizer | None = None,
 ) -> PreparedCorpus:
-    """Cleans and tokenises a corpus into `folder`, or goes on where an earlier call ended.
+    """Cleans and tokenizes a corpus into `folder`, or continues where an earlier call ended.
 
-    What is complete is not compared with the text again.
+    It checks every byte of the shards that exist, and compares those of an incomplete split with
+    their text.
 
     Args:
         settings: its data, languages, tokenizer and cleaning; the rest does not matter.
-        folder: a folder that does not exist yet, is empty, or holds part of the same.
+        folder: a folder that does not exist yet, is empty, or holds part of the same corpus.
         progress: called with the number of training pairs read since the last call.
+        tokenizer: a tokenizer to use; None trains one by `settings`.
 
     Raises:
-        InputError: if the data is not as settings say, or the folder holds something else.
+        InputError: if the data does not fit the settings, or the folder holds something else.
     """
     corpus = load_corpus(settings.data, settings.source, settings.target)
-    for split in ("train", corpus.validation_split):
-        if split is not None:
-            pairs = corpus.pairs(split)  # says at once if there is none, or it is empty
-            if split == "train":
-                _look_at(corpus.name, list(itertools.islice(pairs, 1_000)))
-    if settings.max_length > MAX_LENGTH:
-        raise InputError(
-            f"`max_length` must be at most {MAX_LENGTH}. Received: max_length={settings.max_length}"
-        )
+    _warn_of_equal_sides(corpus.name, list(itertools.islice(corpus.pairs("train"), 1_000)))
+    val_split = corpus.validation_split
+    validation = list(corpus.pairs(val_split)) if val_split else []
     for name in ("source_script", "target_script"):
-        check_script(name, getattr(settings, name))
+        _check_script(name, getattr(settings, name))
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"Cannot create the folder {folder}: {error.strerror}") from error
     is_folder = Path(settings.data).is_dir()
     data = str(Path(settings.data).resolve()) if is_folder else settings.data
-    wanted = {"data": data, **{name: getattr(settings, name) for name in SETTINGS}}
+    made_from = {"data": data, **{name: getattr(settings, name) for name in SETTINGS}}
     with locked(folder):
-        return _write(folder, corpus, settings, wanted, progress)
-
-
-def _write(
-    folder: Path,
-    corpus: Corpus,
-    settings: TrainSettings,
-    wanted: dict[str, Any],
-    progress: Progress,
-) -> PreparedCorpus:
-    if not is_prepared(folder):
-        # An interrupted call may have left these.
-        if {path.name for path in folder.iterdir()} - {"tokenizer.model", "corpus.json.tmp"}:
-            raise InputError(
-                f"{folder} holds something other than a prepared corpus: choose another folder"
-            )
-        _start(folder, corpus, settings, wanted)
-    check_settings(folder, wanted, corpus.validation_split is not None)
-    tokenizer = load_tokenizer(folder)
-    # The small one first: what is wrong with it shows at once, and not after hours.
-    for split, shown in ((corpus.validation_split, no_progress), ("train", progress)):
-        if split is None:
+        if not is_prepared(folder):
+            _start(folder, corpus, settings, made_from, tokenizer)
+        check_settings(folder, made_from)
+        saved = load_tokenizer(folder)
+        if tokenizer is not None and tokenizer.fingerprint != saved.fingerprint:
+            raise InputError(f"`tokenizer` is not the one that {folder} was prepared with")
+        tokenize = _make_tokenize(saved)
+        # The validation split is first, so that an error in it shows at once and not after hours.
+        val = Manifest.read(folder).val
+        if val is None:
             logger.warning(
-                "No validation: %s has none of the splits val, valid, validation, dev",
-                corpus.name,
+                "No validation: %s was prepared from text that has none of the splits %s",
+                folder,
+                ", ".join(VALIDATION_SPLITS),
             )
-            continue
-        started = time.monotonic()
-        name = "train" if split == "train" else "val"
-        report = _write_split(folder, name, corpus, split, tokenizer, settings, shown)
-        logger.info(
-            "Corpus, %s: %s in %.1f s: %s", split, report, time.monotonic() - started, folder
-        )
-    return open_prepared(folder)
+        elif not val.is_complete:
+            text = json.dumps(validation, ensure_ascii=False).encode()
+            write_atomically(folder / "val.pairs.json", text, CAN_CONTINUE)
+        if val is not None:
+            _write_split(folder, "val", validation, tokenize, settings, no_progress)
+        _write_split(folder, "train", corpus.pairs("train"), tokenize, settings, progress)
+        return open_prepared(folder)
 
 
-def _look_at(name: str, pairs: list[Pair]) -> None:
-    """Warns of a corpus that holds one language twice, as a wrong delimiter makes it."""
+def _warn_of_equal_sides(name: str, pairs: list[Pair]) -> None:
+    """Warns of a corpus that holds one language twice, such as after a wrong delimiter."""
     num_equal = sum(pair.source == pair.target for pair in pairs)
     if num_equal > len(pairs) / 10:
         logger.warning(
@@ -149,178 +133,153 @@ def _look_at(name: str, pairs: list[Pair]) -> None:
         )
 
 
-def _start(folder: Path, corpus: Corpus, settings: TrainSettings, wanted: dict[str, Any]) -> None:
-    """Trains the tokenizer; `corpus.json` comes last."""
+def _start(
+    folder: Path,
+    corpus: Corpus,
+    settings: TrainSettings,
+    made_from: dict[str, object],
+    tokenizer: Tokenizer | None,
+) -> None:
+    """Writes the tokenizer, then `corpus.json`."""
+    # An interrupted call may have left these.
+    if {path.name for path in folder.iterdir()} - {"tokenizer.model", "corpus.json.tmp"}:
+        raise InputError(
+            f"{folder} holds something other than a prepared corpus: choose another folder"
+        )
     started = time.monotonic()
-
-    def texts() -> Iterator[str]:
-        return itertools.chain.from_iterable(corpus.pairs("train"))
-
-    kind, size, lowercase = settings.tokenizer, settings.vocab_size, settings.lowercase
-    try:
-        tokenizer = train_tokenizer(kind, texts(), size or 8_000, lowercase)
-    except VocabularyTooLargeError as error:
-        if size is not None:
-            raise
-        tokenizer = train_tokenizer(kind, texts(), error.limit, lowercase)
-    with named_failure(folder / "tokenizer.model", advice=UNFINISHED):
-        tokenizer.save(folder / "tokenizer.model")
-    write_json(
-        folder / "corpus.json",
-        {
-            "format": FORMAT,
-            "format_version": FORMAT_VERSION,
-            "made_from": wanted,
-            "tokenizer_sha256": tokenizer.fingerprint,
-            "has_validation": corpus.validation_split is not None,
-        },
-    )
-    logger.info(
-        "Tokenizer: %d subwords in %.1f s: %s",
-        tokenizer.vocab_size,
-        time.monotonic() - started,
-        folder / "tokenizer.model",
-    )
+    if tokenizer is None:
+        texts = itertools.chain.from_iterable(corpus.pairs("train"))
+        vocab_size = settings.vocab_size or 8_000
+        tokenizer = train_tokenizer(settings.tokenizer, texts, vocab_size, settings.lowercase)
+    path = folder / "tokenizer.model"
+    with named_failure(path, advice=CAN_CONTINUE):
+        tokenizer.save(path)
+    Manifest(
+        made_from=made_from,
+        tokenizer_sha256=tokenizer.fingerprint,
+        val=Split() if corpus.validation_split else None,
+    ).write(folder)
+    seconds = time.monotonic() - started
+    logger.info("Tokenizer: %d subwords in %.1f s: %s", tokenizer.vocab_size, seconds, path)
 
 
 def _write_split(
     folder: Path,
-    name: str,
-    corpus: Corpus,
-    split: str,
-    tokenizer: Tokenizer,
+    name: Literal["train", "val"],
+    pairs: Iterable[Pair],
+    tokenize: TokenizePairs,
     settings: TrainSettings,
     progress: Progress,
-) -> Report:
-    """Writes the shards that are not there yet, then the split's manifest."""
-    if (folder / f"{name}.json").is_file():
-        return read_report(folder, name)
-    repeated = _repeated(corpus.pairs(split)) if settings.drop_duplicates else None
-    # Making the op anew for each call would take longer than the call.
-    tokenize = tf.function(tokenizer.tokenize, input_signature=[tf.TensorSpec([None], tf.string)])
-    pairs = corpus.pairs(split)
-    kept, text = 0, list[Pair]()
-    dropped: Counter[str] = Counter()
-    examples: dict[str, list[Pair]] = {}
-    for shards in itertools.count():
-        chunk = list(itertools.islice(pairs, PAIRS_PER_SHARD))
+) -> None:
+    """Writes the shards that are not there yet, and the manifest after each."""
+    started = time.monotonic()
+    manifest = Manifest.read(folder)
+    split: Split = getattr(manifest, name)
+    check_shards(folder, name, split.shards, with_hashes=True)
+    if split.is_complete:
+        return
+    num_finished = len(split.shards)
+    seen = np.zeros(0, np.uint64)
+    iterator = iter(pairs)
+    for index in itertools.count():
+        chunk = list(itertools.islice(iterator, PAIRS_PER_SHARD))
+        text_sha256 = sha256("\n".join(map("\t".join, chunk)).encode())
+        path = shard_path(folder, name, index)
+        if index < num_finished and split.shards[index].text_sha256 != text_sha256:
+            raise InputError(f"{path} was made from other text: prepare the corpus in a new folder")
         if not chunk:
             break
-        start = shards * PAIRS_PER_SHARD
-        shard = _make_shard(
-            shard_path(folder, name, shards),
-            chunk,
-            tokenizer,
-            tokenize,
-            settings,
-            None if repeated is None else repeated[start : start + len(chunk)],
-            progress,
+        is_repeated = np.zeros(len(chunk), bool)
+        if settings.drop_duplicates:
+            is_repeated, seen = _mark_repeated(chunk, seen)
+        if index < num_finished:
+            progress(len(chunk))
+            continue
+        values, dropped = _make_shard(chunk, is_repeated, tokenize, settings, progress)
+        file = io.BytesIO()
+        np.save(file, values.astype(np.uint16 if values.max(initial=0) < 2**16 else np.int32))
+        write_atomically(path, file.getvalue(), CAN_CONTINUE)
+        shard = Shard(
+            text_sha256=text_sha256,
+            sha256=sha256(file.getvalue()),
+            size=file.tell(),
+            kept=len(chunk) - sum(map(len, dropped.values())),
         )
-        kept += shard["kept"]
-        dropped += Counter(shard["dropped"])
-        examples = {**shard["examples"], **examples}
-        if name == "val":
-            text += chunk
-    if not kept:
-        counts = ", ".join(f"{count} because {REASONS[r]}" for r, count in dropped.items())
-        raise InputError(f"No sentence pair of {split} is left: {counts}")
-    if name == "val":
-        write_json(folder / "val.pairs.json", text)
-    write_json(
-        folder / f"{name}.json",
-        {"shards": shards, "kept": kept, "dropped": dict(dropped), "examples": examples},
-    )
-    return Report(kept, dict(dropped), examples)
+        split.shards.append(shard)
+        for reason, found in dropped.items():
+            split.dropped[reason] = split.dropped.get(reason, 0) + len(found)
+            split.examples.setdefault(reason, found[:NUM_EXAMPLES])
+        manifest.write(folder)
+    if not split.kept:
+        listed = ", ".join(f"{n} because {REASONS[reason]}" for reason, n in split.dropped.items())
+        raise InputError(f"No sentence pair of {name} is left: {listed}")
+    split.is_complete = True
+    manifest.write(folder)
+    logger.info("Corpus, %s: %s in %.1f s: %s", name, split, time.monotonic() - started, folder)
+
+
+def _make_tokenize(tokenizer: Tokenizer) -> TokenizePairs:
+    # Traced once: the tokenizer's op is made anew for each graph, which takes long.
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)] * 2, autograph=False)
+    def tokenize(sources: tf.Tensor, targets: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor]:
+        size = tf.size(sources)
+        tokens = tokenizer.tokenize(tf.concat([sources, targets], axis=0))  # [2 * B, (tokens)]
+        sides = tokens[:size], tokens[size:]
+        end = tf.fill([size, 1], EOS_ID)  # [B, 1]
+        ids = tf.concat([sides[0], end, sides[1], end], axis=1)  # [B, (tokens)]
+        return ids, tf.stack([side.row_lengths() for side in sides], axis=1)
+
+    return tokenize
 
 
 def _make_shard(
-    path: Path,
     pairs: list[Pair],
-    tokenizer: Tokenizer,
-    tokenize: Callable[[tf.Tensor], tf.RaggedTensor],
+    is_repeated: np.ndarray,
+    tokenize: TokenizePairs,
     settings: TrainSettings,
-    repeated: np.ndarray | None,
     progress: Progress,
-) -> dict[str, Any]:
-    """Writes a shard, or checks that it is there; its JSON comes last."""
-    made_from = {
-        "tokenizer_sha256": tokenizer.fingerprint,
-        "text_sha256": sha256("\n".join(map("\t".join, pairs)).encode()),
-        "cleaning": {name: getattr(settings, name) for name in CLEANING},
-    }
-    found = read_shard(path)
-    if found is not None and path.is_file() and path.stat().st_size == found["bytes"]:
-        if found["made_from"] != made_from:
-            raise InputError(
-                f"{path} was made from other text or another tokenizer: "
-                "prepare the corpus in a new folder"
-            )
-        progress(len(pairs))
-        return found
-    with named_failure(path, path.with_suffix(".tmp"), UNFINISHED):
-        return _write_shard(path, made_from, pairs, tokenize, settings, repeated, progress)
-
-
-def _write_shard(
-    path: Path,
-    made_from: dict[str, Any],
-    pairs: list[Pair],
-    tokenize: Callable[[tf.Tensor], tf.RaggedTensor],
-    settings: TrainSettings,
-    repeated: np.ndarray | None,
-    progress: Progress,
-) -> dict[str, Any]:
-    lengths = array("H")
-    dropped: Counter[str] = Counter()
-    examples: dict[str, list[Pair]] = {}
-    temporary = path.with_suffix(".tmp")
-    writer = ArrayRecordWriter(str(temporary), "group_size:1")
+) -> tuple[np.ndarray, dict[str, list[Pair]]]:
+    """Returns a shard's numbers, as its file holds them, and the pairs that it drops."""
+    all_lengths, all_ids = [], []
+    dropped: dict[str, list[Pair]] = {}
     for start in range(0, len(pairs), PAIRS_PER_CALL):
         chunk = pairs[start : start + PAIRS_PER_CALL]
-        sides = [tokenize(tf.constant(side)).numpy() for side in zip(*chunk, strict=True)]
-        for row, (pair, source, target) in enumerate(zip(chunk, *sides, strict=True), start=start):
-            reason = _fault(pair, len(source), len(target), settings)
-            if reason is None and repeated is not None and repeated[row]:
-                reason = "duplicate"
-            if reason is not None:
-                dropped[reason] += 1
-                if dropped[reason] <= NUM_EXAMPLES:
-                    examples.setdefault(reason, []).append(pair)
-                continue
-            record = [len(source) + 1, *source, EOS_ID, *target, EOS_ID]
-            writer.write(np.array(record, np.int32).tobytes())
-            lengths.extend((len(source) + 1, len(target) + 1))
+        tokens, num_tokens = tokenize(*zip(*chunk, strict=True))
+        ids, lengths = tokens.flat_values.numpy(), num_tokens.numpy()
+        reasons = _drop_reasons(chunk, lengths, is_repeated[start : start + len(chunk)], settings)
+        for row in np.flatnonzero(reasons):
+            dropped.setdefault(str(reasons[row]), []).append(chunk[row])
+        lengths += 1  # the end symbols
+        is_kept = reasons == ""
+        all_lengths.append(lengths[is_kept].ravel())
+        all_ids.append(ids[np.repeat(is_kept, lengths.sum(axis=1))])
         progress(len(chunk))
-    writer.close()
-    np.save(path.with_suffix(".lengths.npy"), np.array(lengths, np.uint16).reshape(-1, 2))
-    size = temporary.stat().st_size
-    os.replace(temporary, path)
-    shard = {
-        "made_from": made_from,
-        "kept": len(lengths) // 2,
-        "bytes": size,
-        "dropped": dict(dropped),
-        "examples": examples,
-    }
-    write_json(path.with_suffix(".json"), shard)
-    return shard
+    return np.concatenate([*all_lengths, *all_ids]), dropped
 
 
-def _fault(pair: Pair, source: int, target: int, settings: TrainSettings) -> str | None:
-    """Why a pair of so many tokens is dropped, None if it is kept."""
-    if not (source and target):
-        return "empty"
-    if max(source, target) >= settings.max_length:  # EOS_ID is one more
-        return "too_long"
+def _drop_reasons(
+    pairs: list[Pair], lengths: np.ndarray, is_repeated: np.ndarray, settings: TrainSettings
+) -> np.ndarray:
+    """Says why each pair is dropped: the first key of `REASONS` that applies; "" if it is kept."""
+    shorter, longer = lengths.min(axis=1), lengths.max(axis=1)
     ratio = settings.max_length_ratio
-    if ratio is not None and max(source, target) > ratio * min(source, target):
-        return "length_ratio"
     scripts = (settings.source_script, settings.target_script)
-    if any(
-        script and not _is_script(text, script) for text, script in zip(pair, scripts, strict=True)
-    ):
-        return "script"
-    return None
+    applies = {
+        "empty": shorter == 0,
+        "too_long": longer >= settings.max_length,  # the end symbol is one more
+        "length_ratio": longer > (np.inf if ratio is None else ratio) * np.maximum(shorter, 1),
+        "script": np.array(
+            [
+                any(
+                    script is not None and not _is_script(text, script)
+                    for text, script in zip(pair, scripts, strict=True)
+                )
+                for pair in pairs
+            ]
+        ),
+        "duplicate": is_repeated,
+    }
+    return np.select(list(applies.values()), list(applies), default="")
 
 
 def _is_script(text: str, script: str) -> bool:
@@ -329,8 +288,8 @@ def _is_script(text: str, script: str) -> bool:
     return 2 * len(regex.findall(rf"[\p{{L}}&&\p{{Script={script}}}]", text, regex.V1)) >= letters
 
 
-def check_script(name: str, script: str | None) -> None:
-    """Raises `InputError` unless the script is one that Unicode knows."""
+def _check_script(name: str, script: str | None) -> None:
+    """Raises `InputError` unless the script is one of Unicode's."""
     try:
         regex.compile(rf"\p{{Script={script or 'Latin'}}}")
     except regex.error as error:
@@ -340,15 +299,18 @@ def check_script(name: str, script: str | None) -> None:
         ) from error
 
 
-def _repeated(pairs: Iterable[Pair]) -> np.ndarray:
-    """Marks all but the first of equal pairs; of each pair only 8 bytes are kept in memory."""
-    keys = np.fromiter(
-        (
-            int.from_bytes(hashlib.blake2b("\0".join(pair).encode(), digest_size=8).digest())
-            for pair in pairs
-        ),
-        np.uint64,
-    )
-    repeated = np.ones(len(keys), bool)
-    repeated[np.unique(keys, return_index=True)[1]] = False
-    return repeated
+def _mark_repeated(pairs: list[Pair], seen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Marks pairs that are equal to earlier ones.
+
+    Args:
+        pairs: some pairs.
+        seen: hashes of the pairs before them, 8 bytes each, sorted.
+
+    Returns:
+        A mask of the pairs, and `seen` with the hashes of these.
+    """
+    digests = [hashlib.blake2b("\0".join(pair).encode(), digest_size=8).digest() for pair in pairs]
+    hashes = np.frombuffer(b"".join(digests), np.uint64)
+    is_first = np.zeros(len(pairs), bool)
+    is_first[np.unique(hashes, return_index=True)[1]] = True
+    return ~is_first | np.isin(hashes, seen), np.union1d(hashes, seen)

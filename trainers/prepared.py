@@ -1,146 +1,175 @@
 """A prepared corpus: token ids on disk, as `prepare` writes them.
 
     CORPUS/
-      corpus.json               what it was made from, and the tokenizer's fingerprint
-      tokenizer.model           of both languages
-      train-00000.array_record  a record a pair: int32, the number of source tokens, these, then
-                                the target's, each side with its EOS_ID
-      train-00000.lengths.npy   both lengths, uint16 [rows, 2]
-      train-00000.json          what the shard was made from, and what was dropped
+      corpus.json      a `Manifest`: the settings, and what each shard holds
+      tokenizer.model  of both languages
+      train-00000.npy  a shard: the lengths of its pairs, two a pair, then the ids of the first
+                       pair's source and target, of the second's, ..., each side with its EOS_ID
       ...
-      train.json                the split's shards, and the report of what was dropped
-      val-*, val.json           the same for the validation split
-      val.pairs.json            its text, for BLEU
+      val-00000.npy    the same for the validation split
+      val.pairs.json   the validation split's text, for BLEU
 
-Rows are numbered through all shards of a split.
+Rows are numbered through all shards of a split. Numbers are uint16 where they fit.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from array_record.python.array_record_data_source import ArrayRecordDataSource
+import pydantic
 
-from keras_transformer.errors import InputError, one_line
-from keras_transformer.files import sha256, write_whole
+from keras_transformer.errors import InputError
+from keras_transformer.files import file_sha256, write_atomically
 from keras_transformer.run import Run
 from keras_transformer.tokenizer import Tokenizer
 from keras_transformer.trainers.grammar import Pair
 from keras_transformer.trainers.recipes import TrainSettings
 
-FORMAT = "keras-transformer corpus"
-FORMAT_VERSION = 1
-UNFINISHED = "What was finished before is whole, and a new call goes on there"  # of a full disk
-CLEANING = (
+CAN_CONTINUE = "Finished shards are kept, and a new call continues from them"
+# The settings that decide what a prepared corpus holds.
+SETTINGS = (
+    "source",
+    "target",
+    "tokenizer",
+    "vocab_size",
+    "lowercase",
     "max_length",
     "max_length_ratio",
     "drop_duplicates",
     "source_script",
     "target_script",
 )
-# The settings that decide what a prepared corpus holds.
-SETTINGS = ("source", "target", "tokenizer", "vocab_size", "lowercase", *CLEANING)
-CORPUS_FIELDS = {"made_from": dict, "tokenizer_sha256": str, "has_validation": bool}
-SPLIT_FIELDS = {"shards": int, "kept": int, "dropped": dict, "examples": dict}
-SHARD_FIELDS = {"made_from": dict, "kept": int, "bytes": int, "dropped": dict, "examples": dict}
 
 
-class Report(NamedTuple):
-    """What became of a split's pairs.
+class Shard(pydantic.BaseModel):
+    """A file of token ids.
 
     Attributes:
-        kept: pairs to train on.
-        dropped: pairs dropped, by reason; see `preparation.REASONS`.
-        examples: some of them, by reason.
+        text_sha256: hash of the text that the shard was made from.
+        sha256: hash of the file.
+        size: of the file, in bytes.
+        kept: number of pairs in the file.
     """
 
+    text_sha256: str
+    sha256: str
+    size: int
     kept: int
-    dropped: dict[str, int]
-    examples: dict[str, list[Pair]]
+
+
+class Split(pydantic.BaseModel):
+    """What was written of a split.
+
+    Attributes:
+        shards: the files.
+        is_complete: whether they are all.
+        dropped: number of dropped pairs by reason; see `preparation.REASONS`.
+        examples: some dropped pairs by reason.
+    """
+
+    shards: list[Shard] = []
+    is_complete: bool = False
+    dropped: dict[str, int] = {}
+    examples: dict[str, list[Pair]] = {}
+
+    @property
+    def kept(self) -> int:
+        """Number of pairs to train on."""
+        return sum(shard.kept for shard in self.shards)
 
     def __str__(self) -> str:
-        """Says it in one line."""
+        """Returns the numbers in one line."""
         reasons = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in self.dropped.items())
         return f"{self.kept:,} pairs (dropped: {reasons or 'none'})"
 
 
+class Manifest(pydantic.BaseModel):
+    """The content of `corpus.json`.
+
+    Attributes:
+        format_version: of the folder's files.
+        made_from: the data, and the values of `SETTINGS`.
+        tokenizer_sha256: the tokenizer's fingerprint.
+        train: the training split.
+        val: the validation split; None if there is none.
+    """
+
+    format_version: Literal[3] = 3
+    made_from: dict[str, Any]
+    tokenizer_sha256: str
+    train: Split = Split()
+    val: Split | None
+
+    @classmethod
+    def read(cls, folder: Path) -> "Manifest":
+        """Reads the manifest of a prepared corpus.
+
+        Raises:
+            InputError: if there is none, or it is damaged.
+        """
+        path = folder / "corpus.json"
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except FileNotFoundError as error:
+            raise InputError(f"There is no file {path}") from error
+        except (OSError, pydantic.ValidationError) as error:
+            raise InputError(
+                f"{path} is damaged or of another version: delete {folder} and prepare the corpus "
+                "again"
+            ) from error
+
+    def write(self, folder: Path) -> None:
+        """Writes the manifest of a prepared corpus."""
+        write_atomically(folder / "corpus.json", self.model_dump_json().encode(), CAN_CONTINUE)
+
+
 class TokenizedPairs:
-    """Token ids of a split on disk, read by row number; never wholly in memory.
+    """Token ids of a split, memory-mapped and read by row number.
 
     Args:
         folder: a prepared corpus.
-        split: name of the split.
+        split: "train" or "val".
 
     Attributes:
-        lengths: uint16 [rows, 2], tokens of both sides.
-        damage: the error that the last failed `read` raised; None if there is none.
+        lengths: int32 [rows, 2], numbers of tokens of both sides, `EOS_ID` included.
 
     Raises:
-        InputError: if the split is not there, or a shard is damaged or of another tokenizer.
+        InputError: if the split is not complete, or a shard is missing or cut off.
     """
 
-    def __init__(self, folder: Path, split: str) -> None:
-        manifest = _read_split(folder, split)
-        tokenizer_sha256 = sha256((folder / "tokenizer.model").read_bytes())
-        lengths, paths = [], []
-        for index in range(manifest["shards"]):
-            path = shard_path(folder, split, index)
-            shard = read_shard(path)
-            if shard is None or not path.is_file():
-                raise InputError(f"{path} is missing: {_again(folder)}")
-            if shard["made_from"].get("tokenizer_sha256") != tokenizer_sha256:
-                raise InputError(
-                    f"{path} was tokenised by another tokenizer than {folder}/tokenizer.model: "
-                    f"{_again(folder)}"
-                )
-            size = path.stat().st_size
-            if size != shard["bytes"]:
-                raise InputError(
-                    f"{path} is damaged, {size} bytes instead of {shard['bytes']}: {_again(folder)}"
-                )
-            if shard["kept"]:
-                lengths.append(_read_lengths(path, shard["kept"]))
-                paths.append(str(path))
-        if not paths:
-            raise InputError(f"{folder / split}.json is damaged: it names no pair")
-        self.damage: InputError | None = None
+    def __init__(self, folder: Path, split: Literal["train", "val"]) -> None:
+        written: Split = getattr(Manifest.read(folder), split)
+        if not written.is_complete:
+            raise InputError(f"{folder} is not complete: to continue, run: {_command(folder)}")
+        shards = written.shards
+        check_shards(folder, split, shards)
+        lengths, starts = [], []
+        self._ids: list[np.ndarray] = []
+        for index, shard in enumerate(shards):
+            # A plain view of the file: slicing NumPy's memmap class is slower.
+            values = np.asarray(np.load(shard_path(folder, split, index), mmap_mode="r"))
+            lengths.append(values[: 2 * shard.kept].reshape(-1, 2).astype(np.int32))
+            sizes = lengths[-1].sum(axis=1)
+            starts.append(sizes.cumsum() - sizes)
+            self._ids.append(values[2 * shard.kept :])
         self.lengths: np.ndarray = np.concatenate(lengths)
-        self._paths = paths
-        try:
-            self._records = ArrayRecordDataSource(paths)
-        except RuntimeError as error:
-            raise _damage_of(paths, error) from error
-        if len(self._records) != len(self.lengths):
-            raise InputError(
-                f"{folder / split}-*.array_record hold {len(self._records)} pairs instead of "
-                f"{len(self.lengths)}: {_again(folder)}"
-            )
+        self._starts: np.ndarray = np.concatenate(starts)  # [rows], in the row's shard
+        self._last_rows: np.ndarray = np.cumsum([shard.kept for shard in shards]) - 1
 
     def read(self, rows: Sequence[int]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Returns the (source, target) token ids of rows, each with its `EOS_ID`.
-
-        Raises:
-            InputError: if a shard is damaged or another's: checksums and lengths are checked.
-        """
-        if not rows:
-            return []
-        try:
-            records = self._records.__getitems__(rows)
-        except RuntimeError as error:
-            self.damage = _damage_of(self._paths, error)
-            raise self.damage from error
-        ids = [np.frombuffer(record, np.int32) for record in records]
-        lengths = np.array([(each[0], len(each) - 1 - each[0]) for each in ids])
-        if (lengths != self.lengths[rows]).any():
-            folder = Path(self._paths[0]).parent
-            self.damage = InputError(
-                f"{folder} holds pairs of other lengths than it says: {_again(folder)}"
-            )
-            raise self.damage
-        return [(each[1 : 1 + each[0]], each[1 + each[0] :]) for each in ids]
+        """Returns the (source, target) token ids of rows, int32, each with its `EOS_ID`."""
+        pairs = []
+        shards = np.searchsorted(self._last_rows, rows)
+        for shard, start, (source, target) in zip(
+            shards, self._starts[rows].tolist(), self.lengths[rows].tolist(), strict=True
+        ):
+            ids = self._ids[shard][start : start + source + target].astype(np.int32)
+            pairs.append((ids[:source], ids[source:]))
+        return pairs
 
 
 class PreparedCorpus(NamedTuple):
@@ -150,7 +179,7 @@ class PreparedCorpus(NamedTuple):
         tokenizer: of both languages.
         training: the training split.
         validation: the validation split; None if there is none.
-        validation_pairs: its text.
+        validation_pairs: the validation split's text.
     """
 
     tokenizer: Tokenizer
@@ -160,23 +189,28 @@ class PreparedCorpus(NamedTuple):
 
 
 def is_prepared(folder: str | Path) -> bool:
-    """Whether a folder is one that `prepare` wrote to."""
+    """Whether `prepare` wrote a folder, or began to."""
     return (Path(folder) / "corpus.json").is_file()
 
 
-def is_whole(folder: Path) -> bool:
-    """Whether `prepare` has come to its end: the training split is the last that it writes."""
-    return is_prepared(folder) and (folder / "train.json").is_file()
+def is_complete(folder: Path) -> bool:
+    """Whether `prepare` finished a folder; it writes the training split last."""
+    return is_prepared(folder) and Manifest.read(folder).train.is_complete
+
+
+def has_pairs(folder: Path) -> bool:
+    """Whether a folder holds training pairs; it may be incomplete."""
+    return is_prepared(folder) and Manifest.read(folder).train.kept > 0
 
 
 def corpus_folder(run: Run) -> Path:
-    """Returns where the corpus of a run is: in its directory, or a prepared one, if it is that."""
+    """Returns the folder of a run's corpus: in the run directory, or where `prepare` wrote it."""
     own = run.path / "corpus"
-    # From here, there may be another one at the second, or none; the first may be unfinished.
     for folder in (own, Path(run.settings.get("data") or own)):
-        with suppress(OSError, InputError):
-            is_its = _read_manifest(folder)["tokenizer_sha256"] == run.tokenizer_sha256
-            if is_its and is_whole(folder):
+        # The first may be incomplete; the second may be gone, or hold another corpus by now.
+        with suppress(InputError):
+            manifest = Manifest.read(folder)
+            if manifest.train.is_complete and manifest.tokenizer_sha256 == run.tokenizer_sha256:
                 return folder
     return own
 
@@ -186,169 +220,104 @@ def open_prepared(folder: str | Path, settings: TrainSettings | None = None) -> 
 
     Args:
         folder: the folder.
-        settings: what it must have been made with; None for anything.
+        settings: the settings that it must have been made with; None for any.
 
     Raises:
-        InputError: if it is not whole, damaged, or made with other settings.
+        InputError: if it is not complete, damaged, or made with other settings.
     """
     folder = Path(folder)
     if settings is not None:
         check_settings(folder, {name: getattr(settings, name) for name in SETTINGS})
-    tokenizer, validation = load_tokenizer(folder), None
-    pairs = read_validation_pairs(folder)
-    if _read_manifest(folder)["has_validation"]:
-        validation = TokenizedPairs(folder, "val")
-        if not pairs:
-            raise InputError(f"{folder}/val.pairs.json is missing")
-    return PreparedCorpus(tokenizer, TokenizedPairs(folder, "train"), validation, pairs)
+    has_validation = Manifest.read(folder).val is not None
+    return PreparedCorpus(
+        load_tokenizer(folder),
+        TokenizedPairs(folder, "train"),
+        TokenizedPairs(folder, "val") if has_validation else None,
+        read_validation_pairs(folder),
+    )
 
 
 def read_validation_pairs(folder: str | Path) -> list[Pair]:
-    """Reads the text of the validation pairs; none where there is none."""
+    """Reads the text of the validation pairs; an empty list if there are none."""
     path = Path(folder) / "val.pairs.json"
     try:
-        return [Pair(source, target) for source, target in _read_json(path) or []]
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{path} is damaged") from error
+        return [Pair(source, target) for source, target in json.loads(path.read_bytes())]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, TypeError) as error:
+        raise _damaged(path) from error
 
 
-def read_report(folder: str | Path, split: str = "train") -> Report:
-    """Reads what became of a split's pairs."""
-    manifest = _read_split(Path(folder), split)
-    examples = {
-        reason: [Pair(*pair) for pair in pairs] for reason, pairs in manifest["examples"].items()
-    }
-    return Report(manifest["kept"], manifest["dropped"], examples)
-
-
-def check_settings(
-    folder: Path, wanted: dict[str, Any], has_validation: bool | None = None
-) -> None:
-    """Raises `InputError` if a corpus was prepared with other settings than these.
-
-    Args:
-        folder: the corpus.
-        wanted: the settings.
-        has_validation: whether there is a validation split; None for either.
-    """
-    manifest = _read_manifest(folder)
-    if has_validation not in (None, manifest["has_validation"]):
-        then, now = ("without", "with") if has_validation else ("with", "without")
-        raise InputError(
-            f"{folder} was prepared {then} a validation split, and its text is {now} one now: "
-            "prepare it in a new folder"
-        )
-    made_from = manifest["made_from"]
-    defaults = TrainSettings(data="").to_dict()  # of settings that are newer than the corpus
-    for name, value in wanted.items():
-        made_with = made_from.get(name, defaults.get(name))
-        if made_with != value:
+def check_settings(folder: Path, settings: dict[str, Any]) -> None:
+    """Raises `InputError` if a corpus was prepared with other settings."""
+    # The defaults of settings that are newer than the corpus come first.
+    made_from = {**TrainSettings(data="").to_dict(), **Manifest.read(folder).made_from}
+    for name, value in settings.items():
+        if made_from[name] != value:
             raise InputError(
-                f"{folder} was prepared with {name}={made_with!r}. Received: {name}={value!r}"
+                f"{folder} was prepared with {name}={made_from[name]!r}. Received: {name}={value!r}"
             )
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
-    """Reads the tokenizer that a corpus was prepared with; `InputError` if it is another."""
-    tokenizer = Tokenizer.load(folder / "tokenizer.model")
-    if tokenizer.fingerprint != _read_manifest(folder)["tokenizer_sha256"]:
+    """Reads the tokenizer of a corpus.
+
+    Raises:
+        InputError: if it is missing, damaged, or not the one that the corpus was prepared with.
+    """
+    path = folder / "tokenizer.model"
+    try:
+        tokenizer = Tokenizer.load(path)
+    except InputError as error:
+        raise InputError(f"{error}: {_advice(folder)}") from error
+    if tokenizer.fingerprint != Manifest.read(folder).tokenizer_sha256:
         raise InputError(
-            f"{folder}/tokenizer.model is not the tokenizer that {folder} was "
-            "prepared with: its SHA-256 is not the one in corpus.json"
+            f"{path} is not the tokenizer that {folder} was prepared with: {_advice(folder)}"
         )
     return tokenizer
 
 
 def shard_path(folder: Path, split: str, index: int) -> Path:
-    """Returns where a shard of a split lies."""
-    return folder / f"{split}-{index:05d}.array_record"
+    """Returns the path of a shard of a split."""
+    return folder / f"{split}-{index:05d}.npy"
 
 
-def _again(folder: Path) -> str:
-    return f"delete {folder} and prepare it again"
+def check_shards(
+    folder: Path, split: str, shards: Sequence[Shard], with_hashes: bool = False
+) -> None:
+    """Checks the sizes of a split's files, or their hashes, which reads all of them.
+
+    Raises:
+        InputError: if a file is missing or damaged.
+    """
+    for index, shard in enumerate(shards):
+        path = shard_path(folder, split, index)
+        if not path.is_file():
+            raise InputError(f"{path} is missing: {_advice(folder)}")
+        is_damaged = path.stat().st_size != shard.size
+        if is_damaged or (with_hashes and file_sha256(path) != shard.sha256):
+            raise _damaged(path)
 
 
-def _damage_of(paths: Sequence[str], error: Exception) -> InputError:
-    """Names the damaged one of some shards; it has to read them, as the error names none."""
-    folder = Path(paths[0]).parent
-    for path in paths:
-        try:
-            shard = ArrayRecordDataSource([path])
-            shard.__getitems__(range(len(shard)))
-        except RuntimeError as found:
-            return InputError(f"{path} is damaged ({one_line(found)}): {_again(folder)}")
-    # A file system that fails once is no reason to delete anything.
-    return InputError(f"{folder} could not be read: {one_line(error)}")
+def _damaged(path: Path) -> InputError:
+    return InputError(f"{path} is damaged: {_advice(path.parent)}")
 
 
-def _read_lengths(path: Path, rows: int) -> np.ndarray:
-    file = path.with_suffix(".lengths.npy")
-    try:
-        lengths: np.ndarray = np.load(file)
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{file} is missing or damaged: {_again(path.parent)}") from error
-    if lengths.shape != (rows, 2):
-        raise InputError(
-            f"{file} is damaged, of shape {lengths.shape} instead of {(rows, 2)}: "
-            f"{_again(path.parent)}"
-        )
-    return lengths
+def _advice(folder: Path) -> str:
+    return f"delete {folder}, then run: {_command(folder)}"
 
 
-def _read_manifest(folder: Path) -> dict[str, Any]:
-    """Reads what a prepared corpus was made from."""
-    path = folder / "corpus.json"
-    manifest = _read_object(path) or {}
-    found = (manifest.get("format"), manifest.get("format_version"))
-    if found != (FORMAT, FORMAT_VERSION):
-        raise InputError(
-            f"{path} must be of the format {(FORMAT, FORMAT_VERSION)}. Received: {found}"
-        )
-    return _check_fields(path, manifest, CORPUS_FIELDS)
-
-
-def _read_split(folder: Path, split: str) -> dict[str, Any]:
-    """Reads what a split consists of."""
-    path = folder / f"{split}.json"
-    manifest = _read_object(path)
-    if manifest is None:
-        raise InputError(f"{folder} is no whole corpus: prepare it again, and it goes on")
-    return _check_fields(path, manifest, SPLIT_FIELDS)
-
-
-def read_shard(path: Path) -> dict[str, Any] | None:
-    """Reads what a shard holds; None if it is not whole."""
-    file = path.with_suffix(".json")
-    shard = _read_object(file)
-    return None if shard is None else _check_fields(file, shard, SHARD_FIELDS)
-
-
-def _read_object(path: Path) -> dict[str, Any] | None:
-    """Reads a JSON object; None if there is no file."""
-    values = _read_json(path)
-    if values is not None and not isinstance(values, dict):
-        raise InputError(f"{path} is damaged: it must be a JSON object")
-    return values
-
-
-def _check_fields(path: Path, values: dict[str, Any], fields: Mapping[str, type]) -> dict[str, Any]:
-    """Returns the values of a file if these are among them."""
-    for name, expected in fields.items():
-        if type(values.get(name)) is not expected:
-            raise InputError(f"{path} is damaged: its {name} is missing or of a wrong type")
-    return values
-
-
-def _read_json(path: Path) -> Any:
-    """Reads a file that `write_json` wrote; None if there is none."""
-    try:
-        return json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} is damaged") from error
-
-
-def write_json(path: Path, values: Any) -> None:
-    """Writes a JSON file, whole or not at all."""
-    write_whole(path, json.dumps(values, ensure_ascii=False).encode(), UNFINISHED)
+def _command(folder: Path) -> str:
+    """Returns the command that prepares a corpus, or the rest of it."""
+    run = folder.parent
+    words: list[Path | str] = ["train", "--recipe", run, "--run-dir", run, "--resume"]
+    if folder.name != "corpus" or not (run / "run.json").is_file():
+        made_from = Manifest.read(folder).made_from
+        defaults = TrainSettings(data="").to_dict()
+        words = ["prepare", folder, "--data", made_from["data"]]
+        for name in SETTINGS:
+            value = made_from.get(name, defaults[name])
+            if value != defaults[name]:
+                written = value if isinstance(value, str) else str(value).lower()
+                words += ["--set", f"{name}={written}"]
+    return f"keras-transformer {shlex.join(map(str, words))}"

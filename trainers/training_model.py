@@ -1,35 +1,74 @@
-"""What a training step computes, and the cures for what Keras 3 gets wrong under `tf.distribute`.
+"""A training step that gives the same result on any number of replicas and micro-batches.
 
-`fit` knows one device well. Where there are several, or several machines, or batches that arrive in
-parts, four of its habits must change; `tests/keras_faults.py` tells as soon as Keras no longer has
-one of the first three:
+Under a `tf.distribute` strategy, this module replaces four parts of Keras 3:
 
-- it averages the replicas' first batches to learn their shapes, which fails where replicas hold
-  unequal parts (keras issue 19246): `_maybe_symbolic_build`;
-- its optimizers clip gradients, and look for overflow, before the replicas' are added up:
-  `TrainingModel.train_step` adds first, and `Adam` does not add again;
-- its accumulation of gradients fails under every strategy (keras issue 20582): `_add_up_parts`;
-- under several machines it takes the mean of each log over its first axis, and logs are scalars
-  (keras issue 20585): `_logs`.
+- `fit` averages the replicas' first batches to learn their shapes, which fails where replicas hold
+  batches of different shapes (keras issue 19246): `TrainingModel._maybe_symbolic_build`;
+- its optimizers clip gradients, and look for overflow, before the sum over the replicas:
+  `TrainingModel.train_step` computes the sum first, and `Adam` does not repeat it;
+- its accumulation of gradients fails under every strategy (keras issue 20582):
+  `TrainingModel._sum_over_micro_batches`;
+- on several machines it averages each log over its first axis, and logs are scalars (keras issue
+  20585): `TrainingModel._logs`.
+
+`tests/keras_faults.py` shows whether Keras still has the first three faults.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
 from keras import ops
 
+from keras_transformer.config import PAD_ID
 from keras_transformer.losses import symmetric_divergence
+
+Inputs: TypeAlias = dict[str, tf.Tensor]
+Batch: TypeAlias = tuple[Inputs, tf.Tensor, tf.Tensor]  # inputs, labels, weights
+
+
+def add_token_weights(inputs: Inputs, labels: tf.Tensor) -> Batch:
+    """Adds the weights that `TrainingModel` needs; for `tf.data.Dataset.map`.
+
+    Apply it to batches of all replicas together, before `fit` splits them.
+
+    Args:
+        inputs: `source_ids` [B, S] and `target_ids` [B, T].
+        labels: int [B, T].
+
+    Returns:
+        `inputs`, `labels`, and weights, float32 [B, T]: 1 / (number of tokens in `labels`), and 0
+        at padding.
+    """
+    is_token = tf.cast(tf.not_equal(labels, PAD_ID), tf.float32)
+    return inputs, labels, tf.math.divide_no_nan(is_token, tf.reduce_sum(is_token))
 
 
 class Adam(keras.optimizers.Adam):
-    """Adam of gradients that are added up over the replicas already."""
+    """Adam (section 5.3) of gradients that are already summed over the replicas.
 
-    def finalize_variable_values(self, var_list: Any) -> None:
-        """Does nothing: `fit` would end by putting the moving average in the weights' place."""
+    It takes the arguments of `keras.optimizers.Adam`, and updates a weight and its moments by one
+    operation of TensorFlow instead of a dozen.
 
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Does as Keras does, in one pass over a weight and its moments instead of a dozen."""
+    Deviations: like Keras and TensorFlow, it has the form with epsilon-hat that Kingma and Ba
+    (2015) mention before section 2.1, rate * sqrt(1 - beta_2^t) / (1 - beta_1^t) * m / (sqrt(v) +
+    epsilon), and not their Algorithm 1, which adds epsilon to sqrt(v / (1 - beta_2^t)).
+    """
+
+    def finalize_variable_values(self, var_list: Sequence[keras.Variable]) -> None:
+        """Does nothing: `fit` must not replace the weights by their moving average."""
+
+    def update_step(
+        self, gradient: tf.Tensor, variable: keras.Variable, learning_rate: tf.Tensor
+    ) -> None:
+        """Updates a weight and its moments in one pass.
+
+        Args:
+            gradient: gradient of the weight.
+            variable: the weight.
+            learning_rate: a scalar.
+        """
         index = self._get_variable_index(variable)
         step = ops.cast(self.iterations + 1, "float32")
         tf.raw_ops.ResourceApplyAdam(
@@ -45,124 +84,190 @@ class Adam(keras.optimizers.Adam):
             grad=gradient,
         )
 
-    def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
+    def _all_reduce_sum_gradients(
+        self, grads_and_vars: Sequence[tuple[tf.Tensor, keras.Variable]]
+    ) -> list[tuple[tf.Tensor, keras.Variable]]:
         return list(grads_and_vars)
 
 
 class TrainingModel(keras.Model):
-    """A functional model that trains alike on any number of replicas, machines and parts.
+    """A model for `fit` that trains alike on any number of replicas, machines and micro-batches.
 
-    It shares all layers with the model it is made from. Its loss is a sum over the replicas' parts
-    of a batch, so gradients and losses are added up, never averaged. Under a strategy it must be
-    made within the strategy's scope, and compiled with an `Adam` of this module.
+    It shares all layers with `model`, so save `model`. Each batch needs the weights of
+    `add_token_weights`. The loss is the weighted sum over the tokens, so the losses and gradients
+    of replicas and micro-batches add up. Under a strategy, create it within the strategy's scope.
+    `docs/howto/several-gpus.md` has an example.
 
-    With `r_drop`, the loss of a batch is that of two passes, each with dropout of its own, whose
-    predictions are drawn together (R-Drop, Liang et al. 2021): half of the paper's loss, so that
-    the scale of the gradients stays,
+    With `r_drop`, two passes with different dropout give predictions p and q (R-Drop, Liang et al.
+    2021). The loss is half of the R-Drop paper's, so that the scale of the gradients stays:
 
         (CE(p) + CE(q)) / 2 + r_drop / 2 * (KL(p || q) + KL(q || p)) / 2
 
     Args:
-        model: a functional model.
-        r_drop: weight of the divergence, alpha; 0 for one pass.
-        accumulate: parts that an update's batch arrives in, as the first axis of all inputs,
-            labels and weights; 1 for no such axis.
-        jit: whether XLA compiles the gradients. (Keras's own `jit_compile` compiles the update as
-            well, which fails on several replicas.)
+        model: a functional model, such as a `Transformer`.
+        r_drop: weight of the divergence, alpha in the R-Drop paper; 0 for one pass.
+        num_micro_batches: number of parts into which a replica splits its rows, to save memory. It
+            adds up their gradients and makes one update. Padding fills up missing rows.
+        jit: whether XLA compiles the gradients. Keras's `jit_compile`, which compiles the update
+            too, fails on several replicas.
     """
 
     def __init__(
-        self, model: keras.Model, r_drop: float = 0.0, accumulate: int = 1, jit: bool = False
+        self,
+        model: keras.Model,
+        r_drop: float = 0.0,
+        num_micro_batches: int = 1,
+        jit: bool = False,
     ) -> None:
         super().__init__(inputs=model.input, outputs=model.output)
         self.r_drop = r_drop
-        self.accumulate = accumulate
-        gradients = self._gradients if accumulate == 1 else self._add_up_parts
+        self.num_micro_batches = num_micro_batches
+        gradients = self._gradients if num_micro_batches == 1 else self._sum_over_micro_batches
         self._batch_gradients = tf.function(gradients, jit_compile=True) if jit else gradients
+
+    def compile(
+        self,
+        optimizer: Adam | keras.optimizers.LossScaleOptimizer,
+        loss: keras.losses.Loss,
+        metrics: Sequence[keras.metrics.Metric] | None = None,
+    ) -> None:
+        """Configures the model for training.
+
+        Args:
+            optimizer: an `Adam` of this module, or a `LossScaleOptimizer` of one.
+            loss: a loss per token with `reduction="sum"`.
+            metrics: as for `keras.Model.compile`.
+
+        Raises:
+            ValueError: if `optimizer` or `loss` has another type or reduction.
+        """
+        if not isinstance(getattr(optimizer, "inner_optimizer", optimizer), Adam):
+            raise ValueError(
+                "`optimizer` must be a `keras_transformer.trainers.training_model.Adam`, because "
+                f"this model sums the gradients itself. Received: optimizer={optimizer!r}"
+            )
+        if getattr(loss, "reduction", None) != "sum":
+            raise ValueError(f'`loss` must have reduction="sum". Received: loss={loss!r}')
+        # `jit_compile="auto"` fails on several GPUs.
+        super().compile(optimizer=optimizer, loss=loss, metrics=metrics, jit_compile=False)
 
     def compute_loss(
         self,
-        x: Any = None,
-        y: Any = None,
-        y_pred: Any = None,
-        sample_weight: Any = None,
+        x: Inputs | None = None,
+        y: tf.Tensor | None = None,
+        y_pred: tf.Tensor | None = None,
+        sample_weight: tf.Tensor | None = None,
         training: bool = True,
-    ) -> Any:
-        """Computes the loss; see the class."""
+    ) -> tf.Tensor:
+        """Computes the loss; see the class.
+
+        Args:
+            x: inputs of the model.
+            y: labels, int [B, T].
+            y_pred: logits, float [B, T, V].
+            sample_weight: float [B, T].
+            training: whether to add the divergence of `r_drop`.
+
+        Returns:
+            float32, a scalar.
+        """
         loss = super().compute_loss(x, y, y_pred, sample_weight, training)
         if not (training and self.r_drop):
             return loss
-        other = self(x, training=True)  # [B, T, V]
-        loss = (loss + super().compute_loss(x, y, other, sample_weight, training)) / 2
-        divergence = symmetric_divergence(y_pred, other)  # [B, T]
+        second_pred = self(x, training=True)  # [B, T, V]
+        loss = (loss + super().compute_loss(x, y, second_pred, sample_weight, training)) / 2
+        divergence = symmetric_divergence(y_pred, second_pred)  # [B, T]
         return loss + self.r_drop / 4 * ops.sum(divergence * sample_weight)
 
-    def train_step(self, data: Any) -> dict[str, Any]:
+    def train_step(self, data: Batch) -> dict[str, tf.Tensor]:
         """Makes an update, in the context of a replica."""
-        gradients = self._batch_gradients(data)
+        gradients = self._batch_gradients(_check_weights(data))
         replica = tf.distribute.get_replica_context()
         if replica.num_replicas_in_sync > 1:
             gradients = replica.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
         self.optimizer.apply(gradients, self.trainable_variables)
         return self._logs()
 
-    def test_step(self, data: Any) -> dict[str, Any]:
+    def test_step(self, data: Batch) -> dict[str, tf.Tensor]:
         """Evaluates a batch, in the context of a replica."""
-        x, y, sample_weight = data
+        x, y, sample_weight = _check_weights(data)
         y_pred = self(x, training=False)
         loss = self.compute_loss(x, y, y_pred, sample_weight, training=False)
-        self._track(loss, x, y, y_pred, sample_weight, parts=1)
+        self._track(loss, x, y, y_pred, sample_weight, num_micro_batches=1)
         return self._logs()
 
-    def _gradients(self, data: Any) -> list[tf.Tensor]:
+    def _gradients(self, data: Batch) -> list[tf.Tensor]:
         x, y, sample_weight = data
         with tf.GradientTape() as tape:
             y_pred = self(x, training=True)
             loss = self.compute_loss(x, y, y_pred, sample_weight, training=True)
             scaled = self.optimizer.scale_loss(loss)
-        self._track(loss, x, y, y_pred, sample_weight, self.accumulate)
+        self._track(loss, x, y, y_pred, sample_weight, self.num_micro_batches)
         gradients = tape.gradient(scaled, self.trainable_variables)
-        # That of an embedding may come as slices, which cannot be added up in a loop.
+        # The gradient of an embedding may be `tf.IndexedSlices`, which a loop cannot add up.
         return [tf.convert_to_tensor(gradient) for gradient in gradients]
 
-    def _add_up_parts(self, data: Any) -> list[tf.Tensor]:
-        def add(index: Any, total: list[tf.Tensor]) -> tuple[Any, list[tf.Tensor]]:
-            part = tf.nest.map_structure(lambda value: value[index], data)
-            return index + 1, [a + b for a, b in zip(total, self._gradients(part), strict=True)]
+    def _sum_over_micro_batches(self, data: Batch) -> list[tf.Tensor]:
+        micro_batches = tf.nest.map_structure(self._split_rows, data)
+
+        def add(index: tf.Tensor, total: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
+            batch = tf.nest.map_structure(lambda value: value[index], micro_batches)
+            return index + 1, [a + b for a, b in zip(total, self._gradients(batch), strict=True)]
 
         zeros = [tf.zeros(variable.shape) for variable in self.trainable_variables]
-        loop = tf.while_loop(lambda index, _: index < self.accumulate, add, (0, zeros))
+        loop = tf.while_loop(lambda index, _: index < self.num_micro_batches, add, (0, zeros))
         gradients: list[tf.Tensor] = loop[1]
         return gradients
 
+    def _split_rows(self, value: tf.Tensor) -> tf.Tensor:
+        """Splits the rows, [B, T], into micro-batches, [num_micro_batches, B', T]."""
+        count = self.num_micro_batches
+        rows, length = tf.unstack(tf.shape(value))
+        value = tf.pad(value, [[0, -rows % count], [0, 0]])  # PAD_ID and weights of 0
+        return tf.transpose(tf.reshape(value, (-1, count, length)), (1, 0, 2))
+
     def _track(
-        self, loss: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any, parts: int
+        self,
+        loss: tf.Tensor,
+        x: Inputs,
+        y: tf.Tensor,
+        y_pred: tf.Tensor,
+        sample_weight: tf.Tensor,
+        num_micro_batches: int,
     ) -> None:
-        # The tracker takes a mean, and the parts' losses add up: a batch counts once.
-        parts *= tf.distribute.get_strategy().num_replicas_in_sync
-        self._loss_tracker.update_state(loss * parts, sample_weight=1 / parts)
+        # The tracker computes a mean, but these losses add up to the loss of a batch.
+        num_parts = num_micro_batches * tf.distribute.get_strategy().num_replicas_in_sync
+        self._loss_tracker.update_state(loss * num_parts, sample_weight=1 / num_parts)
         self.compute_metrics(x, y, y_pred, sample_weight)
 
-    def _logs(self) -> dict[str, Any]:
+    def _logs(self) -> dict[str, tf.Tensor]:
         logs = self.get_metrics_result()
         strategy = tf.distribute.get_strategy()
-        # Keras adds up the logs of several machines, along an axis that scalars do not have.
+        # Keras reduces the logs of several machines along an axis that scalars do not have.
         is_multi = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
-        if is_multi and strategy.extended._in_multi_worker_mode():  # what Keras asks
+        if is_multi and strategy.extended._in_multi_worker_mode():
             logs = {name: value[None] for name, value in logs.items()}
         return dict(logs)
 
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         if self.train_function is not None or self._distribute_strategy is None:
-            return  # its first step builds it, or has
+            return  # the first step builds the model
         if iterator is not None:
             _, _, batches = next(iter(iterator))
-            # Any replica's part of a batch tells the shapes as well as the whole.
+            # The batch of any replica has the rank and types that Keras looks for.
             data_batch = tf.nest.map_structure(
                 lambda value: self._distribute_strategy.experimental_local_results(value)[0],
                 next(batches),
             )
-            if self.accumulate > 1:
-                data_batch = tf.nest.map_structure(lambda value: value[0], data_batch)
-            iterator = None
-        super()._maybe_symbolic_build(iterator=iterator, data_batch=data_batch)
+        super()._maybe_symbolic_build(iterator=None, data_batch=data_batch)
+
+
+def _check_weights(data: Any) -> Batch:
+    """Returns the inputs, labels and weights of a batch; `ValueError` if it has no weights."""
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    if sample_weight is None:
+        raise ValueError(
+            "`TrainingModel` needs batches of (inputs, labels, weights). "
+            "Received batches without weights: use `dataset.map(add_token_weights)`"
+        )
+    return x, y, sample_weight

@@ -3,17 +3,12 @@
     PYTHONPATH=benchmarks build/bench-venv/bin/python -m bench run --only decoding/base
     PYTHONPATH=benchmarks build/bench-venv/bin/python -m bench report
 
-`cases` says what is measured, by which *systems*. A system is this package in one of its forms, or
-a peer. Each lives in a process of its own (`worker`), and all systems of a case take turns in it
-(`driver`): A B C A B C. What came out goes to a JSON file, every repeat of it; `figures` reckons
-with it, and `report` and `pictures` make the page.
+`cases` lists what is measured and by which *systems*: a form of this package (`ours`) or a peer
+(`peer_*`). `run` gives each system a process of its own, and the systems of a case take turns.
+`report` makes the page of the rounds. All systems get the same inputs (`inputs`), and those that
+translate have the same weights (`models`). A system is a class with three methods:
 
-A system is a class with three methods:
-
-    prepare(case) -> None      builds, loads, compiles and warms up; not timed with the rest
-    run() -> output            what is timed
-    count(output) -> dict      "tokens", and what else is to be written down
-
-All of them get the same inputs (`inputs`) and, where a peer can take them, the same weights
-(`models`, `convert`).
+    prepare(case) -> None      builds, loads, compiles and warms up
+    run() -> output            the part that is timed
+    count(output) -> dict      "tokens" and other columns of the table
 """

@@ -1,9 +1,10 @@
 """What is measured: cases, each with the systems that take turns in it.
 
-A case is a dictionary that JSON can hold. Its `id` is a path, so that a part of all is named by how
-it begins: `decoding/base`, `training/tiny/wmt`.
+A case is a dictionary. Its `id` is a path, so that a prefix such as `decoding/base` selects several
+cases.
 """
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,33 +12,22 @@ from keras_transformer.config import PRESETS, TransformerConfig
 
 Case = dict[str, Any]
 
-SESSION, PROCESS = "session", "process"
-MEMORY = "memory"  # PROCESS, anew for each case: its peak is what it needs
-CT2, CT2_INT8, MARIAN, HUB = "ctranslate2", "ctranslate2-int8", "marian", "keras-hub"
-DECODERS = (SESSION, PROCESS, CT2, CT2_INT8, MARIAN, HUB)
-FIT, FIT_XLA, HUB_FIT, HUB_FIT_XLA = "fit", "fit-xla", "keras-hub-fit", "keras-hub-fit-xla"
-TORCH, MARIAN_FIT = "torch-transformer", "marian-training"
-TRAINERS = (FIT, FIT_XLA, HUB_FIT, HUB_FIT_XLA, TORCH, MARIAN_FIT)
+DECODERS = ("session", "process", "ctranslate2", "ctranslate2-int8", "marian", "keras-hub")
+TRAINERS = ("fit", "fit-xla", "keras-hub-fit", "keras-hub-fit-xla")
+TRAINERS += ("torch-transformer", "marian-training")
 CEILINGS = ("product-torch", "product-tensorflow")
-OURS = (SESSION, PROCESS, FIT, FIT_XLA)
 
 LAYERS = ("num_encoder_layers", "num_decoder_layers")
+SMALL = {"d_model": 256, "d_ff": 1024, "num_heads": 4, "vocab_size": 8_000}
+SMALL |= dict.fromkeys(LAYERS, 3)
 SIZES: dict[str, dict[str, Any]] = {
     "base": {**PRESETS["base"], "vocab_size": 32_000},
     "tiny": {**PRESETS["tiny"], "vocab_size": 10_000},
-    "small": {"d_model": 256, "d_ff": 1024, "num_heads": 4, "vocab_size": 8_000}
-    | dict.fromkeys(LAYERS, 3),
-    # To see that everything runs.
-    "micro": {"d_model": 16, "d_ff": 24, "num_heads": 2, "vocab_size": 300}
-    | dict.fromkeys(LAYERS, 1),
+    "small": SMALL,
 }
-
-LIMITS = {"forced": 30, "natural": 75}  # most tokens of a translation
-EXTRA_LENGTH = 50  # that a translation of real text may have beyond its source's tokens
-ALPHA = 0.6
-
-# What grows, and from where: the sizes of the middle.
-MIDDLE = {"size": "small", "batch": 8, "source": 25, "target": 32, "beam": 4}
+MAX_TOKENS = {"forced": 30, "natural": 75}  # of a translation
+EXTRA_LENGTH = 50  # max tokens of a translation of real text beyond those of its source
+LENGTH_PENALTY = 0.6
 GROWTH: dict[str, tuple[int, ...]] = {
     "batch": (1, 4, 16, 64),
     "source": (16, 64, 256, 500),
@@ -46,6 +36,16 @@ GROWTH: dict[str, tuple[int, ...]] = {
     "vocabulary": (1_000, 4_000, 16_000, 64_000),
     "layers": (1, 2, 4, 8),
 }
+# A part of the cases, with changes, for a run of three minutes.
+QUICK: dict[str, dict[str, Any]] = {
+    "decoding/tiny/forced/S25/B32/K4": {"systems": ("session", "ctranslate2")},
+    "decoding/base/forced/S25/B32/K4": {"systems": ("session", "ctranslate2")},
+    "multi30k/K4": {"systems": ("session", "ctranslate2"), "captions": 200},
+    "training/tiny/multi30k": {"systems": ("fit", "torch-transformer")},
+    "growth-small/target/00032": {},
+    "growth-small/target/00128": {},
+    "pipeline": {},
+}
 
 
 def sizes_of(name: str) -> TransformerConfig:
@@ -53,29 +53,21 @@ def sizes_of(name: str) -> TransformerConfig:
     kind, *changes = name.split("-")
     values = dict(SIZES[kind])
     for change in changes:
-        letter, number = change[0], int(change[1:])
-        values |= dict.fromkeys(["vocab_size"] if letter == "V" else LAYERS, number)
+        names = ["vocab_size"] if change[0] == "V" else LAYERS
+        values |= dict.fromkeys(names, int(change[1:]))
     return TransformerConfig.from_dict(values)
 
 
 def decoding(size: str, stop: str, source: int, batch: int, beam: int) -> Case:
-    """Decodes with random weights.
-
-    Args:
-        size: of the model, see `sizes_of`.
-        stop: "forced", all hypotheses are of one length, or "natural": they end unevenly.
-        source: tokens of a source, their mean if "natural".
-        batch: sources.
-        beam: hypotheses a source.
-    """
+    """Decodes with random weights; by `stop`, to a "forced" length or to a "natural" end."""
     return {
         "id": f"decoding/{size}/{stop}/S{source}/B{batch}/K{beam}",
         "kind": "decoding",
         "size": size,
         "model": f"{size}-{stop}",
-        "target": LIMITS[stop] if stop == "forced" else None,
-        "limit": LIMITS[stop],
-        "source": source,
+        "target": MAX_TOKENS[stop] if stop == "forced" else None,
+        "max_tokens": MAX_TOKENS[stop],
+        "source": source,  # tokens, on average if "natural"
         "batch": batch,
         "beam": beam,
         "systems": DECODERS,
@@ -88,94 +80,69 @@ def multi30k(beam: int) -> Case:
         "id": f"multi30k/K{beam}",
         "kind": "multi30k",
         "model": "multi30k",
+        "captions": None,
         "target": None,
-        "limit": None,
+        "max_tokens": None,
         "batch": 64,
         "beam": beam,
-        "systems": (SESSION, PROCESS, CT2, CT2_INT8, MARIAN),
+        "systems": DECODERS[:5],
     }
 
 
 def training(size: str, lengths: str) -> Case:
-    """Trains on some batches of an epoch, the middle one of each quarter of its tokens.
-
-    Args:
-        size: of the model.
-        lengths: "multi30k" or "wmt", whose pairs' lengths are as real ones; "full", no padding.
-    """
+    """Trains on batches with the lengths of "multi30k", of "wmt", or without padding, "full"."""
     return {
         "id": f"training/{size}/{lengths}",
         "kind": "training",
         "size": size,
         "lengths": lengths,
-        "tokens_per_batch": {"base": 1024, "tiny": 2048, "micro": 512}[size],
-        "batches": 1 if lengths == "full" else 4,
+        "tokens_per_batch": {"base": 1024, "tiny": 2048}[size],
+        "num_batches": 1 if lengths == "full" else 4,
         "systems": TRAINERS,
     }
 
 
 def growth(axis: str, value: int, size: str = "small") -> Case:
     """Decodes in process to a forced length, with one size changed."""
-    shape = {**MIDDLE, "size": size}
-    if axis in shape:
-        shape[axis] = value
-    else:
-        shape["size"] = f"{size}-{axis[0].upper()}{value}"
-    return {
+    case = {
         "id": f"growth-{size}/{axis}/{value:05d}",
         "kind": "growth",
-        "axis": axis,
+        "size": size,
         "value": value,
-        "model": f"{shape['size']}-forced",
-        "systems": (PROCESS, MEMORY),
-        "limit": shape["target"],
-        **shape,
+        "batch": 8,
+        "source": 25,
+        "target": 32,
+        "beam": 4,
+        "systems": ("process", "memory"),
     }
+    changed = {axis: value} if axis in case else {"size": f"{size}-{axis[0].upper()}{value}"}
+    case |= changed
+    return {**case, "model": f"{case['size']}-forced", "max_tokens": case["target"]}
 
 
 def start(size: str) -> Case:
     """Starts a process, loads a model and translates a sentence."""
-    return {**decoding(size, "forced", 25, 1, 4), "id": f"start/{size}", "kind": "start"} | {
-        "systems": (SESSION, PROCESS, CT2, MARIAN)
-    }
-
-
-def pipeline() -> Case:
-    """Reads batches of 25,000 tokens in training order, without a model."""
-    return {"id": "pipeline", "kind": "pipeline", "systems": ("pipeline",)}
-
-
-def smoke_cases() -> Iterator[Case]:
-    """Yields a case of each kind, of a model so small that all is done in little time."""
-    yield decoding("micro", "forced", 9, 3, 4)
-    yield decoding("micro", "natural", 9, 3, 1)
-    yield multi30k(4)
-    yield training("micro", "multi30k")
-    yield growth("target", 8, "micro")
-    yield growth("target", 16, "micro")
-    yield growth("layers", 2, "micro")
-    yield pipeline()
-    yield start("micro")
+    systems = ("session", "process", "ctranslate2", "marian")
+    case = decoding(size, "forced", 25, 1, 4)
+    return case | {"id": f"start/{size}", "kind": "start", "systems": systems}
 
 
 def all_cases() -> Iterator[Case]:
     """Yields all cases; those that share a model come together."""
-    for size in ("base", "tiny"):
-        for stop in ("forced", "natural"):
-            for source in (25, 100):
-                for batch in (32, 16, 1):
-                    for beam in (4, 1):
-                        yield decoding(size, stop, source, batch, beam)
+    sizes = ("base", "tiny")
+    stops = ("forced", "natural")
+    for shape in itertools.product(sizes, stops, (25, 100), (32, 16, 1), (4, 1)):
+        yield decoding(*shape)
     for beam in (4, 1):
         yield multi30k(beam)
-    for size in ("tiny", "base"):
-        for lengths in ("multi30k", "wmt", "full"):
-            yield training(size, lengths)
+    for size, lengths in itertools.product(sizes[::-1], ("multi30k", "wmt", "full")):
+        yield training(size, lengths)
     for target in (32, 256):
         yield growth("target", target, "base")
     for axis, values in GROWTH.items():
         for value in values:
             yield growth(axis, value)
-    yield pipeline()
-    for size in ("base", "tiny"):
+    # Reads batches of 25,000 tokens in training order, without a model.
+    yield {"id": "pipeline", "kind": "pipeline", "systems": ("pipeline",)}
+    for size in sizes:
         yield start(size)

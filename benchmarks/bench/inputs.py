@@ -1,15 +1,14 @@
-"""What the systems get: made-up words, texts of them, and batches of real lengths."""
+"""Inputs of the systems: texts of made-up words, batches of real lengths, and their operations."""
 
 import itertools
-import json
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bench.cases import Case, sizes_of
-from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID
+from keras_transformer.config import EOS_ID, TransformerConfig
 
 NUM_SPECIAL_IDS = 4
 # 2,000 of the 29,000 pairs, by a BPE of 10,000 of theirs.
@@ -31,7 +30,7 @@ def words(vocab_size: int) -> list[str]:
 def texts(case: Case) -> list[str]:
     """Sources of a decoding case, of `source` tokens each, the end included.
 
-    Where translations end by themselves, sources are uneven too: half to one and a half of it.
+    If translations end by themselves, the lengths differ: from half to one and a half of it.
     """
     random = np.random.default_rng([case["source"], case["batch"]])
     vocabulary = words(sizes_of(case["size"]).vocab_size)
@@ -45,7 +44,7 @@ def texts(case: Case) -> list[str]:
 def pair_lengths(name: str, rows: int = 30_000) -> np.ndarray:
     """Lengths in tokens, ends included, of both sides of pairs, int [rows, 2].
 
-    So many that the last batch of a bucket, which may be small, is as rare as in a real corpus.
+    With 30,000 pairs the last batch of a bucket, which may be small, is as rare as in a corpus.
     """
     if name == "full":
         return np.full((rows, 2), FULL_LENGTH)
@@ -58,71 +57,94 @@ def pair_lengths(name: str, rows: int = 30_000) -> np.ndarray:
     return np.clip(np.exp(both) * WMT_PIECES, 1, 250).astype(int) + 1
 
 
-class Pairs:
-    """Pairs of random tokens; stands in for `TokenizedPairs`.
+class _RandomPairs:
+    """Pairs of random tokens; stands in for `TokenizedPairs`."""
 
-    Args:
-        case: a training case.
-    """
+    def __init__(self, lengths: np.ndarray, vocab_size: int) -> None:
+        self.lengths, self.vocab_size = lengths, vocab_size
 
-    def __init__(self, case: Case) -> None:
-        self.lengths = pair_lengths(case["lengths"])
-        self.vocab_size = sizes_of(case["size"]).vocab_size
-        self._texts: dict[tuple[int, int], np.ndarray] = {}
-
-    def read(self, rows: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Returns the (source, target) token ids of rows, each with its end."""
-        return [(self._text(row, 0), self._text(row, 1)) for row in rows]
+    def read(self, rows: list[int]) -> list[tuple[np.ndarray, ...]]:
+        return [tuple(self._text(row, side) for side in (0, 1)) for row in rows]
 
     def _text(self, row: int, side: int) -> np.ndarray:
-        if (row, side) not in self._texts:
-            random = np.random.default_rng([row, side])
-            ids = random.integers(NUM_SPECIAL_IDS, self.vocab_size, self.lengths[row, side])
-            ids[-1] = EOS_ID
-            self._texts[row, side] = ids.astype(np.int32)
-        return self._texts[row, side]
+        random = np.random.default_rng([row, side])
+        ids = random.integers(NUM_SPECIAL_IDS, self.vocab_size, self.lengths[row, side])
+        return np.append(ids[:-1], EOS_ID).astype(np.int32)
 
 
-def plan_batches(case: Case) -> tuple[Any, list[int]]:
-    """Plans an epoch as `keras-transformer train` does.
+def batches(case: Case) -> dict[str, list[Any]]:
+    """Batches of an epoch that is planned as `keras-transformer train` does.
+
+    In order of length, they are the middle batch of each of `num_batches` equal parts of the
+    epoch's tokens.
 
     Returns:
-        The plan, and the steps to measure: in order of length, the middle batch of each of
-        `batches` equal parts of the epoch's tokens.
+        "batches": ({"source_ids", "target_ids"}, labels, weights) of each, padded to its longest
+        text; and "bucket_batches", padded to the shape of the bucket, for XLA.
     """
-    from keras_transformer.trainers.batches import BatchPlan
+    from keras_transformer.trainers.batches import BatchPlan, make_dataset
 
     lengths = pair_lengths(case["lengths"])
     plan = BatchPlan(lengths, case["tokens_per_batch"], seed=1)
     found = [(step, plan.batch(step)) for step in range(plan.batches_per_epoch)]
     found.sort(key=lambda each: (each[1][0].length, each[0]))
     tokens = np.cumsum([lengths[rows, 1].sum() for _, (_, rows) in found])
-    middles = (np.arange(case["batches"]) + 0.5) / case["batches"] * tokens[-1]
-    return plan, [found[i][0] for i in np.searchsorted(tokens, middles)]
+    middles = (np.arange(case["num_batches"]) + 0.5) / case["num_batches"] * tokens[-1]
+    steps: Any = [found[i][0] for i in np.searchsorted(tokens, middles)]
+    pairs: Any = _RandomPairs(lengths, sizes_of(case["size"]).vocab_size)
+    return {
+        name: list(make_dataset(pairs, plan, steps, static_shapes).as_numpy_iterator())
+        for name, static_shapes in (("batches", False), ("bucket_batches", True))
+    }
 
 
-def batch_rows(case: Case) -> list[list[int]]:
-    """The pairs of each batch that is measured."""
-    plan, steps = plan_batches(case)
-    return [plan.batch(step)[1].tolist() for step in steps]
+def case_flops(case: Case) -> float | None:
+    """Operations of a turn, padding not counted; None if they depend on the translations."""
+    if case["kind"] == "training":
+        pairs = [
+            (int(np.count_nonzero(source)), int(np.count_nonzero(target)))
+            for inputs, labels, _ in case["batches"]
+            for source, target in zip(inputs["source_ids"], labels, strict=True)
+        ]
+        return training_flops(sizes_of(case["size"]), pairs)
+    if case["kind"] == "decoding" and case["target"]:
+        sources = [case["source"]] * case["batch"]
+        return decoding_flops(sizes_of(case["size"]), sources, case["target"], case["beam"])
+    return None
 
 
-def padded(pairs: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, ...]:
-    """Sources, the decoder's inputs and labels of a batch, int64, padded to its longest."""
-    sources = _pad([source for source, _ in pairs])
-    labels = _pad([target for _, target in pairs])
-    inputs = np.roll(labels, 1, axis=1)
-    inputs[:, 0] = BOS_ID
-    inputs[inputs == EOS_ID] = PAD_ID
-    return sources, inputs, labels
+def decoding_flops(
+    sizes: TransformerConfig, sources: Sequence[int], target: int, beam: int
+) -> float:
+    """Operations of decoding: the matrix products, two operations for each multiplication.
+
+    `sources` are the tokens of each source, `target` the steps, `beam` the hypotheses a source.
+    """
+    return sum(
+        2 * (_encoder_products(sizes, source) + beam * _decoder_products(sizes, source, target))
+        for source in sources
+    )
 
 
-def _pad(rows: list[np.ndarray]) -> np.ndarray:
-    array = np.full((len(rows), max(map(len, rows))), PAD_ID, np.int64)
-    for i, row in enumerate(rows):
-        array[i, : len(row)] = row
-    return array
+def training_flops(sizes: TransformerConfig, pairs: Sequence[tuple[int, int]]) -> float:
+    """Operations of an update: a forward pass, and twice that backward, for pairs of lengths."""
+    return sum(
+        6 * (_encoder_products(sizes, source) + _decoder_products(sizes, source, target))
+        for source, target in pairs
+    )
 
 
-if __name__ == "__main__":
-    print(json.dumps(batch_rows(json.loads(sys.argv[1]))))  # TensorFlow stays out of the caller
+def _encoder_products(sizes: TransformerConfig, source: int) -> float:
+    """Multiplications of encoding a source, and of projecting it for the decoder's layers."""
+    d = sizes.d_model
+    layer = source * (4 * d * d + 2 * d * sizes.d_ff) + 2 * d * source * source
+    return sizes.num_encoder_layers * layer + sizes.num_decoder_layers * source * 2 * d * d
+
+
+def _decoder_products(sizes: TransformerConfig, source: int, target: int) -> float:
+    """Multiplications of `target` steps."""
+    d, layers = sizes.d_model, sizes.num_decoder_layers
+    # Query and output of both attentions, keys and values of one, feed-forward; output projection.
+    step = layers * (6 * d * d + 2 * d * sizes.d_ff) + d * sizes.vocab_size
+    attended = target * (target + 1) / 2 + target * source  # keys seen, over all steps
+    return target * step + layers * 2 * d * attended

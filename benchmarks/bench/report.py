@@ -1,440 +1,327 @@
-"""The page of what `bench run` wrote; nothing is measured here."""
+"""The page of benchmarks: medians, ratios and shares of the rounds that `bench run` measured."""
 
-import statistics
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from bench.arithmetic import fit_exponent
-from bench.cases import (
-    CEILINGS,
-    CT2,
-    DECODERS,
-    FIT,
-    FIT_XLA,
-    HUB_FIT,
-    HUB_FIT_XLA,
-    MARIAN,
-    PROCESS,
-    SESSION,
-    TORCH,
-    TRAINERS,
-)
-from bench.figures import (
-    BUSY,
-    LABELS,
-    Results,
-    best,
-    growth_axes,
-    growth_of,
-    is_busy,
-    measured,
-    ratio,
-    seconds,
-    share,
-    systems_of,
-    token_cost,
-)
-from bench.pictures import draw
+import jinja2
+import numpy as np
+import pandas as pd
 
-NOTHING = "-"
+from bench.cases import CEILINGS, DECODERS, TRAINERS, all_cases
+
+LABELS = {
+    "session": "ours, SavedModel in a Session",
+    "process": "ours, in process",
+    "ctranslate2": "CTranslate2 float32",
+    "ctranslate2-int8": "CTranslate2 int8",
+    "marian": "MarianMT, generate",
+    "keras-hub": "KerasHub, XLA",
+    "fit": "ours",
+    "fit-xla": "ours, XLA",
+    "keras-hub-fit": "KerasHub",
+    "keras-hub-fit-xla": "KerasHub, XLA",
+    "torch-transformer": "torch nn.Transformer",
+    "marian-training": "torch MarianMT",
+}
+TEMPLATE = Path(__file__).with_name("page.md.jinja")
+BUSY = 0.15  # cores that other processes may use
+MIN_SHARE = 0.75  # of the ceiling, for a training step of base
+MAX_COST = 1.5  # of a target token at 256, over that at 32
+FIT = ("fit", "fit-xla")
 
 
 class Target(NamedTuple):
-    """What is wanted: the best of `ours` over the best of `peers`, in rates."""
+    """The fastest of `ours` must be `ratio` times as fast as the fastest of `peers`."""
 
-    what: str
+    label: str
     case: str
     ours: tuple[str, ...]
     peers: tuple[str, ...]
-    least: float
+    ratio: float
 
 
-_B32, _B1 = "decoding/base/forced/S25/B32/K4", "decoding/base/forced/S25/B1/K4"
-_HUB = (HUB_FIT, HUB_FIT_XLA)
-_FIT = (FIT, FIT_XLA)
-TARGETS = (
-    Target("Decoding, base, 32 sentences, beam 4: in process", _B32, (PROCESS,), (CT2,), 1.1),
-    Target("the same: SavedModel in a Session", _B32, (SESSION,), (CT2,), 0.8),
-    Target("the same", _B32, (SESSION,), (MARIAN,), 1.6),
-    Target("One sentence, beam 4: SavedModel in a Session", _B1, (SESSION,), (CT2,), 0.9),
-    Target("the same", _B1, (SESSION,), (MARIAN,), 2.5),
-    Target("Multi30k, text to text: in process", "multi30k/K4", (PROCESS,), (CT2,), 1.1),
-    Target("the same: SavedModel in a Session", "multi30k/K4", (SESSION,), (CT2,), 1.1),
-    *(
-        Target(f"Training, {size}, lengths of {name}", f"training/{size}/{of}", _FIT, peers, least)
-        for size, of_torch, of_hub in (("tiny", 2.0, 1.5), ("base", 1.5, 1.3))
-        for name, of in (("Multi30k", "multi30k"), ("WMT", "wmt"))
-        for peers, least in (((TORCH,), of_torch), (_HUB, of_hub))
-    ),
-)
-LEAST_SHARE = 0.75  # of the ceiling, a training step of base
-MOST_COST = 1.5  # of a target token at 256, over that at 32
+def _targets() -> Iterator[Target]:
+    process, session, ct2, marian = (
+        (name,) for name in ("process", "session", "ctranslate2", "marian")
+    )
+    in_session = "the same: SavedModel in a Session"
+    case = "decoding/base/forced/S25/B32/K4"
+    label = "Decoding, base, 32 sentences, beam 4: in process"
+    yield Target(label, case, process, ct2, 1.1)
+    yield Target(in_session, case, session, ct2, 0.8)
+    yield Target("the same", case, session, marian, 1.6)
+    case = "decoding/base/forced/S25/B1/K4"
+    label = "One sentence, beam 4: SavedModel in a Session"
+    yield Target(label, case, session, ct2, 0.9)
+    yield Target("the same", case, session, marian, 2.5)
+    yield Target("Multi30k, text to text: in process", "multi30k/K4", process, ct2, 1.1)
+    yield Target(in_session, "multi30k/K4", session, ct2, 1.1)
+    hub = ("keras-hub-fit", "keras-hub-fit-xla")
+    for size, torch_ratio, hub_ratio in (("tiny", 2.0, 1.5), ("base", 1.5, 1.3)):
+        for lengths in ("Multi30k", "WMT"):
+            case = f"training/{size}/{lengths.lower()}"
+            label = f"Training, {size}, lengths of {lengths}"
+            yield Target(label, case, FIT, ("torch-transformer",), torch_ratio)
+            yield Target(label, case, FIT, hub, hub_ratio)
 
 
-def write(results: Results, page: Path) -> None:
-    """Writes the page, and the pictures beside it."""
-    page.parent.mkdir(parents=True, exist_ok=True)
-    pictures = draw(results, page)
-    page.write_text(render(results, pictures), encoding="utf-8")
+TARGETS = tuple(_targets())
 
 
-def render(results: Results, pictures: dict[str, str]) -> str:
-    """Returns the page.
+class Results:
+    """Rounds with their cases.
 
-    Args:
-        results: as `bench run` wrote them.
-        pictures: file names by "speed" and "growth", as far as there are any.
+    Attributes:
+        rounds: a row for each case, system and round, as `bench run` writes them.
+        medians: of all columns of numbers, and the `rate` in tokens a second, by case and system.
+        cases: the measured cases, by their ids.
     """
-    sections = [
-        _introduction(results),
-        "## Targets\n\n" + _targets(results),
-        _picture(pictures.get("speed"), "Target tokens per second"),
-        _decoding(results),
-        _multi30k(results),
-        _training(results),
-        _growth(results),
-        _picture(pictures.get("growth"), "Time and memory by size"),
-        _start(results),
-        _pipeline(results),
-        _preparation(results),
-    ]
-    return "\n\n".join(section for section in sections if section) + "\n"
+
+    def __init__(self, rounds: pd.DataFrame) -> None:
+        self.rounds = rounds
+        self.medians = rounds.groupby(["case", "system"]).median(numeric_only=True)
+        self.medians["rate"] = self.medians.tokens / self.medians.seconds
+        cases = pd.DataFrame([*all_cases()]).set_index("id")
+        self.cases = cases[cases.index.isin(rounds.case)]
+
+    def kind(self, kind: str) -> pd.DataFrame:
+        """The measured cases of a kind."""
+        return self.cases[self.cases.kind == kind]
+
+    def of(self, column: str, case: str, systems: Sequence[str]) -> pd.Series:
+        """A column of the medians for those of the systems that were measured."""
+        if case not in self.cases.index:
+            return pd.Series(dtype=float)
+        return self.medians.loc[case, column].reindex(systems).dropna()
+
+    def fastest(self, case: str, systems: Sequence[str]) -> str | None:
+        """The fastest of the systems that were measured."""
+        seconds = self.of("seconds", case, systems)
+        return None if seconds.empty else str(seconds.idxmin())
+
+    def ratio(self, target: Target) -> float:
+        """The median over the rounds: what slows a round slows both systems. NaN: not measured."""
+        ours, peer = (self.fastest(target.case, names) for names in (target.ours, target.peers))
+        if ours is None or peer is None:
+            return np.nan
+        of_case = self.rounds[self.rounds.case == target.case]
+        seconds = of_case.pivot(index="round", columns="system", values="seconds")
+        return float((seconds[peer] / seconds[ours]).median())
+
+    def share(self, case: str, systems: Sequence[str]) -> float:
+        """Part of the ceiling that the fastest of the systems reaches. NaN: not measured."""
+        system = self.fastest(case, systems)
+        products = self.rounds[(self.rounds.case == case) & self.rounds.system.isin(CEILINGS)]
+        if system is None or products.empty:
+            return np.nan
+        row = self.medians.loc[(case, system)]
+        return float(row.flops / row.seconds / (products.flops / products.seconds).max())
+
+    def growth(self) -> Iterator[tuple[str, pd.DataFrame]]:
+        """Yields each axis with `value`, `seconds` and `grown`, if two values were measured."""
+        cases = self.kind("growth")
+        for name, group in cases.groupby(cases.index.str.rsplit("/", n=1).str[0], sort=False):
+            size, axis = name.removeprefix("growth-").split("/")
+            found = self.medians[["seconds", "grown"]].unstack("system").reindex(group.index)
+            if {"process", "memory"} <= {*found.seconds}:
+                grown = found.grown["memory"].clip(lower=2**20)
+                columns = {"seconds": found.seconds["process"], "grown": grown}
+                frame = pd.DataFrame({"value": group.value.astype(int), **columns}).dropna()
+                if len(frame) > 1:
+                    yield axis if size == "small" else f"{axis}, {size}", frame
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of Markdown."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def write(rounds: pd.DataFrame, page: Path) -> None:
+    """Writes the page, and the figures beside it."""
+    from bench.figures import draw
+
+    page.parent.mkdir(parents=True, exist_ok=True)
+    results = Results(rounds)
+    page.write_text(render(results, draw(results, page)), encoding="utf-8")
 
 
-# The sections.
-
-
-def _introduction(results: Results) -> str:
-    machine = results["machine"]
-    cases = results["cases"].values()
-    dates = sorted(case["when"][:10] for case in cases)
-    when = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
-    versions = ", ".join(f"{name} {version}" for name, version in machine["packages"].items())
-    busy = [case for case in cases if case["busy"] > BUSY]
-    lines = [
-        "# Benchmarks",
-        "<!-- made by `python -m bench report` of benchmarks/results.json -->",
-        f"Measured on {when}: {machine['cpu']} ({machine['vector']}), {machine['threads']} of "
-        f"{machine['cores']} cores, {machine['memory_gib']} GiB, no GPU. Python "
-        f"{machine['python']}, {versions}; revision {machine['revision']}.",
-        "`make bench` measures, `make bench-quick` measures a little of everything in three "
-        "minutes. All systems of a case take turns, A B C A B C, each in a process of its own that "
-        "is loaded, compiled and warm, so that training at base size needs 20 GB of memory. "
-        "A figure is the median over the rounds, and a ratio the "
-        "median of the rounds' ratios. The ceiling is the fastest matrix product (2048³, float32, "
-        "torch or TensorFlow) of the same rounds; a share of it counts only the products that the "
-        "real tokens need. Every repeat is in `benchmarks/results.json`. What was done to be "
-        "fast, and what limits it: [where the time goes](speed.md).",
-        _products(results),
-        "Random weights are the same for all systems, and so are the trained ones. "
-        + _sameness(results),
-    ]
-    if len({case["code"] for case in cases}) > 1:
-        lines.append("**The code changed between the cases: measure again with --again.**")
-    elsewhere = [
-        case
-        for case in cases
-        if any(machine[name] != value for name, value in case.get("made_on", {}).items())
-    ]
-    if elsewhere:
-        lines.append(
-            f"**{len(elsewhere)} of {len(cases)} cases were measured on another machine, or with "
-            "other versions of the packages: measure them again.**"
-        )
-    if busy:
-        lines.append(
-            f"**{len(busy)} of {len(results['cases'])} cases were measured while other work ran on "
-            "the machine: do not trust their figures.**"
-        )
-    return "\n\n".join(line for line in lines if line)
-
-
-def _products(results: Results) -> str:
-    """How fast the libraries multiply that the systems stand on."""
-    rates: dict[str, list[float]] = {name: [] for name in CEILINGS}
-    for case in results["cases"].values():
-        for name in CEILINGS:
-            if name in (found := measured(case)):
-                rates[name].append(found[name]["flops"] / seconds(found[name]))
-    if not all(rates.values()):
-        return ""
-    torch, tensorflow = (statistics.median(rates[name]) / 1e9 for name in CEILINGS)
-    return (
-        f"That product runs at {torch:.0f} GFLOP/s in torch and at {tensorflow:.0f} in TensorFlow "
-        "on this processor, so a part of the ratios to torch's systems is its library's."
+def compact(rounds: pd.DataFrame) -> pd.DataFrame:
+    """The table of a release: a row for each case and system."""
+    machine = rounds.machine.str.split(". Python").str[0]
+    measured = rounds.assign(machine=machine, unit="s")[~rounds.system.isin(CEILINGS)]
+    table = measured.groupby(["case", "system"], sort=False).agg(
+        rounds=("round", "count"),
+        median=("seconds", "median"),
+        min=("seconds", "min"),
+        unit=("unit", "first"),
+        tokens=("tokens", "first"),
+        machine=("machine", "first"),
     )
+    return table.assign(tokens=table.tokens.astype("Int64")).reset_index()
 
 
-def _sameness(results: Results) -> str:
-    """How many translations are equal to ours; by greedy search, which leaves no choice."""
-    shares: dict[str, list[float]] = {}
-    for case in results["cases"].values():
-        if case["kind"] in ("decoding", "multi30k") and case["beam"] == 1:
-            for name, each in case["systems"].items():
-                if "same" in each:
-                    shares.setdefault(name, []).append(each["same"])
-    if not shares:
-        return ""
-    text = ", ".join(
-        f"{LABELS[name]} {100 * statistics.mean(values):.1f} %" for name, values in shares.items()
+def render(results: Results, figures: dict[str, str]) -> str:
+    """The page; `figures` has the file names of "speed" and "growth", if they were drawn."""
+    rounds = results.rounds
+    products = results.medians.query("system in @CEILINGS")
+    greedy = results.cases[results.cases.beam == 1].index
+    same = results.medians.same.unstack("system").reindex(greedy).mean().reindex(DECODERS)
+    busy = rounds[rounds.busy > BUSY].case.nunique()
+    template = jinja2.Template(TEMPLATE.read_text("utf-8"), trim_blocks=True)
+    page = template.render(
+        figures=figures,
+        dates=" to ".join(sorted({rounds.when.min()[:10], rounds.when.max()[:10]})),
+        last=rounds.iloc[-1],
+        ceilings=dict((products.flops / products.seconds / 1e9).groupby("system").median()),
+        same=", ".join(f"{LABELS[name]} {share:.1%}" for name, share in same.dropna().items()),
+        several=rounds.revision.nunique() > 1 or rounds.machine.nunique() > 1,
+        busy=busy and f"{busy} of {rounds.case.nunique()}",
+        targets=_target_table(results),
+        decoding=list(_decoding(results)),
+        multi30k=list(_multi30k(results)),
+        training=_training(results),
+        growth=_growth(results),
+        start=_start(results),
+        peaks=_peaks(results),
+        pipeline=_pipeline(results),
+        preparation=_preparation(results),
     )
-    return f"Equal translations by greedy search: {text}."
+    return re.sub(r"\n{3,}", "\n\n", page).strip() + "\n"
 
 
-def _targets(results: Results) -> str:
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of Markdown, or nothing if it has no rows."""
+    rows = list(rows)
+    lines = (head, ["---"] * len(head), *rows)
+    return "\n".join(f"| {' | '.join(row)} |" for row in lines) if rows else ""
+
+
+def _format(value: float, form: str) -> str:
+    return "-" if pd.isna(value) else form.format(value)
+
+
+def _rates(results: Results, cases: pd.DataFrame, systems: Sequence[str]) -> pd.DataFrame:
+    """Cells of tokens per second for cases and systems, the highest of a case in bold."""
+    rates = results.medians.rate.unstack("system").reindex(cases.index)
+    rates = rates.reindex(columns=systems).dropna(axis="columns", how="all")
+    best = rates.eq(rates.max(axis="columns"), axis="index")
+    cells = rates.map(_format, form="{:,.0f}")
+    return cells.where(~best, "**" + cells + "**").rename(columns=LABELS)
+
+
+def _target_table(results: Results) -> str:
     rows = []
     for target in TARGETS:
-        found = systems_of(results, target.case)
-        times = ratio(found, target.ours, target.peers)
-        peer = best(found, target.peers) or target.peers[-1]
-        rows.append(
-            [
-                target.what,
-                LABELS[peer],
-                f"{target.least:.1f} x",
-                NOTHING if times is None else f"**{times:.2f} x**",
-                _verdict(times, target.least, is_busy(results, target.case)),
-            ]
-        )
-    name = "training/base/full"
-    part = share(results, name, best(systems_of(results, name), _FIT))
-    rows.append(
-        [
-            "Training step, base, without padding",
-            "matrix product",
-            f"{LEAST_SHARE:.0%}",
-            NOTHING if part is None else f"**{part:.0%}**",
-            _verdict(part, LEAST_SHARE, is_busy(results, name)),
-        ]
+        peer = LABELS[results.fastest(target.case, target.peers) or target.peers[-1]]
+        ratio = results.ratio(target)
+        row = [target.label, peer, f"{target.ratio:.1f} x", _format(ratio, "**{:.2f} x**")]
+        rows.append([*row, _verdict(ratio - target.ratio)])
+    label = "Training step, base, without padding"
+    share = results.share("training/base/full", FIT)
+    row = [label, "matrix product", f"{MIN_SHARE:.0%}", _format(share, "**{:.0%}**")]
+    rows.append([*row, _verdict(share - MIN_SHARE)])
+    short, long = (
+        results.of("seconds", f"growth-base/target/{length:05}", ["process"]).sum() / length
+        for length in (32, 256)
     )
-    cost = token_cost(results)
-    rows.append(
-        [
-            "Cost of a target token at 256, base, beam 4",
-            "at 32",
-            f"below {MOST_COST:.1f} x",
-            NOTHING if cost is None else f"**{cost:.2f} x**",
-            _verdict(
-                None if cost is None else MOST_COST - cost, 0.0, is_busy(results, "growth-base")
-            ),
-        ]
-    )
-    return table(["ours", "over", "target", "measured", ""], rows)
+    label = "Cost of a target token at 256, base, beam 4"
+    cost = long / short if short and long else np.nan
+    row = [label, "at 32", f"below {MAX_COST:.1f} x", _format(cost, "**{:.2f} x**")]
+    rows.append([*row, _verdict(MAX_COST - cost)])
+    return _table(["ours", "over", "target", "measured", ""], rows)
 
 
-def _verdict(reached: float | None, least: float, busy: bool) -> str:
-    if reached is None:
-        return "not measured"
-    if busy:
-        return "other work ran"
-    return "reached" if reached >= least else "not reached"
+def _verdict(margin: float) -> str:
+    return "not measured" if pd.isna(margin) else "reached" if margin >= 0 else "not reached"
 
 
-def _rates(found: dict[str, Any], names: Sequence[str]) -> list[str]:
-    """Tokens a second of each system, the largest in bold."""
-    rates = {name: found[name]["tokens"] / seconds(found[name]) for name in names if name in found}
-    cells = {name: f"{rate:,.0f}" for name, rate in rates.items()}
-    if rates:
-        top = max(rates, key=rates.__getitem__)
-        cells[top] = f"**{cells[top]}**"
-    return [cells.get(name, NOTHING) for name in names]
-
-
-def _decoding(results: Results) -> str:
-    cases = [case for case in results["cases"].values() if case["kind"] == "decoding"]
-    parts = []
-    for size in dict.fromkeys(case["size"] for case in cases):
-        for forced in (True, False):
-            chosen = [
-                case for case in cases if case["size"] == size and bool(case["target"]) == forced
+def _decoding(results: Results) -> Iterator[tuple[str, int | None, str]]:
+    """Yields a title, the length if it is forced, and a table, for each size of model."""
+    cases = results.kind("decoding")
+    for (size, is_forced), group in cases.groupby(["size", cases.target.notna()], sort=False):
+        shape = group[["source", "batch", "beam"]].astype(int)
+        rows = shape.sort_values([*shape]).astype(str).join(_rates(results, group, DECODERS))
+        if is_forced:
+            rows["our best, of the ceiling"] = [
+                _format(results.share(case, DECODERS[:2]), "{:.0%}") for case in rows.index
             ]
-            chosen.sort(key=lambda case: (case["source"], case["batch"], case["beam"]))
-            if not chosen:
-                continue
-            names = [name for name in DECODERS if any(name in measured(case) for case in chosen)]
-            rows = []
-            for case in chosen:
-                found = measured(case)
-                part = share(results, case["id"], best(found, DECODERS[:2])) if forced else None
-                shape = [str(case[key]) for key in ("source", "batch", "beam")]
-                cells = [_percent(part)] if forced else []
-                rows.append([*shape, *_rates(found, names), *cells])
-            head = ["source", "batch", "beam", *(LABELS[name] for name in names)]
-            head += ["our best, of the ceiling"] if forced else []
-            text = (
-                f"All hypotheses have {chosen[0]['target']} tokens."
-                if forced
-                else "Sources are uneven, and translations end by themselves. Beam searches "
-                "differ: ours goes on until no hypothesis could become better, CTranslate2 until K "
-                "have ended, and each has a length penalty of its own. Real "
-                "text is below."
-            )
-            title = f"### {size.capitalize()}, {'forced length' if forced else 'natural stop'}"
-            parts.append(f"{title}\n\n{text} Target tokens per second of the best hypotheses:")
-            parts.append(table(head, rows))
-    return "\n\n".join(["## Decoding", *parts]) if parts else ""
+        title = f"{size.capitalize()}, {'forced length' if is_forced else 'natural stop'}"
+        length = int(group.target.iloc[0]) if is_forced else None
+        yield title, length, _table([*rows], rows.to_numpy())
 
 
-def _percent(part: float | None) -> str:
-    return NOTHING if part is None else f"{part:.0%}"
-
-
-def _multi30k(results: Results) -> str:
-    parts = []
-    for case in results["cases"].values():
-        if case["kind"] != "multi30k":
-            continue
-        found = measured(case)
-        rows = [
-            [
-                LABELS[name],
-                f"{found[name]['tokens'] / seconds(found[name]):,.0f}",
-                f"{seconds(found[name]):.2f}",
-                f"{found[name]['bleu']:.2f}",
-                f"{found[name]['same']:.1%}",
-            ]
-            for name in DECODERS
-            if name in found
-        ]
-        head = ["", "target tokens per second", "seconds", "BLEU", "equal to our first row's"]
-        parts.append(f"{case['sentences']:,} captions, beam {case['beam']}:\n\n{table(head, rows)}")
-    if not parts:
-        return ""
-    text = (
-        "Captions from text to text, with the same trained weights. The length penalty has the "
-        "same exponent, but not the same formula."
-    )
-    return "\n\n".join(["## Multi30k, test2016", text, *parts])
+def _multi30k(results: Results) -> Iterator[tuple[str, int, str]]:
+    """Yields the number of captions, the beam, and a table."""
+    head = ["", "target tokens per second", "seconds", "BLEU", "equal to our first row's"]
+    for case, beam in results.kind("multi30k").beam.items():
+        found = results.medians.loc[case].reindex(DECODERS).dropna(subset="seconds")
+        rows = []
+        for name, row in found.iterrows():
+            figures = (f"{row.rate:,.0f}", f"{row.seconds:.2f}", f"{row.bleu:.2f}")
+            rows.append([LABELS[name], *figures, f"{row.same:.1%}"])
+        yield f"{found.sentences.iloc[0]:,.0f}", int(beam), _table(head, rows)
 
 
 def _training(results: Results) -> str:
-    cases = [case for case in results["cases"].values() if case["kind"] == "training"]
-    rows = []
-    for case in cases:
-        found = measured(case)
-        part = share(results, case["id"], best(found, _FIT))
-        rows.append([case["size"], case["lengths"], *_rates(found, TRAINERS), _percent(part)])
-    if not rows:
-        return ""
-    text = (
-        "Target tokens per second that are not padding. Batches are those of an epoch's plan, of "
-        "2,048 tokens a side (tiny) or 1,024 (base). Ours computes label smoothing, loss, "
-        "perplexity and accuracy; KerasHub and MarianMT their loss alone, without smoothing. "
-        "Lengths: Multi30k's; WMT's, modelled; and 33 for all."
-    )
-    head = ["", "lengths", *(LABELS[name] for name in TRAINERS), "our best, of the ceiling"]
-    return f"## Training\n\n{text}\n\n{table(head, rows)}"
+    cases = results.kind("training")
+    cells = cases[["size", "lengths"]].rename(columns={"size": ""})
+    rates = _rates(results, cases, TRAINERS)
+    shares = [_format(results.share(case, FIT), "{:.0%}") for case in cases.index]
+    head = [*cells, *rates, "our best, of the ceiling"]
+    return _table(head, np.column_stack([cells, rates, shares]))
 
 
 def _growth(results: Results) -> str:
-    rows = []
-    for name, cases in growth_axes(results).items():
-        values = [case["value"] for case in cases]
-        if len(values) < 2:
-            continue
-        times, memory = growth_of(cases)
-        rows.append(
-            [
-                name,
-                " ".join(f"{value:,}" for value in values),
-                " ".join(f"{time:.3g}" for time in times),
-                f"**{fit_exponent(values, times):.2f}**",
-                " ".join(f"{each / 1e6:,.0f}" for each in memory),
-                f"**{fit_exponent(values, memory):.2f}**",
-            ]
-        )
-    if not rows:
-        return ""
-    text = (
-        "Decoding in process; one size changes, the others stay at 8 sentences of 25 tokens, 32 "
-        "target tokens, beam 4, V = 8,000, 3 + 3 layers, d_model 256. An exponent p fits y = c xᵖ. "
-        "Memory is what a fresh process takes beyond the loaded model and graph."
-    )
-    head = ["", "sizes", "seconds", "exponent", "megabytes", "exponent"]
-    return f"## Growth\n\n{text}\n\n{table(head, rows)}"
+    def exponent(frame: pd.DataFrame, column: str) -> str:
+        slope, _ = np.polyfit(np.log(frame.value), np.log(frame[column]), 1)
+        return f"**{slope:.2f}**"
+
+    rows = [
+        [
+            axis,
+            " ".join(f"{value:,}" for value in frame.value),
+            " ".join(f"{seconds:.3g}" for seconds in frame.seconds),
+            exponent(frame, "seconds"),
+            " ".join(f"{grown / 1e6:,.0f}" for grown in frame.grown),
+            exponent(frame, "grown"),
+        ]
+        for axis, frame in results.growth()
+    ]
+    return _table(["", "sizes", "seconds", "exponent", "megabytes", "exponent"], rows)
 
 
 def _start(results: Results) -> str:
     rows = []
-    for case in results["cases"].values():
-        if case["kind"] != "start":
-            continue
-        for name, each in measured(case).items():
-            stages = [statistics.median(each[stage]) for stage in ("import", "load", "first")]
-            rows.append(
-                [
-                    case["size"],
-                    LABELS[name],
-                    *(f"{value:.2f}" for value in (*stages, seconds(each))),
-                    f"{statistics.median(each['peak']) / 1e6:,.0f}",
-                    f"{each['bytes'] / 1e6:,.0f}" if "bytes" in each else NOTHING,
-                ]
-            )
-    if not rows:
-        return ""
-    text = (
-        "A fresh process translates one sentence of 25 tokens into 30, beam 4; seconds, and "
-        "megabytes of memory at most and on disk. Files have been read before."
-    )
+    for case, size in results.kind("start")["size"].items():
+        found = results.medians.loc[case].reindex(DECODERS).dropna(subset="seconds")
+        for name, row in found.iterrows():
+            stages = [f"{row[stage]:.2f}" for stage in ("import", "load", "first", "seconds")]
+            megabytes = [_format(size / 1e6, "{:,.0f}") for size in (row.peak, row.bytes)]
+            rows.append([size, LABELS[name], *stages, *megabytes])
     head = ["", "", "import", "load", "first translation", "all", "memory", "on disk"]
-    return f"## Start, memory and size\n\n{text}\n\n{table(head, rows)}\n\n{_peaks(results)}"
+    return _table(head, rows)
 
 
 def _peaks(results: Results) -> str:
-    """Memory of the processes that decoded the largest case."""
     rows = []
     for size in ("base", "tiny"):
-        found = systems_of(results, f"decoding/{size}/forced/S100/B32/K4")
-        rows += [
-            [size, LABELS[name], f"{found[name]['peak'] / 1e6:,.0f}"]
-            for name in DECODERS
-            if name in found
-        ]
-    if not rows:
-        return ""
-    text = "Megabytes at most while 32 sources of 100 tokens are decoded with beam 4:"
-    return f"{text}\n\n{table(['', '', 'memory'], rows)}"
+        peaks = results.of("peak", f"decoding/{size}/forced/S100/B32/K4", DECODERS)
+        rows += [[size, LABELS[name], f"{peak / 1e6:,.0f}"] for name, peak in peaks.items()]
+    return _table(["", "", "memory"], rows)
 
 
-def _pipeline(results: Results) -> str:
-    found = systems_of(results, "pipeline").get("pipeline")
-    if found is None:
-        return ""
-    return (
-        "## Input pipeline\n\n"
-        f"{found['tokens'] / seconds(found):,.0f} target tokens per second, in batches of 25,000 "
-        "tokens from the bundled corpus, prepared, in training order, without a model; of text of "
-        "WMT's lengths: [results](results.md#a-corpus-of-wmts-size). Preparing it: "
-        f"{found['pairs_per_second']:,.0f} pairs per second."
-    )
+def _pipeline(results: Results) -> dict[str, str]:
+    return {
+        name: f"{found.iloc[0]:,.0f}"
+        for name, column in (("rate", "rate"), ("pairs", "pairs_per_second"))
+        if len(found := results.of(column, "pipeline", ["pipeline"]))
+    }
 
 
 def _preparation(results: Results) -> str:
-    """How long loading, compiling and warming up took."""
+    """The seconds that loading, compiling and warming up take."""
     rows = []
-    for kind, sizes in (("decoding", ("base", "tiny")), ("training", ("base", "tiny"))):
-        for size in sizes:
-            found: dict[str, list[float]] = {}
-            for case in results["cases"].values():
-                if case["kind"] == kind and case["size"] == size:
-                    for name, each in measured(case).items():
-                        if name in LABELS:
-                            found.setdefault(name, []).append(each["prepare"])
-            rows += [
-                [kind, size, LABELS[name], f"{max(values):.1f}"] for name, values in found.items()
-            ]
-    if not rows:
-        return ""
-    text = "Seconds, the most of all cases; not part of the figures above."
-    return "\n\n".join(["## Loading, compiling, warming up", text, table(["", "", "", "s"], rows)])
-
-
-def _picture(file: str | None, text: str) -> str:
-    return f"![{text}]({file})" if file else ""
+    prepare = results.medians.prepare.unstack("system")
+    for kind, systems in (("decoding", DECODERS), ("training", TRAINERS)):
+        cases = results.kind(kind)
+        for size in ("base", "tiny"):
+            longest = prepare.reindex(cases.index[cases["size"] == size]).max().reindex(systems)
+            rows += [[kind, size, LABELS[name], f"{s:.1f}"] for name, s in longest.dropna().items()]
+    return _table(["", "", "", "s"], rows)

@@ -8,8 +8,6 @@ import pytest
 from command_line import assert_documented, assert_refused, cli
 
 from keras_transformer.files import locked
-from keras_transformer.run import Run
-from keras_transformer.trainers.corpora import load_corpus
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +16,7 @@ def recipe(tmp_path_factory):
     path = tmp_path_factory.mktemp("recipe") / "small.toml"
     path.write_text(
         "vocab_size = 290\nsteps = 4\ntokens_per_batch = 300\nmax_length = 40\n"
-        "steps_per_validation = 1\nkeep_checkpoints = 3\nbeam_size = 2\nalpha = 1.5\n"
+        "steps_per_validation = 1\nkeep_checkpoints = 3\nbeam_size = 2\nlength_penalty = 1.5\n"
         "[model]\nd_model = 12\nd_ff = 14\nnum_heads = 2\nnum_encoder_layers = 1\n"
         "num_decoder_layers = 1\n"
     )
@@ -42,9 +40,7 @@ def recipe_run(recipe, corpus_dir, tmp_path_factory):
     assert [line.split()[0] for line in summary[1:6]] == [
         "updates", "time", "seen", "parameters", "best"
     ]  # fmt: skip
-    assert summary[-1] == (
-        f"Next: keras-transformer evaluate {folder / 'run'} --data DATA --split test"
-    )
+    assert summary[-1] == f"Next: keras-transformer evaluate {folder / 'run'} --data DATA"
     return folder / "run"
 
 
@@ -70,13 +66,6 @@ def test_prepare_for_a_machine(corpus_dir, tmp_path):
     assert f"Next: keras-transformer train {words}" in err
 
 
-def test_what_is_advised_after_prepare_takes_what_was_prepared(corpus_dir, tmp_path):
-    folder = tmp_path / "corpus"
-    code, _, err = cli("prepare", folder, "--set", f"data={corpus_dir}", "--vocab-size", 290)
-    assert code == 0, err
-    assert f"Next: keras-transformer train --vocab-size 290 --data {folder} --run-dir RUN" in err
-
-
 def test_average_is_what_the_other_commands_take(recipe_run, corpus_dir):
     code, out, err = cli("average", recipe_run, "--last", 2)
     assert (code, out) == (0, "")
@@ -85,7 +74,7 @@ def test_average_is_what_the_other_commands_take(recipe_run, corpus_dir):
     assert code == 0, err
     scores = json.loads((recipe_run / "evaluation" / "test.scores.json").read_text())
     assert scores["checkpoint"] == "checkpoints/averaged-00000003-00000004-2.weights.h5"
-    assert (scores["beam_size"], scores["alpha"]) == (2, 1.5)  # the recipe's
+    assert (scores["beam_size"], scores["length_penalty"]) == (2, 1.5)  # the recipe's
 
 
 def test_average_takes_what_there_is(recipe_run, tmp_path):
@@ -94,13 +83,6 @@ def test_average_takes_what_there_is(recipe_run, tmp_path):
     code, _, err = cli("average", run_dir)
     assert code == 0, err
     assert "Averaged: the checkpoints after 2, 3, 4 updates: " in err  # all, for the recipe says 0
-    manifest = json.loads((run_dir / "run.json").read_text())
-    for wanted, steps in ((2, "3, 4"), (9, "2, 3, 4")):
-        manifest["settings"]["average_last"] = wanted
-        (run_dir / "run.json").write_text(json.dumps(manifest))
-        code, _, err = cli("average", run_dir)
-        assert code == 0, err
-        assert f"Averaged: the checkpoints after {steps} updates: " in err
 
 
 def test_average_of_more_than_there_are(recipe_run):
@@ -135,7 +117,7 @@ def test_resume(recipe, recipe_run, corpus_dir, tmp_path):
         assert code == 0, err
         assert ("Resumed after 2 updates" in err) == resumed
         assert f"Training: {steps} updates; this call took " in err
-        assert err.endswith(f"evaluate {run_dir} --data {corpus_dir} --split test\n")
+        assert err.endswith(f"Next: keras-transformer evaluate {run_dir}\n")
         summary = json.loads(out)
         assert_documented("train", summary)
         assert summary["run_dir"] == str(run_dir)
@@ -155,24 +137,12 @@ def test_more_updates_are_advised_unless_there_was_a_cooldown(recipe, corpus_dir
         assert ("--resume with more --steps may go further" in err) == (cooldown == 0)
 
 
-def test_resuming_what_is_no_run(recipe, corpus_dir, tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
-    result = cli(
-        "train", "--recipe", recipe, "--data", corpus_dir, "--run-dir", tmp_path, "--resume"
-    )
-    assert_refused(result, f"{tmp_path} is not a run directory: .*")
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--recipe", "wmt15"], "Cannot read the recipe wmt15: No such file.* one of: demo, .*"),
         (["--set", "stepz=3"], "Unknown setting stepz. There are: data, .*"),
-        (["--set", "model.depth=3"], "Unknown model setting depth. There are: .*"),
-        (["--set", "steps=many"], "`steps` must be an integer. Received: steps='many'"),
-        (["--set", "jit=1"], "`jit` must be true or false. Received: jit=1"),
-        (["--set", "steps"], "A change must have the form key=value. Received: 'steps'"),
+        (["--set", "steps=many"], "`steps` must be a valid integer. Received: steps='many'"),
     ],
 )
 def test_wrong_settings(corpus_dir, tmp_path, arguments, message):
@@ -189,67 +159,9 @@ def test_the_corpus_may_be_elsewhere(recipe_run, tmp_path):
     assert (tmp_path / "report" / "alignment.png").is_file()  # of a sentence of its validation text
 
 
-def test_another_corpus_of_that_name_is_none(recipe_run, recipe, corpus_dir, tmp_path, monkeypatch):
-    run_dir = tmp_path / "run"
-    shutil.copytree(recipe_run, run_dir, ignore=shutil.ignore_patterns("evaluation", "report"))
-    manifest = json.loads((run_dir / "run.json").read_text())
-    manifest["settings"]["data"] = "corpus"
-    (run_dir / "run.json").write_text(json.dumps(manifest))
-    options = ["--recipe", recipe, "--data", corpus_dir]
-    code, _, err = cli("prepare", tmp_path / "corpus", *options, "--vocab-size", 285)
-    assert code == 0, err
-    monkeypatch.chdir(tmp_path)
-    code, _, err = cli("plot", run_dir)
-    assert code == 0, err
-    assert not (run_dir / "report" / "lengths.png").exists()
-
-
-def test_no_average_amid_a_training(recipe_run):
+def test_no_average_during_a_training(recipe_run):
     with locked(recipe_run):
         assert_refused(cli("average", recipe_run), f"Another call is writing {recipe_run}: .*")
-
-
-def test_one_evaluation_at_a_time(recipe_run, corpus_dir):
-    """For each would read what another has written."""
-    folder = recipe_run / "evaluation"
-    folder.mkdir(exist_ok=True)
-    before = sorted(folder.iterdir())
-    with locked(folder):
-        result = cli("evaluate", recipe_run, "--data", corpus_dir, "--split", "val")
-        assert_refused(result, f"Another call is writing {folder}: .*")
-    assert sorted(folder.iterdir()) == before
-
-
-def test_evaluate_names_the_checkpoint_that_translates(
-    recipe_run, corpus_dir, tmp_path, monkeypatch
-):
-    """Also when a training saves better ones, first while the corpus is read."""
-    run_dir = tmp_path / "run"
-    shutil.copytree(recipe_run, run_dir, ignore=shutil.ignore_patterns("evaluation"))
-    manifest = json.loads((run_dir / "run.json").read_text())
-    first, *_, newest = manifest["checkpoints"]
-    manifest["averaged"] = None
-
-    def load_late(*arguments):
-        write_best(newest)
-        return load_corpus(*arguments)
-
-    def write_best(checkpoint):
-        (run_dir / "run.json").write_text(json.dumps({**manifest, "best": checkpoint}))
-
-    def load_weights_late(run, model, chosen):
-        write_best(first)
-        read.append(chosen.file)
-        load_weights(run, model, chosen)
-
-    read, load_weights = [], Run.load_weights
-    monkeypatch.setattr(Run, "load_weights", load_weights_late)
-    monkeypatch.setattr("keras_transformer.trainers.corpora.load_corpus", load_late)
-    write_best(first)
-    code, _, err = cli("evaluate", run_dir, "--data", corpus_dir)
-    assert code == 0, err
-    scores = json.loads((run_dir / "evaluation" / "test.scores.json").read_text())
-    assert read == [scores["checkpoint"]] == [newest["file"]]
 
 
 def test_damaged_scores(recipe_run, tmp_path):
@@ -266,11 +178,3 @@ def test_damaged_scores(recipe_run, tmp_path):
 
 def test_no_data(tmp_path):
     assert_refused(cli("train", "--run-dir", tmp_path / "run"), "The setting `data` is missing")
-
-
-def test_evaluate_wants_one_corpus(recipe_run, corpus_dir):
-    message = "Give either --data or --test-set"
-    assert_refused(cli("evaluate", recipe_run), message)
-    assert_refused(
-        cli("evaluate", recipe_run, "--data", corpus_dir, "--test-set", "wmt14/full"), message
-    )

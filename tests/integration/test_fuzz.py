@@ -5,37 +5,33 @@ FUZZ_INPUTS=10000 FUZZ_MODEL=MODELS/NAME/1 runs it at length on an export of one
 
 import os
 import random
-import resource
-import time
 
 import pytest
 
 from keras_transformer.export.session import SavedModelSession
 
-NUM_INPUTS = int(os.environ.get("FUZZ_INPUTS", "400"))
+NUM_INPUTS = int(os.environ.get("FUZZ_INPUTS", "240"))
 BLOCK = 128  # code points; the smallest that Unicode's blocks are made of is 16
-LONG = 100_000
-SECONDS_PER_BATCH = 60
-GIGABYTES = 1.5  # more than the process has ever held
+LONG = 30_000
 
 SPECIAL = [
     b"",
-    b" ",
-    b"\x00",
     b"\x00" * 300,
     " \t\r\n\u00a0\u3000\u2028".encode(),
-    b"\n" * 500,
     b"one\ntwo\r\nred\n\n",
     b"\x01\x02\x1b[31m\x7f\x80\x9f",
     "\u202eabc\u202c \u2066x\u2069 \u200f\u200e\u061c".encode(),
     b"\xed\xa0\x80 lone \xed\xbf\xbf",  # surrogates
     b"\xf4\x90\x80\x80 \xc0\xaf \xff\xfe",  # beyond Unicode, overlong, byte-order marks
-    "\u2581".encode(),
     "\u2581\u2581one\u2581two \u2581".encode() * 9,
     b"<s> </s> <pad> <unk> <0xC3> ##x",
     ("a" + "\u0301" * 400).encode(),
     "👩‍👩‍👧‍👦".encode() * 60,
     "\ufdfa".encode() * 50,  # NFKC makes 18 characters of it
+    b"x" * LONG,
+    b"one two red. " * (LONG // 13),
+    "漢字".encode() * (LONG // 6),
+    b" " * LONG,
 ]
 
 
@@ -47,25 +43,18 @@ def text_of_block(rng, number):
     return rng.choice([text, b"red " + text, text + b" dog.", text.join([b"one", b"two"])])
 
 
-def long_texts(rng):
-    yield b"x" * LONG
-    yield b"one two red. " * (LONG // 13)
-    yield "漢字".encode() * (LONG // 2)
-    yield b" " * LONG
-    yield rng.randbytes(LONG)
-
-
-def fuzzed_texts(count):
+@pytest.fixture(scope="module")
+def texts():
     """Random bytes, all of Unicode in turn, and what has broken programs before."""
     rng = random.Random(29)
     blocks = list(range(0x110000 // BLOCK))
     rng.shuffle(blocks)
-    texts = [*SPECIAL, *long_texts(rng)]
-    while len(texts) < count:
+    texts = [*SPECIAL, rng.randbytes(LONG)]
+    while len(texts) < NUM_INPUTS:
         texts.append(text_of_block(rng, blocks[len(texts) % len(blocks)]))
         texts.append(rng.randbytes(rng.randrange(120)))
     rng.shuffle(texts)
-    return texts[:count]
+    return texts
 
 
 @pytest.fixture(scope="module")
@@ -74,17 +63,10 @@ def loaded(request):
     return SavedModelSession(path or request.getfixturevalue("exported").path)
 
 
-@pytest.fixture(scope="module")
-def texts():
-    return fuzzed_texts(NUM_INPUTS)
-
-
 def answers(loaded, signature, texts, batch_size):
     found = []
     for start in range(0, len(texts), batch_size):
-        batch, started = texts[start : start + batch_size], time.monotonic()
-        outputs = loaded.run(signature, {"text": batch})
-        assert time.monotonic() - started < SECONDS_PER_BATCH
+        outputs = loaded.run(signature, {"text": texts[start : start + batch_size]})
         found += zip(outputs["translation"], outputs["score"], strict=True)
     for translation, score in found:
         translation.decode()  # valid UTF-8
@@ -92,13 +74,8 @@ def answers(loaded, signature, texts, batch_size):
     return found
 
 
-def peak_memory():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-
-
 @pytest.mark.timeout(3_600)
 def test_rows_do_not_depend_on_each_other(loaded, texts):
-    before = peak_memory()
     one = answers(loaded, "serving_default", texts, 37)
     order = random.Random(31).sample(range(len(texts)), len(texts))
     other = answers(loaded, "serving_default", [texts[i] for i in order], 23)
@@ -109,19 +86,14 @@ def test_rows_do_not_depend_on_each_other(loaded, texts):
         assert translation == one[i][0] or score == pytest.approx(one[i][1], abs=1e-5)
         num_other += translation != one[i][0]
     assert num_other <= len(texts) / 100
-    assert peak_memory() - before < GIGABYTES
 
 
 @pytest.mark.timeout(3_600)
 def test_documents(loaded, texts):
-    # A text of 100,000 characters takes its time: one of many sentences, one of none.
     chosen = [text for text in texts if len(text) < 2_000][: NUM_INPUTS // 4]
-    long = b"one two red. " * (LONG // 13 if NUM_INPUTS >= 10_000 else 300)
-    chosen += [long, b"x" * 3_000]
-    before = peak_memory()
+    chosen += [b"one two red. " * 300, b"x" * 3_000]
     one = answers(loaded, "document", chosen, 31)
     other = answers(loaded, "document", chosen[::-1], 17)[::-1]
     for i, (translation, score) in enumerate(other):
         assert score == pytest.approx(one[i][1], rel=1e-3, abs=1e-3), chosen[i][:100]
         assert translation == one[i][0] or score == pytest.approx(one[i][1], rel=1e-5, abs=1e-5)
-    assert peak_memory() - before < GIGABYTES

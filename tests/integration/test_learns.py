@@ -1,4 +1,4 @@
-"""The end of the pyramid: a Transformer that learns a task, and translates what it never saw."""
+"""A Transformer learns a task and translates sentences that it has not seen."""
 
 import itertools
 import math

@@ -43,7 +43,7 @@ def test_serves_takes_up_versions_and_stops(folder):
             said[name] = value
             if name == "Try":
                 break
-        assert said["Model"] == "fake, version 3, in a stand-in for TF Serving"
+        assert said["Model"] == "fake, version 3, on the local server"
         assert said["Page"].startswith("http://127.0.0.1:")
         assert said["gRPC"].startswith("127.0.0.1:")
         assert said["Try"].startswith("curl -d ")
@@ -69,26 +69,22 @@ def test_serves_takes_up_versions_and_stops(folder):
 
 
 def test_folder_without_versions(tmp_path):
-    with pytest.raises(InputError, match=r"holds no model: expected .*/1/saved_model\.pb"):
-        serve_command(tmp_path)
-    with pytest.raises(InputError, match="holds no model"):
-        serve_command(tmp_path / "none")
+    for folder in (tmp_path, tmp_path / "none"):
+        with pytest.raises(InputError, match=r"holds no model: expected .*/1/saved_model\.pb"):
+            serve_command(folder)
 
 
-def test_version_instead_of_the_model(folder):
+def test_version_instead_of_the_model(folder, monkeypatch):
     with pytest.raises(InputError, match=r"/3 is a version of a model: name its folder, .*/fake$"):
         serve_command(folder / "3")
-
-
-def test_version_at_hand_instead_of_the_model(folder, monkeypatch):
     monkeypatch.chdir(folder / "3")
-    with pytest.raises(InputError, match=r"^\. is a version .* name its folder, /.*/fake$"):
+    with pytest.raises(InputError, match=r"name its folder, /.*/fake$"):
         serve_command(Path())
 
 
 def test_no_host(folder):
-    """Which sockets take for all addresses."""
-    with pytest.raises(InputError, match=r"`--host` must be an address, .* Received: an empty one"):
+    """Sockets take an empty host for all addresses."""
+    with pytest.raises(InputError, match="`--host`"):
         serve_command(folder, host="")
 
 

@@ -1,8 +1,8 @@
-"""What a client of the model may rely on, at the stand-in and at TF Serving alike.
+"""What a client of the model may rely on, at the local server and at TF Serving.
 
     make test-serving URL=http://HOST:8501 MODEL=NAME [GRPC=HOST:8500]
 
-runs this file against any server of a translation model; without a URL it starts the stand-in with
+runs this file against any server of a translation model; without a URL it starts the local one with
 an export of its own. The environment variables are SERVING_URL, SERVING_MODEL and SERVING_GRPC.
 """
 
@@ -162,49 +162,50 @@ def test_version_status(target, request_, version):
 
 
 @pytest.mark.parametrize(
-    ("body", "message"),
+    "body",
     [
-        ("", "JSON Parse error: The document is empty"),
-        ("instances", "JSON Parse error: Invalid value"),
-        ("[]", "Is not object"),
-        ("{}", "Missing 'inputs' or 'instances' key"),
-        ({"instances": []}, "No values in 'instances' array"),
-        ({"instances": "a"}, "Expecting 'instances' to be an list/array"),
-        ({"instances": ["a"], "inputs": ["a"]}, "expecting only"),
-        ({"instances": [5]}, "is not of expected type: string"),
-        ({"instances": [{"words": "a"}]}, "does not have named input: words"),
-        ({"instances": [{}]}, "keys must be equal to: text"),
-        ({"instances": ["a", {"text": "b"}]}, "Expecting value/list but got object"),
-        ({"instances": [{"b64": "?"}]}, "Unable to base64 decode"),
-        ({"inputs": {"words": ["a"]}}, "Missing named input: text"),
-        ({"signature_name": 5, "instances": ["a"]}, "'signature_name' key must be a string"),
-        ({"signature_name": "none", "instances": ["a"]}, "not found in signature def"),
+        "",
+        "instances",
+        "[]",
+        "{}",
+        {"instances": []},
+        {"instances": "a"},
+        {"instances": ["a"], "inputs": ["a"]},
+        {"instances": [5]},
+        {"instances": [["a", "b"]]},
+        {"inputs": "a"},
+        {"instances": [{"words": "a"}]},
+        {"instances": [{}]},
+        {"instances": ["a", {"text": "b"}]},
+        {"instances": [{"b64": "?"}]},
+        {"inputs": {"words": ["a"]}},
+        {"signature_name": 5, "instances": ["a"]},
+        {"signature_name": "none", "instances": ["a"]},
     ],
+    ids=str,
 )
-def test_wrong_requests(target, request_, body, message):
+def test_wrong_requests(target, request_, body):
     status, answer = request_("POST", f"/v1/models/{target[2]}:predict", body)
-    assert status == 400
-    assert message in answer["error"]
+    assert (status, list(answer)) == (400, ["error"])
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status", "message"),
+    ("method", "path", "expected"),
     [
-        ("GET", "/v1/models", 400, "Missing model name"),
-        ("GET", "/v1/nothing", 400, "Malformed request"),
-        ("GET", "/v1/models/MODEL:predict", 400, "Malformed request"),
-        ("POST", "/v1/models/MODEL", 400, "Malformed request"),
-        ("GET", "/v1/models/nobody", 404, "Could not find any versions of model nobody"),
-        ("GET", "/v1/models/MODEL/versions/987654321", 404, "Could not find version 987654321"),
-        ("POST", "/v1/models/nobody:predict", 404, "Servable not found"),
-        ("POST", "/v1/models/MODEL/versions/987654321:predict", 404, "Servable not found"),
+        ("GET", "/v1/models", 400),
+        ("GET", "/v1/nothing", 400),
+        ("GET", "/v1/models/MODEL:predict", 400),
+        ("POST", "/v1/models/MODEL", 400),
+        ("GET", "/v1/models/nobody", 404),
+        ("GET", "/v1/models/MODEL/versions/987654321", 404),
+        ("POST", "/v1/models/nobody:predict", 404),
+        ("POST", "/v1/models/MODEL/versions/987654321:predict", 404),
     ],
 )
-def test_wrong_paths(target, request_, method, path, status, message):
+def test_wrong_paths(target, request_, method, path, expected):
     body = {"instances": ["a"]} if method == "POST" else None
-    found, answer = request_(method, path.replace("MODEL", target[2]), body)
-    assert found == status
-    assert message in answer["error"]
+    status, answer = request_(method, path.replace("MODEL", target[2]), body)
+    assert (status, list(answer)) == (expected, ["error"])
 
 
 @pytest.fixture(scope="module")
@@ -220,12 +221,9 @@ def prediction(channel):
     return prediction_service_pb2_grpc.PredictionServiceStub(channel)
 
 
-def text_request(model, texts, signature=""):
-    return predict_request(signature, {"text": tf.make_tensor_proto(texts, tf.string)}, model)
-
-
 def test_grpc_answers_as_rest(target, prediction, predict, version):
-    response = prediction.Predict(text_request(target[2], TEXTS), timeout=TIMEOUT)
+    request = predict_request("", {"text": tf.make_tensor_proto(TEXTS)}, target[2])
+    response = prediction.Predict(request, timeout=TIMEOUT)
     assert response.model_spec.name == target[2]
     assert response.model_spec.signature_name == "serving_default"
     assert response.model_spec.version.value == version
@@ -256,24 +254,18 @@ def test_grpc_metadata(target, prediction, signatures, version):
 
 
 @pytest.mark.parametrize(
-    ("model", "texts", "signature", "code", "message"),
+    ("model", "signature", "inputs", "code"),
     [
-        ("nobody", ["a"], "", "NOT_FOUND", "Servable not found"),
-        (None, ["a"], "none", "FAILED_PRECONDITION", "Serving signature key"),
-        ("", ["a"], "", "INVALID_ARGUMENT", "ModelSpec has no name"),
+        ("nobody", "", ["text"], "NOT_FOUND"),
+        (None, "none", ["text"], "FAILED_PRECONDITION"),
+        ("", "", ["text"], "INVALID_ARGUMENT"),
+        (None, "", [], "INVALID_ARGUMENT"),
+        (None, "", ["words"], "INVALID_ARGUMENT"),
     ],
 )
-def test_grpc_errors(target, prediction, model, texts, signature, code, message):
-    name = target[2] if model is None else model
+def test_grpc_errors(target, prediction, model, signature, inputs, code):
+    protos = dict.fromkeys(inputs, tf.make_tensor_proto(["a"]))
+    request = predict_request(signature, protos, target[2] if model is None else model)
     with pytest.raises(grpc.RpcError) as error:
-        prediction.Predict(text_request(name, texts, signature), timeout=TIMEOUT)
+        prediction.Predict(request, timeout=TIMEOUT)
     assert error.value.code().name == code
-    assert message in error.value.details()
-
-
-def test_grpc_missing_and_unknown_inputs(target, prediction):
-    inputs = {"words": tf.make_tensor_proto(["a"])}
-    for request in (predict_request("", {}, target[2]), predict_request("", inputs, target[2])):
-        with pytest.raises(grpc.RpcError) as error:
-            prediction.Predict(request, timeout=TIMEOUT)
-        assert error.value.code().name == "INVALID_ARGUMENT"

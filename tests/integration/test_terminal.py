@@ -6,7 +6,6 @@ import io
 import os
 import pty
 import re
-import subprocess
 import sys
 import threading
 from types import SimpleNamespace
@@ -20,15 +19,6 @@ from keras_transformer.cli.train import train_with_progress
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
-BAR = """
-from keras_transformer.cli.console import progress_bar, say, say_table
-with progress_bar("Counting") as bar:
-    bar.stage("Measuring", total=7, done=2)
-    bar(3)
-    say("halfway")
-say_table({"one": "1", "three": "3"})
-"""
-LINES = "halfway\n  one    1\n  three  3\n"
 
 
 class Terminal:
@@ -66,76 +56,62 @@ def environment(monkeypatch):
     return monkeypatch
 
 
-def draw_bar(is_terminal):
-    """Runs `BAR`; returns what it wrote to standard error."""
-    command = [sys.executable, "-c", BAR]
-    if not is_terminal:
-        return subprocess.run(command, check=True, stderr=subprocess.PIPE, text=True).stderr
-    terminal = Terminal()
-    try:
-        subprocess.run(command, check=True, stderr=terminal.slave)
-    finally:
-        written = terminal.close()
-    return written
-
-
-def test_bar_on_a_terminal(environment):
-    written = draw_bar(is_terminal=True)
-    assert re.search("Measuring .* 5/7 ", written)
-    assert COLOR.search(written)
-    assert written.endswith("\x1b[2K  one    1\n  three  3\n")  # in the place of the bar
-    assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1  # the cursor is back
-
-
-def test_no_color(environment):
-    environment.setenv("NO_COLOR", "1")
-    written = draw_bar(is_terminal=True)
-    assert re.search("Measuring .* 5/7 ", written)
-    assert not COLOR.search(written)
-
-
-@pytest.mark.parametrize("variable", ["", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"])
-def test_lines_only_where_there_is_no_terminal(environment, variable):
-    """Build servers set FORCE_COLOR, and keep what is written in a file."""
-    if variable:
-        environment.setenv(variable, "1")
-    assert draw_bar(is_terminal=False) == LINES
-
-
-def test_lines_only_on_a_dumb_terminal(environment):
-    environment.setenv("TERM", "dumb")
-    assert draw_bar(is_terminal=True) == LINES
-
-
-def on_terminal(environment, function, *arguments):
-    """Calls a function with standard error on a terminal; returns the lines that appeared."""
+def shown_on_terminal(environment, function, *arguments):
+    """Calls a function with standard error on a terminal; returns what appeared."""
     terminal = Terminal()
     with os.fdopen(os.dup(terminal.slave), "w") as file, environment.context() as patch:
         patch.setattr(sys, "stderr", file)
         # Rich looks at the stream when a console is made.
         patch.setattr(console, "stderr", Console(stderr=True, highlight=False))
-        try:
-            function(*arguments)
-        finally:
-            file.flush()
-            written = terminal.close()
+        function(*arguments)
+    return terminal.close()
+
+
+def lines_on_terminal(environment, function, *arguments):
+    written = shown_on_terminal(environment, function, *arguments)
     lines = CONTROL.sub("\n", COLOR.sub("", written)).split("\n")
     return [line for line in lines if line.strip()]
+
+
+def draw_bar():
+    with console.progress_bar("Counting") as bar:
+        bar.stage("Measuring", total=7, done=2)
+        bar(3, note="well")
+        console.say("halfway [of it]")
+    console.say_table({"one": "1", "three": "3"})
+
+
+@pytest.mark.parametrize("has_color", [True, False])
+def test_bar_on_a_terminal(environment, has_color):
+    if not has_color:
+        environment.setenv("NO_COLOR", "1")
+    written = shown_on_terminal(environment, draw_bar)
+    assert re.search("Measuring .*5/7.* well", written)
+    assert bool(COLOR.search(written)) == has_color
+    assert written.endswith("\x1b[2K  one    1\n  three  3\n")  # in the place of the bar
+
+
+def test_lines_only_where_there_is_no_terminal(environment, capsys):
+    """Build servers set FORCE_COLOR, and keep what is written in a file."""
+    environment.setenv("FORCE_COLOR", "1")
+    environment.setattr(console, "stderr", Console(stderr=True, highlight=False))
+    draw_bar()
+    assert capsys.readouterr().err == "halfway [of it]\n  one    1\n  three  3\n"
 
 
 @pytest.mark.programs
 def test_training_on_a_terminal(environment, short_settings, tmp_path, capsys):
     run_dir = tmp_path / "run"
-    lines = on_terminal(environment, train_with_progress, short_settings, run_dir, False)
+    lines = lines_on_terminal(environment, train_with_progress, short_settings, run_dir, False)
     stages = [line.split()[0] for line in lines if "━" in line]
     assert stages == sorted(stages)  # one after the other
     assert set(stages) == {"Preparing", "Training"}
     assert any(re.match(r"Training ━+ +2/2 loss \d+\.\d\d ", line) for line in lines)
     (said,) = (line for line in lines if line.startswith("After "))
-    assert re.fullmatch(r"After 2 updates, 0:00:\d\d: training loss \d+\.\d{3}", said)
+    assert re.fullmatch(r"After 2 updates, 0:\d\d:\d\d: training loss \d+\.\d{3}", said)
 
     longer = dataclasses.replace(short_settings, steps=5)
-    lines = on_terminal(environment, train_with_progress, longer, run_dir, True)
+    lines = lines_on_terminal(environment, train_with_progress, longer, run_dir, True)
     counts = re.findall(r"^Training ━.* (\d)/5", "\n".join(lines), re.MULTILINE)
     assert (counts[0], counts[-1]) == ("2", "5")  # from what the first call has done
     assert capsys.readouterr().out == ""
@@ -166,6 +142,6 @@ def test_no_bar_among_translations(environment, tmp_path, is_seen):
     environment.setattr(sys, "argv", ["keras-transformer", "translate", str(tmp_path), "a", "b"])
     environment.setattr(sys, "stdout", Output())
     environment.setattr(sys, "stdin", io.StringIO())
-    lines = on_terminal(environment, run)
+    lines = lines_on_terminal(environment, run)
     assert sys.stdout.getvalue() == "a\nb\n"
     assert any(re.match("Translating ━+ ", line) for line in lines) != is_seen

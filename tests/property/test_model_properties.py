@@ -1,42 +1,17 @@
 """What holds for every model, whatever its weights."""
 
-import layer_weights
 import numpy as np
 import pytest
 import tensorflow as tf
+from layer_weights import VARIANTS, V, make_model
 
-from keras_transformer import Transformer, TransformerConfig
-
-B, S, T, V = 3, 7, 11, 19
-SIZES = {
-    "vocab_size": V,
-    "d_model": 10,
-    "d_ff": 17,
-    "num_heads": 2,
-    "num_encoder_layers": 2,
-    "num_decoder_layers": 3,
-}
-VARIANTS = {
-    "tied": {},
-    "untied": {"share_embeddings": False},
-    "learned": {"position_encoding": "learned", "max_length": 13},
-    "untied learned": {
-        "share_embeddings": False,
-        "position_encoding": "learned",
-        "max_length": 13,
-        "num_heads": 3,
-        "d_k": 4,
-        "d_v": 5,
-    },
-}
+T = 11
 SOURCE_LENGTHS, TARGET_LENGTHS = [7, 4, 2], [11, 5, 8]
 
 
 @pytest.fixture(scope="module", params=VARIANTS)
 def model(request):
-    return layer_weights.randomize(
-        Transformer(TransformerConfig(**SIZES | VARIANTS[request.param]))
-    )
+    return make_model(**VARIANTS[request.param])
 
 
 @pytest.fixture(scope="module")
@@ -135,80 +110,6 @@ def test_source_of_padding_only_gives_finite_logits(model, source_ids, target_id
     logits = logits_of(model, source_ids, target_ids)
     assert np.all(np.isfinite(logits))
     assert_close(logits[2], logits_of(model, source_ids[2:], target_ids[2:])[0])
-
-
-# Cached decoding.
-
-SENTENCES, BEAMS, STEPS = 2, 3, 5
-
-
-@pytest.fixture(scope="module")
-def prefixes():
-    """int32 [B, K, T], another prefix for every beam."""
-    return np.random.default_rng(41).integers(1, V, (SENTENCES, BEAMS, STEPS)).astype("int32")
-
-
-def uncached_logits(model, source_ids, prefixes):
-    """The whole model on each beam with a copy of its source: float [B, K, T, V]."""
-    logits = logits_of(
-        model, np.repeat(source_ids, BEAMS, axis=0), prefixes.reshape(-1, prefixes.shape[2])
-    )
-    return logits.reshape(*prefixes.shape, V)
-
-
-def start(model, source_ids):
-    """What `decode_step` takes besides ids and position, before the first step."""
-    return model.no_ancestors(len(source_ids) * BEAMS), model.memory(source_ids)
-
-
-@pytest.mark.parametrize("little", [0, 1 << 20], ids=["much to weigh", "little to weigh"])
-def test_cached_steps_are_the_uncached_call(model, source_ids, prefixes, little, monkeypatch):
-    monkeypatch.setattr("keras_transformer.attention.LITTLE", little)
-    source_ids = source_ids[:SENTENCES]  # of 7 and 4 tokens
-    expected = uncached_logits(model, source_ids, prefixes)
-    state, kernel = start(model, source_ids), model.output_kernel()
-    for position in range(STEPS):
-        logits, *state = model.decode_step(prefixes[:, :, position], position, *state, kernel)
-        assert_close(logits, expected[:, :, position])
-
-
-def test_chosen_beams_are_continued(model, source_ids, prefixes):
-    source_ids = source_ids[:SENTENCES]
-    # Beams that live on, two times; one of them twice, and one that had died before.
-    choices = [np.array([[2, 0, 0], [1, 1, 2]]), np.array([[1, 0, 2], [2, 0, 0]])]
-    continued = prefixes[:, :, :0]
-    state, kernel = start(model, source_ids), model.output_kernel()
-    for position in range(STEPS):
-        ids = prefixes[:, :, position]
-        continued = np.concatenate([continued, ids[:, :, None]], axis=2)
-        logits, ancestors, memory = model.decode_step(ids, position, *state, kernel)
-        assert_close(logits, uncached_logits(model, source_ids, continued)[:, :, -1])
-        if position in (1, 2):
-            chosen = choices[position - 1]
-            continued = np.take_along_axis(continued, chosen[:, :, None], axis=1)
-            ancestors = tf.gather(ancestors, (chosen + [[0], [BEAMS]]).reshape(-1))
-        state = ancestors, memory
-
-
-def test_a_single_beam_needs_no_mask(model, source_ids, prefixes):
-    source_ids, prefixes = source_ids[:SENTENCES], prefixes[:, :1]
-    expected = logits_of(model, source_ids, prefixes[:, 0])
-    state, kernel = (model.no_ancestors(SENTENCES), model.memory(source_ids)), model.output_kernel()
-    for position in range(STEPS):
-        logits, *state = model.decode_step(prefixes[:, :, position], position, *state, kernel)
-        assert_close(logits[:, 0], expected[:, position])
-
-
-def test_cached_steps_have_no_dropout(source_ids, prefixes):
-    config = TransformerConfig(
-        **SIZES, dropout_rate=0.5, attention_dropout_rate=0.5, feed_forward_dropout_rate=0.5
-    )
-    model = layer_weights.randomize(Transformer(config))
-    logits, *_ = model.decode_step(
-        prefixes[:, :, 0], 0, *start(model, source_ids[:SENTENCES]), model.output_kernel()
-    )
-    expected = uncached_logits(model, source_ids[:SENTENCES], prefixes)
-    assert_close(logits, expected[:, :, 0])
 
 
 @pytest.mark.parametrize("model", ["tied", "untied learned"], indirect=True)

@@ -7,18 +7,16 @@ from layer_weights import randomize
 from keras_transformer.config import BOS_ID, EOS_ID, TransformerConfig
 from keras_transformer.errors import InputError
 from keras_transformer.model import Transformer
-from keras_transformer.tokenizer import SentencePieceTokenizer, WordPieceTokenizer
+from keras_transformer.tokenizer import SentencePieceTokenizer
 from keras_transformer.translator import DecodingOptions, Translator
 
 TEXTS = ["red dog and cat", "rot Hund und Katze", "öl dog red cats"] * 3
-KINDS = {"wordpiece": (WordPieceTokenizer, 60), "bpe": (SentencePieceTokenizer, 285)}
 SIZES = {"d_model": 15, "d_ff": 17, "num_heads": 3, "num_encoder_layers": 1, "dropout_rate": 0.5}
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def translator(request):
-    kind, vocab_size = KINDS[request.param]
-    tokenizer = kind.train(TEXTS, vocab_size)
+@pytest.fixture(scope="module")
+def translator():
+    tokenizer = SentencePieceTokenizer.train(TEXTS, 285)
     config = TransformerConfig(
         vocab_size=tokenizer.vocab_size,
         num_decoder_layers=2,
@@ -59,7 +57,7 @@ def test_given_target(translator):
         (attention.source_pieces, "reddog"),
         (attention.target_pieces, "Katzeundrot"),
     ):
-        assert "".join(pieces[:-1]).replace("▁", "").replace("##", "") == text
+        assert "".join(pieces[:-1]).replace("▁", "") == text
 
 
 def test_no_key_of_the_future(translator):
@@ -102,13 +100,7 @@ def test_lone_surrogate_reads_as_question_mark(translator):
     assert translator.attention("\ud800", "x")[:3] == translator.attention("?", "x")[:3]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((["red"],), r"`source` must be a string\. Received: source=\['red'\]"),
-        (("a", 3), "`target`"),
-    ],
-)
-def test_no_strings(translator, arguments, message):
-    with pytest.raises(InputError, match=message):
+@pytest.mark.parametrize(("arguments", "name"), [((["red"],), "source"), (("a", 3), "target")])
+def test_no_strings(translator, arguments, name):
+    with pytest.raises(InputError, match=f"`{name}` must be"):
         translator.attention(*arguments)

@@ -54,11 +54,6 @@ def test_embedding_is_the_oracles(d_model, start):
     assert_close(layer(IDS, start=start), expected)
 
 
-def test_later_start_is_a_slice_of_the_whole():
-    for layer in (make_layer(5), make_layer(5, position_encoding="learned", max_length=13)):
-        assert_close(layer(IDS[:, 4:], start=4), layer(IDS)[:, 4:])
-
-
 @pytest.mark.parametrize("start", [0, 2])
 def test_learned_positions(start):
     layer = make_layer(5, position_encoding="learned", max_length=13)
@@ -73,7 +68,7 @@ def test_embeddings_and_logits_start_with_unit_variance():
     table = layer.token_embedding.embeddings.numpy()  # 70801 entries
     assert (table * 101**0.5).std() == pytest.approx(1.0, abs=0.02)
     normalised = np.random.default_rng(29).normal(size=(1, 103, 101)).astype("float32")
-    logits = layer.token_embedding(normalised, reverse=True)
+    logits = layer(normalised, reverse=True)
     assert_close(logits, normalised @ table.T, atol=1e-4)
     assert np.std(logits) == pytest.approx(1.0, abs=0.05)
 
@@ -129,9 +124,5 @@ def test_config_round_trip():
 
 
 def test_unknown_position_encoding():
-    message = (
-        "`position_encoding` must be 'sinusoidal' or 'learned'. "
-        "Received: position_encoding='rotary'"
-    )
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="`position_encoding` must be"):
         PositionalEmbedding(V, 5, position_encoding="rotary")

@@ -3,6 +3,7 @@ import layer_weights
 import numpy as np
 import pytest
 import reference
+import torch_twins
 
 from keras_transformer import DecoderLayer, EncoderLayer, FeedForward
 from keras_transformer.layers import AddNorm
@@ -118,72 +119,17 @@ def test_decoder_layer_is_the_oracles(source, target, heads, masked):
 # Against PyTorch.
 
 
-def copy_dense(torch, layer, twin):
-    kernel, bias = layer_weights.dense(layer)
-    twin.weight.copy_(torch.tensor(kernel).T)
-    twin.bias.copy_(torch.tensor(bias))
+def test_encoder_layer_is_torchs():
+    twin, layer = torch_twins.load("encoder_layer"), make_encoder()
+    layer.set_weights(twin["weights"])
+    assert_close(layer(twin["x"], attention_mask=twin["mask"]), twin["output"])
 
 
-def copy_attention(torch, layer, twin):
-    dense = layer_weights.attention(layer)
-    projections = [dense[name] for name in ("query", "key", "value")]
-    twin.in_proj_weight.copy_(torch.cat([torch.tensor(kernel).T for kernel, _ in projections]))
-    twin.in_proj_bias.copy_(torch.cat([torch.tensor(bias) for _, bias in projections]))
-    copy_dense(torch, layer.output_dense, twin.out_proj)
-
-
-def copy_norm(torch, layer, twin):
-    gamma, beta = layer_weights.norm(layer)
-    twin.weight.copy_(torch.tensor(gamma))
-    twin.bias.copy_(torch.tensor(beta))
-
-
-TORCH = {"dropout": 0.0, "layer_norm_eps": 1e-6, "batch_first": True}
-
-
-def test_attention_scores_of_symbolic_layers():
-    x, memory = keras.Input((T, D)), keras.Input((S, D))
-    _, scores = EncoderLayer(D, F, N)(x, return_attention_scores=True)
-    assert scores.shape == (None, N, T, T)
-    output, _, scores = DecoderLayer(D, F, N)(x, memory, return_attention_scores=True)
-    assert (output.shape, scores.shape) == ((None, T, D), (None, N, T, S))
-
-
-def test_encoder_layer_is_torchs(source):
-    torch = pytest.importorskip("torch")
-    layer, twin = make_encoder(), torch.nn.TransformerEncoderLayer(D, N, F, **TORCH)
-    hidden = torch.tensor(np.arange(S) >= SOURCE_LENGTHS[:, None])
-    with torch.no_grad():
-        copy_attention(torch, layer.self_attention, twin.self_attn)
-        copy_norm(torch, layer.self_attention_norm, twin.norm1)
-        copy_dense(torch, layer.feed_forward.inner_dense, twin.linear1)
-        copy_dense(torch, layer.feed_forward.output_dense, twin.linear2)
-        copy_norm(torch, layer.feed_forward_norm, twin.norm2)
-        expected = twin(torch.tensor(source), src_key_padding_mask=hidden)
-    assert_close(layer(source, attention_mask=masks()[0]), expected.numpy())
-
-
-def test_decoder_layer_is_torchs(source, target):
-    torch = pytest.importorskip("torch")
-    layer, twin = make_decoder(), torch.nn.TransformerDecoderLayer(D, N, F, **TORCH)
-    with torch.no_grad():
-        copy_attention(torch, layer.self_attention, twin.self_attn)
-        copy_norm(torch, layer.self_attention_norm, twin.norm1)
-        copy_attention(torch, layer.cross_attention, twin.multihead_attn)
-        copy_norm(torch, layer.cross_attention_norm, twin.norm2)
-        copy_dense(torch, layer.feed_forward.inner_dense, twin.linear1)
-        copy_dense(torch, layer.feed_forward.output_dense, twin.linear2)
-        copy_norm(torch, layer.feed_forward_norm, twin.norm3)
-        expected = twin(
-            torch.tensor(target),
-            torch.tensor(source),
-            tgt_mask=torch.tensor(~np.tri(T, dtype=bool)),
-            tgt_key_padding_mask=torch.tensor(np.arange(T) >= TARGET_LENGTHS[:, None]),
-            memory_key_padding_mask=torch.tensor(np.arange(S) >= SOURCE_LENGTHS[:, None]),
-        )
-    _, self_mask, cross_mask = masks()
-    actual = layer(target, source, self_attention_mask=self_mask, cross_attention_mask=cross_mask)
-    assert_close(actual, expected.numpy())
+def test_decoder_layer_is_torchs():
+    twin, layer = torch_twins.load("decoder_layer"), make_decoder()
+    layer.set_weights(twin["weights"])
+    actual = layer(twin["x"], twin["encoder_output"], twin["self_mask"], twin["cross_mask"])
+    assert_close(actual, twin["output"])
 
 
 # Precision and dropout.
@@ -218,21 +164,14 @@ def test_mixed_precision_reaches_every_sublayer(source, target, dtype):
 
 
 @pytest.mark.parametrize("rate", RATES)
-def test_encoder_layer_drops_out_only_in_training(source, rate):
-    layer = make_encoder(**{**dict.fromkeys(RATES, 0.0), rate: 0.5})
-    expected = make_encoder(**dict.fromkeys(RATES, 0.0))(source, training=True)
+@pytest.mark.parametrize("make_layer", [make_encoder, make_decoder])
+def test_dropout_acts_only_in_training(source, target, make_layer, rate):
+    inputs = (source,) if make_layer is make_encoder else (target, source)
+    none = dict.fromkeys(RATES, 0.0)
+    layer, expected = make_layer(**none | {rate: 0.5}), make_layer(**none)(*inputs, training=True)
     for training in (None, False):
-        assert_close(layer(source, training=training), expected, rtol=0, atol=0)
-    assert np.abs(layer(source, training=True) - expected).max() > 0.01
-
-
-@pytest.mark.parametrize("rate", RATES)
-def test_decoder_layer_drops_out_only_in_training(source, target, rate):
-    layer = make_decoder(**{**dict.fromkeys(RATES, 0.0), rate: 0.5})
-    expected = make_decoder(**dict.fromkeys(RATES, 0.0))(target, source, training=True)
-    for training in (None, False):
-        assert_close(layer(target, source, training=training), expected, rtol=0, atol=0)
-    assert np.abs(layer(target, source, training=True) - expected).max() > 0.01
+        assert_close(layer(*inputs, training=training), expected, rtol=0, atol=0)
+    assert np.abs(layer(*inputs, training=True) - expected).max() > 0.01
 
 
 def test_every_sublayer_has_its_dropout():
@@ -252,6 +191,14 @@ def test_add_norm_drops_the_sublayer_and_not_the_residual():
     output = layer(x, np.tile([-5.0, 5.0], (1, 997, 1)), training=True).numpy()
     left = np.all(np.isclose(output, x, atol=1e-4), axis=-1)
     assert 0.7 < left.mean() < 0.9  # 0.9^2 is 0.81
+
+
+def test_attention_scores_of_symbolic_layers():
+    x, encoder_output = keras.Input((T, D)), keras.Input((S, D))
+    _, scores = EncoderLayer(D, F, N)(x, return_attention_scores=True)
+    assert scores.shape == (None, N, T, T)
+    output, _, scores = DecoderLayer(D, F, N)(x, encoder_output, return_attention_scores=True)
+    assert (output.shape, scores.shape) == ((None, T, D), (None, N, T, S))
 
 
 # Configuration.
@@ -282,7 +229,7 @@ FEED_FORWARD_CONFIG = {
     [(FeedForward, FEED_FORWARD_CONFIG), (EncoderLayer, CONFIG), (DecoderLayer, CONFIG)],
 )
 def test_config_round_trip(layer_class, config):
-    layer = layer_class(**config, dtype="mixed_bfloat16")
+    layer = layer_class(**config, dtype=keras.DTypePolicy("mixed_bfloat16"))
     assert layer.get_config().items() >= config.items()
     copy = layer_class.from_config(layer.get_config())
     assert copy.get_config() == layer.get_config()
@@ -292,21 +239,21 @@ def test_config_round_trip(layer_class, config):
 def test_arguments_reach_the_sublayers():
     layer = DecoderLayer(**CONFIG)
     for attention in (layer.self_attention, layer.cross_attention):
-        config = attention.get_config()
-        assert [config[key] for key in ("d_model", "num_heads", "d_k", "d_v")] == [D, 3, 4, 5]
+        assert (attention.num_heads, attention.d_k, attention.d_v) == (3, 4, 5)
+        assert attention.output_dense.units == D
         assert attention.dropout.rate == 0.125
     assert layer.feed_forward.dropout.rate == 0.0625
-    assert layer.feed_forward.get_config()["activation"] == "gelu"
+    assert layer.feed_forward.inner_dense.activation is keras.activations.gelu
 
 
 def test_saved_and_loaded_outputs_are_equal(source, target, tmp_path):
-    x, memory = keras.Input((None, D)), keras.Input((None, D))
+    x, encoder_input = keras.Input((None, D)), keras.Input((None, D))
     self_mask = keras.Input((None, None), dtype="bool")
     encoder = EncoderLayer(**CONFIG | {"name": "encoder"})
     decoder = DecoderLayer(**CONFIG | {"name": "decoder"})
     feed_forward = FeedForward(D, F)
-    output = decoder(x, encoder(memory), self_attention_mask=self_mask)
-    model = keras.Model([x, memory, self_mask], feed_forward(output))
+    output = decoder(x, encoder(encoder_input), self_attention_mask=self_mask)
+    model = keras.Model([x, encoder_input, self_mask], feed_forward(output))
     layer_weights.randomize(model).save(tmp_path / "layers.keras")
     loaded = keras.models.load_model(tmp_path / "layers.keras")
     mask = np.broadcast_to(np.tri(T, dtype=bool), (B, T, T))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import reference
 import tensorflow as tf
+from layer_weights import SIZES, VARIANTS, V, make_model
 
 from keras_transformer import (
     InputError,
@@ -17,32 +18,7 @@ from keras_transformer import (
     WarmupSchedule,
 )
 
-B, S, T, V = 3, 7, 11, 19
-SIZES = {
-    "vocab_size": V,
-    "d_model": 10,
-    "d_ff": 17,
-    "num_heads": 2,
-    "num_encoder_layers": 2,
-    "num_decoder_layers": 3,
-}
-VARIANTS = {
-    "tied": {},
-    "untied": {"share_embeddings": False},
-    "learned": {"position_encoding": "learned", "max_length": 13, "d_k": 3, "d_v": 4},
-    "untied learned": {
-        "share_embeddings": False,
-        "position_encoding": "learned",
-        "max_length": 13,
-        "num_heads": 3,
-        "d_k": 4,
-        "d_v": 5,
-    },
-}
-
-
-def make_model(**settings):
-    return layer_weights.randomize(Transformer(TransformerConfig(**SIZES | settings)))
+B, S, T = 3, 7, 11
 
 
 @pytest.fixture(scope="module", params=VARIANTS)
@@ -110,15 +86,6 @@ def test_logits_are_the_oracles(model, inputs):
     assert_close(logits, reference_logits(model, **inputs))
 
 
-def test_encode_is_the_first_half(model, inputs):
-    x = reference_embedding(model.source_embedding, inputs["source_ids"])
-    mask = np.repeat((inputs["source_ids"] != 0)[:, None], S, axis=1)
-    for layer in model.encoder_layers:
-        weights = layer_weights.encoder_layer(layer)
-        x = reference.encoder_layer(x, weights, model.config.num_heads, mask)
-    assert_close(model.encode(inputs["source_ids"]), x)
-
-
 def test_attention_scores_are_the_oracles(model, inputs, monkeypatch):
     recorded, attend = [], reference.multi_head_attention
 
@@ -165,44 +132,6 @@ def test_gradients_reach_every_weight(model, inputs):
         assert (largest > 1e-5) != weight.path.endswith("key/bias"), weight.path
 
 
-# The number of parameters, by the formula of a layer's parts.
-
-
-def num_parameters(vocab_size, d_model, d_ff, layers):
-    attention = 4 * (d_model * d_model + d_model)
-    feed_forward = d_model * d_ff + d_ff + d_ff * d_model + d_model
-    norm = 2 * d_model
-    encoder_layer = attention + feed_forward + 2 * norm
-    decoder_layer = 2 * attention + feed_forward + 3 * norm
-    return vocab_size * d_model + layers * (encoder_layer + decoder_layer)
-
-
-@pytest.fixture
-def _weights_without_values(monkeypatch):
-    """Weights start as zeros, which are fast to make: these models are only counted."""
-    for name in ("VarianceScaling", "RandomNormal"):
-        initializer = getattr(keras.initializers, name)
-        monkeypatch.setattr(
-            initializer,
-            "__call__",
-            lambda self, shape, dtype=None: keras.ops.zeros(shape, dtype),
-        )
-
-
-@pytest.mark.usefixtures("_weights_without_values")
-@pytest.mark.parametrize(
-    ("preset", "formula", "expected"),
-    [
-        ("tiny", num_parameters(37_000, 128, 256, 4), 6_061_056),
-        ("base", num_parameters(37_000, 512, 2048, 6), 63_082_496),
-        ("big", num_parameters(37_000, 1024, 4096, 6), 214_245_376),
-    ],
-)
-def test_number_of_parameters(preset, formula, expected):
-    model = Transformer.from_preset(preset, vocab_size=37_000)
-    assert model.count_params() == formula == expected
-
-
 @pytest.mark.parametrize(
     ("settings", "extra"),
     [
@@ -237,14 +166,8 @@ def test_dropout_acts_only_in_training(inputs, rate):
     assert np.abs(model(inputs, training=True) - expected).max() > 0.1
 
 
-def test_embedding_sums_have_dropout(inputs):
-    model = make_model(dropout_rate=0.5)
-    embedded = model.source_embedding(inputs["source_ids"], training=True)
-    assert 0.3 < np.mean(embedded.numpy() == 0) < 0.7
-
-
 def test_quantizing_is_refused():
-    with pytest.raises(InputError, match="A Transformer cannot be quantized"):
+    with pytest.raises(InputError, match="quantized"):
         make_model().quantize("int8")
 
 
@@ -265,21 +188,6 @@ def test_mixed_precision(inputs, set_policy, policy, tolerance, variant):
     assert LabelSmoothedCrossEntropy()(inputs["target_ids"], logits).dtype == "float32"
 
 
-@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
-def test_mixed_precision_of_a_cached_step(inputs, set_policy, policy):
-    set_policy(policy)
-    model = make_model()
-    memory, kernel = model.memory(inputs["source_ids"]), model.output_kernel()
-    logits, _, memory = model.decode_step(
-        np.full((B, 5), 2), 0, model.no_ancestors(B * 5), memory, kernel
-    )
-    assert logits.dtype == "float32"
-    tensors = [kernel, *(x for layer in (*memory.source, *memory.target) for x in layer)]
-    assert {keras.backend.standardize_dtype(x.dtype) for x in tensors} == {
-        policy.removeprefix("mixed_")
-    }
-
-
 # Configuration and files.
 
 
@@ -291,23 +199,34 @@ def test_saved_and_loaded_outputs_are_equal(model, inputs, tmp_path):
     assert_close(loaded(inputs), model(inputs), rtol=0, atol=0)
 
 
-def test_another_process_loads_a_compiled_model(inputs, tmp_path):
+def test_clone_has_the_models_weights(model, inputs):
+    clone = keras.models.clone_model(model)
+    assert clone.count_params() == model.count_params()
+    clone.set_weights(model.get_weights())
+    assert_close(clone(inputs), model(inputs), rtol=0, atol=0)
+
+
+def test_another_process_loads_compiled_models(inputs, tmp_path):
     model = make_model()
     model.compile(
         keras.optimizers.Adam(WarmupSchedule(model.config.d_model, 7)),
         LabelSmoothedCrossEntropy(0.1),
         [TokenLoss()],
     )
-    model.save(tmp_path / "model.keras")
+    paths = [str(tmp_path / f"model.{suffix}") for suffix in ("keras", "h5")]
+    for path in paths:
+        model.save(path)
     np.savez(tmp_path / "inputs.npz", **inputs)
     code = (
-        "import sys, keras, numpy; from keras_transformer import Transformer;"
-        "model = keras.models.load_model(sys.argv[1] + '/model.keras');"
-        "assert isinstance(model, Transformer) and model.loss.name, model;"
-        "numpy.save(sys.argv[1] + '/logits', model(dict(numpy.load(sys.argv[1] + '/inputs.npz'))))"
+        "import sys, keras, numpy; from keras_transformer import Transformer\n"
+        "for path in sys.argv[1:]:\n"
+        "    model = keras.models.load_model(path)\n"
+        "    assert isinstance(model, Transformer) and model.loss.name, model\n"
+        "    numpy.save(path + '.npy', model(dict(numpy.load('inputs.npz'))))"
     )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, cwd=tmp_path)
-    assert_close(np.load(tmp_path / "logits.npy"), model(inputs), rtol=1e-5, atol=1e-5)
+    subprocess.run([sys.executable, "-c", code, *paths], check=True, cwd=tmp_path)
+    for path in paths:
+        assert_close(np.load(f"{path}.npy"), model(inputs), rtol=1e-5, atol=1e-5)
 
 
 def test_weights_files_move_between_models(model, inputs, tmp_path):
@@ -326,5 +245,5 @@ def test_config_round_trip():
 
 
 def test_unknown_preset():
-    with pytest.raises(InputError, match="`preset` must be one of tiny, base, big"):
+    with pytest.raises(InputError, match="`preset` must be"):
         Transformer.from_preset("huge", vocab_size=V)

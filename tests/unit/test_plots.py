@@ -1,4 +1,4 @@
-"""Pictures: the drawn data, and labels of any script that are all legible."""
+"""Pictures: the drawn data, and labels that are legible."""
 
 import io
 import itertools
@@ -13,25 +13,18 @@ pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 
 from matplotlib import font_manager
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import to_rgb
 
-from keras_transformer import letters, plots
+from keras_transformer import plots
 from keras_transformer.errors import InputError
+from keras_transformer.plot_style import find_fonts
 
 STYLES = ("light", "dark")
-ODD_PIECES = ["$x_1$", "\\frac{", "_a", "%s", "▁", " ", "\n", "\u202eab", "é", "שלום", "مرحبا",
-              "नमस्ते", "你好", "👩‍👩‍👧", "\ufffd", "\U0010fffd", "w" * 99]  # fmt: skip
+ODD_PIECES = ["$x_1$", "\\frac{", "_a", "%s", "▁b", "é", "שלום", "w" * 99]
 
 
 def weights(*shape, seed=7):
     scores = np.random.default_rng(seed).exponential(size=shape)
     return scores / scores.sum(axis=-1, keepdims=True)
-
-
-def save(figure):
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=50)
-    return file.getvalue()
 
 
 def images(figure):
@@ -93,65 +86,38 @@ def test_alignment_is_the_mean_or_a_head():
 
 
 @pytest.mark.parametrize("draw", [plots.attention_heads, plots.alignment])
-@pytest.mark.parametrize(("num_queries", "num_keys"), [(1, 2), (3, 11), (13, 29), (83, 170)])
+@pytest.mark.parametrize(("num_queries", "num_keys"), [(1, 2), (13, 29), (83, 170)])
 def test_labels_do_not_overlap(draw, num_queries, num_keys):
     queries = ["pneumonoultramicroscopic"] * num_queries
     keys = [f"{'long-' * (n % 5)}{n}" for n in range(num_keys)]
     figure = draw(weights(2, num_queries, num_keys), queries, keys)
-    panel = figure.axes[0]
-    assert_apart(panel.xaxis)
-    assert_apart(panel.yaxis)
-    figure_box = figure.bbox
-    for box in boxes(panel.yaxis) + boxes(
-        figure.axes[1 if draw is plots.attention_heads else 0].xaxis
-    ):
-        assert box.x0 >= figure_box.x0 - 1
-        assert box.y0 >= figure_box.y0 - 1
+    axes = (figure.axes[0].yaxis, figure.axes[draw is plots.attention_heads].xaxis)
+    for axis in axes:
+        assert_apart(axis)
+        for box in boxes(axis):
+            assert min(box.x0, box.y0) >= -1  # inside the figure
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_any_piece_is_legible(style):
-    count = len(ODD_PIECES)
-    scores = weights(1, count, count)
-    figure = plots.alignment(scores, ODD_PIECES, ODD_PIECES, title="$1 \\x 你", style=style)
-    assert save(figure)  # without a warning, as warnings are errors
-    panel = figure.axes[0]
-    shown = labels(panel.yaxis)
-    assert shown[:5] == ODD_PIECES[:5]
-    assert shown[5:8] == ["␣", "␣", "ab"]
-    assert shown[8:11] == ODD_PIECES[8:11]
-    assert shown[-2:] == ["<10FFFD>", "w" * 17 + "…"]
-    assert_apart(panel.xaxis)
-    assert_apart(panel.yaxis)
+@pytest.mark.parametrize("draw", [plots.attention_heads, plots.alignment])
+def test_any_piece_is_drawn(draw, style):
+    scores = weights(4, len(ODD_PIECES), len(ODD_PIECES))
+    figure = draw(scores, ODD_PIECES, ODD_PIECES, title="$1 \\x", style=style)
+    figure.savefig(io.BytesIO(), dpi=50)  # without a warning, as warnings are errors
+    shown = labels(figure.axes[0].yaxis)
+    assert shown == [*ODD_PIECES[:4], "␣b", "é", "שלום", "w" * 17 + "…"]
 
 
-def test_a_font_is_found_for_what_the_first_lacks(monkeypatch):
+def test_a_font_is_found_for_what_the_first_lacks():
     """Matplotlib brings STIX fonts, which have characters that DejaVu Sans lacks."""
     dejavu = font_manager.get_font(font_manager.findfont("DejaVu Sans")).get_charmap()
     stix = font_manager.get_font(font_manager.findfont("STIXGeneral")).get_charmap()
     character = min(filter(str.isalpha, map(chr, stix.keys() - dejavu.keys())))
-    families, texts = letters.printable([f"a{character}"])
-    assert texts == [f"a{character}"]
-    path = font_manager.findfont(font_manager.FontProperties(family=families[1:]))
+    first, *families = find_fonts(frozenset(f"a{character}\U0010fffd"))
+    assert first == "DejaVu Sans"
+    path = font_manager.findfont(font_manager.FontProperties(family=families))
     assert ord(character) in font_manager.get_font(path).get_charmap()
-    monkeypatch.setattr(font_manager.fontManager, "ttflist", [])
-    letters.find_fonts.cache_clear()
-    assert letters.printable([f"a{character}"]) == (
-        ["DejaVu Sans"],
-        [f"a<{ord(character):04X}>"],
-    )
-    letters.find_fonts.cache_clear()
-
-
-@pytest.mark.parametrize("num_heads", [1, 4, 7])
-def test_any_piece_is_legible_at_any_head(num_heads):
-    pieces = ODD_PIECES[:-5]
-    figure = plots.attention_heads(weights(num_heads, 5, 12), pieces[:5], pieces, title="a")
-    assert save(figure)
-    for panel in figure.axes[:num_heads]:
-        for axis in (panel.xaxis, panel.yaxis):
-            if boxes(axis):
-                assert_apart(axis)
+    assert find_fonts(frozenset("aé")) == ["DejaVu Sans"]
 
 
 def test_positional_encoding():
@@ -164,7 +130,7 @@ def test_positional_encoding():
 
 
 def test_learning_rate():
-    sizes = {"$a": (512, 4000), "_b": (16, 100)}
+    sizes = {"$a": (512, 4000), "b": (16, 100)}
     schedules = {
         name: lambda done, sizes=pair: [
             reference.learning_rate(step + 1, *sizes) for step in done.tolist()
@@ -173,12 +139,11 @@ def test_learning_rate():
     }
     axes = plots.learning_rate(schedules, 9_000).axes[0]
     for drawn, (d_model, warmup_steps) in zip(lines(axes), sizes.values(), strict=True):
-        assert drawn[0, 0] == 1
-        assert drawn[-1, 0] == 9_000
+        assert (drawn[0, 0], drawn[-1, 0]) == (1, 9_000)
         for step, rate in drawn[::97]:
             expected = d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
             assert rate == pytest.approx(expected, rel=1e-12)
-    assert legend(axes) == ["$a", "_b"]
+    assert legend(axes) == ["$a", "b"]
 
 
 METRICS = [
@@ -190,38 +155,17 @@ METRICS = [
 
 def test_training_curves():
     other = [{"step": 7, "loss": 6.0, "perplexity": 200.0}]
-    figure = plots.training_curves({"_first": METRICS, "second $": other})
-    loss, perplexity, bleu = figure.axes
-    assert [axes.get_title() for axes in figure.axes] == [
-        "Loss, label-smoothed",
-        "Perplexity",
-        "BLEU",
-    ]
+    figure = plots.training_curves({"first": METRICS, "second $": other})
+    loss, perplexity, bleu = figure.axes  # no panel for chrF, which was not measured
     assert [line.tolist() for line in lines(loss)] == [
         [[10, 5.0], [20, 4.0]], [[10, 4.5], [20, 4.1]], [[7, 6.0]],
     ]  # fmt: skip
     assert lines(perplexity)[1].tolist() == [[10, 60.0], [20, 35.0]]
     assert [line.tolist() for line in lines(bleu)] == [[[20, 12.5]]]
     assert perplexity.get_yscale() == "log"
-    assert legend(loss) == ["_first", "second $", "training", "validation"]
+    assert legend(loss) == ["first", "second $", "training", "validation"]
     looks = {(line.get_color(), line.get_linestyle()) for line in loss.get_lines()}
     assert len(looks) == 2  # a run, a look
-
-
-def test_a_run_may_have_the_name_of_a_split():
-    figure = plots.training_curves({"training": METRICS, "validation": METRICS[:1]})
-    assert legend(figure.axes[0]) == ["training", "validation"] * 2
-
-
-def test_what_nobody_measured_has_no_panel():
-    figure = plots.training_curves({"run": [{"step": 1, "loss": 3.0}]})
-    assert [axes.get_title() for axes in figure.axes] == ["Loss, label-smoothed"]
-
-
-@pytest.mark.parametrize("runs", [{}, {"run": []}, {"run": [{"step": 3}]}])
-def test_no_metrics(runs):
-    with pytest.raises(InputError, match="There are no metrics to draw"):
-        plots.training_curves(runs)
 
 
 def test_length_histogram():
@@ -231,12 +175,9 @@ def test_length_histogram():
     for side in (0, 1):
         values, edges = drawn[2 * side].values, drawn[2 * side].edges
         counts = dict(zip(edges[:-1].tolist(), values.tolist(), strict=True))
-        expected = {n: (lengths[:, side] == n).sum() for n in range(1, 6)}
-        assert counts == expected
+        assert counts == {n: (lengths[:, side] == n).sum() for n in range(1, 6)}
     assert legend(figure.axes[0]) == ["en: median 3, longest 5", "de: median 3, longest 5"]
-    assert (
-        figure.get_suptitle() == "4 pairs, 25.6% of the positions in training's batches are padding"
-    )
+    assert figure.get_suptitle().startswith("4 pairs, 25.6% of the positions")
 
 
 def test_long_lengths_are_all_counted():
@@ -285,100 +226,35 @@ def test_sentences_of_one_length_are_one_bar(length):
     assert labels(axes.xaxis) == [f"{length}\nn = 3"]
 
 
-def pictures(style):
-    metrics = {"run": METRICS}
-    yield plots.attention_heads(weights(2, 3, 4), list("abc"), list("klmn"), style=style)
-    yield plots.alignment(weights(2, 3, 4), list("abc"), list("klmn"), style=style)
-    yield plots.positional_encoding(reference.positional_encoding(5, 6), style=style)
-    yield plots.learning_rate({"a": lambda done: done * 1e-4}, 30, style=style)
-    yield plots.training_curves(metrics, style=style)
-    yield plots.length_histogram(np.array([[2, 3], [4, 1]]), style=style)
-    yield plots.bleu_by_length(["a b c d"], ["a b c d"], style=style)
-
-
-def contrast(one, other):
-    """The contrast ratio of WCAG 2.2."""
-
-    def luminance(color):
-        parts = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color)]
-        return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
-
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
-
-
-@pytest.mark.parametrize("style", STYLES)
-def test_text_and_curves_stand_out(style):
-    papers = set()
-    for figure in pictures(style):
-        save(figure)
-        papers.add(figure.get_facecolor())
-        for axes in figure.axes:
-            texts = [axes.title, axes.xaxis.label, axes.yaxis.label]
-            texts += axes.get_xticklabels() + axes.get_yticklabels() + axes.texts
-            texts += axes.get_legend().get_texts() if axes.get_legend() else []
-            for text in texts:
-                assert contrast(text.get_color(), figure.get_facecolor()) >= 4.5
-            for line in axes.get_lines():
-                assert contrast(line.get_color(), axes.get_facecolor()) >= 3
-    assert len(papers) == 1
-
-
-def test_no_settings_stay_and_none_get_in():
+def test_figures_leave_matplotlib_as_it_is():
     import matplotlib
+    from matplotlib import pyplot
 
     with matplotlib.rc_context({"text.color": "red", "axes.facecolor": "lime"}):
         before = dict(matplotlib.rcParams)
         figure = plots.positional_encoding(np.eye(3))
         assert dict(matplotlib.rcParams) == before
     assert figure.axes[0].get_facecolor()[:3] == (1, 1, 1)
-
-
-def test_pyplot_keeps_no_figure():
-    from matplotlib import pyplot
-
-    plots.positional_encoding(np.eye(3))
     assert pyplot.get_fignums() == []
 
 
 def test_without_matplotlib(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.style", None)
-    letters.find_fonts.cache_clear()
-    scores = np.ones((1, 1, 2))
-    for draw in (
-        lambda: plots.positional_encoding(np.eye(3)),
-        lambda: plots.attention_heads(scores, "a", "xy"),
-        lambda: plots.alignment(scores, "a", "xy"),
-    ):
-        with pytest.raises(InputError, match=r"pip install 'keras3-transformer\[plots\]'"):
-            draw()
+    with pytest.raises(InputError, match=r"pip install 'keras3-transformer\[plots\]'"):
+        plots.positional_encoding(np.eye(3))
 
 
 @pytest.mark.parametrize(
     ("draw", "message"),
     [
         (lambda: plots.positional_encoding(np.eye(3), style="sepia"), "`style` .* style='sepia'"),
-        (lambda: plots.attention_heads(np.ones((2, 3)), "abc", "xy"), r"Received: \(2, 3\), 3"),
-        (lambda: plots.attention_heads(np.ones((1, 2, 3)), "abc", "xy"), "3 queries and 2 keys"),
-        (lambda: plots.alignment(np.ones((1, 0, 2)), "", "xy"), "`scores` must be"),
-        (lambda: plots.alignment(np.ones((2, 1, 2)), "a", "xy", head=2), "0 to 1. .*head=2"),
-        (lambda: plots.positional_encoding(np.empty((0, 4))), r"must not be empty.*\(0, 4\)"),
-        (lambda: plots.length_histogram(np.empty((0, 2))), r"must not be empty.*\(0, 2\)"),
-        (lambda: plots.learning_rate({}, 100), "Received: 0 schedules, steps=100"),
-        (lambda: plots.learning_rate({"a": np.sqrt}, 0), "Received: 1 schedules, steps=0"),
-        (lambda: plots.bleu_by_length([], []), "0 translations and 0 references"),
+        (lambda: plots.attention_heads(np.ones((2, 3)), "abc", "xy"), "`scores`"),
+        (lambda: plots.attention_heads(np.ones((1, 2, 3)), "abc", "xy"), "`scores`"),
+        (lambda: plots.alignment(np.ones((2, 1, 2)), "a", "xy", head=2), "`head` .*head=2"),
+        (lambda: plots.training_curves({"run": [{"step": 3}]}), "no metrics"),
         (lambda: plots.bleu_by_length(["a"], ["a", "b"]), "1 translations and 2 references"),
     ],
 )
 def test_wrong_arguments(draw, message):
     with pytest.raises(InputError, match=message):
         draw()
-
-
-def test_many_runs_look_different():
-    looks = [
-        tuple(map(str, look.values()))
-        for look in itertools.islice(plots._looks(plots._THEMES["light"]), 24)
-    ]
-    assert len(set(looks)) == 24

@@ -24,22 +24,16 @@ def test_rates_by_hand(step, expected):
     assert rate(WarmupSchedule(d_model=16, warmup_steps=4), step) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("step", [1, 2, 3_999, 4_000, 4_001, 40_000, 300_000])
+@pytest.mark.parametrize("step", [1, 4_000, 4_001, 300_000])
 def test_rates_are_the_papers(step):
     expected = reference.learning_rate(step, d_model=512, warmup_steps=4_000)
     assert rate(WarmupSchedule(512), step) == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("step", "share"), [(1, 1 / 400), (100, 1 / 4), (400, 1), (1_600, 1 / 2), (4_000, 0.1**0.5)]
-)
+@pytest.mark.parametrize(("step", "share"), [(1, 1 / 400), (400, 1), (1_600, 1 / 2)])
 def test_peak_rate_replaces_the_height_and_not_the_form(step, share):
     schedule = WarmupSchedule(512, warmup_steps=400, peak_rate=0.003)
     assert rate(schedule, step) == pytest.approx(0.003 * share, rel=1e-6)
-
-
-def test_one_step_of_warmup_is_the_peak():
-    assert rate(WarmupSchedule(4, warmup_steps=1), 1) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(
@@ -57,12 +51,6 @@ def test_one_step_of_warmup_is_the_peak():
 def test_cooldown_by_hand(step, expected):
     schedule = WarmupSchedule(d_model=16, warmup_steps=4, cooldown=1 / 13, total_steps=65)
     assert rate(schedule, step) == pytest.approx(expected)
-
-
-def test_a_cooldown_may_take_the_whole_training():
-    schedule = WarmupSchedule(d_model=16, warmup_steps=4, cooldown=1.0, total_steps=8)
-    assert rate(schedule, 1) == pytest.approx(1 / 32)
-    assert rate(schedule, 4) == pytest.approx(1 / 8 * 5 / 8)
 
 
 def test_first_update_of_an_optimizer_moves_at_step_1():
@@ -96,14 +84,10 @@ def test_config_round_trip(config):
     [
         ({"d_model": 0}, "`d_model` must be at least 1. Received: d_model=0"),
         ({"warmup_steps": 0}, "`warmup_steps` must be at least 1. Received: warmup_steps=0"),
-        ({"warmup_steps": -7}, "`warmup_steps` must be at least 1. Received: warmup_steps=-7"),
         ({"peak_rate": 0.0}, "`peak_rate` must be positive. Received: peak_rate=0.0"),
-        ({"peak_rate": -0.5}, "`peak_rate` must be positive. Received: peak_rate=-0.5"),
         ({"peak_rate": float("nan")}, "`peak_rate` must be positive. Received: peak_rate=nan"),
-        ({"cooldown": -0.1}, "`cooldown` must be from 0 to 1. Received: cooldown=-0.1"),
         ({"cooldown": 1.1}, "`cooldown` must be from 0 to 1. Received: cooldown=1.1"),
         ({"cooldown": 0.5}, "`total_steps` must be at least 1. Received: total_steps=None"),
-        ({"cooldown": 0.5, "total_steps": 0}, "`total_steps` must be at least 1. .*steps=0"),
     ],
 )
 def test_errors(arguments, message):

@@ -1,5 +1,7 @@
 """Subwords: ids, normalisation, files, and the errors of training."""
 
+# ruff: noqa: RUF001 -- Greek
+
 import io
 import re
 import unicodedata
@@ -19,7 +21,6 @@ from keras_transformer.tokenizer import (
     UNK_ID,
     SentencePieceTokenizer,
     Tokenizer,
-    VocabularyTooLargeError,
     WordPieceTokenizer,
 )
 
@@ -84,37 +85,13 @@ def test_round_trip_is_nfkc_with_single_spaces(tokenizer, text):
     assert round_trip(tokenizer, text) == " ".join(unicodedata.normalize("NFKC", text).split())
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("e\u0301t\u00e9", "\u00e9t\u00e9"),  # a combining accent
-        ("a\u2581b", "a b"),  # the meta symbol
-        ("  a \t\r\n b\u3000", "a b"),
-    ],
-)
-def test_normalization(tokenizer, text, expected):
-    assert round_trip(tokenizer, text) == expected
-
-
 @pytest.fixture(scope="module")
 def lowercase(tmp_path_factory):
-    """Learns from capitals; saved and loaded, for the file alone must do it."""
+    """Learned from capitals, saved and loaded."""
     path = tmp_path_factory.mktemp("lowercase") / "tokenizer.model"
     texts = [text.upper() if i % 2 else text.title() for i, text in enumerate(CORPUS)]
     SentencePieceTokenizer.train(texts, VOCAB_SIZE, lowercase=True).save(path)
     return Tokenizer.load(path)
-
-
-@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
-def test_equal_text_makes_equal_tokenizers(model_type, tmp_path, monkeypatch):
-    size = VOCAB_SIZE if model_type == "bpe" else 285
-    fingerprints = set()
-    for name in ("one", "another"):  # where temporary files are is no text
-        (tmp_path / name).mkdir()
-        monkeypatch.setattr("tempfile.tempdir", str(tmp_path / name))
-        tokenizer = SentencePieceTokenizer.train(CORPUS, size, model_type, lowercase=True)
-        fingerprints.add(tokenizer.fingerprint)
-    assert len(fingerprints) == 1
 
 
 def test_lowercase_learns_what_small_letters_teach(tokenizer, lowercase):
@@ -130,8 +107,10 @@ def test_lowercase_learns_what_small_letters_teach(tokenizer, lowercase):
     [
         ("Die Straße", "die straße"),  # case folding would write "strasse"
         ("O\u0308L \u00c9", "öl é"),  # an accent apart
-        ("ＡⅣ Ǆ", "aiv dž"),  # capitals of NFKC
+        ("ＡⅣ Ǆ ™", "aiv dž tm"),  # capitals of NFKC
         ("СОБАКА ΔΩ", "собака δω"),
+        ("ΟΔΟΣ, ΑΣ ΑΣ (ΣΟΣ) ΣΑΣ2", "οδος, ας ας (σος) σας2"),  # a sigma at the end of a word
+        ("Σ ΟΣΣΑ ΑΣ\u0301Α ςσ", "σ οσσα ασ\u0301α ςσ"),
         ("İ", "i\u0307"),
     ],
 )
@@ -139,20 +118,26 @@ def test_lowercase(lowercase, text, expected):
     assert round_trip(lowercase, text) == expected
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    text=st.text(
-        st.characters(max_codepoint=0x24FF, categories=["Lu", "Ll", "Lt", "Nd", "Po", "Mn"])
-        | st.sampled_from(" ﬁ①Ⅳ㎏ＡöÅ한中😀")
+def test_final_sigma_is_learned_and_read_alike(tmp_path):
+    """In training, and in a graph that was saved and loaded."""
+    tokenizer = SentencePieceTokenizer.train(["ΟΔΟΣ ΣΟΦΟΣ"] * 3, 280, lowercase=True)
+    pieces = tokenizer.pieces(tf.range(tokenizer.vocab_size)).numpy().tolist()
+    assert "ος".encode() in pieces
+    assert "οσ".encode() not in pieces
+    module = tf.Module()
+    module.tokenize = tf.function(
+        lambda texts: tokenizer.tokenize(texts).to_tensor(),
+        input_signature=[tf.TensorSpec([None], tf.string)],
     )
-)
-def test_lowercase_is_of_what_it_reads_otherwise(tokenizer, lowercase, text):
-    small = "".join(character.lower() for character in round_trip(tokenizer, text))
-    assert round_trip(lowercase, text) == small
+    tf.saved_model.save(module, tmp_path / "saved")
+    loaded = tf.saved_model.load(tmp_path / "saved")
+    for text in ("ΟΔΟΣ", "ΣΟΦΟΣ ΟΔΟΣ."):
+        small = ids_of(tokenizer, text.lower())
+        assert loaded.tokenize(tf.constant([text])).numpy().tolist() == [small]
 
 
-@pytest.mark.parametrize("control", ["\x00", "\x01", "\x1b", "\x7f", "\x80", "\x9b"])
-def test_control_characters_are_blanks(tokenizer, control):
+@pytest.mark.parametrize("control", ["\x00", "\x1b", "\x80", "\u2581"])
+def test_control_characters_and_the_meta_symbol_are_blanks(tokenizer, control):
     assert round_trip(tokenizer, f"a{control}b") == "a b"
 
 
@@ -206,25 +191,10 @@ def test_invalid_utf8_reads_as_replacement_characters(tokenizer, data, replaced)
     assert UNK_ID not in ids
 
 
-def test_detokenized_bytes_are_valid_utf8(tokenizer):
-    lone = [FIRST_BYTE + byte for byte in (0xFF, 0xC3, 0x28, 0xED, 0xA0)]
-    assert tokenizer.detokenize(tf.constant([lone])).numpy()[0].decode().count("\ufffd") == 4
-
-
 def test_special_ids_leave_no_trace(tokenizer):
     ids = ids_of(tokenizer, "red cat")
     texts = tokenizer.detokenize(tf.constant([[BOS_ID, *ids, EOS_ID, PAD_ID, PAD_ID]]))
     assert texts.numpy().tolist() == [b"red cat"]
-
-
-def test_graph_is_eager(tokenizer):
-    texts = tf.constant(["the red dog", "", "😀 中文", b"\xff", "cat " * 31])
-    graph = tf.function(
-        lambda texts: tokenizer.encode(texts, 13),
-        input_signature=[tf.TensorSpec([None], tf.string)],
-    )
-    for actual, expected in zip(graph(texts), tokenizer.encode(texts, 13), strict=True):
-        assert actual.numpy().tolist() == expected.numpy().tolist()
 
 
 def test_survives_setting_the_random_seed(tokenizer):
@@ -244,26 +214,16 @@ def test_save_and_load(tokenizer, tmp_path):
     assert other.fingerprint != tokenizer.fingerprint
 
 
-def test_unigram_model():
-    tokenizer = SentencePieceTokenizer.train(CORPUS, 283, model_type="unigram")
-    assert tokenizer.vocab_size == 283
-    assert round_trip(tokenizer, "the red 😀") == "the red 😀"
-
-
 def test_missing_file(tmp_path):
     path = tmp_path / "none.model"
     with pytest.raises(InputError, match=f"Cannot read the tokenizer {re.escape(str(path))}: No"):
         Tokenizer.load(path)
 
 
-def test_wrong_file(tokenizer, tmp_path):
+@pytest.mark.parametrize("content", [b"", b"no model"])
+def test_wrong_file(content, tmp_path):
     path = tmp_path / "t.model"
-    for content in (b"no model", tokenizer.model[:-7], tokenizer.model[:11]):
-        path.write_bytes(content)
-        message = f"{re.escape(str(path))}: The tokenizer is not a SentencePiece model"
-        with pytest.raises(InputError, match=message):
-            Tokenizer.load(path)
-    path.write_bytes(b"")
+    path.write_bytes(content)
     with pytest.raises(InputError, match=f"^{re.escape(str(path))}: The tokenizer"):
         Tokenizer.load(path)
 
@@ -279,31 +239,27 @@ def test_foreign_special_ids():
 
 
 @pytest.mark.parametrize("model_type", ["bpe", "unigram"])
-def test_vocabulary_too_large_tells_the_limit(model_type):
-    with pytest.raises(VocabularyTooLargeError, match="Received: vocab_size=50000") as caught:
-        SentencePieceTokenizer.train(CORPUS, 50_000, model_type)
-    limit = caught.value.limit
-    assert f"`vocab_size` must be at most {limit}. " in str(caught.value)
-    assert SentencePieceTokenizer.train(CORPUS, limit, model_type).vocab_size == limit
-    with pytest.raises(VocabularyTooLargeError):
-        SentencePieceTokenizer.train(CORPUS, limit + 1, model_type)
+def test_vocabulary_is_as_large_as_the_texts_allow(model_type):
+    largest = SentencePieceTokenizer.train(CORPUS, 5000, model_type).vocab_size
+    assert 281 < largest < 500  # 260 fixed ids and 21 characters
+    assert SentencePieceTokenizer.train(CORPUS, largest - 1, model_type).vocab_size == largest - 1
 
 
-@pytest.mark.parametrize("vocab_size", [1, 200, 265])
-def test_vocabulary_too_small_tells_the_least(vocab_size):
+@pytest.mark.parametrize("vocab_size", [200, 265])
+def test_vocabulary_too_small(vocab_size):
     # 260 fixed ids, the five letters of the corpus, and the mark of a word's start.
     texts = ["abcde", "edcba", "abc de"]
-    message = f"`vocab_size` must be at least .*Received: vocab_size={vocab_size}"
-    with pytest.raises(InputError, match=message) as caught:
+    message = f"`vocab_size` must be at least .*, 266. Received: vocab_size={vocab_size}"
+    with pytest.raises(InputError, match=message):
         SentencePieceTokenizer.train(texts, vocab_size)
-    assert "266" in str(caught.value) or vocab_size < 260
     assert SentencePieceTokenizer.train(texts, 266).vocab_size == 266
 
 
+@pytest.mark.parametrize("kind", [SentencePieceTokenizer, WordPieceTokenizer])
 @pytest.mark.parametrize("texts", [[], [""], [" ", "\t\n", "\u3000"]])
-def test_corpus_without_text(texts):
+def test_corpus_without_text(texts, kind):
     with pytest.raises(InputError, match="The corpus holds no text to train a tokenizer from"):
-        SentencePieceTokenizer.train(iter(texts), 300)
+        kind.train(iter(texts), 300)
 
 
 # Word-pieces.
@@ -377,20 +333,15 @@ def test_word_pieces_join_without_special_ids(by_hand):
     assert texts == [b"ba", b"", b"a <unk> abb", b"a aa"]
 
 
-def test_word_pieces_are_encoded_and_cut(by_hand):
-    encoded = by_hand.encode(tf.constant(["abcd a", "", "b"]), max_length=3)
-    assert encoded.ids.numpy().tolist() == [[6, 10, 3], [3, 0, 0], [11, 3, 0]]
-    assert encoded.lengths.numpy().tolist() == [2, 0, 1]
-    assert encoded.truncated.numpy().tolist() == [True, False, False]
-
-
-def test_word_pieces_in_a_graph(by_hand):
-    texts = tf.constant(["abcd a", "", "b\tx", b"\xff"])
+@pytest.mark.parametrize("kind", ["tokenizer", "by_hand"])
+def test_graph_is_eager(kind, request):
+    tokenizer = request.getfixturevalue(kind)
+    texts = tf.constant(["the red dog", "", "😀 中文", b"\xff", "ab\tab " * 31])
     graph = tf.function(
-        lambda texts: by_hand.encode(texts, 7),
+        lambda texts: tokenizer.encode(texts, 13),
         input_signature=[tf.TensorSpec([None], tf.string)],
     )
-    for actual, expected in zip(graph(texts), by_hand.encode(texts, 7), strict=True):
+    for actual, expected in zip(graph(texts), tokenizer.encode(texts, 13), strict=True):
         assert actual.numpy().tolist() == expected.numpy().tolist()
 
 
@@ -406,28 +357,19 @@ def test_save_and_load_word_pieces(by_hand, tmp_path):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (
-            word_pieces(*SPECIAL[1:], *PIECES),
-            "must start with '# word-pieces' and the pieces <pad>",
-        ),
-        (word_pieces(*PIECES), "must start with .* Received: # word-pieces, a, ab, abc, ##b$"),
-        (word_pieces(), "must start with .* Received: # word-pieces$"),
-        (
-            word_pieces(*SPECIAL, header="# word-pieces 2"),
-            "must start with .* Received: # word-pieces 2, <pad>, <unk>",
-        ),
-        (word_pieces(*SPECIAL, "a", "b", "a"), "must not hold a piece twice$"),
-        (word_pieces(*SPECIAL, "a", "<s>"), "must not hold a piece twice$"),
-        (word_pieces(*SPECIAL) + b"\xff\n", "is not valid UTF-8$"),
+        (word_pieces(*SPECIAL[1:], *PIECES), "must start with '# word-pieces' and the pieces <pad"),
+        (word_pieces(), "must start with"),
+        (word_pieces(*SPECIAL, header="# word-pieces 2"), "must start with"),
+        (word_pieces(*SPECIAL, header="# word-pieces {a}"), "is damaged"),
+        (word_pieces(*SPECIAL, "a", "<s>"), "must not hold a piece twice"),
+        (word_pieces(*SPECIAL) + b"\xff\n", "is damaged"),
     ],
 )
 def test_wrong_word_pieces(model, message, tmp_path):
-    (tmp_path / "t.model").write_bytes(model)
-    with pytest.raises(InputError, match=f"^The tokenizer {message}"):
-        WordPieceTokenizer(model)
-    path = re.escape(str(tmp_path / "t.model"))
-    with pytest.raises(InputError, match=f"^{path}: The tokenizer {message}"):
-        Tokenizer.load(tmp_path / "t.model")
+    path = tmp_path / "t.model"
+    path.write_bytes(model)
+    with pytest.raises(InputError, match=f"^{re.escape(str(path))}: The tokenizer {message}"):
+        Tokenizer.load(path)
 
 
 # CORPUS has 20 characters, each in two forms, and there are 4 special ids: 44.
@@ -438,47 +380,17 @@ def test_trained_word_pieces(vocab_size):
     assert tokenizer.vocab_size == len(pieces) == vocab_size
     assert set("".join(CORPUS)) - {" "} <= set(pieces)
     assert {f"##{character}" for character in "".join(CORPUS) if character != " "} <= set(pieces)
+    assert vocab_size < 71 or len(ids_of(tokenizer, "the")) == 1  # a frequent word
     for text in (*CORPUS, "dog öl rebü"):
         assert UNK_ID not in ids_of(tokenizer, text)
         assert round_trip(tokenizer, text) == text
 
 
-@pytest.mark.parametrize("vocab_size", [11, 13])
-def test_trained_word_pieces_of_which_all_characters_start_words(vocab_size):
-    tokenizer = WordPieceTokenizer.train(["a b ab ba a b"] * 3, vocab_size)
-    assert tokenizer.vocab_size == vocab_size - 1
-
-
-def test_frequent_words_become_pieces():
-    tokenizer = WordPieceTokenizer.train(CORPUS, 71)
-    assert len(ids_of(tokenizer, "the")) == 1
-
-
-@pytest.mark.parametrize("vocab_size", [1, 4, 23])
-def test_too_few_word_pieces_for_sentencepiece(vocab_size):
-    with pytest.raises(InputError, match=rf"^`vocab_size` must .*: vocab_size={vocab_size}$"):
-        WordPieceTokenizer.train(CORPUS, vocab_size)
-
-
 @pytest.mark.parametrize("vocab_size", [25, 44])
 def test_too_few_word_pieces_for_the_characters(vocab_size):
-    message = (
-        "^`vocab_size` must be more than the corpus's characters need, 44. "
-        f"Received: vocab_size={vocab_size}$"
-    )
+    message = f"^`vocab_size` must be more than .*, 44. Received: vocab_size={vocab_size}$"
     with pytest.raises(InputError, match=message):
         WordPieceTokenizer.train(CORPUS, vocab_size)
-
-
-def test_too_many_word_pieces_tell_the_limit():
-    with pytest.raises(VocabularyTooLargeError, match="Received: vocab_size=5000") as caught:
-        WordPieceTokenizer.train(CORPUS, 5000)
-    assert WordPieceTokenizer.train(CORPUS, caught.value.limit).vocab_size == caught.value.limit
-
-
-def test_corpus_without_words():
-    with pytest.raises(InputError, match="The corpus holds no text to train a tokenizer from"):
-        WordPieceTokenizer.train(iter(["", " "]), 50)
 
 
 @pytest.mark.parametrize("blank", ["\u00a0", "\t", "\n", "\x07"])

@@ -8,7 +8,7 @@ from fake_models import save_model, serving
 
 from keras_transformer.export.protocol import Limits
 
-LIMITS = Limits(max_body_bytes=60_000, max_rows=11, read_timeout=2.0)
+LIMITS = Limits(max_body_bytes=60_000, max_rows=11)
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from keras_transformer.export import clients
 from keras_transformer.export.clients import GrpcClient, RestClient
 from keras_transformer.export.rows import by_length
 
-GRPC_DETAILS = r"it is so\\x1b\[m"
+NO_TRANSLATION = "must answer with a `translation` for each of 2 texts"
 TEXTS = ["a somewhat longer one", "", "öl 😀", "b\nc", "שלום", '"quoted" \\', "\x00\x7f"]
 
 
@@ -112,18 +112,12 @@ def translations(texts):
     return 200, {"predictions": [row_of(text) for text in texts]}
 
 
-@contextmanager
-def rest_client(url, **options):
+def rest_translate(url, texts, **options):
     client = RestClient(url, **options)
     try:
-        yield client
+        return client.translate(texts)
     finally:
         client.close()
-
-
-def rest_translate(url, texts, **options):
-    with rest_client(url, **options) as client:
-        return client.translate(texts)
 
 
 class Grpc(prediction_service_pb2_grpc.PredictionServiceServicer):
@@ -142,7 +136,7 @@ class Grpc(prediction_service_pb2_grpc.PredictionServiceServicer):
         texts = [text.decode() for text in tf.make_ndarray(request.inputs["text"])]
         answer = answer(texts) if callable(answer) else answer
         if isinstance(answer, grpc.StatusCode):
-            context.abort(answer, "it is\nso\x1b[m")
+            context.abort(answer, "it is\nso")
         return predict_pb2.PredictResponse(
             outputs={name: tf.make_tensor_proto(value) for name, value in answer.items()}
         )
@@ -219,35 +213,12 @@ def test_rest_rows_in_order():
     texts = [f"{'x' * (n * 7 % 31)}{n}" for n in range(71)]
     with Rest(translations) as server:
         assert rest_translate(server.url, texts) == [row_of(text) for text in texts]
-    assert [path for path, _ in server.requests] == ["/v1/models/tiny:predict"] * 3
-    assert {body["signature_name"] for _, body in server.requests} == {"serving_default"}
-    assert [len(instances) for instances in server.instances] == [32, 32, 7]
-    lengths = [len(text) for instances in server.instances for text in instances]
+        assert rest_translate(server.url, texts[:17], max_rows=7) == [*map(row_of, texts[:17])]
+    assert server.requests[0][0] == "/v1/models/tiny:predict"
+    assert server.requests[0][1]["signature_name"] == "serving_default"
+    assert [len(instances) for instances in server.instances] == [32, 32, 7, 7, 7, 3]
+    lengths = [len(text) for instances in server.instances[:3] for text in instances]
     assert lengths == sorted(lengths)
-
-
-def test_rest_server_that_takes_fewer_rows():
-    texts = [f"{n:02}" for n in range(17)]
-    with Rest(translations) as server:
-        assert rest_translate(server.url, texts, max_rows=7) == [row_of(text) for text in texts]
-    assert [len(instances) for instances in server.instances] == [7, 7, 3]
-
-
-def test_rest_threads_keep_their_connections(caplog):
-    meeting = threading.Barrier(4)
-
-    def together(texts):
-        meeting.wait(20)
-        return translations(texts)
-
-    with (
-        Rest(together) as server,
-        rest_client(server.url) as client,
-        futures.ThreadPoolExecutor(4) as threads,
-    ):
-        rows = [*threads.map(client.translate, [["a"], ["b"], ["c"], ["d"]])]
-    assert rows == [[row_of(text)] for text in "abcd"]
-    assert not [r.getMessage() for r in caplog.records if r.name.startswith("urllib3")]
 
 
 def test_rest_texts_arrive_as_they_are():
@@ -300,23 +271,12 @@ def test_rest_timeout_is_not_repeated():
     ("answer", "message"),
     [
         ((404, {"error": "Servable not found"}), "answered with status 404: Servable not found"),
-        ((400, {"error": 'Signature "x" not found'}), 'answered with status 400: Signature "x" .*'),
         ((500, b"\xff<html>"), "answered with status 500: Internal Server Error"),
         ((307, b""), "answered with status 307: Temporary Redirect"),
-        ((200, b"\xffgarbage"), "must answer with a `translation` for each of 2 texts"),
-        ((200, []), "must answer with a `translation` for each of 2 texts"),
-        ((200, {"outputs": ["A", "B"]}), "must answer with a `translation` .*"),
-        ((200, {"predictions": ["A", "B"]}), "must answer with a `translation` .*"),
-        ((200, {"predictions": [row_of("a")]}), "must answer with a `translation` .*"),
-        ((200, {"predictions": [{"translation": 3}] * 2}), "must answer with a `translation` .*"),
-        ((200, {"predictions": [row_of("\ud800")] * 2}), "must answer with a `translation` .*"),
-        ((200, b"[" * 200_000), "must answer with a `translation` for each of 2 texts"),
-        ((400, b"[" * 200_000), "answered with status 400: Bad Request"),
-        ((400, {"error": "\ud800"}), "answered with status 400: Bad Request"),
-        (
-            (400, {"error": "\x1b[2J\x9b1m\x07a\nb\u202eö"}),
-            r"answered with status 400: \\x1b\[2J\\x9b1m\\x07a b\\u202eö",
-        ),
+        ((200, b"\xffgarbage"), NO_TRANSLATION),
+        ((200, []), NO_TRANSLATION),
+        ((200, {"predictions": ["A", "B"]}), NO_TRANSLATION),
+        ((200, {"predictions": [row_of("a")]}), NO_TRANSLATION),
     ],
 )
 def test_rest_errors_are_one_sentence(answer, message):
@@ -334,23 +294,11 @@ def test_rest_no_server():
         rest_translate(url, ["a"])
 
 
-def test_rest_hangs_up():
-    with (
-        Rest(None) as server,
-        pytest.raises(InputError, match=f"^{server.url} cannot be reached: Connection aborted"),
-    ):
-        rest_translate(server.url, ["a"], retries=1)
-    assert len(server.requests) == 2
-
-
 @pytest.mark.parametrize(
     "url",
     [
-        "",
         "localhost:8501",
-        "http://localhost:8501",
         "ftp://localhost/v1/models/tiny",
-        "http://localhost:8501/v1/models/",
         "http://localhost:8501/v1/models/tiny:predict",
         "http://localhost:8501/v1/models/tiny/versions/new",
         "http://localhost:8501/v1/models/tiny?x=1",
@@ -359,17 +307,6 @@ def test_rest_hangs_up():
 def test_rest_wrong_url(url):
     with pytest.raises(InputError, match="must have the form http://HOST:PORT/v1/models/NAME"):
         RestClient(url)
-
-
-@pytest.mark.parametrize("max_rows", [0, -1])
-def test_no_rows_a_request(max_rows):
-    message = rf"^`max_rows` must be at least 1\. Received: max_rows={max_rows}$"
-    for make in (
-        lambda: RestClient("http://localhost:1/v1/models/tiny", max_rows=max_rows),
-        lambda: GrpcClient("localhost:1", "tiny", max_rows=max_rows),
-    ):
-        with pytest.raises(InputError, match=message):
-            make()
 
 
 def test_rest_needs_no_tensorflow():
@@ -389,18 +326,11 @@ def test_grpc_rows_in_order():
     texts = [f"{'x' * (n * 7 % 31)}{n}" for n in range(71)]
     with Grpc(outputs) as server:
         assert grpc_translate(server.target, texts) == [row_of(text) for text in texts]
-    assert [len(rows) for rows in server.texts] == [32, 32, 7]
-    lengths = [len(text) for rows in server.texts for text in rows]
-    assert lengths == sorted(lengths)
-    specs = [(r.model_spec.name, r.model_spec.signature_name) for r in server.requests]
-    assert specs == [("tiny", "serving_default")] * 3
+        assert grpc_translate(server.target, texts[:17], max_rows=7) == [*map(row_of, texts[:17])]
+    assert [len(rows) for rows in server.texts] == [32, 32, 7, 7, 7, 3]
+    spec = server.requests[0].model_spec
+    assert (spec.name, spec.signature_name) == ("tiny", "serving_default")
     assert list(server.requests[0].inputs) == ["text"]
-
-
-def test_grpc_server_that_takes_fewer_rows():
-    with Grpc(outputs) as server:
-        assert len(grpc_translate(server.target, ["a"] * 17, max_rows=7)) == 17
-    assert [len(texts) for texts in server.texts] == [7, 7, 3]
 
 
 def test_grpc_texts_arrive_as_they_are():
@@ -420,32 +350,16 @@ def test_grpc_tries_again():
     assert len(server.requests) == 3
 
 
-def test_grpc_tries_a_large_request_again():
-    text = "a" * 400_000  # gRPC would keep 256 KiB
-    with Grpc(grpc.StatusCode.UNAVAILABLE, outputs) as server:
-        assert grpc_translate(server.target, [text]) == [row_of(text)]
-    assert len(server.requests) == 2
-
-
 @pytest.mark.parametrize(("retries", "requests"), [(0, 1), (2, 3)])
 def test_grpc_gives_up(retries, requests):
     with (
         Grpc(grpc.StatusCode.UNAVAILABLE) as server,
         pytest.raises(
-            InputError, match=f"^grpc://{server.target}/tiny is not available: {GRPC_DETAILS}$"
+            InputError, match=f"^grpc://{server.target}/tiny answered with UNAVAILABLE: it is so$"
         ),
     ):
         grpc_translate(server.target, ["a"], retries=retries)
     assert len(server.requests) == requests
-
-
-@pytest.mark.parametrize("name", ["model", "signature"])
-def test_grpc_names_are_utf8(name):
-    """As a shell hands on a byte that is none."""
-    given = {"model": "tiny", "signature": "greedy", name: "\udcff"}
-    message = rf"^`{name}` must be UTF-8\. Received: '\\udcff'$"
-    with pytest.raises(InputError, match=message):
-        GrpcClient("localhost:1", **given)
 
 
 def test_grpc_deadline():
@@ -460,22 +374,15 @@ def test_grpc_deadline():
     assert len(server.requests) == 1
 
 
-HUGE = tf.make_tensor_proto([1.0])
-HUGE.tensor_shape.dim.add(size=2**40)  # one value stands for all of them
-
-
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (grpc.StatusCode.NOT_FOUND, "answered with NOT_FOUND: " + GRPC_DETAILS),
-        (grpc.StatusCode.INVALID_ARGUMENT, "answered with INVALID_ARGUMENT: " + GRPC_DETAILS),
-        ({}, "must answer with a `translation` for each of 2 texts"),
-        ({"translation": [b"A"], "score": [1.0]}, "must answer with a `translation` .*"),
-        ({"translation": [b"A", b"B"], "score": [1.0]}, "must answer with a `translation` .*"),
-        ({"translation": [b"A", b"\xff"]}, "must answer with a `translation` .*"),
-        ({"translation": b"A"}, "must answer with a `translation` .*"),
-        ({"translation": [b"A", b"B"], "score": HUGE}, "must answer with a `translation` .*"),
-        ({"score": [1.0, 2.0]}, "must answer with a `translation` .*"),
+        (grpc.StatusCode.NOT_FOUND, "answered with NOT_FOUND: it is so"),
+        ({}, NO_TRANSLATION),
+        ({"translation": [b"A"], "score": [1.0]}, NO_TRANSLATION),
+        ({"translation": [b"A", b"B"], "score": [1.0]}, NO_TRANSLATION),
+        ({"translation": [b"A", b"\xff"]}, NO_TRANSLATION),
+        ({"translation": b"A"}, NO_TRANSLATION),
     ],
 )
 def test_grpc_errors_are_one_sentence(answer, message):
@@ -489,7 +396,9 @@ def test_grpc_errors_are_one_sentence(answer, message):
 
 def test_grpc_no_server():
     target = f"127.0.0.1:{unused_port()}"
-    with pytest.raises(InputError, match=f"^grpc://{target}/tiny is not available: .*refused"):
+    with pytest.raises(
+        InputError, match=f"^grpc://{target}/tiny answered with UNAVAILABLE: .*refused"
+    ):
         grpc_translate(target, ["a"])
 
 
@@ -530,12 +439,6 @@ def test_command_asks_over_grpc(said):
     assert said == []
 
 
-def test_command_has_a_deadline():
-    late = pytest.raises(InputError, match=r"did not answer within 0\.5 s")
-    with waiting(translations) as slow, Rest(slow) as server, late:
-        command("--url", server.url, "--timeout", "0.5", "a")
-
-
 def test_document_signature_has_nothing_to_cut(said):
     answer = {"predictions": [{"translation": "A", "score": -1.0, "sentences": 3}]}
     with Rest((200, answer)) as server:
@@ -546,12 +449,8 @@ def test_document_signature_has_nothing_to_cut(said):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--url", "{url}", "--grpc", "x:1"], "Give one source of translations. .*--url, --grpc"),
-        (["{run}", "--url", "{url}", "a"], "Give one source of translations. .*run, --url"),
-        (["{models}", "--grpc", "x:1"], "Give one source of translations. .*models, --grpc"),
-        (["--grpc", "x:1", "a"], "Give --grpc HOST:PORT and --model NAME together"),
-        (["--url", "{url}", "--model", "tiny"], "Give --grpc HOST:PORT and --model NAME together"),
-        (["{run}", "--timeout", "3"], "--timeout is for --url and --grpc"),
+        (["--url", "{url}", "--grpc", "x:1"], "Give either --url URL, or --grpc"),
+        (["--grpc", "x:1", "a"], "Give either --url URL, or --grpc"),
         (["{run}", "--signature", "greedy"], "run is a run directory: it has no signature greedy"),
         (["--url", "{url}", "--beam-size", "3", "a"], "was fixed by the export: beam_size cannot"),
         (["--url", "http://x", "a"], "The URL must have the form"),
@@ -560,22 +459,10 @@ def test_document_signature_has_nothing_to_cut(said):
 def test_command_wants_one_source(tmp_path, arguments, message):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.json").write_text("{}")
-    (tmp_path / "models" / "3").mkdir(parents=True)
-    (tmp_path / "models" / "3" / "saved_model.pb").touch()
-    names = {
-        "url": f"http://127.0.0.1:{unused_port()}/v1/models/tiny",
-        "run": tmp_path / "run",
-        "models": tmp_path / "models",
-    }
+    url = f"http://127.0.0.1:{unused_port()}/v1/models/tiny"
+    names = {"url": url, "run": tmp_path / "run"}
     with pytest.raises(InputError, match=message):
         command(*[argument.format(**names) for argument in arguments], input="")
-
-
-def test_command_takes_a_text_for_no_path():
-    with Rest(translations) as server:
-        text = "a/" * 3_000  # longer than any path
-        assert command("--url", server.url, text).stdout == f"{text.upper()}\n"
-        assert command("--url", server.url, "./x//y").stdout == "./X//Y\n"
 
 
 def test_command_names_all_sources():

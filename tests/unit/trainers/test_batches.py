@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from keras_transformer.errors import InputError
 from keras_transformer.tokenizer import BOS_ID, EOS_ID, PAD_ID
-from keras_transformer.trainers.batches import BatchPlan, Share, make_dataset
+from keras_transformer.trainers.batches import BatchPlan, Shard, make_dataset
 
 B, E, P = BOS_ID, EOS_ID, PAD_ID
 
@@ -71,11 +71,38 @@ def test_no_side_of_a_batch_exceeds_the_limit(seed, tokens_per_batch):
         assert lengths[bucket.rows].max() <= bucket.length
 
 
-def test_batches_are_full():
-    # 17 pairs of 8 tokens, 5 to a batch of at most 47 tokens: 5, 5, 5 and 2.
+def test_batches_of_a_bucket_are_nearly_equal():
+    # 17 pairs of 8 tokens, at most 5 to a batch of 47 tokens.
     plan = BatchPlan(np.full((17, 2), 8), tokens_per_batch=47, seed=1)
     assert plan.batches_per_epoch == 4
-    assert sorted(map(len, epoch(plan, 0))) == [2, 5, 5, 5]
+    assert sorted(map(len, epoch(plan, 0))) == [4, 4, 4, 5]
+
+
+@pytest.mark.parametrize("seed", [None, 0, 5])
+@pytest.mark.parametrize("tokens_per_batch", [53, 128, 1000])
+def test_every_batch_is_at_least_half_full(seed, tokens_per_batch):
+    lengths = random_lengths(2)
+    plan = BatchPlan(lengths, tokens_per_batch, seed)
+    for step in range(plan.batches_per_epoch):
+        bucket, rows = plan.batch(step)
+        assert len(rows) >= min(bucket.batch_rows / 2, len(lengths))
+
+
+def test_few_long_pairs_are_joined_by_the_next_shorter_ones():
+    # Up to 12, 28 and 46 tokens, 8, 3 and 2 rows fill a batch of 100 tokens.
+    lengths = np.repeat([[6, 11], [27, 9], [40, 7]], [21, 2, 1], axis=0)
+    plan = BatchPlan(lengths, 100, seed=1)
+    assert [(bucket.length, bucket.batch_rows) for bucket in plan.buckets] == [
+        (12, 8), (28, 3), (40, 2)
+    ]  # fmt: skip
+    longest = [sorted(lengths[bucket.rows].max(axis=1)) for bucket in plan.buckets]
+    assert longest == [[11] * 19, [11, 11, 27], [27, 40]]
+
+
+def test_few_short_pairs_join_the_next_longer_ones():
+    lengths = np.repeat([[6, 5], [9, 11]], [3, 20], axis=0)
+    (bucket,) = BatchPlan(lengths, 100, seed=1).buckets
+    assert (len(bucket.rows), bucket.length, bucket.batch_rows) == (23, 11, 8)
 
 
 def test_batch_depends_on_seed_and_step_alone():
@@ -120,11 +147,11 @@ def test_without_a_seed_batches_come_by_length():
 
 
 def test_padding_share():
-    # One batch of three pairs: 3 * (7 + 6) positions and 8 + 9 + 12 tokens; one of a single
-    # pair: 15 of each. So 10 of 54 positions are padding.
-    lengths = np.array([[3, 5], [7, 2], [6, 6], [11, 4]])
+    # A batch of three pairs: 3 * (7 + 6) positions and 8 + 9 + 12 tokens; one of two pairs, 2 *
+    # (11 + 9) positions and 35 tokens. So 15 of 79 positions are padding.
+    lengths = np.array([[3, 5], [7, 2], [6, 6], [11, 4], [11, 9]])
     for seed in (None, 1):
-        assert BatchPlan(lengths, 24, seed).padding_share == pytest.approx(10 / 54)
+        assert BatchPlan(lengths, 24, seed).padding_share == pytest.approx(15 / 79)
 
 
 def test_batch_must_hold_the_longest_pair():
@@ -204,77 +231,48 @@ def test_starting_late_is_skipping(number_pairs):
     tf.nest.map_structure(np.testing.assert_array_equal, late, skipped)
 
 
-def test_no_tuner_to_wait_for(number_pairs):
-    """On a busy machine, the end of an iterator would wait for it."""
-    plan = BatchPlan(number_pairs.lengths, 64, seed=1)
-    assert make_dataset(number_pairs, plan, range(3)).options().autotune.enabled is False
+# Shards.
 
 
-# Shares.
+def texts(inputs, labels, weights):
+    """Returns the tokens of each row that is not all padding, with its weight."""
+    found = []
+    for source, target, label, weight in zip(*inputs.values(), labels, weights, strict=True):
+        assert target[0] == B
+        np.testing.assert_array_equal(weight > 0, label != P)
+        if label.any():
+            tokens = [ids[ids != P].tolist() for ids in (source, target, label)]
+            found.append((*tokens, float(weight[0])))
+    return found
 
 
 @pytest.mark.parametrize("static_shapes", [False, True])
-@pytest.mark.parametrize(("replicas", "parts"), [(2, 1), (1, 3), (3, 2)])
-def test_shares_make_up_the_batch(number_pairs, replicas, parts, static_shapes):
-    """However it is split, each text is there once, with the same weight."""
+@pytest.mark.parametrize("replicas", [2, 5])
+def test_shards_make_up_the_batch(number_pairs, replicas, static_shapes):
+    """However a batch is split, each text is there once, with the same weight."""
     plan = BatchPlan(number_pairs.lengths, 64, seed=1)
     steps = range(3, plan.batches_per_epoch)
-    sizes = [len(plan.batch(step)[1]) for step in steps]
-    assert min(sizes) < replicas * parts < max(sizes)
-
-    def texts(inputs, labels, weights):
-        """The tokens of each row that is not all padding, with its weight."""
-        width = labels.shape[-1]
-        rows = zip(
-            inputs["source_ids"].reshape(-1, inputs["source_ids"].shape[-1]),
-            inputs["target_ids"].reshape(-1, width),
-            labels.reshape(-1, width),
-            weights.reshape(-1, width),
-            strict=True,
-        )
-        found = []
-        for source, target, label, weight in rows:
-            assert target[0] == B
-            np.testing.assert_array_equal(weight > 0, label != P)
-            if label.any():
-                tokens = [ids[ids != P].tolist() for ids in (source, target, label)]
-                found.append((*tokens, float(weight[0])))
-        return found
-
-    whole = list(make_dataset(number_pairs, plan, steps).as_numpy_iterator())
+    assert replicas == 2 or min(len(plan.batch(step)[1]) for step in steps) < replicas
+    complete = make_dataset(number_pairs, plan, steps).as_numpy_iterator()
     datasets = [
-        make_dataset(number_pairs, plan, steps, static_shapes, Share(replicas, first, 1, parts))
+        make_dataset(number_pairs, plan, steps, static_shapes, Shard(replicas, first, 1))
         for first in range(replicas)
     ]
-    for batch, *shares in zip(
-        whole, *(dataset.as_numpy_iterator() for dataset in datasets), strict=True
+    for batch, *shards in zip(
+        complete, *(dataset.as_numpy_iterator() for dataset in datasets), strict=True
     ):
-        for _, labels, _ in shares:
-            assert labels.ndim == (2 if parts == 1 else 3)
-            assert labels.shape[:-2] == (() if parts == 1 else (parts,))
-            assert 0 not in labels.shape
-        found = [text for share in shares for text in texts(*share)]
+        assert all(len(labels) > 0 for _, labels, _ in shards)
+        found = [text for shard in shards for text in texts(*shard)]
         assert sorted(found) == sorted(texts(*batch))
 
 
 def test_one_process_reads_for_all_its_replicas(number_pairs):
     plan = BatchPlan(number_pairs.lengths, 64, seed=1)
-    dataset = make_dataset(number_pairs, plan, range(4), share=Share(5, first=2, local=2))
+    dataset = make_dataset(number_pairs, plan, range(4), shard=Shard(5, 2, 2))
     assert dataset.cardinality() == 8
     alone = [
-        list(make_dataset(number_pairs, plan, range(4), share=Share(5, first=first)))
-        for first in (2, 3)
+        list(make_dataset(number_pairs, plan, range(4), shard=Shard(5, first))) for first in (2, 3)
     ]
     taken = list(dataset)
     for i, both in enumerate(zip(*alone, strict=True)):
         tf.nest.map_structure(np.testing.assert_array_equal, taken[2 * i : 2 * i + 2], list(both))
-
-
-def test_a_share_reads_only_its_own_rows(number_pairs, monkeypatch):
-    plan = BatchPlan(number_pairs.lengths, 64, seed=1)
-    read = []
-    real = Numbers.read
-    monkeypatch.setattr(Numbers, "read", lambda self, rows: read.extend(rows) or real(self, rows))
-    list(make_dataset(number_pairs, plan, range(5), share=Share(2, first=1)))
-    expected = [row for step in range(5) for row in plan.batch(step)[1][1::2]]
-    assert read == expected

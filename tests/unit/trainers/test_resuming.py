@@ -1,4 +1,4 @@
-"""Interrupted trainings: at any moment, by any means, the end is that of an uninterrupted one."""
+"""Interrupted and continued trainings: each ends as a training without interruption."""
 
 import dataclasses
 import os
@@ -6,25 +6,44 @@ import re
 import shutil
 import signal
 
+import keras
 import numpy as np
 import pytest
 
 from keras_transformer import run as run_module
 from keras_transformer.errors import InputError, TrainingStoppedError
-from keras_transformer.run import Run
-from keras_transformer.trainers import training
-from keras_transformer.trainers.callbacks import SaveRun, StepLimit, StopSignals
+from keras_transformer.files import locked
+from keras_transformer.run import Run, State
+from keras_transformer.trainers.averaging import average_checkpoints
+from keras_transformer.trainers.callbacks import StopSignals
 from keras_transformer.trainers.preparation import prepare
-from keras_transformer.trainers.prepared import TokenizedPairs
 from keras_transformer.trainers.training import train
+
+
+class KilledError(BaseException):
+    """Nothing catches it, as nothing catches SIGKILL."""
+
+
+def kill():
+    raise KilledError
+
+
+class After(keras.callbacks.Callback):
+    """Calls a function after an update, and after the save that follows it."""
+
+    def __init__(self, step, function):
+        super().__init__()
+        self.step = step
+        self.function = function
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.model.optimizer.iterations.numpy() == self.step:
+            self.function()
 
 
 @pytest.fixture(scope="module")
 def long_settings(short_settings):
-    """All that has a state: dropout, the optimizer, a moving average, two passes, clipping.
-
-    The rate depends on the step alone, and the cooldown begins amid the training.
-    """
+    """All that has a state: dropout, the optimizer, a moving average, two passes, clipping."""
     return dataclasses.replace(
         short_settings,
         steps=11,
@@ -40,13 +59,39 @@ def long_settings(short_settings):
 
 
 @pytest.fixture(scope="module")
-def whole(long_settings, tmp_path_factory):
-    """The training that nothing interrupts."""
-    return train(long_settings, tmp_path_factory.mktemp("whole"), verbose=0)
+def complete(long_settings, tmp_path_factory):
+    """The training without interruption."""
+    return train(long_settings, tmp_path_factory.mktemp("complete"), verbose=0)
 
 
-class KilledError(BaseException):
-    """Nothing catches it, as nothing catches SIGKILL."""
+@pytest.fixture
+def copy(complete, tmp_path):
+    """A copy of `complete`, which a test may change."""
+    return Run.load(shutil.copytree(complete.path, tmp_path / "copy"))
+
+
+def killed_after(step, settings, path):
+    with pytest.raises(KilledError):
+        train(settings, path, verbose=0, resume=True, callbacks=[After(step, kill)])
+
+
+@pytest.fixture(scope="module")
+def stopped_once(long_settings, tmp_path_factory):
+    path = tmp_path_factory.mktemp("stopped") / "run"
+    killed_after(8, long_settings, path)
+    return path
+
+
+@pytest.fixture
+def stopped(stopped_once, tmp_path):
+    """A training with states after 6 and 8 updates, killed after the eighth."""
+    run = Run.load(shutil.copytree(stopped_once, tmp_path / "stopped"))
+    assert [state.step for state in run.states] == [6, 8]
+    return run
+
+
+def resume(settings, path):
+    return train(settings, path, verbose=0, resume=True)
 
 
 def weights(run, checkpoint="last"):
@@ -57,44 +102,42 @@ def assert_same_run(actual, expected):
     """Bit for bit: weights, metrics, and which checkpoints are kept, best and averaged."""
     assert actual.status == expected.status == "complete"
     assert actual.metrics() == expected.metrics()
-    assert [kept.step for kept in actual.checkpoints] == [
-        kept.step for kept in expected.checkpoints
-    ]
-    assert [state.step for state in actual.states] == [state.step for state in expected.states]
+    for kept in ("checkpoints", "states"):
+        steps = [[each.step for each in getattr(run, kept)] for run in (actual, expected)]
+        assert steps[0] == steps[1]
     assert actual.best.step == expected.best.step
     for checkpoint in ("last", "best", "averaged"):
         for ours, theirs in zip(
             weights(actual, checkpoint), weights(expected, checkpoint), strict=True
         ):
             np.testing.assert_array_equal(ours, theirs)
-    named = {kept.file for kept in (*actual.checkpoints, *actual.states, actual.best)}
-    named.add(actual.averaged.file)
+    kept = (*actual.checkpoints, *actual.states, actual.best, actual.averaged)
     files = {f"checkpoints/{path.name}" for path in (actual.path / "checkpoints").iterdir()}
-    assert files == named
+    assert files == {each.file for each in kept}
 
 
-def test_the_uninterrupted_run(whole):
-    assert [line["step"] for line in whole.metrics()] == [3, 6, 9, 11]
-    assert [kept.step for kept in whole.checkpoints] == [6, 9, 11]
-    assert [state.step for state in whole.states] == [10, 11]
+def test_the_uninterrupted_run(complete):
+    assert [line["step"] for line in complete.metrics()] == [3, 6, 9, 11]
+    assert [kept.step for kept in complete.checkpoints] == [6, 9, 11]
+    assert [state.step for state in complete.states] == [10, 11]
 
 
-# Killed.
-
-
-NUM_FILES = 25  # that a whole training puts in their places, corpus excluded
-QUICK = (4,)  # a checkpoint; `make test-distributed` has all of them
+# Kills.
 
 
 @pytest.mark.parametrize(
     "replaced",
     [
-        n if n in QUICK else pytest.param(n, marks=pytest.mark.distributed)
-        for n in range(NUM_FILES + 1)
+        pytest.param(0, marks=pytest.mark.distributed, id="before the first manifest"),
+        pytest.param(3, marks=pytest.mark.distributed, id="after a state"),
+        pytest.param(4, id="before a checkpoint"),
+        pytest.param(6, marks=pytest.mark.distributed, id="after a checkpoint and its state"),
+        pytest.param(22, marks=pytest.mark.distributed, id="before the average"),
+        pytest.param(24, marks=pytest.mark.distributed, id="before the last manifest"),
     ],
 )
-def test_killed_while_writing(long_settings, whole, tmp_path, monkeypatch, replaced):
-    """Before and after any file takes its place: manifest, checkpoint, state, metrics, average."""
+def test_killed_while_writing(long_settings, complete, tmp_path, monkeypatch, replaced):
+    """Before the run directory's file with this number takes its place."""
     real, calls = os.replace, []
 
     def replace(source, target):
@@ -104,144 +147,77 @@ def test_killed_while_writing(long_settings, whole, tmp_path, monkeypatch, repla
                 raise KilledError
         real(source, target)
 
-    monkeypatch.setattr(run_module.os, "replace", replace)
-    killed = False
-    try:
-        train(long_settings, tmp_path / "run", verbose=0)
-    except KilledError:
-        killed = True
-    assert killed == (replaced < NUM_FILES)
-    monkeypatch.undo()
-    assert_same_run(train(long_settings, tmp_path / "run", verbose=0, resume=True), whole)
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module.os, "replace", replace)
+        with pytest.raises(KilledError):
+            train(long_settings, tmp_path / "run", verbose=0)
+    assert_same_run(resume(long_settings, tmp_path / "run"), complete)
 
 
 @pytest.mark.distributed
-def test_killed_while_resuming(long_settings, whole, tmp_path, monkeypatch):
+def test_killed_while_resuming(long_settings, complete, tmp_path, monkeypatch):
     """After the seventh update, then before each of the files that resuming writes first."""
-    real_end, real_replace = StepLimit.on_train_batch_end, os.replace
-
-    def kill(limit, batch, logs=None):
-        if limit.step == 7:
-            raise KilledError
-        real_end(limit, batch, logs)
-
-    monkeypatch.setattr(StepLimit, "on_train_batch_end", kill)
-    with pytest.raises(KilledError):
-        train(long_settings, tmp_path / "run", verbose=0)
-    monkeypatch.undo()
+    killed_after(7, long_settings, tmp_path / "run")
+    assert Run.load(tmp_path / "run").states[-1].step == 6
+    real = os.replace
     for name in ("run.json", "metrics.jsonl", "state-00000008.npz"):
 
         def replace(source, target, name=name):
             if str(target).endswith(name):
                 raise KilledError
-            real_replace(source, target)
+            real(source, target)
 
-        monkeypatch.setattr(run_module.os, "replace", replace)
+        with monkeypatch.context() as patch:
+            patch.setattr(run_module.os, "replace", replace)
+            with pytest.raises(KilledError):
+                resume(long_settings, tmp_path / "run")
+    assert_same_run(resume(long_settings, tmp_path / "run"), complete)
+
+
+def test_killed_in_the_first_line_of_metrics(short_settings, tmp_path, monkeypatch):
+    settings = dataclasses.replace(short_settings, steps=3)
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "save_checkpoint", lambda *args, **kwargs: kill())
         with pytest.raises(KilledError):
-            train(long_settings, tmp_path / "run", verbose=0, resume=True)
-        monkeypatch.undo()
-    assert_same_run(train(long_settings, tmp_path / "run", verbose=0, resume=True), whole)
+            train(settings, tmp_path / "run", verbose=0)
+    lines = tmp_path / "run" / "metrics.jsonl"
+    lines.write_bytes(lines.read_bytes()[:-9])
+    assert [line["step"] for line in resume(settings, tmp_path / "run").metrics()] == [3]
 
 
-@pytest.mark.parametrize("torn", [False, True])
-def test_killed_before_anything_is_saved(short_settings, tmp_path, monkeypatch, torn):
-    """Metrics are written, and no state yet."""
-    settings = dataclasses.replace(short_settings, steps=4)
-
-    def kill(run, *args, **kwargs):
-        raise KilledError
-
-    monkeypatch.setattr(Run, "save_checkpoint", kill)
-    with pytest.raises(KilledError):
-        train(settings, tmp_path / "run", verbose=0)
-    monkeypatch.undo()
-    if torn:
-        lines = tmp_path / "run" / "metrics.jsonl"
-        lines.write_bytes(lines.read_bytes()[:-9])
-    run = train(settings, tmp_path / "run", verbose=0, resume=True)
-    assert [line["step"] for line in run.metrics()] == [3, 4]
-
-
-@pytest.mark.parametrize("made", [set(), {"tokenizer.model"}, {"tokenizer.model", "checkpoints"}])
-def test_killed_before_there_is_a_manifest(short_settings, tmp_path, made):
-    """Of a corpus that was prepared once and for all elsewhere."""
+def test_killed_before_there_is_a_manifest(short_settings, tmp_path):
     prepare(short_settings, tmp_path / "corpus")
-    (tmp_path / "run").mkdir()
-    if "tokenizer.model" in made:
-        (tmp_path / "run" / "tokenizer.model").write_bytes(b"half")
-    if "checkpoints" in made:
-        (tmp_path / "run" / "checkpoints").mkdir()
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "run" / "tokenizer.model").write_bytes(b"half")
     settings = dataclasses.replace(short_settings, data=str(tmp_path / "corpus"))
-    assert train(settings, tmp_path / "run", verbose=0, resume=True).status == "complete"
+    assert resume(settings, tmp_path / "run").status == "complete"
 
 
-def test_killed_after_an_update(long_settings, whole, tmp_path, monkeypatch):
-    real = StepLimit.on_train_batch_end
-
-    def kill(limit, batch, logs=None):
-        if limit.step == 7:
-            raise KilledError
-        real(limit, batch, logs)
-
-    monkeypatch.setattr(StepLimit, "on_train_batch_end", kill)
-    with pytest.raises(KilledError):
-        train(long_settings, tmp_path / "run", verbose=0)
-    monkeypatch.undo()
-    assert Run.load(tmp_path / "run").states[-1].step == 6
-    assert_same_run(train(long_settings, tmp_path / "run", verbose=0, resume=True), whole)
+# Signals.
 
 
 @pytest.mark.parametrize(
-    "strategy", ["one", pytest.param("mirrored", marks=pytest.mark.distributed)]
-)
-def test_kill_between_the_last_update_and_the_end(short_settings, tmp_path, monkeypatch, strategy):
-    settings = dataclasses.replace(short_settings, steps=3, average_last=1, strategy=strategy)
-
-    def kill(run, last):
-        raise KilledError
-
-    monkeypatch.setattr(training, "average_checkpoints", kill)
-    with pytest.raises(KilledError):
-        train(settings, tmp_path / "run", verbose=0)
-    monkeypatch.undo()
-    run = train(settings, tmp_path / "run", verbose=0, resume=True)
-    assert (run.status, run.last.step, run.averaged.step) == ("complete", 3, 3)
-
-
-# Told to stop.
-
-
-@pytest.mark.parametrize(
-    ("number", "step"),
+    ("number", "after", "step"),
     [
-        pytest.param(signal.SIGTERM, 1, marks=pytest.mark.distributed),
-        (signal.SIGINT, 5),
-        pytest.param(signal.SIGTERM, 6, marks=pytest.mark.distributed),
+        (signal.SIGINT, 4, 5),
+        pytest.param(signal.SIGTERM, 5, 6, marks=pytest.mark.distributed, id="validation"),
     ],
 )
-def test_signals_save_and_stop(long_settings, whole, tmp_path, monkeypatch, number, step):
-    """After the update at hand; where a validation follows, after that."""
-    real = SaveRun.on_train_batch_end
-
-    def send(callback, batch, logs=None):
-        if callback.limit.step == step:
-            os.kill(os.getpid(), number)
-        real(callback, batch, logs)
-
+def test_signals_save_and_stop(long_settings, complete, tmp_path, number, after, step):
     before = signal.getsignal(number)
-    monkeypatch.setattr(SaveRun, "on_train_batch_end", send)
-    with pytest.raises(
-        TrainingStoppedError, match=f"Stopped by {number.name} after {step} up"
-    ) as e:
-        train(long_settings, tmp_path / "run", verbose=0)
-    monkeypatch.undo()
-    assert e.value.status == 128 + number
+    send = After(after, lambda: os.kill(os.getpid(), number))
+    stopped = pytest.raises(
+        TrainingStoppedError, match=f"Stopped by {number.name} after {step} updates"
+    )
+    with stopped as caught:
+        train(long_settings, tmp_path / "run", verbose=0, callbacks=[send])
+    assert caught.value.status == 128 + number
     assert signal.getsignal(number) == before
     assert Run.load(tmp_path / "run").states[-1].step == step
-    assert_same_run(train(long_settings, tmp_path / "run", verbose=0, resume=True), whole)
+    assert_same_run(resume(long_settings, tmp_path / "run"), complete)
 
 
-def test_a_second_signal_has_its_usual_effect(monkeypatch):
+def test_a_second_signal_has_its_usual_effect():
     seen = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
     try:
@@ -255,86 +231,82 @@ def test_a_second_signal_has_its_usual_effect(monkeypatch):
         signal.signal(signal.SIGTERM, before)
 
 
-# Damaged files.
-
-
-@pytest.fixture
-def stopped(long_settings, tmp_path, monkeypatch):
-    """A training with states after 6 and 8 updates, killed after the eighth."""
-    real = SaveRun.on_train_batch_end
-
-    def kill(callback, batch, logs=None):
-        real(callback, batch, logs)
-        if callback.limit.step == 8:
-            raise KilledError
-
-    monkeypatch.setattr(SaveRun, "on_train_batch_end", kill)
-    with pytest.raises(KilledError):
-        train(long_settings, tmp_path / "stopped", verbose=0)
-    monkeypatch.undo()
-    run = Run.load(tmp_path / "stopped")
-    assert [state.step for state in run.states] == [6, 8]
-    return run
+# Damaged and missing files.
 
 
 def damage(path):
     content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
+    content[-1] ^= 1
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("how", [damage, os.remove])
-def test_damaged_state_gives_way_to_the_one_before(long_settings, whole, stopped, caplog, how):
+def test_damaged_states(long_settings, complete, stopped, caplog):
     caplog.set_level("INFO")
-    how(stopped.path / stopped.states[-1].file)
-    run = train(long_settings, stopped.path, verbose=0, resume=True)
-    assert "state-00000008.npz is " in caplog.text
+    damage(stopped.path / stopped.states[-1].file)
+    shutil.copytree(stopped.path, stopped.path.with_name("other"))
+    assert_same_run(resume(long_settings, stopped.path), complete)
+    assert "state-00000008.npz is damaged" in caplog.text
     assert "Resumed after 6 updates" in caplog.text
-    assert_same_run(run, whole)
-
-
-def test_no_whole_state(long_settings, stopped):
-    for state in stopped.states:
-        damage(stopped.path / state.file)
-    before = {path: path.read_bytes() for path in stopped.path.rglob("*") if path.is_file()}
-    with pytest.raises(InputError, match=r"state-00000006\.npz is damaged: its SHA-256 is not"):
-        train(long_settings, stopped.path, verbose=0, resume=True)
-    assert before == {path: path.read_bytes() for path in before}
+    other = Run.load(stopped.path.with_name("other"))
+    damage(other.path / other.states[0].file)
+    with pytest.raises(InputError, match=r"state-00000006\.npz is damaged"):
+        resume(long_settings, other.path)
 
 
 def test_state_of_another_model(long_settings, stopped):
     state, step = stopped.load_state()
-    state.arrays["00000"] = state.arrays["00000"][:-1]
+    name = "optimizer/adam/embedding_token_embedding_embeddings_momentum"
+    state.arrays[name] = state.arrays[name][:-1]
     stopped.save_state(state, step)
-    with pytest.raises(
-        InputError,
-        match=r"/state-\d{8}\.npz: The training state is of another model: its \d+ arrays",
-    ):
-        train(long_settings, stopped.path, verbose=0, resume=True)
+    with pytest.raises(InputError, match=r"/state-\d{8}\.npz: The training state must hold"):
+        resume(long_settings, stopped.path)
 
 
-@pytest.mark.parametrize("part", [pytest.param("record", marks=pytest.mark.distributed), "index"])
-def test_damaged_corpus(long_settings, stopped, whole, part):
-    shard = stopped.path / "corpus" / "train-00000.array_record"
-    data = bytearray(shard.read_bytes())
-    # Riegeli's last block begins at 64 KiB, and holds the index.
-    source, _ = TokenizedPairs(shard.parent, "train").read([7])[0]
-    data[data.index(source.tobytes()) if part == "record" else 2**16] ^= 1
-    shard.write_bytes(data)
-    again = re.escape(f"): delete {shard.parent} and prepare it again")
-    with pytest.raises(InputError, match=rf"^{re.escape(str(shard))} is damaged \([^\n]+{again}$"):
-        train(long_settings, stopped.path, verbose=0, resume=True)
+def test_damaged_corpus_missing_metrics_and_variables_in_another_order(
+    long_settings, complete, stopped, caplog
+):
+    """Variables are found by name: many have the same shape."""
+    state, step = stopped.load_state()
+    stopped.save_state(State(dict(reversed(state.arrays.items())), state.seconds), step)
+    (stopped.path / "metrics.jsonl").unlink()
+    shard = stopped.path / "corpus" / "train-00000.npy"
+    shard.write_bytes(shard.read_bytes()[:-3])
+    advice = f"{shard} is damaged: delete {shard.parent}, then run: keras-transformer train"
+    with pytest.raises(InputError, match=f"^{re.escape(advice)}.* --resume$"):
+        resume(long_settings, stopped.path)
     shutil.rmtree(shard.parent)
-    assert_same_run(train(long_settings, stopped.path, verbose=0, resume=True), whole)
+    assert_same_run(resume(long_settings, stopped.path), complete)
+    assert "metrics.jsonl is missing: only the metrics" in caplog.text
 
 
-# On other devices.
+def test_missing_tokenizer_is_restored_from_the_corpus(long_settings, copy):
+    tokenizer = copy.path / "tokenizer.model"
+    expected = tokenizer.read_bytes()
+    for spoil in (damage, os.remove):
+        spoil(tokenizer)
+        resume(long_settings, copy.path)
+        assert tokenizer.read_bytes() == expected
+    tokenizer.unlink()
+    shutil.rmtree(copy.path / "corpus")
+    with pytest.raises(InputError, match="tokenizer"):
+        resume(long_settings, copy.path)
+
+
+def test_checkpoints_without_their_manifest_are_kept(long_settings, copy):
+    (copy.path / "run.json").unlink()
+    before = sorted((copy.path / "checkpoints").iterdir())
+    with pytest.raises(InputError, match=r"holds checkpoints, but .*/run\.json is missing"):
+        resume(long_settings, copy.path)
+    assert sorted((copy.path / "checkpoints").iterdir()) == before
+
+
+# Other devices.
 
 
 @pytest.mark.distributed
-def test_resumed_on_other_devices(long_settings, tmp_path, monkeypatch):
+def test_resumed_on_other_devices(long_settings, tmp_path):
     """One device, then three that take batches in parts, then one: the updates are the same."""
-    # What is random depends on the devices. Rates of the paper's schedule are far too high here.
+    # Random values depend on the devices. The rates of the paper's schedule are too high here.
     settings = dataclasses.replace(
         long_settings,
         model={**long_settings.model, "dropout_rate": 0.0},
@@ -342,28 +314,13 @@ def test_resumed_on_other_devices(long_settings, tmp_path, monkeypatch):
         peak_rate=0.003,
     )
     expected = train(settings, tmp_path / "expected", verbose=0)
-    for steps, changes in (
-        (4, {}),
-        (8, {"strategy": "mirrored", "accumulate": 2}),
-        (11, {}),
-    ):
-        changed = dataclasses.replace(settings, **changes)
-        real = SaveRun.on_train_batch_end
-
-        def stop(callback, batch, logs=None, steps=steps, real=real):
-            if callback.limit.step == steps:
-                callback.signals.received.add(signal.SIGTERM)
-            real(callback, batch, logs)
-
-        monkeypatch.setattr(SaveRun, "on_train_batch_end", stop)
-        try:
-            run = train(changed, tmp_path / "run", verbose=0, resume=True)
-        except TrainingStoppedError:
-            assert Run.load(tmp_path / "run").states[-1].step == steps
-        monkeypatch.undo()
-    assert run.status == "complete"
+    killed_after(4, settings, tmp_path / "run")
+    mirrored = dataclasses.replace(settings, strategy="mirrored", accumulate=2)
+    killed_after(8, mirrored, tmp_path / "run")
+    assert Run.load(tmp_path / "run").states[-1].step == 8
+    run = resume(settings, tmp_path / "run")
     for ours, theirs in zip(run.model("last").weights, expected.model("last").weights, strict=True):
-        if not theirs.path.endswith("key/bias"):  # whose gradient is rounding error
+        if not theirs.path.endswith("key/bias"):  # its gradient is rounding error
             largest = np.abs(theirs).max()
             np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * largest)
     for ours, theirs in zip(run.metrics(), expected.metrics(), strict=True):
@@ -371,6 +328,17 @@ def test_resumed_on_other_devices(long_settings, tmp_path, monkeypatch):
 
 
 # Time.
+
+
+class Clock:
+    """Twenty seconds pass whenever it is read."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def read(self):
+        self.now += 20.0
+        return self.now
 
 
 def test_saves_by_minutes(short_settings, tmp_path, monkeypatch):
@@ -390,28 +358,132 @@ def test_saves_by_minutes(short_settings, tmp_path, monkeypatch):
     assert 2 <= len(saved) <= 5
 
 
-class Clock:
-    """Twenty seconds pass whenever it is looked at."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def read(self):
-        self.now += 20.0
-        return self.now
-
-
-def test_time_limit_counts_all_calls(short_settings, tmp_path, monkeypatch):
+def test_time_limit_counts_all_calls(short_settings, tmp_path):
     settings = dataclasses.replace(
-        short_settings, steps=9, steps_per_validation=1, minutes_per_save=None
+        short_settings, steps=1, steps_per_validation=1, minutes_per_save=None
     )
-    stopping = dataclasses.replace(settings, steps=1)
-    train(stopping, tmp_path / "run", verbose=0)
-    run = Run.load(tmp_path / "run")
+    run = train(settings, tmp_path / "run", verbose=0)
     state, _ = run.load_state()
     run.save_state(state._replace(seconds=3599.9), 1)
-    limited = dataclasses.replace(settings, max_hours=1.0)
-    run = train(limited, tmp_path / "run", verbose=0, resume=True)
+    limited = dataclasses.replace(settings, steps=9, max_hours=1.0)
+    run = resume(limited, tmp_path / "run")
     # A second update takes more than 0.1 s: it is compiled.
     assert (run.last.step, run.status) == (2, "complete")
-    assert train(limited, tmp_path / "run", verbose=0, resume=True).last.step == 2
+    assert resume(limited, tmp_path / "run").last.step == 2
+
+
+# Longer trainings and other settings.
+
+
+def test_longer_training(short_settings, tmp_path):
+    """Five updates, validated every three, then eight: metrics of the sixth are its own."""
+    folder = tmp_path / "text"
+    shutil.copytree(short_settings.data, folder)
+    settings = dataclasses.replace(short_settings, steps=5, data=str(folder))
+    run = train(settings, tmp_path / "run", verbose=0)
+    average_checkpoints(run, 1)
+    shutil.rmtree(folder)  # the prepared corpus suffices
+    longer = dataclasses.replace(settings, steps=8)
+    run = resume(longer, run.path)
+    assert run.averaged is None
+    assert not list((run.path / "checkpoints").glob("averaged*"))
+    each = dataclasses.replace(short_settings, steps=8, steps_per_validation=1, keep_checkpoints=1)
+    expected = train(each, tmp_path / "expected", verbose=0)
+    for ours, theirs in zip(weights(run), weights(expected), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert [line["step"] for line in run.metrics()] == [3, 5, 6, 8]
+    assert run.metrics()[2] == expected.metrics()[5]
+    shutil.rmtree(run.path / "corpus")
+    run = resume(dataclasses.replace(longer, average_last=1), run.path)
+    assert run.averaged.step == 8
+
+
+def test_another_average_for_a_complete_run(long_settings, copy):
+    for last, steps in ((3, [6, 9, 11]), (2, [9, 11])):
+        resume(dataclasses.replace(long_settings, average_last=last), copy.path)
+        assert Run.load(copy.path).averaged.metrics == {"of_steps": steps}
+    resume(dataclasses.replace(long_settings, average_last=0), copy.path)
+    assert Run.load(copy.path).averaged is None
+    assert not list((copy.path / "checkpoints").glob("averaged*"))
+
+
+def test_resuming_a_complete_run_changes_nothing(long_settings, copy):
+    before = (copy.path / "run.json").read_bytes()
+    assert resume(long_settings, copy.path) == copy
+    assert (copy.path / "run.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"warmup_steps": 4}, "with warmup_steps=2, .* Received: warmup_steps=4"),
+        ({"steps": 12}, "with steps=11, .* because it ends with a cooldown. Received: steps=12"),
+    ],
+)
+def test_settings_that_must_not_change(long_settings, complete, change, message):
+    with pytest.raises(InputError, match=message):
+        resume(dataclasses.replace(long_settings, **change), complete.path)
+
+
+def test_no_more_updates_than_are_saved(short_settings, tmp_path):
+    settings = dataclasses.replace(short_settings, steps=9, steps_per_save=2)
+    killed_after(2, settings, tmp_path / "run")
+    before = (tmp_path / "run" / "run.json").read_bytes()
+    with pytest.raises(InputError, match=r"`steps` must be more than the 2 updates .*: steps=1"):
+        resume(dataclasses.replace(settings, steps=1), tmp_path / "run")
+    assert (tmp_path / "run" / "run.json").read_bytes() == before
+
+
+def test_another_name_of_the_same_folder(long_settings, copy, monkeypatch):
+    folder, name = os.path.split(long_settings.data)
+    monkeypatch.chdir(folder)
+    resume(dataclasses.replace(long_settings, data=f"{name}/"), copy.path)
+    with pytest.raises(InputError, match=r"with data='.*', which cannot change"):
+        resume(dataclasses.replace(long_settings, data="."), copy.path)
+
+
+# Run directories that are refused, and what is left of them.
+
+
+def test_run_directory_in_use(tiny_settings, tmp_path):
+    (tmp_path / "run").mkdir()
+    with locked(tmp_path / "run"), pytest.raises(InputError, match="Another call is writing"):
+        train(tiny_settings, tmp_path / "run", verbose=0)
+    (tmp_path / "thesis.txt").write_text("years of work")
+    for path, message in (("", "exists and is not empty: choose"), ("thesis.txt", "Cannot create")):
+        with pytest.raises(InputError, match=message):
+            train(tiny_settings, tmp_path / path, verbose=0)
+    with pytest.raises(InputError, match="is not a run directory"):
+        resume(tiny_settings, tmp_path)
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+def test_bad_input_leaves_a_directory_as_it_was(short_settings, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "link").symlink_to("here")
+    monkeypatch.chdir(tmp_path / "here")
+    nowhere = dataclasses.replace(short_settings, data="nowhere")
+    for path in (".", tmp_path / "here", tmp_path / "link", tmp_path / "new"):
+        with pytest.raises(InputError, match="There is no folder nowhere"):
+            train(nowhere, path, verbose=0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "link"]
+    assert not list((tmp_path / "here").iterdir())
+
+
+def test_a_prepared_corpus_outlives_a_failure(short_settings, tmp_path, monkeypatch):
+    def fail(*args):
+        raise InputError("Cannot write run.json: No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "create", fail)
+        with pytest.raises(InputError, match="No space left"):
+            train(short_settings, tmp_path / "run", verbose=0)
+    assert (tmp_path / "run" / "corpus" / "corpus.json").is_file()
+    with pytest.raises(InputError, match="continue it with --resume"):
+        train(short_settings, tmp_path / "run", verbose=0)
+
+
+def test_patience_needs_validation(short_settings, tmp_path):
+    with pytest.raises(InputError, match=r"`patience` needs a validation split.*: patience=2$"):
+        train(dataclasses.replace(short_settings, patience=2), tmp_path / "run", verbose=0)
+    assert not (tmp_path / "run" / "run.json").exists()

@@ -69,8 +69,7 @@ def test_many_machines_must_be_named(monkeypatch):
 def test_slurm_without_srun(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     monkeypatch.setenv("SLURM_PROCID", "0")
-    message = r"SLURM's environment does not name the machines and their GPUs: .*srun"
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match="SLURM's environment must name the machines"):
         make_strategy("multiworker")
 
 
@@ -81,30 +80,18 @@ CLUSTER = {"worker": ["a:1", "b:2"]}
     ("config", "match"),
     [
         ("{", "Expecting property name"),
-        ("[]", "list indices"),
-        ({"cluster": CLUSTER}, "'task' is missing"),
-        ({"cluster": CLUSTER, "task": {"type": "worker"}}, "'index' is missing"),
-        ({"cluster": CLUSTER, "task": {"type": "chief", "index": 0}}, "'chief' is missing"),
-        ({"cluster": CLUSTER, "task": {"type": "worker", "index": 2}}, "there is no worker 2"),
-        ({"cluster": CLUSTER, "task": {"type": "worker", "index": "0"}}, "there is no worker 0"),
+        ({"cluster": CLUSTER}, "No such job"),
+        ({"cluster": CLUSTER, "task": {"type": "worker", "index": 2}}, "No task with index 2"),
         (
             {"cluster": {**CLUSTER, "ps": ["c:3"]}, "task": {"type": "ps", "index": 0}},
-            "a cluster has workers, and at most one chief",
-        ),
-        (
-            {"cluster": {"worker": ["a"]}, "task": {"type": "worker", "index": 0}},
-            "an address is HOST:PORT",
-        ),
-        (
-            {"cluster": {"worker": ["a:1", "b:c"]}, "task": {"type": "worker", "index": 0}},
-            "an address is HOST:PORT",
+            "the jobs are ",
         ),
     ],
 )
 def test_bad_tf_config(monkeypatch, config, match):
     text = config if isinstance(config, str) else json.dumps(config)
     monkeypatch.setenv("TF_CONFIG", text)
-    with pytest.raises(InputError, match=rf"TF_CONFIG must be of the form .*{match}.*Received: "):
+    with pytest.raises(InputError, match=rf"TF_CONFIG must be of the form .*Received: .*{match}"):
         make_strategy("multiworker")
 
 
@@ -137,7 +124,7 @@ def test_one_worker_is_the_chief(cluster, kind, index, count, is_chief):
 
 @pytest.fixture
 def pauses(monkeypatch):
-    """Seconds slept, which takes no time."""
+    """The seconds of each `time.sleep`, which returns at once."""
     slept = []
     monkeypatch.setattr(strategies.time, "sleep", slept.append)
     return slept
@@ -169,7 +156,6 @@ def test_lost_worker(pauses):
 
 
 def test_several_machines_too_late(monkeypatch):
-    """Which is no loss of a worker, after which one starts again."""
     tf.constant(1)
     cluster = {"cluster": CLUSTER, "task": {"type": "worker", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
@@ -181,19 +167,11 @@ def test_several_machines_too_late(monkeypatch):
 
 @pytest.mark.parametrize(
     ("exists", "chosen", "warns"),
-    [
-        (True, None, True),
-        (True, "0,1", True),
-        (True, "", False),
-        (True, "-1", False),
-        (False, None, False),
-    ],
+    [(True, "0,1", True), (True, "-1", False), (False, "0,1", False)],
 )
 def test_a_gpu_that_is_not_seen(tmp_path, monkeypatch, caplog, exists, chosen, warns):
     monkeypatch.setattr(strategies, "NVIDIA", tmp_path if exists else tmp_path / "nvidia0")
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: [])
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if chosen is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
     make_strategy("one")
     assert ("TensorFlow does not see this machine's GPU" in caplog.text) == warns

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 import reference
 import sacrebleu
-import tensorflow as tf
 
 from keras_transformer.errors import InputError
 from keras_transformer.run import Run
-from keras_transformer.tokenizer import PAD_ID, SentencePieceTokenizer
-from keras_transformer.trainers import callbacks, training
+from keras_transformer.tokenizer import PAD_ID
+from keras_transformer.trainers import training
 from keras_transformer.trainers.batches import BatchPlan, make_dataset
 from keras_transformer.trainers.corpora import load_corpus
 from keras_transformer.trainers.preparation import prepare
@@ -76,10 +75,8 @@ def test_run_holds_what_is_documented(tiny_run):
     assert names("checkpoints") == {"state-00000003.npz", "state-00000005.npz"} | {
         f"step-{checkpoint.step:08d}.weights.h5" for checkpoint in (tiny_run.best, tiny_run.last)
     }
-    shard = ("array_record", "lengths.npy", "json")
     assert names("corpus") == {
-        *("corpus.json", "tokenizer.model", "train.json", "val.json", "val.pairs.json"),
-        *(f"{split}-00000.{kind}" for split in ("train", "val") for kind in shard),
+        *("corpus.json", "tokenizer.model", "train-00000.npy", "val-00000.npy", "val.pairs.json"),
     }
     for part in ("train", "validation"):
         (events,) = names(f"tensorboard/{part}")
@@ -123,22 +120,15 @@ def test_validation_metrics_are_those_of_the_saved_weights(tiny_run, tiny_settin
 # Updates and seeds.
 
 
-def test_same_seed_same_weights(short_run, short_settings, tmp_path, fitted):
-    settings = dataclasses.replace(short_settings, steps=7)
-    again = train(settings, tmp_path / "again", verbose=0)
-    for one, other in zip(weights(short_run), weights(again), strict=True):
-        np.testing.assert_array_equal(one, other)
-    assert int(fitted[0].optimizer.iterations) == 7
-
-
 def test_other_seed_other_weights(short_run, short_settings, tmp_path):
-    settings = dataclasses.replace(short_settings, steps=7, seed=2)
+    settings = dataclasses.replace(short_settings, steps=1, seed=2)
     other = train(settings, tmp_path / "other", verbose=0)
     differ = [np.any(a != b) for a, b in zip(weights(short_run), weights(other), strict=True)]
     assert all(differ)
 
 
-def test_validation_is_once_an_epoch_by_default(short_run, short_settings):
+def test_defaults_of_vocabulary_and_validation(short_run, short_settings):
+    assert 260 < short_run.config.vocab_size < 8_000  # what the corpus supports
     # 16 pairs are batches of 7, 7 and 2; the seventh update begins the third epoch.
     _, plan = plan_of(short_run, short_settings)
     assert plan.batches_per_epoch == 3
@@ -152,38 +142,13 @@ def test_without_validation_the_last_is_the_best(short_run):
     assert len(list((short_run.path / "checkpoints").glob("*.h5"))) == 1
 
 
-def test_vocabulary_defaults_to_what_the_corpus_supports(short_run, short_settings):
-    size = short_run.config.vocab_size
-    assert size == short_run.tokenizer().vocab_size
-    assert 260 < size < 8000
-    corpus = load_corpus(short_settings.data, "en", "de")
-    texts = [text for pair in corpus.pairs("train") for text in pair]
-    assert SentencePieceTokenizer.train(texts, size).vocab_size == size
-    with pytest.raises(InputError, match=rf"must be at most {size}\."):
-        SentencePieceTokenizer.train(texts, size + 1)
-
-
-def test_cooldown_is_of_the_last_updates(short_settings, tmp_path, fitted):
-    settings = dataclasses.replace(short_settings, steps=7, cooldown=0.4)
-    train(settings, tmp_path / "run", verbose=0)
-    schedule = fitted[0].optimizer.get_config()["learning_rate"]["config"]
-    assert (schedule["cooldown"], schedule["total_steps"]) == (0.4, 7)
-    assert float(fitted[0].optimizer.learning_rate) == 0  # of an eighth update
-
-
-def test_fewer_checkpoints_than_the_average_wants_are_told(short_settings, tmp_path, caplog):
-    settings = dataclasses.replace(short_settings, steps=4, keep_checkpoints=3, average_last=3)
-    run = train(settings, tmp_path / "run", verbose=0)
-    assert run.averaged.metrics["of_steps"] == [3, 4]
-    assert "Averaging 2 instead of 3 checkpoints: there are no more" in caplog.messages
-
-
 @pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
-def test_mixed_precision(short_settings, tmp_path, fitted, precision):
-    settings = dataclasses.replace(short_settings, precision=precision)
+def test_mixed_precision_and_cooldown(short_settings, tmp_path, fitted, precision):
+    settings = dataclasses.replace(short_settings, precision=precision, cooldown=0.5)
     run = train(settings, tmp_path / "run", verbose=0)
     optimizer = getattr(fitted[0].optimizer, "inner_optimizer", fitted[0].optimizer)
     assert int(optimizer.iterations) == 2  # loss scaling skipped none
+    assert float(optimizer.learning_rate) == 0  # of a third update
     layer = fitted[0].get_layer("encoder_0")
     assert (layer.compute_dtype, layer.variable_dtype) == (precision[6:], "float32")
     assert training.keras.config.dtype_policy().name == "float32"
@@ -214,27 +179,6 @@ def test_jit(short_settings, tmp_path, fitted):
     assert run.last.metrics["token_loss"] == pytest.approx(expected, rel=1e-4)
 
 
-def test_only_updates_are_filled_up_for_xla(tiny_settings, tmp_path, monkeypatch):
-    """The first batch of a bucket has the rows of the last, which is mostly smaller."""
-    distribute, rows = training.distribute, []
-
-    def counted(strategy, pairs, plan, steps, **options):
-        steps = range(plan.batches_per_epoch)
-        dataset = distribute(strategy, pairs, plan, steps, **options)
-        rows.append((len(pairs.lengths), sum(len(labels) for _, labels, _ in dataset)))
-        if len(rows) == 2:
-            raise InputError("seen")
-        return dataset
-
-    monkeypatch.setattr(training, "distribute", counted)
-    settings = dataclasses.replace(tiny_settings, jit=True, steps_per_validation=1)
-    with pytest.raises(InputError, match="seen"):
-        train(settings, tmp_path / "run", verbose=0)
-    (pairs, validated), (training_pairs, trained) = rows
-    assert validated == pairs
-    assert trained > training_pairs
-
-
 # Options of the recipe.
 
 
@@ -258,12 +202,12 @@ def test_moving_average_is_what_is_saved(short_settings, tmp_path):
 
 
 def test_patience_ends_the_training(tiny_settings, tmp_path, monkeypatch):
-    monkeypatch.setattr(callbacks.sacrebleu, "corpus_bleu", fake_bleu([5.0, 7.0, 6.0, 7.0, 9.0]))
+    monkeypatch.setattr(sacrebleu.BLEU, "corpus_score", fake_bleu([5.0, 7.0, 6.0, 6.9, 9.0]))
     settings = dataclasses.replace(
         tiny_settings, steps=9, steps_per_validation=1, bleu_sentences=4, patience=2
     )
     run = train(settings, tmp_path / "run", verbose=0)
-    assert [line["val_bleu"] for line in run.metrics()] == [5.0, 7.0, 6.0, 7.0]
+    assert [line["val_bleu"] for line in run.metrics()] == [5.0, 7.0, 6.0, 6.9]
     assert (run.best.step, run.last.step, run.status) == (2, 4, "complete")
     again = train(settings, tmp_path / "run", verbose=0, resume=True)
     assert again.last.step == 4
@@ -272,54 +216,40 @@ def test_patience_ends_the_training(tiny_settings, tmp_path, monkeypatch):
 def fake_bleu(values):
     scores = iter(values)
 
-    def corpus_bleu(hypotheses, references, lowercase):
-        assert not lowercase
+    def corpus_score(bleu, hypotheses, references):
+        assert not bleu.lowercase
         assert len(hypotheses) == len(references[0]) == 4
         return SimpleNamespace(score=next(scores))
 
-    return corpus_bleu
+    return corpus_score
 
 
 def test_validation_bleu_is_that_of_greedy_search(tiny_settings, tmp_path):
-    settings = dataclasses.replace(tiny_settings, steps=3, bleu_sentences=7)
+    settings = dataclasses.replace(tiny_settings, steps=3, bleu_sentences=7, lowercase=True)
     run = train(settings, tmp_path / "run", verbose=0)
+    assert run.tokenizer().lowercase
     pairs = list(load_corpus(settings.data, "en", "de").pairs("val"))[:7]
     sources, references = zip(*pairs, strict=True)
     translations = Translator.load(run.path).translate(sources, beam_size=1)
-    expected = sacrebleu.corpus_bleu([t.text for t in translations], [references]).score
+    hypotheses = [translation.text for translation in translations]
+    expected = sacrebleu.corpus_bleu(hypotheses, [references], lowercase=True).score
     assert run.last.metrics["val_bleu"] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("lowercase", [False, True])
-def test_validation_bleu_ignores_case_where_the_tokenizer_does(lowercase):
-    translator = SimpleNamespace(
-        translate=lambda sources, beam_size: [SimpleNamespace(text=text) for text in sources],
-        tokenizer=SimpleNamespace(lowercase=lowercase),
-    )
-    logs = {}
-    callback = callbacks.ValidationBleu(translator, ["ein hund sieht ihn"], ["Ein Hund sieht ihn"])
-    callback.on_epoch_end(0, logs)
-    assert (logs["val_bleu"] == pytest.approx(100)) == lowercase
-
-
-def test_lowercase(tiny_settings, tmp_path):
-    run = train(dataclasses.replace(tiny_settings, steps=1, lowercase=True), tmp_path / "run")
-    tokenizer = run.tokenizer()
-    ids = tokenizer.tokenize(tf.constant(["A TALL dog", "a tall dog"])).to_list()
-    assert tokenizer.lowercase
-    assert ids[0] == ids[1]
-
-
-def test_time_limit(tiny_settings, tmp_path):
-    settings = dataclasses.replace(tiny_settings, max_hours=1e-9)
-    run = train(settings, tmp_path / "run", verbose=0)
-    assert (run.last.step, run.status) == (3, "complete")
-
-
-def test_prepared_corpus_trains_as_its_text(short_run, short_settings, tmp_path):
+def test_prepared_corpus_trains_as_its_text(short_run, short_settings, tmp_path, caplog):
     prepare(short_settings, tmp_path / "corpus")
-    settings = dataclasses.replace(short_settings, steps=7, data=str(tmp_path / "corpus"))
+    settings = dataclasses.replace(
+        short_settings,
+        steps=7,
+        data=str(tmp_path / "corpus"),
+        keep_checkpoints=5,
+        average_last=5,
+        bleu_sentences=3,
+    )
     run = train(settings, tmp_path / "run", verbose=0)
+    assert run.averaged.metrics["of_steps"] == [3, 6, 7]
+    assert "Averaging 3 instead of 5 checkpoints: there are no more" in caplog.messages
+    assert "No validation BLEU: the corpus has no validation split" in caplog.messages
     assert not (tmp_path / "run" / "corpus").exists()
     for one, other in zip(weights(short_run), weights(run), strict=True):
         np.testing.assert_array_equal(one, other)
@@ -356,7 +286,7 @@ def test_runs_are_never_overwritten(tiny_run, tiny_settings):
 
     before = contents()
     with pytest.raises(
-        InputError, match="exists and is not empty: go on with it by --resume, or choose"
+        InputError, match="exists and is not empty: continue it with --resume, or choose"
     ):
         train(tiny_settings, tiny_run.path, verbose=0)
     assert contents() == before
@@ -367,63 +297,11 @@ def test_runs_are_never_overwritten(tiny_run, tiny_settings):
     [
         ({"data": "nowhere"}, "There is no folder nowhere"),
         ({"target": "fr"}, r"holds no file fr\.SPLIT\.txt"),
-        ({"preset": "huge"}, "`preset` must be one of tiny, base, big, A-1-head, .*'huge'"),
-        ({"model": {"depth": 3}}, "Unknown model setting depth"),
-        ({"model": {"dropout_rate": 1.0}}, "`dropout_rate` must be at least 0 and below"),
-        ({"strategy": "tpu"}, "`strategy` must be one of one, mirrored, multiworker. .*'tpu'"),
-        ({"vocab_size": 9999}, "`vocab_size` must be at most .* vocab_size=9999"),
         ({"vocab_size": 261}, "`vocab_size` must be at least .* vocab_size=261"),
         ({"max_length": 2}, "No sentence pair of train is left: 16 because a side has more than"),
-        ({"label_smoothing": 1.0}, "`label_smoothing` must be .* label_smoothing=1.0"),
-        ({"peak_rate": 0.0}, "`peak_rate` must be positive and finite. .* peak_rate=0.0"),
-        ({"peak_rate": float("inf")}, "`peak_rate` must be positive and finite. .* peak_rate=inf"),
-        ({"steps": 10**20}, r"`steps` must be at least 1 and below 2\*\*31. .* steps=10"),
-        ({"seed": -1}, "`seed` must be .* seed=-1"),
-        ({"seed": 2**32}, "`seed` must be .* seed=4294967296"),
     ],
 )
 def test_bad_settings_leave_nothing_behind(short_settings, tmp_path, changes, match):
     with pytest.raises(InputError, match=match):
         train(dataclasses.replace(short_settings, **changes), tmp_path / "run", verbose=0)
     assert not (tmp_path / "run").exists()
-
-
-def test_bad_files_leave_nothing_behind(short_settings, tmp_path):
-    (tmp_path / "en.train.txt").write_text("a b\n" * 3)
-    (tmp_path / "de.train.txt").write_text("c d\n" * 3)
-    (tmp_path / "en.val.txt").write_text("a\n" * 5)
-    (tmp_path / "de.val.txt").write_text("a\n" * 7)
-    settings = dataclasses.replace(short_settings, data=str(tmp_path))
-    with pytest.raises(InputError, match="Received: 5 and 7"):
-        train(settings, tmp_path / "run", verbose=0)
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("settings", "match"),
-    [
-        ({"steps": 0}, "`steps` must be at least 1 .* Received: steps=0"),
-        ({"warmup_steps": -3}, "`warmup_steps` must be at least 1 .* Received: warmup_steps=-3"),
-        ({"cooldown": 1}, "`cooldown` must be at least 0 and below 1. Received: cooldown=1"),
-        (
-            {"cooldown": 0.5, "patience": 3},
-            "With a `cooldown`, .* must be none. Received: patience=3, max_hours=None",
-        ),
-        ({"cooldown": 0.5, "max_hours": 7.0}, "Received: patience=None, max_hours=7.0"),
-        ({"steps_per_validation": 0}, "`steps_per_validation` must be at least 1"),
-        ({"vocab_size": 0}, "`vocab_size` must be at least 1 .* Received: vocab_size=0"),
-        ({"tokens_per_batch": 0}, "`tokens_per_batch` must be at least 1"),
-        ({"max_length": 1}, "`max_length` must be at least 2 .* max_length=1, tokens_per_b.*=4096"),
-        (
-            {"max_length": 50, "tokens_per_batch": 49},
-            "at most `tokens_per_batch`. Received: max_length=50, tokens_per_batch=49",
-        ),
-        (
-            {"precision": "float16"},
-            "one of float32, mixed_bfloat16, mixed_float16. Received: precision='float16'",
-        ),
-    ],
-)
-def test_settings_out_of_range(settings, match):
-    with pytest.raises(InputError, match=match):
-        TrainSettings(data="bundled", **settings)

@@ -1,8 +1,8 @@
-"""The same training on one device, several, and in parts; and what Keras still gets wrong."""
+"""The same training on one device, several, and in micro-batches; and the faults of Keras."""
 
 import dataclasses
-import itertools
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,13 +13,15 @@ import pytest
 import reference
 import tensorflow as tf
 
-from keras_transformer.losses import LabelSmoothedCrossEntropy
+from keras_transformer.config import TransformerConfig
+from keras_transformer.losses import LabelSmoothedCrossEntropy, TokenLoss
+from keras_transformer.model import Transformer
 from keras_transformer.trainers.batches import BatchPlan
 from keras_transformer.trainers.prepared import TokenizedPairs
 from keras_transformer.trainers.recipes import TrainSettings
 from keras_transformer.trainers.strategies import make_strategy
 from keras_transformer.trainers.training import train
-from keras_transformer.trainers.training_model import Adam, TrainingModel
+from keras_transformer.trainers.training_model import Adam, TrainingModel, add_token_weights
 
 NUM_DEVICES = 3  # of conftest.py
 STEPS = 20
@@ -30,10 +32,10 @@ OF_MOVEMENT = {"float32": 1e-4, "mixed_bfloat16": 0.2, "mixed_float16": 0.1}
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory):
-    """Batches of 7, 7 and 2 pairs: the one no multiple of 3 or of 2, the other less than 3."""
+    """Batches of 5, 5 and 4 pairs, which neither 2 nor 3 replicas share evenly."""
     folder = tmp_path_factory.mktemp("pairs")
     words = ["red", "dog", "cat", "two"]
-    texts = [f"{words[i % 4]} {words[i // 4]}\n" for i in range(16)]
+    texts = [f"{words[i % 4]} {words[i // 4]}\n" for i in range(14)]
     for split in ("train", "val"):
         (folder / f"en.{split}.txt").write_text("".join(texts))
         (folder / f"de.{split}.txt").write_text("".join(texts[5:] + texts[:5]).upper())
@@ -41,7 +43,7 @@ def settings(tmp_path_factory):
         data=str(folder),
         strategy="one",
         steps=STEPS,
-        tokens_per_batch=56,
+        tokens_per_batch=40,
         max_length=8,
         peak_rate=0.003,
         warmup_steps=2,
@@ -71,13 +73,13 @@ def untrained(settings, tmp_path_factory):
 
 
 def distance(run, other):
-    """Euclidean, over all weights but the keys' biases; see `assert_same_weights`."""
+    """Euclidean, over all weights but the keys' biases; see `assert_same_run`."""
     pairs = zip(run.model("last").weights, other.model("last").weights, strict=True)
     squares = [((a - b) ** 2).numpy().sum() for a, b in pairs if not a.path.endswith("key/bias")]
     return np.sqrt(sum(squares))
 
 
-def assert_same_weights(actual, expected, tolerance):
+def assert_same_run(actual, expected):
     for ours, theirs in zip(
         actual.model("last").weights, expected.model("last").weights, strict=True
     ):
@@ -86,8 +88,11 @@ def assert_same_weights(actual, expected, tolerance):
         if not theirs.path.endswith("key/bias"):
             largest = np.abs(theirs).max()
             np.testing.assert_allclose(
-                ours, theirs, rtol=0, atol=tolerance * largest, err_msg=theirs.path
+                ours, theirs, rtol=0, atol=TOLERANCE * largest, err_msg=theirs.path
             )
+    assert [line["step"] for line in actual.metrics()] == [9, 18, 20]
+    for ours, theirs in zip(actual.metrics(), expected.metrics(), strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-4)
 
 
 def test_adam_is_that_of_keras():
@@ -112,54 +117,46 @@ def test_batches_are_uneven(settings, one):
     plan = BatchPlan(lengths, settings.tokens_per_batch, settings.seed)
     rows = [len(plan.batch(step)[1]) for step in range(settings.steps)]
     assert {rows % NUM_DEVICES for rows in rows} == {1, 2}
-    assert min(rows) < NUM_DEVICES
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"strategy": "mirrored"},
-        {"accumulate": 2},
-        pytest.param({"strategy": "mirrored", "accumulate": 3}, marks=pytest.mark.distributed),
-        # At this norm every update is clipped: by what, if not by the norm of the whole?
-        pytest.param({"strategy": "mirrored", "clip_norm": 0.01}, marks=pytest.mark.distributed),
-    ],
-    ids=str,
-)
-def test_replicas_and_parts_train_as_one_device(settings, one, tmp_path, changes):
-    expected = one
-    if "clip_norm" in changes:
-        clipped = dataclasses.replace(settings, clip_norm=changes["clip_norm"])
-        expected = train(clipped, tmp_path / "expected", verbose=0)
-    run = train(dataclasses.replace(settings, **changes), tmp_path / "run", verbose=0)
-    assert_same_weights(run, expected, TOLERANCE)
-    assert [line["step"] for line in run.metrics()] == [9, 18, 20]
-    for ours, theirs in zip(run.metrics(), expected.metrics(), strict=True):
-        assert ours == pytest.approx(theirs, rel=1e-4)
-
-
-COMBINATIONS = [
-    {"strategy": strategy, "precision": precision, "jit": jit, "accumulate": accumulate}
-    for strategy, precision, jit, accumulate in itertools.product(
-        ("one", "mirrored"), OF_MOVEMENT, (False, True), (1, 2)
-    )
-]
+def test_replicas_and_micro_batches_train_as_one_device(settings, one, tmp_path):
+    changes = {"strategy": "mirrored", "accumulate": 3}
+    assert_same_run(train(dataclasses.replace(settings, **changes), tmp_path, verbose=0), one)
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("changes", COMBINATIONS, ids=lambda c: "-".join(map(str, c.values())))
-def test_every_combination_trains(settings, one, untrained, tmp_path, changes):
-    """The table of docs/scaling.md."""
+def test_small_batches_and_clipping_train_as_on_one_device(settings, tmp_path):
+    """Two pairs for three replicas; at this norm every update is clipped."""
+    clipped = dataclasses.replace(settings, tokens_per_batch=16, clip_norm=0.01)
+    expected = train(clipped, tmp_path / "one", verbose=0)
+    mirrored = dataclasses.replace(clipped, strategy="mirrored")
+    assert_same_run(train(mirrored, tmp_path / "mirrored", verbose=0), expected)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    ("strategy", "precision", "jit", "accumulate"),
+    [
+        ("one", "float32", True, 2),
+        ("mirrored", "float32", False, 1),
+        ("one", "mixed_bfloat16", False, 2),
+        ("mirrored", "mixed_bfloat16", True, 1),
+        ("one", "mixed_float16", True, 1),
+        ("mirrored", "mixed_float16", False, 2),
+    ],
+)
+def test_combinations(settings, one, untrained, tmp_path, strategy, precision, jit, accumulate):
+    """Each pair of values of two options occurs: the table of docs/scaling.md."""
+    changes = {"strategy": strategy, "precision": precision, "jit": jit, "accumulate": accumulate}
     run = train(dataclasses.replace(settings, **changes), tmp_path / "run", verbose=0)
-    assert distance(run, one) < OF_MOVEMENT[changes["precision"]] * distance(untrained, one)
+    assert distance(run, one) < OF_MOVEMENT[precision] * distance(untrained, one)
     assert run.last.metrics["token_loss"] == pytest.approx(one.last.metrics["token_loss"], 0.02)
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("precision", ["mixed_float16"])
-def test_clipping_under_loss_scaling(settings, untrained, tmp_path, precision):
+def test_clipping_under_loss_scaling(settings, untrained, tmp_path):
     """Gradients are added up, then unscaled, then clipped."""
-    clipped = dataclasses.replace(settings, precision=precision, clip_norm=0.01)
+    clipped = dataclasses.replace(settings, precision="mixed_float16", clip_norm=0.01)
     expected = train(clipped, tmp_path / "one", verbose=0)
     mirrored = dataclasses.replace(clipped, strategy="mirrored")
     run = train(mirrored, tmp_path / "mirrored", verbose=0)
@@ -174,7 +171,7 @@ def test_overflow_on_one_replica_stops_all():
         outputs = keras.layers.Dense(3)(inputs)
         model = TrainingModel(keras.Model(inputs, outputs))
         optimizer = keras.optimizers.LossScaleOptimizer(Adam(0.1), initial_scale=64.0)
-        model.compile(optimizer, LabelSmoothedCrossEntropy(0.1), jit_compile=False)
+        model.compile(optimizer, LabelSmoothedCrossEntropy(0.1, reduction="sum"))
         model.optimizer.build(model.trainable_variables)
     before = [weight.numpy() for weight in model.trainable_variables]
 
@@ -198,32 +195,17 @@ def test_overflow_on_one_replica_stops_all():
     assert np.abs(model.trainable_variables[1].numpy() - before[1]).max() == pytest.approx(0.1, 0.1)
 
 
-# What Keras still gets wrong: as soon as one of these fails, a part of `TrainingModel` can go.
-
-
-@pytest.fixture(scope="module")
-def keras_faults():
+def test_faults_of_keras():
+    """As soon as one of these fails, a part of `TrainingModel` can go."""
     script = Path(__file__).parents[2] / "keras_faults.py"
     command = [sys.executable, "-W", "ignore", str(script)]
     output = subprocess.run(command, capture_output=True, check=True, timeout=200).stdout
-    return json.loads(output.splitlines()[-1])
-
-
-def test_keras_cannot_begin_with_an_uneven_batch(keras_faults):
-    assert keras_faults["uneven batches"] == "InvalidArgumentError"
-
-
-def test_keras_cannot_accumulate_under_a_strategy(keras_faults):
-    assert keras_faults["accumulation"] in ("RuntimeError", "ValueError", "StagingError")
-
-
-def test_keras_cannot_compile_several_replicas_by_xla(keras_faults):
-    assert isinstance(keras_faults["XLA"], str)
-
-
-def test_keras_clips_each_replicas_part(keras_faults):
-    """The sum of three clipped parts is three times as long as the clipped sum."""
-    assert keras_faults["clipping"] == pytest.approx(3e-3, rel=1e-3)
+    faults = json.loads(output.splitlines()[-1])
+    assert faults["uneven batches"] == "InvalidArgumentError"
+    assert faults["accumulation"] in ("RuntimeError", "ValueError", "StagingError")
+    assert isinstance(faults["XLA"], str)
+    # The sum of three clipped parts is three times as long as the clipped sum.
+    assert faults["clipping"] == pytest.approx(3e-3, rel=1e-3)
 
 
 # R-Drop.
@@ -241,7 +223,7 @@ def test_r_drop_by_hand():
             return passes[-1]
 
     model = Spy(keras.Model(inputs, logits), r_drop=3.0)
-    model.compile(loss=LabelSmoothedCrossEntropy(0.1))
+    model.compile(Adam(), LabelSmoothedCrossEntropy(0.1, reduction="sum"))
     random = np.random.default_rng(2)
     x = random.normal(size=(2, 3, 5)).astype("float32")
     y = np.array([[1, 4, 6], [2, 0, 0]])
@@ -257,3 +239,112 @@ def test_r_drop_by_hand():
     assert float(loss) == pytest.approx(expected, rel=1e-5)
     at_rest = model.compute_loss(x, y, first, weights.astype("float32"), training=False)
     assert float(at_rest) == pytest.approx((weights * losses[0]).sum(), rel=1e-5)
+
+
+# A dataset and `fit` of a user's own.
+
+
+def own_sentences():
+    """Twelve pairs of at most 6 and 5 tokens, of 19 ids."""
+    random = np.random.default_rng(11)
+    for _ in range(12):
+        source, target = (random.integers(4, 19, size=random.integers(2, n)) for n in (7, 6))
+        inputs = {"source_ids": source, "target_ids": np.append(1, target[:-1])}
+        yield tf.nest.map_structure(np.int32, (inputs, target))
+
+
+def own_dataset():
+    """Batches of 5, 5 and 2 pairs: the last one leaves a third replica without a row."""
+    ids = tf.TensorSpec((None,), tf.int32)
+    dataset = tf.data.Dataset.from_generator(
+        own_sentences, output_signature=({"source_ids": ids, "target_ids": ids}, ids)
+    )
+    return dataset.apply(tf.data.experimental.assert_cardinality(12)).padded_batch(5)
+
+
+def own_model():
+    keras.utils.set_random_seed(3)
+    sizes = {"d_model": 10, "d_ff": 17, "num_heads": 2, "dropout_rate": 0.0}
+    layers = {"num_encoder_layers": 1, "num_decoder_layers": 1}
+    return Transformer(TransformerConfig(vocab_size=19, **sizes, **layers))
+
+
+def fit_own(strategy, num_micro_batches=1):
+    """Returns the weights after 12 updates, and the losses."""
+    with make_strategy(strategy).scope():
+        model = own_model()
+        trained = TrainingModel(model, num_micro_batches=num_micro_batches)
+        loss = LabelSmoothedCrossEntropy(0.1, reduction="sum")
+        trained.compile(Adam(0.003, global_clipnorm=0.5), loss, [TokenLoss()])
+    data = own_dataset().map(add_token_weights)
+    history = trained.fit(data, epochs=4, validation_data=data, shuffle=False, verbose=0)
+    return {weight.path: weight.numpy() for weight in model.weights}, history.history
+
+
+@pytest.fixture(scope="module")
+def own():
+    return fit_own("one")
+
+
+@pytest.mark.parametrize(("strategy", "num_micro_batches"), [("one", 3), ("mirrored", 2)])
+def test_own_dataset_trains_as_on_one_replica(own, strategy, num_micro_batches):
+    weights, history = fit_own(strategy, num_micro_batches)
+    for path, expected in own[0].items():
+        if not path.endswith("key/bias"):
+            largest = np.abs(expected).max()
+            np.testing.assert_allclose(weights[path], expected, rtol=0, atol=1e-5 * largest)
+    for name in ("loss", "token_loss", "val_loss", "val_token_loss"):
+        assert history[name] == pytest.approx(own[1][name], rel=1e-4)
+
+
+def test_own_dataset_on_one_replica_is_what_keras_trains(own):
+    """Keras's own Adam and mean over the tokens, without a strategy."""
+    model = own_model()
+    optimizer = keras.optimizers.Adam(0.003, global_clipnorm=0.5)
+    model.compile(optimizer, LabelSmoothedCrossEntropy(0.1), jit_compile=False)
+    model.fit(own_dataset(), epochs=4, shuffle=False, verbose=0)
+    for weight in model.weights:
+        if not weight.path.endswith("key/bias"):
+            expected = own[0][weight.path]
+            np.testing.assert_allclose(weight, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+def test_example_of_the_page(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    # A second strategy of the same devices would disturb the sums of the first one.
+    strategy = make_strategy("mirrored")
+    monkeypatch.setattr(tf.distribute, "MirroredStrategy", lambda: strategy)
+    page = Path(__file__).parents[3] / "docs" / "howto" / "several-gpus.md"
+    (example,) = re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.M | re.S)
+    exec(compile(example, page, "exec"), {})
+    assert (tmp_path / "model.keras").is_file()
+
+
+def test_token_weights_by_hand():
+    labels = np.array([[7, 5, 2], [6, 2, 0]])  # five tokens
+    inputs, same_labels, weights = add_token_weights({"source_ids": labels}, labels)
+    assert (inputs["source_ids"] is labels, same_labels is labels) == (True, True)
+    np.testing.assert_allclose(weights, [[0.2, 0.2, 0.2], [0.2, 0.2, 0.0]])
+    np.testing.assert_array_equal(add_token_weights({}, np.zeros((2, 3), int))[2], 0)
+
+
+def test_batches_without_weights_are_refused():
+    inputs = keras.Input((3,))
+    trained = TrainingModel(keras.Model(inputs, keras.layers.Dense(5)(inputs)))
+    trained.compile(Adam(), LabelSmoothedCrossEntropy(0.1, reduction="sum"))
+    with pytest.raises(ValueError, match=r"batches of \(inputs, labels, weights\)"):
+        trained.fit(np.ones((2, 3)), np.ones((2,)), verbose=0)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "loss", "name"),
+    [
+        ("adam", LabelSmoothedCrossEntropy(reduction="sum"), "optimizer"),
+        (Adam(), LabelSmoothedCrossEntropy(), "loss"),
+    ],
+)
+def test_other_optimizers_and_losses_are_refused(optimizer, loss, name):
+    inputs = keras.Input((3,))
+    trained = TrainingModel(keras.Model(inputs, keras.layers.Dense(5)(inputs)))
+    with pytest.raises(ValueError, match=f"`{name}` must"):
+        trained.compile(optimizer, loss)

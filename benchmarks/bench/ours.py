@@ -1,0 +1,168 @@
+"""This package's systems: an export, a translator, training, and the input pipeline."""
+
+import ctypes
+import functools
+import itertools
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.cases import Case, sizes_of
+from bench.models import fixed_length, options
+from bench.systems import Translating
+
+if TYPE_CHECKING:
+    import keras
+
+    from keras_transformer import TransformerConfig
+
+NUM_BATCHES = 100  # that the pipeline is read for
+
+
+class Session(Translating):
+    """The SavedModel in a TF1 Session, as TF Serving has it: no Python, no XLA."""
+
+    imports = ("keras_transformer.export.session",)
+    stored = "saved_model"
+
+    def load(self, case: Case) -> None:
+        from keras_transformer.export.session import SavedModelSession
+
+        super().load(case)
+        self.session = SavedModelSession(case["folder"] / "saved_model" / "1")
+        self.signature = {1: "greedy", 4: "serving_default"}[case["beam"]]
+
+    def run(self) -> list[str]:
+        """Translates all texts by one request."""
+        outputs = self.session.run(self.signature, {"text": [each.encode() for each in self.texts]})
+        return [text.decode() for text in outputs["translation"]]
+
+
+class InProcess(Translating):
+    """The `Translator`."""
+
+    imports = ("keras_transformer.translator",)
+    stored = "run"
+
+    def load(self, case: Case) -> None:
+        from keras_transformer import Translator
+        from keras_transformer.run import Run
+
+        super().load(case)
+        run = Run.load(case["run"])
+        self.translator = Translator(run.model(), run.tokenizer(), options(case["beam"]))
+
+    def run(self) -> list[str]:
+        """Translates all texts by one call."""
+        with fixed_length(self.case["max_tokens"]):  # when the graph is traced
+            found = self.translator.translate(self.texts)
+        return [translation.text for translation in found]
+
+
+class Memory(InProcess):
+    """The same, warmed up by one word: `run` then allocates all the memory that a case needs."""
+
+    def prepare(self, case: Case) -> None:
+        # Freed memory returns to the system at once, so that the peak is what the case needs.
+        libc = ctypes.CDLL(None)
+        for option, value in ((-3, 2**14), (-1, 0), (-8, 1)):  # mmap and trim threshold, arenas
+            libc.mallopt(option, value)
+        self.load(case)
+        with fixed_length(case["max_tokens"]):
+            self.translator.translate(self.texts[0].split()[:1])
+
+
+class Fit:
+    """Training as `train` does it: the loss, optimizer, metrics and batches.
+
+    Args:
+        jit: whether XLA compiles.
+    """
+
+    def __init__(self, jit: bool = False) -> None:
+        self.jit = jit
+
+    def make(self, case: Case) -> "keras.Model":
+        """Returns the compiled model."""
+        return training_model(sizes_of(case["size"]), self.jit)
+
+    def prepare(self, case: Case) -> None:
+        """Makes two turns, of which the first compiles."""
+        import keras
+        import tensorflow as tf
+
+        keras.utils.set_random_seed(1)
+        batches = case["bucket_batches" if self.jit else "batches"]
+        self.num_updates = len(batches)
+        self.tokens = sum(int((labels != 0).sum()) for _, labels, _ in batches)
+        parts = map(tf.data.Dataset.from_tensors, batches)
+        dataset = functools.reduce(tf.data.Dataset.concatenate, parts).repeat().prefetch(2)
+        self.iterator = iter(dataset)
+        self.model = self.make(case)
+        self.model.make_train_function()
+        for _ in range(2):
+            self.run()
+
+    def run(self) -> None:
+        """Makes an update with each batch, as the loop of Keras's `fit` does."""
+        for _ in range(self.num_updates):
+            logs = self.model.train_function(self.iterator)
+        float(logs["loss"])  # waits for the last update
+
+    def count(self, output: None) -> dict[str, Any]:
+        """Target tokens that are not padding."""
+        return {"tokens": self.tokens}
+
+
+def training_model(sizes: "TransformerConfig", jit: bool = False) -> "keras.Model":
+    """A Transformer, compiled as `train` does."""
+    from keras_transformer import (
+        LabelSmoothedCrossEntropy,
+        Perplexity,
+        TokenAccuracy,
+        TokenLoss,
+        Transformer,
+        WarmupSchedule,
+    )
+    from keras_transformer.trainers.training_model import Adam, TrainingModel
+
+    model = TrainingModel(Transformer(sizes), jit=jit)
+    model.compile(
+        optimizer=Adam(WarmupSchedule(sizes.d_model), beta_2=0.98, epsilon=1e-9),
+        loss=LabelSmoothedCrossEntropy(0.1, reduction="sum"),
+        metrics=[TokenLoss(), Perplexity(), TokenAccuracy()],
+    )
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+class Pipeline:
+    """Batches of 25,000 tokens, from a prepared corpus on disk, in training order."""
+
+    def prepare(self, case: Case) -> None:
+        """Prepares the bundled corpus."""
+        from keras_transformer.trainers.batches import BatchPlan, make_dataset
+        from keras_transformer.trainers.preparation import prepare
+        from keras_transformer.trainers.prepared import open_prepared
+        from keras_transformer.trainers.recipes import TrainSettings
+
+        self.folder = tempfile.TemporaryDirectory()
+        settings = TrainSettings(data="bundled", vocab_size=4_000, tokens_per_batch=25_000)
+        started = time.perf_counter()
+        prepare(settings, Path(self.folder.name) / "corpus")
+        seconds = time.perf_counter() - started
+        pairs = open_prepared(Path(self.folder.name) / "corpus").training
+        self.pairs_per_second = len(pairs.lengths) / seconds
+        plan = BatchPlan(pairs.lengths, 25_000, seed=1)
+        self.batches = iter(make_dataset(pairs, plan, range(10**6)))
+        next(self.batches)
+
+    def run(self) -> int:
+        """Reads some batches; returns their target tokens."""
+        batches = itertools.islice(self.batches, NUM_BATCHES)
+        return sum(int((labels.numpy() != 0).sum()) for _, labels, _ in batches)
+
+    def count(self, output: int) -> dict[str, Any]:
+        """Target tokens, and how many pairs were prepared a second."""
+        return {"tokens": output, "pairs_per_second": self.pairs_per_second}

@@ -1,0 +1,88 @@
+"""PyTorch: `nn.Transformer`, and the training loop of its systems."""
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from bench.cases import Case, sizes_of
+from bench.models import sinusoids
+from bench.systems import THREADS
+from keras_transformer.config import PAD_ID, TransformerConfig
+
+
+class Seq2Seq(nn.Module):
+    """`nn.Transformer` with embeddings, sinusoids, a tied output, and label smoothing."""
+
+    def __init__(self, sizes: TransformerConfig) -> None:
+        super().__init__()
+        self.scale = math.sqrt(sizes.d_model)
+        self.embedding = nn.Embedding(sizes.vocab_size, sizes.d_model)
+        nn.init.normal_(self.embedding.weight, std=sizes.d_model**-0.5)
+        self.register_buffer("positions", torch.from_numpy(sinusoids(sizes.d_model)))
+        self.dropout = nn.Dropout(0.1)
+        self.transformer = nn.Transformer(
+            sizes.d_model,
+            sizes.num_heads,
+            sizes.num_encoder_layers,
+            sizes.num_decoder_layers,
+            sizes.d_ff,
+            dropout=0.1,
+            batch_first=True,
+        )
+
+    def embed(self, ids: Any) -> Any:
+        """Embeddings and positions."""
+        return self.dropout(self.embedding(ids) * self.scale + self.positions[: ids.shape[1]])
+
+    def forward(self, source_ids: Any, target_ids: Any, labels: Any) -> Any:
+        """Returns the loss."""
+        source_padding, length = source_ids == PAD_ID, target_ids.shape[1]
+        x = self.transformer(
+            self.embed(source_ids),
+            self.embed(target_ids),
+            tgt_mask=torch.ones(length, length, dtype=torch.bool).triu(1),
+            tgt_is_causal=True,
+            src_key_padding_mask=source_padding,
+            tgt_key_padding_mask=target_ids == PAD_ID,
+            memory_key_padding_mask=source_padding,
+        )
+        logits = x @ self.embedding.weight.T
+        return nn.functional.cross_entropy(
+            logits.flatten(0, 1), labels.flatten(), ignore_index=PAD_ID, label_smoothing=0.1
+        )
+
+
+class TorchTransformer:
+    """An ordinary training loop over the same batches again and again."""
+
+    def make(self, sizes: TransformerConfig) -> nn.Module:
+        """Returns a model that computes the loss of source ids, target ids and labels."""
+        return Seq2Seq(sizes)
+
+    def prepare(self, case: Case) -> None:
+        torch.set_num_threads(THREADS)
+        torch.manual_seed(1)
+        self.batches = [
+            [
+                torch.tensor(ids, dtype=torch.long)
+                for ids in (inputs["source_ids"], inputs["target_ids"], labels)
+            ]
+            for inputs, labels, _ in case["batches"]
+        ]
+        self.model = self.make(sizes_of(case["size"])).train()
+        self.optimizer = torch.optim.Adam(
+            self.model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9
+        )
+        self.run()
+
+    def run(self) -> None:
+        for batch in self.batches:
+            self.optimizer.zero_grad(set_to_none=True)
+            self.model(*batch).backward()
+            self.optimizer.step()
+
+    def count(self, output: None) -> dict[str, Any]:
+        """Target tokens that are not padding."""
+        return {"tokens": sum(int((labels != PAD_ID).sum()) for *_, labels in self.batches)}

@@ -1,0 +1,124 @@
+"""Measures cases and writes the table of their rounds."""
+
+import os
+import platform
+import subprocess
+import time
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pandas as pd
+
+from bench import inputs, models
+from bench.cases import Case
+from bench.processes import ENVIRONMENT, Row, new_process, take_starts, take_turns
+from bench.systems import THREADS
+
+PACKAGES = ("keras3-transformer", "tensorflow", "keras", "keras-hub", "torch", "transformers")
+PACKAGES += ("ctranslate2", "numpy")
+
+
+def measure(cases: list[Case], path: Path, num_rounds: int) -> None:
+    """Measures cases and adds the rounds of each to a table as soon as it is done.
+
+    Args:
+        cases: from `bench.cases`.
+        path: the table, a CSV file.
+        num_rounds: turns of each system.
+    """
+    os.environ.update(ENVIRONMENT)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    log = path.with_suffix(".log")
+    began = time.monotonic()
+    with TemporaryDirectory(prefix="models-", dir=path.parent) as folder:
+        for number, case in enumerate(cases, 1):
+            minutes = (time.monotonic() - began) / 60
+            print(f"{case['id']}: case {number} of {len(cases)}, {minutes:.1f} minutes so far")
+            if case["kind"] == "multi30k" and not (case["run"] and case["data"]):
+                print("  skipped: it needs --run and --data (or MULTI30K)")
+                continue
+            _complete(case, Path(folder), log)
+            row = {"case": case["id"], **_machine(), "busy": _busy_cores()}
+            row |= {"sentences": len(case.get("texts", ())), "flops": inputs.case_flops(case)}
+            take = take_starts if case["kind"] == "start" else take_turns
+            turns, counts = take(case, num_rounds, log)
+            _compare(case, counts)
+            found = pd.DataFrame([{**row, **counts[turn["system"]], **turn} for turn in turns])
+            for system, group in found.groupby("system", sort=False) if turns else ():
+                print(f"  {system:20}{group.seconds.median():8.2f} s", flush=True)
+            rounds = pd.read_csv(path) if path.exists() else pd.DataFrame({"case": []})
+            rounds = pd.concat([rounds[rounds.case != case["id"]], found])
+            rounds.to_csv(path, index=False)
+    print(f"Done in {(time.monotonic() - began) / 60:.1f} minutes: {path}")
+
+
+def _complete(case: Case, folder: Path, log: Path) -> None:
+    """Gives a case its inputs, and makes its model."""
+    # In another process: TensorFlow would start threads in this one.
+    with new_process(log) as process:
+        if case["kind"] == "training":
+            case |= process.submit(inputs.batches, case).result()
+        if "model" in case:
+            case["folder"] = folder / case["model"]
+            case.setdefault("run", case["folder"] / "run")
+            process.submit(models.make, case).result()
+    if case["kind"] == "multi30k":
+        case["texts"], case["references"] = (
+            Path(case["data"], f"{language}.test2016.txt")
+            .read_text("utf-8")
+            .splitlines()[: case["captions"]]
+            for language in ("en", "de")
+        )
+    elif "model" in case:
+        case["texts"] = inputs.texts(case)
+
+
+def _compare(case: Case, counts: dict[str, Row]) -> None:
+    """Replaces the answers by their BLEU and the share that equals our first system's."""
+    answers = {name: each.pop("answers") for name, each in counts.items() if "answers" in each}
+    ours = answers.get("session", answers.get("process"))
+    for name, translations in answers.items():
+        if ours is not None:
+            same = [a == b for a, b in zip(ours, translations, strict=True)]
+            counts[name]["same"] = sum(same) / len(same)
+        if "references" in case:
+            import sacrebleu
+
+            bleu = sacrebleu.corpus_bleu(translations, [case["references"]])
+            counts[name]["bleu"] = round(bleu.score, 2)
+
+
+def _busy_cores(seconds: float = 1.0) -> float:
+    """Cores that other processes use while the systems wait."""
+
+    def idle() -> int:
+        fields = Path("/proc/stat").read_text().splitlines()[0].split()
+        return int(fields[4]) + int(fields[5])  # idle, and waiting for a disk
+
+    before, began = idle(), time.perf_counter()
+    time.sleep(seconds)
+    free = (idle() - before) / os.sysconf("SC_CLK_TCK") / (time.perf_counter() - began)
+    return round(max(0.0, (os.cpu_count() or 1) - free), 2)
+
+
+def _machine() -> dict[str, Any]:
+    """What the figures depend on, and the time."""
+    info = Path("/proc/cpuinfo").read_text()
+    cpu = info.split("model name\t: ")[1].splitlines()[0]
+    vector = next((name for name in ("avx512f", "avx2") if name in info), "no AVX2")
+    memory = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
+    cores = len(os.sched_getaffinity(0))
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in PACKAGES)
+    command = ["git", "describe", "--always", "--dirty"]
+    revision = subprocess.run(
+        command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+    )
+    return {
+        "machine": f"{cpu} ({vector}), {THREADS} of {cores} cores, {memory} GiB, no GPU. "
+        f"Python {platform.python_version()}, {versions}",
+        "revision": revision.stdout.strip(),
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+    }

@@ -1,0 +1,104 @@
+"""The systems by name, what those that translate share, and the ceiling."""
+
+from importlib import import_module
+from typing import Any
+
+from bench.cases import EXTRA_LENGTH, Case
+
+THREADS = 2
+SIDE, PRODUCTS = 2048, 4  # of the ceiling
+
+# Name: module, class, arguments.
+SYSTEMS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "session": ("ours", "Session", {}),
+    "process": ("ours", "InProcess", {}),
+    "memory": ("ours", "Memory", {}),
+    "fit": ("ours", "Fit", {}),
+    "fit-xla": ("ours", "Fit", {"jit": True}),
+    "pipeline": ("ours", "Pipeline", {}),
+    "ctranslate2": ("peer_ctranslate2", "CTranslate2", {"compute_type": "float32"}),
+    "ctranslate2-int8": ("peer_ctranslate2", "CTranslate2", {"compute_type": "int8"}),
+    "marian": ("peer_marian", "Marian", {}),
+    "marian-training": ("peer_marian", "MarianTraining", {}),
+    "keras-hub": ("peer_kerashub", "KerasHubTranslator", {}),
+    "keras-hub-fit": ("peer_kerashub", "KerasHubFit", {}),
+    "keras-hub-fit-xla": ("peer_kerashub", "KerasHubFit", {"jit": True}),
+    "torch-transformer": ("peer_torch", "TorchTransformer", {}),
+    "product-torch": ("systems", "Product", {"library": "torch"}),
+    "product-tensorflow": ("systems", "Product", {"library": "tensorflow"}),
+}
+
+
+def make_system(name: str) -> Any:
+    """Imports and makes a system."""
+    module, class_name, arguments = SYSTEMS[name]
+    return getattr(import_module(f"bench.{module}"), class_name)(**arguments)
+
+
+class Translating:
+    """What systems that translate share.
+
+    Attributes:
+        imports: modules that `load` needs, to time their import apart.
+        stored: the folder that `load` reads, in the model's folder, for its size on disk.
+    """
+
+    imports: tuple[str, ...] = ()
+    stored = ""
+
+    def prepare(self, case: Case) -> None:
+        self.load(case)
+        self.run()
+
+    def load(self, case: Case) -> None:
+        """Loads the tokenizer; a subclass also loads the model."""
+        import sentencepiece
+
+        self.case, self.texts = case, case["texts"]
+        self.pieces = sentencepiece.SentencePieceProcessor(str(case["run"] / "tokenizer.model"))
+        longest = max(len(pieces) for pieces in self.pieces.encode(self.texts))
+        # For systems that have one maximum for all sources.
+        self.max_tokens: int = case["max_tokens"] or longest + EXTRA_LENGTH
+
+    def run(self) -> list[str]:
+        raise NotImplementedError
+
+    def count(self, output: list[str]) -> dict[str, Any]:
+        """Counts pieces, and an end where a translation has one."""
+        target = self.case["target"]
+        lengths = [len(pieces) for pieces in self.pieces.encode(output)]
+        if target is not None and set(lengths) != {target}:
+            raise RuntimeError(f"Translations must be of {target} tokens. Received: {lengths}")
+        ends = 0 if target is not None else len(output)
+        return {"tokens": sum(lengths) + ends, "answers": output}
+
+
+class Product:
+    """Matrix products of 2048 x 2048 in float32: the ceiling.
+
+    Args:
+        library: "torch" or "tensorflow".
+    """
+
+    def __init__(self, library: str) -> None:
+        self.library = library
+
+    def prepare(self, case: Case) -> None:
+        if self.library == "torch":
+            import torch
+
+            torch.set_num_threads(THREADS)
+            self.matrix, self.multiply = torch.rand(SIDE, SIDE), torch.mm
+        else:
+            import tensorflow as tf
+
+            self.matrix, self.multiply = tf.random.uniform([SIDE, SIDE]), tf.matmul
+        self.run()
+
+    def run(self) -> None:
+        for _ in range(PRODUCTS):
+            self.multiply(self.matrix, self.matrix)
+
+    def count(self, output: None) -> dict[str, Any]:
+        """Operations: two for each multiplication."""
+        return {"flops": PRODUCTS * 2.0 * SIDE**3}

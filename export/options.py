@@ -1,0 +1,36 @@
+"""How an export answers requests: which it merges, and how large one may be."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from keras_transformer.config import checked_dataclass
+
+
+@checked_dataclass
+class ServingOptions:
+    """Options of the exported graph that concern requests, not translations.
+
+    With `batching`, the graph merges concurrent requests to `serving_default`, `greedy`, `nbest`
+    and `score`. The graph checks each request first, so a bad request fails alone.
+
+    Attributes:
+        batching: whether the graph merges concurrent requests.
+        max_batch_size: the maximum number of texts in a batch; larger requests are split.
+        batch_timeout_micros: how long an incomplete batch waits for more requests, in
+            microseconds. With 0 a request waits only while all threads are busy.
+        num_batch_threads: the number of batches that each signature computes at a time.
+        max_texts: the maximum number of texts in a request, and of sentences in a request to
+            `document`; at least 64, which is what the package's own clients send.
+        max_document_bytes: the maximum size of a request to `document`, all its texts together.
+
+    Raises:
+        InputError: if a value has the wrong type or is out of range.
+    """
+
+    batching: bool = True
+    max_batch_size: Annotated[int, Field(ge=1, le=1_024)] = 256
+    batch_timeout_micros: Annotated[int, Field(ge=0, le=10_000_000)] = 0
+    num_batch_threads: Annotated[int, Field(ge=1, le=1_024)] = 2
+    max_texts: Annotated[int, Field(ge=64, le=2**20)] = 1_024
+    max_document_bytes: Annotated[int, Field(ge=1, le=2**30)] = 2**18

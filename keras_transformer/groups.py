@@ -1,0 +1,65 @@
+"""A function of many rows, computed group by group in bounded memory."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+
+def map_groups(
+    function: Callable[[tf.Tensor], Any],
+    costs: tf.Tensor,
+    max_cost: int,
+    max_rows: int,
+    empty: Any,
+) -> Any:
+    """Computes `function` for all rows, rows of similar cost together.
+
+    A group has at most `max_rows` rows, and its number of rows times its highest cost is at most
+    `max_cost`. A row that costs more than `max_cost` is a group of its own.
+
+    Args:
+        function: takes row numbers, int32 [G], highest cost first; returns a nest of tensors with
+            a leading dimension of G.
+        costs: int32 [B].
+        max_cost: maximum cost of a group.
+        max_rows: maximum number of rows of a group.
+        empty: the result for 0 rows. Results are padded with zeros to its other dimensions.
+
+    Returns:
+        The results of all rows in their order, a nest of tensors with a leading dimension of B.
+    """
+    order = tf.argsort(costs, direction="DESCENDING", stable=True)
+
+    def append(array: tf.TensorArray, number: tf.Tensor, found: tf.Tensor, empty: tf.Tensor) -> Any:
+        missing = tf.shape(empty)[1:] - tf.shape(found)[1:]
+        paddings = tf.pad(missing[:, None], [[1, 0], [1, 0]])
+        # `tf.pad` does not take strings, and the results that are strings need no padding.
+        return array.write(number, found if found.dtype == tf.string else tf.pad(found, paddings))
+
+    def advance(start: tf.Tensor, number: tf.Tensor, arrays: Any) -> tuple[Any, Any, Any]:
+        size = tf.clip_by_value(max_cost // costs[order[start]], 1, max_rows)
+        rows = order[start : start + size]
+        arrays = tf.nest.map_structure(
+            lambda array, found, empty: append(array, number, found, empty),
+            arrays,
+            function(rows),
+            empty,
+        )
+        return start + tf.size(rows), number + 1, arrays
+
+    def new_array(empty: tf.Tensor) -> tf.TensorArray:
+        shape = tf.TensorShape([None, *empty.shape[1:]])
+        array = tf.TensorArray(
+            empty.dtype, size=1, dynamic_size=True, infer_shape=False, element_shape=shape
+        )
+        return array.write(0, empty)  # the result where there are no groups
+
+    _, _, arrays = tf.while_loop(
+        lambda start, *_: start < tf.size(costs),
+        advance,
+        (0, 1, tf.nest.map_structure(new_array, empty)),
+        parallel_iterations=1,
+    )
+    places = tf.math.invert_permutation(order)
+    return tf.nest.map_structure(lambda array: tf.gather(array.concat(), places), arrays)

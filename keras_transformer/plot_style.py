@@ -1,0 +1,131 @@
+"""Colours, fonts and figures that the pictures of `plots` share."""
+
+import functools
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from keras_transformer.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
+Style = Literal["light", "dark"]
+
+
+class Theme(NamedTuple):
+    """What a style adds to one of Matplotlib's.
+
+    Attributes:
+        base: name of Matplotlib's style.
+        paper: background.
+        colors: curves, in colours that the colour-blind tell apart (Okabe and Ito 2008).
+        heat: colormap of weights from 0 to the highest.
+        diverging: colormap of values from -1 to 1.
+    """
+
+    base: str
+    paper: str
+    colors: tuple[str, ...]
+    heat: str
+    diverging: str
+
+
+THEMES: dict[Style, Theme] = {
+    "light": Theme(
+        base="default",
+        paper="#ffffff",
+        colors=("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#1d2430", "#e69f00"),
+        heat="Blues",
+        diverging="RdBu",
+    ),
+    "dark": Theme(
+        base="dark_background",
+        paper="#1a202a",
+        colors=("#56b4e9", "#e69f00", "#00b98a", "#cc79a7", "#e6eaf1", "#f0e442"),
+        heat="magma",
+        diverging="berlin",
+    ),
+}
+
+
+@contextmanager
+def drawing(
+    style: Style, size: tuple[float, float], texts: Iterable[str] = (), **grid: Any
+) -> Iterator[tuple["Figure", list["Axes"], Theme]]:
+    """Yields an empty figure, its panels row by row, and its theme.
+
+    The user's Matplotlib settings do not apply, and stay as they are. The figure does not belong to
+    pyplot, which would keep it.
+
+    Args:
+        style: "light" or "dark".
+        size: width and height in inches.
+        texts: texts that will be drawn, to choose the fonts.
+        **grid: arguments of `Figure.subplots`.
+
+    Raises:
+        InputError: if there is no such style, or Matplotlib is missing.
+    """
+    if style not in THEMES:
+        raise InputError(f"`style` must be 'light' or 'dark'. Received: style={style!r}")
+    try:
+        import matplotlib.style
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise InputError(
+            "Plots need Matplotlib: pip install 'keras3-transformer[plots]'"
+        ) from error
+    theme = THEMES[style]
+    settings = {
+        "figure.facecolor": theme.paper,
+        "axes.facecolor": theme.paper,
+        "axes.titlesize": "medium",
+        "axes.axisbelow": True,
+        "grid.alpha": 0.3,
+        "legend.fontsize": 9,
+        "font.family": find_fonts(frozenset().union(*texts)),
+        "text.parse_math": False,  # a dollar sign is one
+    }
+    with matplotlib.style.context(["default", theme.base, settings]):
+        figure = Figure(figsize=size, layout="constrained")
+        panels = figure.subplots(squeeze=False, **grid).ravel().tolist()
+        yield figure, panels, theme
+        figure.draw_without_rendering()  # makes the ticks while the settings hold
+
+
+def show_grid(panel: "Axes", axis: Literal["both", "y"] = "both") -> None:
+    """Draws a grid, and removes the frame above and to the right."""
+    panel.grid(axis=axis)
+    panel.spines[["top", "right"]].set_visible(False)
+
+
+def show_thousands(axis: "Axis") -> None:
+    """Labels an axis of counts with numbers such as 10,000."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(5, integer=True))
+    axis.set_major_formatter("{x:,.0f}")
+
+
+@functools.cache
+def find_fonts(characters: frozenset[str]) -> list[str]:
+    """Returns font families that together have the characters, as far as any installed font does.
+
+    Matplotlib draws a box for a character that none has.
+    """
+    from matplotlib import font_manager
+
+    families, missing = ["DejaVu Sans"], {ord(character) for character in characters}
+    missing -= font_manager.get_font(font_manager.findfont("DejaVu Sans")).get_charmap().keys()
+    # Families made to go together come first; the order by name makes pictures reproducible.
+    fonts = font_manager.fontManager.ttflist
+    for font in sorted(fonts, key=lambda font: (not font.name.startswith("Noto Sans"), font.name)):
+        if not missing or font.name.startswith("Last Resort"):  # it draws the boxes
+            continue
+        if found := missing & font_manager.get_font(font.fname).get_charmap().keys():
+            families.append(font.name)
+            missing -= found
+    return families

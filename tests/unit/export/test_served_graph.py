@@ -1,0 +1,136 @@
+"""The exported graph itself refuses bad requests and merges good ones, whatever the server does."""
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+from keras_transformer.errors import InputError
+from keras_transformer.export.check import SIGNATURES
+from keras_transformer.export.options import ServingOptions
+from keras_transformer.export.saved_model import _checked, _merged
+from keras_transformer.export.session import SavedModelSession, plain
+
+LIMITS = ServingOptions()  # of the fixture `exported`
+WAIT = 3_000_000  # microseconds; threads start much sooner
+
+
+def open_as_a_server(folder):
+    """Opens a SavedModel, all shapes let into the graph.
+
+    Python's Session checks the shapes of placeholders; TF Serving does not.
+    """
+    file = folder / "saved_model.pb"
+    proto = SavedModel.FromString(file.read_bytes())
+    for node in proto.meta_graphs[0].graph_def.node:
+        if node.op == "Placeholder":
+            del node.attr["_output_shapes"]
+            node.attr["shape"].shape.Clear()
+            node.attr["shape"].shape.unknown_rank = True
+    file.write_bytes(proto.SerializeToString())
+    return SavedModelSession(folder)
+
+
+def send(session, *requests):
+    """Returns the outputs or the error of each request, a signature and inputs; all at one time."""
+
+    def answer(signature, inputs):
+        arrays = {name: np.array(value, object) for name, value in inputs.items()}
+        try:
+            outputs = session.run(signature, arrays, timeout=300)
+        except tf.errors.InvalidArgumentError as error:
+            return error.message
+        return {name: plain(array.tolist()) for name, array in outputs.items()}
+
+    with ThreadPoolExecutor(len(requests)) as pool:
+        return list(pool.map(answer, *zip(*requests, strict=True)))
+
+
+def everywhere(value):
+    """A request with this value to each signature."""
+    return [(name, dict.fromkeys(inputs, value)) for name, (inputs, _) in SIGNATURES.items()]
+
+
+@pytest.fixture(scope="module")
+def session(exported, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("served") / "1"
+    return open_as_a_server(shutil.copytree(exported.path, folder))
+
+
+@pytest.mark.parametrize("value", [[["red", "dog"]], "red"])
+def test_other_ranks_are_refused(session, value):
+    for answer in send(session, *everywhere(value)):
+        assert "is not compatible with expected shape [?]" in answer
+
+
+def test_score_takes_as_many_targets_as_texts(session):
+    matrix = {"text": ["red", "dog"], "target": [["rot", "Hund"]]}
+    longer = {"text": ["red"], "target": ["rot", "Hund"]}
+    rank, size = send(session, ("score", matrix), ("score", longer))
+    assert "is not compatible with expected shape [?]" in rank
+    assert "inputs of one size. Received:] [1] [2]" in size
+
+
+def test_empty_requests_are_answered_at_once(session):
+    for outputs in send(session, *everywhere([])):
+        assert {len(column) for column in outputs.values()} == {0}
+
+
+def test_large_requests_are_refused(session):
+    for answer in send(session, *everywhere(["a"] * (LIMITS.max_texts + 1))):
+        assert "at most 1024 texts. Received:] [1025]" in answer
+    sentences = {"text": ["Red dog. " * (LIMITS.max_texts + 1)]}
+    characters = {"text": ["a" * LIMITS.max_document_bytes, "b"]}
+    answers = send(session, ("document", sentences), ("document", characters))
+    assert "at most 1024 sentences. Received:] [1025]" in answers[0]
+    assert "at most 262144 bytes of text. Received:] [262145]" in answers[1]
+
+
+def test_bad_requests_fail_alone(session):
+    texts = [["red"], [["red", "dog"]], "dog", ["two"] * 67, [], ["cat"]]
+    (alone,) = send(session, ("serving_default", {"text": ["red"]}))
+    answers = send(session, *(("serving_default", {"text": value}) for value in texts))
+    good, matrix, scalar, large, empty, other = answers
+    assert "expected shape" in matrix
+    assert "expected shape" in scalar
+    assert good["translation"] == alone["translation"]
+    assert good["score"] == pytest.approx(alone["score"], abs=1e-4)
+    assert len(set(large["translation"])) == 1
+    assert [len(found["translation"]) for found in (large, empty, other)] == [67, 0, 1]
+
+
+@pytest.mark.parametrize("merges", [True, False])
+def test_merging(tmp_path, merges):
+    """Good requests share a batch, which a bad request of the same time does not join."""
+
+    def count(text):
+        sizes = tf.strings.as_string(tf.fill([tf.size(text)], tf.size(text)))
+        return {"rows": tf.stack([text, sizes], axis=1)}
+
+    serving = ServingOptions(max_batch_size=4, batch_timeout_micros=WAIT)
+    module = tf.Module()
+    function = _merged(count, serving, (2,)) if merges else count
+    module.graph = _checked(function, serving, ["text"])
+    folder = tmp_path / "1"
+    tf.saved_model.save(module, folder, signatures=module.graph)
+    session = open_as_a_server(folder)
+    texts = [*([name] for name in "abcd"), [["e", "f"]]]
+    *found, refused = send(session, *(("serving_default", {"text": text}) for text in texts))
+    assert "is not compatible with expected shape" in refused
+    size = "4" if merges else "1"
+    assert [outputs["rows"] for outputs in found] == [[[name, size]] for name in "abcd"]
+    (split,) = send(session, ("serving_default", {"text": list("abcdefghi")}))
+    sizes = "444444441" if merges else "999999999"
+    assert split["rows"] == [list(row) for row in zip("abcdefghi", sizes, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("max_batch_size", 0), ("batch_timeout_micros", -1), ("max_texts", 63), ("max_texts", True)],
+)
+def test_wrong_options(name, value):
+    with pytest.raises(InputError, match=rf"`{name}` must be .* {name}={value}"):
+        ServingOptions(**{name: value})

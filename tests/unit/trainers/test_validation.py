@@ -1,0 +1,94 @@
+"""Validation: what it measures, and which checkpoint it makes the best."""
+
+import dataclasses
+import logging
+from types import SimpleNamespace
+
+import pytest
+
+from keras_transformer.trainers.callbacks import ValidationBleu, quality
+from keras_transformer.trainers.training import train
+from keras_transformer.translator import Translator
+
+JAPANESE = {"one": "私は一匹の犬が好き", "two": "私は二匹の猫が好き", "red": "あなたは赤い犬が好き"}
+RIGHT, CLOSE, WRONG = (lambda text: text), (lambda text: text[:5] + "魚"), (lambda text: "x")
+
+
+@pytest.fixture(scope="module")
+def settings(tiny_settings, tmp_path_factory):
+    """Settings of a corpus whose target language has no spaces; a validation after each update."""
+    folder = tmp_path_factory.mktemp("japanese")
+    for split, copies in {"train": 20, "val": 2}.items():
+        for language, texts in {"en": JAPANESE, "ja": JAPANESE.values()}.items():
+            (folder / f"{language}.{split}.txt").write_text("\n".join([*texts] * copies) + "\n")
+    return dataclasses.replace(
+        tiny_settings,
+        data=str(folder),
+        target="ja",
+        vocab_size=None,
+        steps=3,
+        steps_per_validation=1,
+        bleu_sentences=3,
+    )
+
+
+def answers(monkeypatch, *changes):
+    """Makes each validation's translations the references, changed by the next function."""
+    changes = iter(changes)
+
+    def translate(self, sources, beam_size):
+        change = next(changes)
+        return [SimpleNamespace(text=change(JAPANESE[source])) for source in sources]
+
+    monkeypatch.setattr(Translator, "translate", translate)
+
+
+def test_the_best_checkpoint_without_spaces(settings, tmp_path, monkeypatch):
+    answers(monkeypatch, WRONG, RIGHT, CLOSE)
+    run = train(settings, tmp_path / "run", verbose=0)
+    wrong, right, close = [line["val_bleu"] for line in run.metrics()]
+    assert wrong == 0
+    assert 5 < close < 95
+    assert right == pytest.approx(100)
+    assert run.best.step == 2
+
+
+def test_equal_scores_leave_it_to_the_loss(settings, tmp_path, monkeypatch, caplog):
+    """As when no validation sentence has a right word; the loss falls with each update."""
+    answers(monkeypatch, WRONG, WRONG, WRONG)
+    with caplog.at_level(logging.WARNING, "keras_transformer"):
+        run = train(dataclasses.replace(settings, patience=1), tmp_path / "run", verbose=0)
+    losses = [line["val_token_loss"] for line in run.metrics()]
+    assert losses == sorted(losses, reverse=True)
+    assert run.best.step == 3
+    (warning,) = [text for text in caplog.messages if "BLEU" in text]
+    assert "--metric chrf" in warning
+
+
+@pytest.mark.parametrize(("metric", "best"), [("loss", 3), ("chrf", 1)])
+def test_what_chooses_is_a_setting(settings, tmp_path, monkeypatch, metric, best):
+    answers(monkeypatch, RIGHT, CLOSE, WRONG)
+    run = train(dataclasses.replace(settings, metric=metric), tmp_path / "run", verbose=0)
+    assert run.best.step == best
+    assert [("val_chrf" in line) for line in run.metrics()] == [metric == "chrf"] * 3
+
+
+def test_quality():
+    assert quality({"val_bleu": 3.0, "val_token_loss": 2.0}) > quality({"val_bleu": 2.9})
+    better = {"val_bleu": 3.001, "val_token_loss": 2.0}
+    assert quality(better) > quality({"val_bleu": 3.004, "val_token_loss": 2.1})
+    assert quality({"val_token_loss": 2.0}) > quality({"val_token_loss": 2.1})
+    assert quality({}) == quality({"loss": 2.0})  # no validation
+
+
+def test_scores_ignore_case_where_the_tokenizer_does():
+    for lowercase in (False, True):
+        translator = SimpleNamespace(
+            translate=lambda sources, beam_size: [SimpleNamespace(text=text) for text in sources],
+            tokenizer=SimpleNamespace(lowercase=lowercase),
+        )
+        texts = ["ein hund sieht ihn"], ["Ein Hund Sieht Ihn"]
+        logs = {}
+        ValidationBleu(translator, *texts, "de", has_chrf=True).on_epoch_end(0, logs)
+        assert (logs["val_bleu"] == pytest.approx(100)) == lowercase
+        assert (logs["val_chrf"] == pytest.approx(100)) == lowercase

