@@ -64,12 +64,10 @@ def export_command(
     num_batch_threads: Annotated[
         int, typer.Option(help="Batches of a signature that are computed at a time.")
     ] = 2,
-    max_texts: Annotated[
-        int, typer.Option(help="Texts of a request, and sentences of a `document` request.")
-    ] = 1_024,
-    max_document_bytes: Annotated[
-        int, typer.Option(help="Size of a `document` request, all its texts together.")
-    ] = 2**18,
+    max_texts: Annotated[int, typer.Option(help="Texts of a request.")] = 1_024,
+    max_document_tokens: Annotated[
+        int, typer.Option(help="Tokens of a `document` request, all its texts together.")
+    ] = 8_192,
 ) -> None:
     """Write a SavedModel that takes strings and returns strings, and check it."""
     load_tensorflow()
@@ -86,7 +84,7 @@ def export_command(
         batch_timeout_micros=batch_timeout_micros,
         num_batch_threads=num_batch_threads,
         max_texts=max_texts,
-        max_document_bytes=max_document_bytes,
+        max_document_tokens=max_document_tokens,
     )
     opened = Run.load(run)
     translator = Translator.of(opened, checkpoint)

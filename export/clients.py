@@ -16,8 +16,9 @@ from keras_transformer.errors import InputError, one_line
 from keras_transformer.export.rows import DEFAULT_SIGNATURE, by_length
 
 MAX_ROWS = 32  # of a request
-# Rows times characters of the longest: what fits an export's default `max_document_bytes`.
-MAX_SIZE = 2**16
+# Rows times characters of the longest: even characters that are a token each fit an export's default
+# `max_document_tokens`.
+MAX_SIZE = 2**13
 TIMEOUT = 60.0
 CONNECT_TIMEOUT = 5.0
 RETRIES = 3

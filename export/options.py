@@ -20,9 +20,10 @@ class ServingOptions:
         batch_timeout_micros: how long an incomplete batch waits for more requests, in
             microseconds. With 0 a request waits only while all threads are busy.
         num_batch_threads: the number of batches that each signature computes at a time.
-        max_texts: the maximum number of texts in a request, and of sentences in a request to
-            `document`; at least 64, which is what the package's own clients send.
-        max_document_bytes: the maximum size of a request to `document`, all its texts together.
+        max_texts: the maximum number of texts in a request; at least 64, which is what the
+            package's own clients send.
+        max_document_tokens: the maximum number of tokens of a request to `document`, all its texts
+            together. A request of more than 16 times as many bytes is refused before it is split.
 
     Raises:
         InputError: if a value has the wrong type or is out of range.
@@ -33,4 +34,4 @@ class ServingOptions:
     batch_timeout_micros: Annotated[int, Field(ge=0, le=10_000_000)] = 0
     num_batch_threads: Annotated[int, Field(ge=1, le=1_024)] = 2
     max_texts: Annotated[int, Field(ge=64, le=2**20)] = 1_024
-    max_document_bytes: Annotated[int, Field(ge=1, le=2**30)] = 2**18
+    max_document_tokens: Annotated[int, Field(ge=1, le=2**26)] = 8_192

@@ -24,7 +24,6 @@ from keras_transformer.export.check import (
 from keras_transformer.export.options import ServingOptions
 from keras_transformer.export.session import rows_of
 from keras_transformer.model import Transformer
-from keras_transformer.sentences import split_sentences
 from keras_transformer.tokenizer import Tokenizer
 from keras_transformer.translation import (
     TranslatedTexts,
@@ -135,7 +134,11 @@ def _signature_functions(
         }
 
     def document(text: tf.Tensor) -> Outputs:
-        found = translate_documents(model, tokenizer, _bounded(text, serving), options)
+        # Splitting and tokenizing take time, too: a token of natural text has some 4 bytes.
+        max_tokens = serving.max_document_tokens
+        size, max_size = tf.reduce_sum(tf.strings.length(text)), 16 * max_tokens
+        text = _require(text, size <= max_size, f"at most {max_size} bytes of text", size)
+        found = translate_documents(model, tokenizer, text, options, max_tokens)
         return {
             "translation": found.translations,  # [B]
             "score": _finite(found.scores),  # [B]
@@ -228,17 +231,6 @@ def _require(
     message = f"A request must have {expected}. Received:"
     with tf.control_dependencies([tf.debugging.Assert(condition, [message, *received])]):
         return tf.identity(texts)
-
-
-def _bounded(texts: tf.Tensor, serving: ServingOptions) -> tf.Tensor:
-    """Returns documents, string [B], unless they are too much work for one request."""
-    max_bytes, max_sentences = serving.max_document_bytes, serving.max_texts
-    size = tf.reduce_sum(tf.cast(tf.strings.length(texts), tf.int64))
-    texts = _require(texts, size <= max_bytes, f"at most {max_bytes} bytes of text", size)
-    segments = split_sentences(texts).values
-    is_sentence = ~tf.strings.regex_full_match(segments, r"[\s\p{Z}]*")
-    num = tf.math.count_nonzero(is_sentence)
-    return _require(texts, num <= max_sentences, f"at most {max_sentences} sentences", num)
 
 
 def _best(found: TranslatedTexts) -> Outputs:

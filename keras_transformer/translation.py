@@ -113,7 +113,11 @@ def translate_texts(
 
 
 def translate_documents(
-    model: Transformer, tokenizer: Tokenizer, texts: tf.Tensor, options: DecodingOptions
+    model: Transformer,
+    tokenizer: Tokenizer,
+    texts: tf.Tensor,
+    options: DecodingOptions,
+    max_tokens: int | None = None,
 ) -> TranslatedDocuments:
     """Translates texts of any length sentence by sentence, without truncation.
 
@@ -124,6 +128,8 @@ def translate_documents(
         tokenizer: the model's tokenizer.
         texts: string [B].
         options: options of the search.
+        max_tokens: maximum number of tokens of all texts together, the end of each sentence
+            included; more fail in the graph. None for no maximum.
     """
     ragged = split_sentences(texts)  # [B, (segments)]
     segments, text_of_segment = ragged.values, ragged.value_rowids()
@@ -131,8 +137,14 @@ def translate_documents(
     is_blank = tf.strings.regex_full_match(segments, r"[\s\p{Z}]*")
     sentences = tf.where(~is_blank)[:, 0]  # numbers of the segments that are translated
     tokens = tokenizer.tokenize(tf.gather(segments, sentences))
-    max_tokens = max_source_tokens(model, options) - 1
-    parts, sentence_of_part = cut_rows(tokens, max_tokens)  # [P, (tokens)]
+    parts, sentence_of_part = cut_rows(tokens, max_source_tokens(model, options) - 1)
+    if max_tokens is not None:
+        num_tokens = tf.size(parts.values) + tf.size(sentence_of_part)
+        message = f"A document must have at most {max_tokens} tokens. Received:"
+        with tf.control_dependencies(
+            [tf.debugging.Assert(num_tokens <= max_tokens, [message, num_tokens])]
+        ):
+            parts = tf.identity(parts)  # [P, (tokens)]
     best, scores = _translate(model, tokenizer, *with_end(parts), options, 1)  # [P, 1]
     segment_of_part = tf.gather(sentences, sentence_of_part)
     translated = tf.strings.unsorted_segment_join(best[:, 0], segment_of_part, num_segments, " ")

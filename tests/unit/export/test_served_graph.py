@@ -82,11 +82,15 @@ def test_empty_requests_are_answered_at_once(session):
 def test_large_requests_are_refused(session):
     for answer in send(session, *everywhere(["a"] * (LIMITS.max_texts + 1))):
         assert "at most 1024 texts. Received:] [1025]" in answer
-    sentences = {"text": ["Red dog. " * (LIMITS.max_texts + 1)]}
-    characters = {"text": ["a" * LIMITS.max_document_bytes, "b"]}
-    answers = send(session, ("document", sentences), ("document", characters))
-    assert "at most 1024 sentences. Received:] [1025]" in answers[0]
-    assert "at most 262144 bytes of text. Received:] [262145]" in answers[1]
+
+def test_large_documents_are_refused(session):
+    sentences = {"text": ["a. " * 3_000, "a a"]}  # two tokens and the end of each sentence
+    one_sentence = {"text": ["a " * 10_000]}
+    characters = {"text": ["x" * 16 * LIMITS.max_document_tokens, "b"]}
+    answers = send(session, *(("document", each) for each in (sentences, one_sentence, characters)))
+    assert "at most 8192 tokens. Received:] [" in answers[0]
+    assert "at most 8192 tokens. Received:] [" in answers[1]
+    assert "at most 131072 bytes of text. Received:] [131073]" in answers[2]
 
 
 def test_bad_requests_fail_alone(session):
