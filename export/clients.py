@@ -16,8 +16,8 @@ from keras_transformer.errors import InputError, one_line
 from keras_transformer.export.rows import DEFAULT_SIGNATURE, by_length
 
 MAX_ROWS = 32  # of a request
-# Rows times characters of the longest: even characters that are a token each fit an export's default
-# `max_document_tokens`.
+# Rows times characters of the longest. An export's default `max_document_tokens` allows as many
+# tokens, even of one character each.
 MAX_SIZE = 2**13
 TIMEOUT = 60.0
 CONNECT_TIMEOUT = 5.0

@@ -152,7 +152,9 @@ class Run:
             manifest = json.loads(manifest_path.read_bytes())
             found = manifest.pop("format"), manifest.pop("format_version")
         except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-            raise InputError(f"{manifest_path} is not the manifest of a run") from error
+            raise InputError(
+                f"{manifest_path} is damaged, or not the manifest of a run: restore it from a copy"
+            ) from error
         if found != (FORMAT, FORMAT_VERSION):
             raise InputError(
                 f"{manifest_path} must be of the format {FORMAT, FORMAT_VERSION}. Received: {found}"
@@ -165,7 +167,9 @@ class Run:
                 manifest[name] = [Checkpoint(**kept) for kept in manifest[name]]
             return cls(path=path, **manifest)
         except (TypeError, KeyError, ValueError) as error:
-            raise InputError(f"{manifest_path} is damaged: {error}") from error
+            raise InputError(
+                f"{manifest_path} is damaged ({error}): restore it from a copy"
+            ) from error
 
     def tokenizer(self) -> Tokenizer:
         """Reads the tokenizer.
@@ -345,7 +349,10 @@ class Run:
             _check_file(self.path / newest.file, newest.sha256)
         except InputError as error:
             if len(self.states) == 1:
-                raise
+                raise InputError(
+                    f"{error}, and there is no other state: the checkpoints of {self.path} can "
+                    "be used, but only a new run can be trained further"
+                ) from error
             logger.warning("%s. Training resumes from an earlier state", error)
             self.states.pop()
             return self.load_state()
@@ -423,12 +430,19 @@ class Run:
         Raises:
             InputError: if it is missing or damaged.
         """
-        path = self.path / "metrics.jsonl"
+        path, lines = self.path / "metrics.jsonl", []
         try:
             # A killed training may leave half a line at the end.
-            return [json.loads(line) for line in path.read_text("utf-8").split("\n")[:-1]]
-        except (OSError, ValueError) as error:
-            raise InputError(f"Cannot read {path}: {error}") from error
+            for line in path.read_text("utf-8").split("\n")[:-1]:
+                lines.append(dict(json.loads(line)))
+        except OSError as error:
+            raise InputError(f"Cannot read {path}: {error.strerror}") from error
+        except (ValueError, TypeError) as error:
+            raise InputError(
+                f"Line {len(lines) + 1} of {path} is damaged: delete the line, or the file; "
+                "without the file, `train --resume` keeps the metrics of the checkpoints"
+            ) from error
+        return lines
 
     def reopen(self) -> None:
         """Marks the run as being trained; an average of earlier checkpoints is deleted."""

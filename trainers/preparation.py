@@ -161,6 +161,8 @@ def _start(
     ).write(folder)
     seconds = time.monotonic() - started
     logger.info("Tokenizer: %d subwords in %.1f s: %s", tokenizer.vocab_size, seconds, path)
+    if tokenizer.vocab_size < (settings.vocab_size or 0):
+        logger.warning("The text is too small for `vocab_size`=%d", settings.vocab_size)
 
 
 def _write_split(
@@ -175,7 +177,7 @@ def _write_split(
     started = time.monotonic()
     manifest = Manifest.read(folder)
     split: Split = getattr(manifest, name)
-    check_shards(folder, name, split.shards, with_hashes=True)
+    check_shards(folder, name, split.shards)
     if split.is_complete:
         return
     num_finished = len(split.shards)
@@ -202,7 +204,6 @@ def _write_split(
         shard = Shard(
             text_sha256=text_sha256,
             sha256=sha256(file.getvalue()),
-            size=file.tell(),
             kept=len(chunk) - sum(map(len, dropped.values())),
         )
         split.shards.append(shard)

@@ -51,13 +51,11 @@ class Shard(pydantic.BaseModel):
     Attributes:
         text_sha256: hash of the text that the shard was made from.
         sha256: hash of the file.
-        size: of the file, in bytes.
         kept: number of pairs in the file.
     """
 
     text_sha256: str
     sha256: str
-    size: int
     kept: int
 
 
@@ -138,7 +136,7 @@ class TokenizedPairs:
         lengths: int32 [rows, 2], numbers of tokens of both sides, `EOS_ID` included.
 
     Raises:
-        InputError: if the split is not complete, or a shard is missing or cut off.
+        InputError: if the split is not complete, or a shard is missing or damaged.
     """
 
     def __init__(self, folder: Path, split: Literal["train", "val"]) -> None:
@@ -282,10 +280,8 @@ def shard_path(folder: Path, split: str, index: int) -> Path:
     return folder / f"{split}-{index:05d}.npy"
 
 
-def check_shards(
-    folder: Path, split: str, shards: Sequence[Shard], with_hashes: bool = False
-) -> None:
-    """Checks the sizes of a split's files, or their hashes, which reads all of them.
+def check_shards(folder: Path, split: str, shards: Sequence[Shard]) -> None:
+    """Reads a split's files and checks their hashes.
 
     Raises:
         InputError: if a file is missing or damaged.
@@ -294,8 +290,7 @@ def check_shards(
         path = shard_path(folder, split, index)
         if not path.is_file():
             raise InputError(f"{path} is missing: {_advice(folder)}")
-        is_damaged = path.stat().st_size != shard.size
-        if is_damaged or (with_hashes and file_sha256(path) != shard.sha256):
+        if file_sha256(path) != shard.sha256:
             raise _damaged(path)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from keras_transformer.errors import InputError
 from keras_transformer.files import locked
 from keras_transformer.run import Run
-from keras_transformer.trainers.prepared import corpus_folder, has_pairs, load_tokenizer
+from keras_transformer.trainers.prepared import has_pairs
 from keras_transformer.trainers.recipes import TrainSettings
 
 logger = logging.getLogger(__name__)
@@ -67,15 +67,13 @@ def open_run(settings: TrainSettings, path: Path) -> Run | None:
     """
     if not (path / "run.json").is_file():
         if (path / "checkpoints").is_dir() and any((path / "checkpoints").iterdir()):
-            raise InputError(f"{path} holds checkpoints, but {path}/run.json is missing")
+            raise InputError(
+                f"{path} holds checkpoints, but {path}/run.json is missing: restore it from a "
+                "copy, or choose another run directory"
+            )
         return None
     run = Run.load(path)
     _check_settings(run, settings)
-    try:
-        run.tokenizer()
-    except InputError as error:
-        run.save_tokenizer(load_tokenizer(corpus_folder(run)))
-        logger.warning("%s. Restored from the corpus", error)
     if run.checkpoints and not (path / "metrics.jsonl").exists():
         logger.warning(
             "%s/metrics.jsonl is missing: only the metrics of the checkpoints are left", path
@@ -88,6 +86,11 @@ def open_run(settings: TrainSettings, path: Path) -> Run | None:
 
 
 def _check_settings(run: Run, settings: TrainSettings) -> None:
+    if run.last and settings.steps < run.last.step:
+        raise InputError(
+            f"`steps` must be at least the {run.last.step} updates that {run.path} has. "
+            f"Received: steps={settings.steps}"
+        )
     for name, value in settings.to_dict().items():
         before = run.settings.get(name)
         if name == "data" and Path(run.settings[name]).resolve() == Path(value).resolve():

@@ -96,7 +96,7 @@ def _open(
         run = open_run(settings, path)
         if run is not None:
             is_done, is_complete = is_over(run, settings), run.status == "complete"
-        if not is_done:
+        if run is None or not is_done or _has_lost_tokenizer(run):
             corpus = _open_corpus(settings, path, progress)
             run = _start_run(settings, path, corpus, run)
     # The other workers wait here for the chief.
@@ -109,7 +109,15 @@ def _open(
         run.status = "complete" if is_complete else "training"
     if corpus is None and not is_done:
         corpus = open_prepared(corpus_folder(run), settings)
-    return run, corpus
+    return run, None if is_done else corpus
+
+
+def _has_lost_tokenizer(run: Run) -> bool:
+    try:
+        run.tokenizer()
+    except InputError:
+        return True
+    return False
 
 
 def _check_same(workers: Workers, text: str, name: str) -> None:
@@ -141,7 +149,7 @@ def _open_corpus(settings: TrainSettings, path: Path, progress: Progress) -> Pre
 
 
 def _start_run(settings: TrainSettings, path: Path, corpus: PreparedCorpus, run: Run | None) -> Run:
-    """Creates the run, or checks that it has the tokenizer of the corpus."""
+    """Creates the run, or checks that the corpus has its tokenizer, and restores a lost one."""
     tokenizer = corpus.tokenizer
     if run is None:
         config = settings.config(tokenizer.vocab_size)
@@ -149,7 +157,13 @@ def _start_run(settings: TrainSettings, path: Path, corpus: PreparedCorpus, run:
             path, config, tokenizer, settings.source, settings.target, settings.to_dict()
         )
     if run.tokenizer_sha256 != tokenizer.fingerprint:
-        raise InputError(f"{path} was trained with another tokenizer than its corpus's")
+        raise InputError(
+            f"{path} was trained with another tokenizer than that of its corpus: bring back the "
+            "text that it was trained on, or choose another run directory"
+        )
+    if _has_lost_tokenizer(run):
+        logger.warning("%s/tokenizer.model is restored from the corpus", path)
+        run.save_tokenizer(tokenizer)
     return run
 
 

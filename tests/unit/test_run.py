@@ -175,7 +175,7 @@ def test_no_run_directory(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"[]", b'{"name": "left-pad"}'])
 def test_foreign_manifest(tmp_path, content):
     (tmp_path / "run.json").write_bytes(content)
-    with pytest.raises(InputError, match=r"run\.json is not the manifest of a run"):
+    with pytest.raises(InputError, match=r"run\.json is damaged, or"):
         Run.load(tmp_path)
 
 
@@ -196,7 +196,7 @@ def test_other_format(saved_run, changes):
 )
 def test_damaged_manifest(saved_run, changes, reason):
     edit_manifest(saved_run, **changes)
-    with pytest.raises(InputError, match=rf"run\.json is damaged: .*{reason}"):
+    with pytest.raises(InputError, match=rf"run\.json is damaged .*{reason}"):
         Run.load(saved_run.path)
 
 
@@ -252,3 +252,13 @@ def test_lock(tmp_path):
         pass
     with locked(tmp_path):
         assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("line", ["{", "7", "\x00"])
+def test_damaged_metrics(saved_run, line):
+    saved_run.log_metrics(2, {"val_token_loss": 1.5})
+    path = saved_run.path / "metrics.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines, line, *lines]) + "\n")
+    with pytest.raises(InputError, match=f"^Line {len(lines) + 1} of {path} is damaged: delete"):
+        saved_run.metrics()

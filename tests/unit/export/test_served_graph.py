@@ -83,6 +83,7 @@ def test_large_requests_are_refused(session):
     for answer in send(session, *everywhere(["a"] * (LIMITS.max_texts + 1))):
         assert "at most 1024 texts. Received:] [1025]" in answer
 
+
 def test_large_documents_are_refused(session):
     sentences = {"text": ["a. " * 3_000, "a a"]}  # two tokens and the end of each sentence
     one_sentence = {"text": ["a " * 10_000]}

@@ -370,6 +370,7 @@ def test_full_disk(write, corpus, tmp_path):
     [
         ("train-00001.npy", None, "{file} is missing"),
         ("train-00001.npy", b"", "{file} is damaged"),
+        ("train-00001.npy", "one bit", "{file} is damaged"),
         ("val.pairs.json", b"[[", "{file} is damaged"),
         ("tokenizer.model", None, "Cannot read the tokenizer {file}: No such file or directory"),
         (
@@ -383,8 +384,12 @@ def test_damage(write, corpus, name, content, message):
     settings = write(numbered(17))
     write(numbered(3), "val")
     prepare(settings, corpus)
+    before = bytearray((corpus / name).read_bytes())
     (corpus / name).unlink()
-    if content is not None:
+    if content == "one bit":
+        before[-1] ^= 1
+        (corpus / name).write_bytes(before)
+    elif content is not None:
         (corpus / name).write_bytes(content)
     message = message.format(file=corpus / name, corpus=corpus)
     refuses(lambda: open_prepared(corpus), f"{message}: {again(corpus)}", corpus)

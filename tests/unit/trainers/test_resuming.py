@@ -249,7 +249,7 @@ def test_damaged_states(long_settings, complete, stopped, caplog):
     assert "Resumed after 6 updates" in caplog.text
     other = Run.load(stopped.path.with_name("other"))
     damage(other.path / other.states[0].file)
-    with pytest.raises(InputError, match=r"state-00000006\.npz is damaged"):
+    with pytest.raises(InputError, match=r"state-00000006\.npz is damaged.* no other state"):
         resume(long_settings, other.path)
 
 
@@ -286,10 +286,31 @@ def test_missing_tokenizer_is_restored_from_the_corpus(long_settings, copy):
         spoil(tokenizer)
         resume(long_settings, copy.path)
         assert tokenizer.read_bytes() == expected
+
+
+def test_tokenizer_and_corpus_are_made_again_from_the_text(long_settings, complete, stopped):
+    tokenizer = stopped.path / "tokenizer.model"
+    expected = tokenizer.read_bytes()
     tokenizer.unlink()
+    (stopped.path / "corpus" / "tokenizer.model").unlink()
+    with pytest.raises(InputError, match=f"delete {stopped.path}/corpus, then run: "):
+        resume(long_settings, stopped.path)
+    shutil.rmtree(stopped.path / "corpus")
+    assert_same_run(resume(long_settings, stopped.path), complete)
+    assert tokenizer.read_bytes() == expected
+
+
+def test_text_of_another_tokenizer(long_settings, copy, tmp_path):
+    text = shutil.copytree(long_settings.data, tmp_path / "text")
+    copy.settings["data"] = str(text)
+    copy.finish()
+    settings = dataclasses.replace(long_settings, data=str(text))
+    (copy.path / "tokenizer.model").unlink()
     shutil.rmtree(copy.path / "corpus")
-    with pytest.raises(InputError, match="tokenizer"):
-        resume(long_settings, copy.path)
+    for file in text.glob("*.train.*"):
+        file.write_text("abc\n" * 50)
+    with pytest.raises(InputError, match="bring back the text"):
+        resume(settings, copy.path)
 
 
 def test_checkpoints_without_their_manifest_are_kept(long_settings, copy):
@@ -417,6 +438,7 @@ def test_resuming_a_complete_run_changes_nothing(long_settings, copy):
     ("change", "message"),
     [
         ({"warmup_steps": 4}, "with warmup_steps=2, .* Received: warmup_steps=4"),
+        ({"steps": 10}, "at least the 11 updates .* Received: steps=10"),
         ({"steps": 12}, "with steps=11, .* because it ends with a cooldown. Received: steps=12"),
     ],
 )
