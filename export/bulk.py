@@ -157,7 +157,7 @@ def translate_corpus(
     paths = _match(pattern)
     if not paths:
         raise InputError(f"There is no file {pattern}")
-    if _match(FileSystems.join(output, "*")):
+    if _match(FileSystems.join(output, "**")):
         raise InputError(f"{output} is not empty: choose another folder, or delete it")
     version = model if FileSystems.get_scheme(model) else find_version(os.path.abspath(model))
     if version is None:

@@ -179,11 +179,11 @@ def test_signature_and_version(corpus, model, tmp_path):
 
 def test_output_must_be_new(corpus, model, tmp_path):
     output = tmp_path / "out"
-    output.mkdir()
-    (output / "notes").write_text("mine")
+    (output / "folder").mkdir(parents=True)
+    (output / "folder" / "notes").write_text("mine")
     with pytest.raises(InputError, match=f"^{output} is not empty: choose another folder"):
         translate_corpus(str(corpus[0]), str(output), str(model))
-    assert [path.name for path in output.iterdir()] == ["notes"]
+    assert [path.name for path in output.iterdir()] == ["folder"]
 
 
 def test_output_that_cannot_be_written(tmp_path):
