@@ -13,7 +13,7 @@ import pytest
 import reference
 import tensorflow as tf
 
-from keras_transformer.config import TransformerConfig
+from keras_transformer.config import BOS_ID, EOS_ID, TransformerConfig
 from keras_transformer.losses import LabelSmoothedCrossEntropy, TokenLoss
 from keras_transformer.model import Transformer
 from keras_transformer.trainers.batches import BatchPlan
@@ -316,8 +316,12 @@ def test_example_of_the_page(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(tf.distribute, "MirroredStrategy", lambda: strategy)
     page = Path(__file__).parents[3] / "docs" / "howto" / "several-gpus.md"
     (example,) = re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.M | re.S)
-    exec(compile(example, page, "exec"), {})
+    names = {}
+    exec(compile(example, page, "exec"), names)
     assert (tmp_path / "model.keras").is_file()
+    labels, target_ids = names["labels"], names["target_ids"]
+    np.testing.assert_array_equal(target_ids[:, 1:], labels[:, :-1])
+    assert (set(target_ids[:, 0]), set(labels[:, -1])) == ({BOS_ID}, {EOS_ID})
 
 
 def test_token_weights_by_hand():
