@@ -1,23 +1,23 @@
 """`keras-transformer average`."""
 
 import shlex
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from keras_transformer.cli.console import load_tensorflow, progress_bar, say
+from keras_transformer.cli.console import RunDirectory, load_tensorflow, progress_bar, say
 
 
 def average_command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
+    run: RunDirectory,
     last: Annotated[
-        int | None, typer.Option(help="How many of the newest. [default: the recipe's, or all]")
+        int | None,
+        typer.Option(help="Number of checkpoints to average. [default: the recipe's, or all]"),
     ] = None,
 ) -> None:
-    """Average the weights of the newest checkpoints; the other commands then use the average.
+    """Average the weights of the newest checkpoints.
 
-    The average is deleted when the training is resumed.
+    The other commands then use the average. Resuming the training deletes it.
     """
     load_tensorflow()
     from keras_transformer.files import locked

@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -27,9 +28,21 @@ from rich.progress import (
 
 stderr = Console(stderr=True, highlight=False, emoji=False)
 
+RunDirectory = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
 Checkpoint = Annotated[
     Literal["averaged", "best", "last"] | None,
-    typer.Option(help="Which weights. [default: averaged if there are any, else best]"),
+    typer.Option(help="The checkpoint to use. [default: averaged if it exists, else best]"),
+]
+BeamSize = Annotated[
+    int | None,
+    typer.Option(help="Number of beams; 1 is greedy search. [default: the run's, or 4]"),
+]
+LengthPenalty = Annotated[
+    float | None,
+    typer.Option(
+        help="Exponent of the length penalty; a larger one prefers longer translations. "
+        "[default: the run's, or 0.6]"
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as a JSON object.")]
 

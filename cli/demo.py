@@ -21,13 +21,14 @@ EXAMPLES = (
 
 
 def demo_command(
-    directory: Annotated[Path, typer.Option(help="Where to put the run and the export.")] = Path(
+    directory: Annotated[Path, typer.Option(help="Folder for the run and the export.")] = Path(
         "demo"
     ),
 ) -> None:
-    """Train, evaluate, export, check and translate on a small synthetic corpus, in minutes.
+    """Train, evaluate, export and use a small model.
 
-    A second call uses the run and the export that it finds.
+    The demo takes minutes, on a synthetic corpus. A second call uses the run and the export of the
+    first.
     """
     load_tensorflow()
     from keras_transformer.export.check import check_saved_model, require_success

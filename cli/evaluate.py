@@ -8,8 +8,11 @@ from typing import Annotated
 import typer
 
 from keras_transformer.cli.console import (
+    BeamSize,
     Checkpoint,
     Json,
+    LengthPenalty,
+    RunDirectory,
     load_tensorflow,
     print_json,
     progress_bar,
@@ -39,48 +42,49 @@ def _tokenizers() -> list[str]:
 
 
 def evaluate_command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
+    run: RunDirectory,
     data: Annotated[
         str | None,
-        typer.Option(help="The text, as for train; not what prepare wrote. [default: the run's]"),
+        typer.Option(
+            help="The corpus, as for train, but not a folder that prepare wrote, which has no "
+            "text. [default: the run's]"
+        ),
     ] = None,
-    split: Annotated[
-        str | None, typer.Option(help="Which split of it to translate. [default: test]")
-    ] = None,
+    split: Annotated[str | None, typer.Option(help="Split to translate. [default: test]")] = None,
     test_set: Annotated[
         str | None,
         typer.Option(
-            help="In place of a corpus: a test set of sacreBLEU, such as wmt14/full.",
+            help="A test set of sacreBLEU, such as wmt14/full, in place of a corpus.",
             autocompletion=_test_sets,
         ),
     ] = None,
-    beam_size: Annotated[
-        int | None, typer.Option(help="Beams; 1 is greedy search. [default: the run's, or 4]")
-    ] = None,
-    length_penalty: Annotated[
-        float | None,
-        typer.Option(help="Strength of the length penalty. [default: the run's, or 0.6]"),
-    ] = None,
-    batch_size: Annotated[int, typer.Option(help="Sentences to translate at once.")] = 64,
+    beam_size: BeamSize = None,
+    length_penalty: LengthPenalty = None,
+    batch_size: Annotated[int, typer.Option(help="Number of sentences in a batch.")] = 64,
     checkpoint: Checkpoint = None,
     tokenized_references: Annotated[
         Path | None,
-        typer.Option(help="References as multimodal-translation papers prepared them."),
+        typer.Option(help="File of references that the multimodal-translation papers prepared."),
     ] = None,
     baseline: Annotated[
         Path | None,
-        typer.Option(help="Another system's translations, for a test of significance."),
+        typer.Option(
+            help="File of another system's translations, to test the difference for significance."
+        ),
     ] = None,
     tokenize: Annotated[
         str | None,
         typer.Option(
-            help="sacreBLEU's tokenizer for BLEU, such as char. [default: the target language's]",
+            help="Tokenizer of sacreBLEU, such as char. [default: the target language's]",
             autocompletion=_tokenizers,
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Translate a split and print its scores, each with the signature of its protocol."""
+    """Translate a split of a corpus, and print its scores.
+
+    Each score has the signature of its protocol. The translations go to RUN/evaluation.
+    """
     if test_set is not None and (data is not None or split is not None):
         raise InputError("Give either --test-set, or --data and --split")
     load_tensorflow()

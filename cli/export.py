@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from keras_transformer.cli.console import (
+    BeamSize,
     Checkpoint,
     Json,
+    LengthPenalty,
+    RunDirectory,
     cleaned_up,
     load_tensorflow,
     print_json,
@@ -31,45 +34,58 @@ MAX_ROWS = 64  # of a request
 
 
 def export_command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
+    run: RunDirectory,
     folder: Annotated[
-        Path, typer.Argument(metavar="MODELS/NAME", help="The model's folder for TF Serving.")
+        Path,
+        typer.Argument(
+            metavar="MODELS/NAME",
+            help="The model's folder. The SavedModel is written to MODELS/NAME/VERSION.",
+        ),
     ],
     version: Annotated[int, typer.Option(help="Number of the version.")] = 1,
-    beam_size: Annotated[
-        int | None, typer.Option(help="Beams; 1 is greedy search. [default: the run's, or 4]")
-    ] = None,
-    length_penalty: Annotated[
-        float | None,
-        typer.Option(help="Strength of the length penalty. [default: the run's, or 0.6]"),
-    ] = None,
+    beam_size: BeamSize = None,
+    length_penalty: LengthPenalty = None,
     max_source_length: Annotated[
-        int, typer.Option(help="Longer sources are cut to this many tokens, and marked.")
+        int, typer.Option(help="Maximum number of tokens of a source; longer ones are cut.")
     ] = 512,
     checkpoint: Checkpoint = None,
     weights: Annotated[
         Literal["float32", "float16", "bfloat16"],
-        typer.Option(help="Type to store the weights in; the command prints the BLEU it costs."),
+        typer.Option(
+            help="Type of the stored weights. The command prints what a smaller one costs in BLEU."
+        ),
     ] = "float32",
     attention_layer: Annotated[
-        int, typer.Option(help="Decoder layer that the signature `attention` shows; -1: the last.")
+        int,
+        typer.Option(
+            help="Decoder layer that the signature `attention` shows, from 0; -1 is the last."
+        ),
     ] = -1,
-    batching: Annotated[
-        bool, typer.Option(help="Merge concurrent requests, in the graph itself.")
-    ] = True,
-    max_batch_size: Annotated[int, typer.Option(help="Texts of a merged batch.")] = 256,
+    batching: Annotated[bool, typer.Option(help="Merge concurrent requests in the graph.")] = True,
+    max_batch_size: Annotated[
+        int, typer.Option(help="Maximum number of texts in a merged batch.")
+    ] = 256,
     batch_timeout_micros: Annotated[
-        int, typer.Option(help="How long a batch waits for more requests; 0: only while busy.")
+        int,
+        typer.Option(
+            help="Microseconds that a batch waits for more requests. With 0, a request waits only "
+            "while all threads are busy."
+        ),
     ] = 0,
     num_batch_threads: Annotated[
-        int, typer.Option(help="Batches of a signature that are computed at a time.")
+        int, typer.Option(help="Number of batches that each signature computes at a time.")
     ] = 2,
-    max_texts: Annotated[int, typer.Option(help="Texts of a request.")] = 1_024,
+    max_texts: Annotated[
+        int, typer.Option(help="Maximum number of texts in a request.")
+    ] = 1_024,
     max_document_tokens: Annotated[
-        int, typer.Option(help="Tokens of a `document` request, all its texts together.")
+        int, typer.Option(help="Maximum number of tokens in a `document` request.")
     ] = 8_192,
 ) -> None:
-    """Write a SavedModel that takes strings and returns strings, and check it."""
+    """Export a run as a SavedModel, and check it.
+
+    The SavedModel takes strings and returns strings. A model server such as TF Serving loads it.
+    """
     load_tensorflow()
     from keras_transformer.export.options import ServingOptions
     from keras_transformer.export.saved_model import export_saved_model
@@ -117,7 +133,10 @@ def check_command(
     ],
     as_json: Json = False,
 ) -> None:
-    """Check that a server would load an export, and that it answers as its model did."""
+    """Check that a model server would load an export.
+
+    The command loads it as TF Serving does, and compares its answers with those of its model.
+    """
     load_tensorflow()
     from keras_transformer.export.check import check_saved_model, require_success
     from keras_transformer.export.versions import find_version

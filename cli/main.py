@@ -3,8 +3,9 @@
 import os
 import sys
 import traceback
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
+import pydantic
 import typer
 
 from keras_transformer._version import __version__
@@ -23,16 +24,34 @@ from keras_transformer.cli import (
 from keras_transformer.cli.console import say, show_log
 from keras_transformer.errors import InputError, TrainingStoppedError
 
+
+class _Commands(typer.core.TyperGroup):
+    """The commands. Typer shows pydantic's messages; this group says what was expected and came."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            if isinstance(error.__cause__, pydantic.ValidationError):
+                (found, *_) = error.__cause__.errors(include_url=False)
+                expected = found["msg"].removeprefix("Input should be ").partition(", unable")[0]
+                error.message = f"It must be {expected}. Received: {found['input']}"
+                if found["type"] == "value_error":
+                    error.message = str(found["ctx"]["error"])
+            raise
+
+
 app = typer.Typer(
     name="keras-transformer",
+    cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # brackets in a help text are brackets
     help=(
         'Train, evaluate, export and use the Transformer of "Attention Is All You Need".\n\n'
-        "Training writes a run directory; the other commands read it:\n\n"
-        "train --data DATA --run-dir RUN, then evaluate RUN, translate RUN, "
-        "export RUN MODELS/NAME, serve MODELS/NAME."
+        "`train --data DATA --run-dir RUN` trains a model and writes a run directory. "
+        "`evaluate RUN`, `translate RUN`, `plot RUN` and `export RUN MODELS/NAME` read it. "
+        "`serve MODELS/NAME` serves the export."
     ),
 )
 app.command("prepare")(prepare.prepare_command)

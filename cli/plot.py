@@ -7,25 +7,35 @@ from typing import Annotated
 
 import typer
 
-from keras_transformer.cli.console import Checkpoint, load_tensorflow, progress_bar, say
+from keras_transformer.cli.console import (
+    Checkpoint,
+    RunDirectory,
+    load_tensorflow,
+    progress_bar,
+    say,
+)
 from keras_transformer.errors import InputError
 
 
 def plot_command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
+    run: RunDirectory,
     output: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder of the report. [default: RUN/report]"),
+        typer.Option(metavar="DIR", help="Folder for the report. [default: RUN/report]"),
     ] = None,
     text: Annotated[
         str | None,
         typer.Option(
-            help="Whose attention is shown. [default: an evaluated sentence, or one for validation]"
+            help="Sentence whose attention is drawn. [default: one that was evaluated, or one of "
+            "the validation text]"
         ),
     ] = None,
     checkpoint: Checkpoint = None,
 ) -> None:
-    """Draw a run: curves, scores, examples, attention, as PNG files and one HTML page."""
+    """Draw a report of a run, as a page and PNG files.
+
+    It shows curves, scores, examples, attention, the lengths of the corpus, and all settings.
+    """
     if not all(map(importlib.util.find_spec, ("matplotlib", "jinja2"))):
         raise InputError("Plots need Matplotlib and Jinja: pip install 'keras3-transformer[plots]'")
     load_tensorflow()

@@ -31,7 +31,10 @@ def prepare_command(
     vocab_size: VocabSize = None,
     as_json: Json = False,
 ) -> None:
-    """Clean and tokenise a corpus once, for many trainings; a second call continues."""
+    """Clean and tokenize a corpus once, for many trainings.
+
+    If the command was interrupted, give it again: it continues.
+    """
     settings = make_settings(
         recipe, changes, data=data, source=source, target=target, vocab_size=vocab_size
     )

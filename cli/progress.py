@@ -21,7 +21,7 @@ METRICS = {
 }
 
 
-class TrainingProgress(keras.callbacks.Callback):
+class TrainingDisplay(keras.callbacks.Callback):
     """Shows the progress of a training, from its run directory.
 
     Args:

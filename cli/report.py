@@ -13,6 +13,7 @@ import sacrebleu
 
 from keras_transformer import plots
 from keras_transformer.cli.evaluate import LABELS
+from keras_transformer.errors import InputError
 from keras_transformer.run import Checkpoint, CheckpointName, Run
 from keras_transformer.schedules import WarmupSchedule
 from keras_transformer.trainers.batches import BatchPlan
@@ -49,10 +50,15 @@ def write_report(
         checkpoint: which weights; None for the first that there is of averaged, best and last.
 
     Raises:
-        InputError: if a file of the run is damaged.
+        InputError: if a file of the run is damaged, or `folder` cannot be a folder.
     """
     evaluations = read_evaluations(run.path / "evaluation")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InputError(
+            f"`--output` must be a folder. Received: {folder}, where a file is in the way"
+        ) from error
     chosen = run.checkpoint(checkpoint) if run.last else None
     if text is None:
         known = [source for each in evaluations for source in each.sources]

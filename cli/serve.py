@@ -19,34 +19,39 @@ def serve_command(
         Path, typer.Argument(metavar="MODELS/NAME", help="A model's folder, as export writes it.")
     ],
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="For HTTP; 0 is any free one.")
+        int, typer.Option(min=0, max=65535, help="Port for HTTP; 0 takes a free one.")
     ] = 8501,
     grpc_port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help="For gRPC. [default: no gRPC]", show_default=False),
+        typer.Option(
+            min=0, max=65535, help="Port for gRPC. [default: no gRPC]", show_default=False
+        ),
     ] = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen at; 0.0.0.0 lets other machines in.")
+        str, typer.Option(help="Address to listen at; with 0.0.0.0, other machines can connect.")
     ] = "127.0.0.1",
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
-            help="Another name by which clients may ask; * is any. [default: localhost if --host "
-            "is an address of this machine alone, else any]",
+            help="Another host that requests may name; * is any. May be repeated. [default: only "
+            "localhost if --host is a loopback address, else any]",
             show_default=False,
         ),
     ] = None,
     poll_seconds: Annotated[
-        float,
-        typer.Option(min=0.01, help="How often to look for a new version."),
+        float, typer.Option(min=0.01, help="Seconds between two looks for a new version.")
     ] = 1.0,
-    max_rows: Annotated[int, typer.Option(min=1, help="Texts of a request.")] = 256,
-    max_body_bytes: Annotated[int, typer.Option(min=1, help="Size of a request.")] = 4 << 20,
+    max_rows: Annotated[
+        int, typer.Option(min=1, help="Maximum number of texts in a request.")
+    ] = 256,
+    max_body_bytes: Annotated[
+        int, typer.Option(min=1, help="Maximum size of a request, in bytes.")
+    ] = 4 << 20,
 ) -> None:
-    """Serve an exported model over HTTP and gRPC, with a page to try it.
+    """Serve an export over HTTP and gRPC, for development.
 
-    The local server has the URLs, requests, answers and errors of TF Serving.
-    It takes up new versions that appear in the folder.
+    The local server has the URLs, requests, answers and errors of TF Serving, and a page to try
+    the model. It takes up new versions that appear in the folder.
     """
     load_tensorflow()
     try:

@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from keras_transformer.run import Run
 
 TEXT_HELP = (
-    "bundled; tfds:NAME[/CONFIG]; or a folder of files LANGUAGE.SPLIT.txt, one sentence a line "
-    "(en.train.txt, de.train.txt, en.val.txt, ...)"
+    "The corpus: bundled, tfds:NAME[/CONFIG], or a folder of files LANGUAGE.SPLIT.txt with one "
+    "sentence a line (en.train.txt, de.train.txt, en.val.txt, ...)"
 )
 RECIPE_HELP = (
-    f"Settings: one of {', '.join(recipes.recipe_names())}; a TOML file; or a run directory, for "
-    "its settings. The other options override it."
+    "Settings to start from, which the other options change: a TOML file, a run directory, or one "
+    f"of {', '.join(recipes.recipe_names())}."
 )
-SET_HELP = "A setting, such as warmup_steps=400 or model.dropout_rate=0.2; may be repeated."
+SET_HELP = "A setting, such as warmup_steps=400 or model.dropout_rate=0.2. May be repeated."
 
 Data = Annotated[str | None, typer.Option(help=f"{TEXT_HELP}. [default: the recipe's]")]
 PreparedData = Annotated[
     str | None,
-    typer.Option(help=f"{TEXT_HELP}; or what prepare wrote. [default: the recipe's]"),
+    typer.Option(help=f"{TEXT_HELP}, or one that prepare wrote. [default: the recipe's]"),
 ]
 Recipe = Annotated[
     str | None,
@@ -48,12 +48,12 @@ Source = Annotated[str | None, typer.Option(help="Source language. [default: en]
 Target = Annotated[str | None, typer.Option(help="Target language. [default: de]")]
 VocabSize = Annotated[
     int | None,
-    typer.Option(help="Subwords of both languages. [default: 8000, or what the corpus supports]"),
+    typer.Option(help="Maximum number of subwords, for both languages together. [default: 8000]"),
 ]
 
 
 def train_command(
-    run_dir: Annotated[Path, typer.Option(help="New directory for what training writes.")],
+    run_dir: Annotated[Path, typer.Option(help="Folder that training writes.")],
     data: PreparedData = None,
     recipe: Recipe = None,
     changes: Changes = None,
@@ -68,38 +68,44 @@ def train_command(
         ),
     ] = None,
     vocab_size: VocabSize = None,
-    steps: Annotated[int | None, typer.Option(help="Updates. [default: 10000]")] = None,
+    steps: Annotated[int | None, typer.Option(help="Number of updates. [default: 10000]")] = None,
     seed: Annotated[
         int | None, typer.Option(help="Seed of weights, dropout and batches. [default: 1]")
     ] = None,
     metric: Annotated[
         recipes.Metric | None,
-        typer.Option(help="What chooses the best checkpoint. [default: bleu if it is measured]"),
+        typer.Option(
+            help="Validation score that chooses the best checkpoint. [default: bleu if it is "
+            "computed, else loss]"
+        ),
     ] = None,
     strategy: Annotated[
         recipes.StrategyName | None,
         typer.Option(
-            help="One device, mirrored over all GPUs of this machine, or those of all machines "
-            "that TF_CONFIG or SLURM names. [default: mirrored with several GPUs, else one]"
+            help="one device; mirrored: all GPUs of this machine; multiworker: all machines that "
+            "TF_CONFIG or SLURM names. [default: mirrored with several GPUs, else one]"
         ),
     ] = None,
     accumulate: Annotated[
         int | None,
-        typer.Option(help="Micro-batches of an update, to save memory. [default: 1]"),
+        typer.Option(help="Number of micro-batches in an update; more save memory. [default: 1]"),
     ] = None,
     precision: Annotated[
         recipes.Precision | None,
-        typer.Option(help="Precision of the computation; weights are float32. [default: float32]"),
+        typer.Option(help="Type of the computation; weights stay float32. [default: float32]"),
     ] = None,
     jit: Annotated[
-        bool | None, typer.Option("--jit", help="Compile the training step by XLA.")
+        bool | None, typer.Option("--jit", help="Compile the training step with XLA.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue an interrupted run, if there is one.")
+        bool, typer.Option("--resume", help="Continue the run, if there is one.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Train a model on parallel text, and write its run directory."""
+    """Train a model on parallel text.
+
+    Training writes a run directory, which most other commands read.
+    """
     settings = make_settings(
         recipe,
         changes,
@@ -138,12 +144,12 @@ def train_command(
 
 def train_with_progress(settings: TrainSettings, run_dir: Path, resume: bool) -> "Run":
     """Trains with a progress bar; the arguments are those of `train`."""
-    from keras_transformer.cli.progress import TrainingProgress
+    from keras_transformer.cli.progress import TrainingDisplay
     from keras_transformer.trainers.training import train
 
     # Keras prints to standard output, which is for results.
     with progress_bar("Preparing") as bar, redirect_stdout(sys.stderr):
-        shown = TrainingProgress(bar, run_dir, settings.steps)
+        shown = TrainingDisplay(bar, run_dir, settings.steps)
         return train(settings, run_dir, 0, resume=resume, progress=bar, callbacks=[shown])
 
 

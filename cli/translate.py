@@ -8,7 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from keras_transformer.cli.console import load_tensorflow, print_json, progress_bar, say
+from keras_transformer.cli.console import (
+    BeamSize,
+    LengthPenalty,
+    load_tensorflow,
+    print_json,
+    progress_bar,
+    say,
+)
 from keras_transformer.errors import InputError
 from keras_transformer.export.rows import DEFAULT_SIGNATURE, by_length, open_saved_model
 from keras_transformer.export.versions import find_version
@@ -28,46 +35,43 @@ def translate_command(
         str | None,
         typer.Argument(
             metavar="RUN|SAVEDMODEL",
-            help="A run directory or an export; omit it with --url or --grpc.",
+            help="A run directory or an export. Leave it out with --url or --grpc.",
         ),
     ] = None,
     texts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TEXT", help="By default the lines of standard input."),
+        typer.Argument(metavar="TEXT", help="[default: the lines of standard input]"),
     ] = None,
     url: Annotated[
         str | None,
-        typer.Option(help="Ask a model server over REST: http://HOST:8501/v1/models/NAME."),
+        typer.Option(help="Ask a model server over REST, at http://HOST:8501/v1/models/NAME."),
     ] = None,
     grpc: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Ask a model server over gRPC; needs --model."),
+        typer.Option(metavar="HOST:PORT", help="Ask a model server over gRPC, with --model."),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The model's name on the gRPC server.")
+        str | None, typer.Option(metavar="NAME", help="Name of the model on the gRPC server.")
     ] = None,
     signature: Annotated[
         str | None,
         typer.Option(
-            help="Of an export or a server: greedy is fast, document cuts no text. "
+            help="Signature of the export or server: greedy is fast, document cuts no text. "
             f"[default: {DEFAULT_SIGNATURE}]"
         ),
     ] = None,
-    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds to wait for a server.")] = 60,
-    beam_size: Annotated[
-        int | None, typer.Option(help="Beams; 1 is greedy search. [default: the run's or export's]")
-    ] = None,
-    length_penalty: Annotated[
-        float | None, typer.Option(help="Strength of the length penalty. [default: likewise]")
-    ] = None,
+    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds to wait for the server.")] = 60,
+    beam_size: BeamSize = None,
+    length_penalty: LengthPenalty = None,
     as_json: Annotated[
         bool,
-        typer.Option(
-            "--json", help="Print a JSON object per line: the translation, its score, ..."
-        ),
+        typer.Option("--json", help="Print a JSON object a line: translation, score, truncated."),
     ] = False,
 ) -> None:
-    """Translate texts; one line comes out for each line that goes in."""
+    """Translate texts; each gives one line of output.
+
+    The search of an export was fixed when it was exported.
+    """
     texts = texts or []
     options = {"beam_size": beam_size, "length_penalty": length_penalty}
     search = {name: value for name, value in options.items() if value is not None}

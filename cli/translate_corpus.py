@@ -31,30 +31,36 @@ def translate_corpus_command(
         str,
         typer.Argument(
             metavar="INPUT",
-            help="A text file, one text a line, or a quoted pattern for several.",
+            help="A file with one text a line, or a quoted pattern for several files.",
         ),
     ],
     output: Annotated[
         str,
         typer.Argument(
             metavar="OUTPUT",
-            help="A new folder for the translations. Beam's options follow it: "
-            "--runner=FlinkRunner ...",
+            help="New folder for the translations. Beam's options follow it, such as "
+            "--runner=FlinkRunner.",
         ),
     ],
     model: Annotated[
         str,
         typer.Option(
-            metavar="MODELS/NAME[/VERSION]", help="An export; without VERSION its newest."
+            metavar="MODELS/NAME[/VERSION]", help="An export; without VERSION, the newest."
         ),
     ],
     signature: Annotated[
-        str, typer.Option(help="Of the export: greedy is fast, document cuts no text.")
+        str,
+        typer.Option(help="Signature of the export: greedy is fast, document cuts no text."),
     ] = DEFAULT_SIGNATURE,
-    lines_per_shard: Annotated[int, typer.Option(help="Lines of an output file.")] = 10_000,
+    lines_per_shard: Annotated[
+        int, typer.Option(help="Number of lines in an output file.")
+    ] = 10_000,
     as_json: Json = False,
 ) -> None:
-    """Translate text files with Apache Beam, on this machine or on any of its runners."""
+    """Translate text files with Apache Beam.
+
+    It runs on this machine, or on any other runner of Beam.
+    """
     # Beam logs warnings, and its workers log the errors that the command prints.
     logging.basicConfig(level=logging.ERROR)
     logging.getLogger("apache_beam.runners").setLevel(logging.CRITICAL)

@@ -253,7 +253,9 @@ def test_invalid_utf8_on_standard_input(saved_model):
         (["translate"], "Missing argument 'RUN"),
         (["fly"], "No such command 'fly'"),
         (["train", "--data", "bundled"], "Missing option '--run-dir'"),
-        (["evaluate", "run", "--checkpoint", "worst"], "'worst' is not one of"),
+        (["evaluate", "run", "--checkpoint", "worst"], "'--checkpoint': 'worst' is not one of"),
+        (["export", "a", "b", "--version", "x"], "It must be a valid integer. Received: x"),
+        (["serve", "a", "--port", "99999"], "It must be less than or equal to 65535. Received: 99"),
     ],
 )
 def test_wrong_usage(arguments, message):
