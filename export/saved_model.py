@@ -36,6 +36,9 @@ from keras_transformer.translator import Translator
 
 NO_SCORE = -1e9  # in place of -inf and NaN, which JSON does not have
 MAX_ENQUEUED_BATCHES = 64  # of a signature; the server refuses more as unavailable
+# The signatures that merge requests. The outputs of `attention` are as wide as the longest text of
+# a batch, and one request to `document` may be as much work as a full batch.
+MERGED = ("serving_default", "greedy", "nbest", "score")
 EXAMPLES = ("A dog runs.", "Two men in red shirts play with a ball in front of a house.")
 
 Outputs = dict[str, tf.Tensor]
@@ -43,16 +46,16 @@ SignatureFunction = Callable[..., Outputs]
 
 
 class ServingModule(tf.Module):
-    """What the SavedModel holds: raw variables, and a graph for each signature.
+    """The variables and graphs that a SavedModel holds.
 
-    It must not hold the Keras model itself: TF Serving's loader cannot find the variables of a
-    SavedModel written from a module with a Keras 3 model in an attribute (keras issue 20095).
+    The variables are copies of the weights. The Keras model is no attribute: TF Serving's loader
+    cannot find the variables of a module that holds a Keras 3 model (keras issue 20095).
 
     The arguments are those of `export_saved_model`.
 
     Attributes:
         stored: the weights, in the type in which they are stored.
-        graphs: a function for each signature, by name.
+        graphs: the graph of each signature, by name.
     """
 
     graphs: dict[str, Any]
@@ -71,32 +74,14 @@ class ServingModule(tf.Module):
             tf.Variable(tf.cast(weight.value, weights), trainable=False, name=weight.name)
             for weight in model.weights
         ]
-
-        def with_stored_weights(function: SignatureFunction) -> SignatureFunction:
-            def compute(*texts: tf.Tensor) -> Outputs:
-                # Read once, so that no loop reads or converts the weights again.
-                values = [tf.cast(variable, "float32") for variable in self.stored]
-                with keras.StatelessScope(state_mapping=zip(model.weights, values, strict=True)):
-                    return function(*texts)
-
-            return compute
-
-        # The shape of a row of the outputs, for the signatures that merge requests. The outputs of
-        # `attention` are as wide as the longest text of a batch, and one request to `document` may
-        # be as much work as a full batch.
-        row_shapes = {
-            "serving_default": (),
-            "greedy": (),
-            "nbest": (options.beam_size,),
-            "score": (),
-        }
-        functions = _signature_functions(model, tokenizer, options, serving, attention_layer)
         self.graphs = {}
+        functions = _signature_functions(model, tokenizer, options, serving, attention_layer)
         for name, function in functions.items():
-            compute = with_stored_weights(function)
-            if serving.batching and name in row_shapes:
-                compute = _merged(compute, serving, row_shapes[name])
-            self.graphs[name] = _checked(compute, serving, SIGNATURES[name][0])
+            compute = _with_weights(function, model, self.stored)
+            if serving.batching and name in MERGED:
+                row_shape = (options.beam_size,) if name == "nbest" else ()
+                compute = _merged(compute, serving, row_shape)
+            self.graphs[name] = _signature_graph(compute, serving, SIGNATURES[name][0])
 
 
 def _signature_functions(
@@ -149,10 +134,26 @@ def _signature_functions(
     return {function.__name__: function for function in functions}
 
 
-def _checked(function: SignatureFunction, serving: ServingOptions, inputs: Sequence[str]) -> Any:
-    """Returns the graph of a signature, which checks its inputs before it calls the function.
+def _with_weights(
+    function: SignatureFunction, model: Transformer, stored: Sequence[tf.Variable]
+) -> SignatureFunction:
+    """Returns the function, computed with the stored weights in place of the model's own."""
 
-    TF Serving checks no shape, and a merged request must not fail the others of its batch.
+    def compute(*texts: tf.Tensor) -> Outputs:
+        # Read once, so that no loop reads or converts the weights again.
+        values = [tf.cast(variable, "float32") for variable in stored]
+        with keras.StatelessScope(state_mapping=zip(model.weights, values, strict=True)):
+            return function(*texts)
+
+    return compute
+
+
+def _signature_graph(
+    function: SignatureFunction, serving: ServingOptions, inputs: Sequence[str]
+) -> Any:
+    """Returns the graph of a signature: it checks its inputs, and calls the function.
+
+    TF Serving checks no shape, and a bad request must not fail the others of its batch.
     """
     max_texts = serving.max_texts
 
@@ -162,10 +163,12 @@ def _checked(function: SignatureFunction, serving: ServingOptions, inputs: Seque
     )
     def graph(*texts: tf.Tensor) -> Outputs:
         vectors = [tf.ensure_shape(text, [None]) for text in texts]
-        sizes = [tf.size(text) for text in vectors]
-        limit, one_size = f"at most {max_texts} texts", "inputs of one size"
-        vectors = [_require(text, sizes[0] <= max_texts, limit, sizes[0]) for text in vectors]
-        vectors = [_require(text, sizes[0] == sizes[-1], one_size, *sizes) for text in vectors]
+        sizes = [tf.size(vector) for vector in vectors]
+        for condition, expected in (
+            (sizes[0] <= max_texts, f"at most {max_texts} texts"),
+            (sizes[0] == sizes[-1], "inputs of one size"),
+        ):
+            vectors = [_require(vector, condition, expected, *sizes) for vector in vectors]
         return function(*vectors)
 
     return graph
@@ -174,9 +177,9 @@ def _checked(function: SignatureFunction, serving: ServingOptions, inputs: Seque
 def _merged(
     function: SignatureFunction, serving: ServingOptions, row_shape: Sequence[int]
 ) -> SignatureFunction:
-    """Returns the function, computed for concurrent requests together.
+    """Returns the function, which then computes concurrent requests together.
 
-    `row_shape` is the shape of a row of each output.
+    Each output of the function has a row of `row_shape` for each text.
     """
     batch = tf.nondifferentiable_batch_function(
         serving.num_batch_threads,

@@ -11,7 +11,7 @@ from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 from keras_transformer.errors import InputError
 from keras_transformer.export.check import SIGNATURES
 from keras_transformer.export.options import ServingOptions
-from keras_transformer.export.saved_model import _checked, _merged
+from keras_transformer.export.saved_model import _merged, _signature_graph
 from keras_transformer.export.session import SavedModelSession, plain
 
 LIMITS = ServingOptions()  # of the fixture `exported`
@@ -118,7 +118,7 @@ def test_merging(tmp_path, merges):
     serving = ServingOptions(max_batch_size=4, batch_timeout_micros=WAIT)
     module = tf.Module()
     function = _merged(count, serving, (2,)) if merges else count
-    module.graph = _checked(function, serving, ["text"])
+    module.graph = _signature_graph(function, serving, ["text"])
     folder = tmp_path / "1"
     tf.saved_model.save(module, folder, signatures=module.graph)
     session = open_as_a_server(folder)
