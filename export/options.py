@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from keras_transformer.config import checked_dataclass
+from keras_transformer.export.rows import BATCH_ROWS
 
 
 @checked_dataclass
@@ -33,5 +34,5 @@ class ServingOptions:
     max_batch_size: Annotated[int, Field(ge=1, le=1_024)] = 256
     batch_timeout_micros: Annotated[int, Field(ge=0, le=10_000_000)] = 0
     num_batch_threads: Annotated[int, Field(ge=1, le=1_024)] = 2
-    max_texts: Annotated[int, Field(ge=64, le=2**20)] = 1_024
+    max_texts: Annotated[int, Field(ge=BATCH_ROWS, le=2**20)] = 1_024
     max_document_tokens: Annotated[int, Field(ge=1, le=2**26)] = 8_192

@@ -8,38 +8,42 @@ from keras_transformer.errors import InputError, one_line
 
 DEFAULT_SIGNATURE = "serving_default"
 
+# Texts in a batch. Every export takes so many in a request (`ServingOptions.max_texts`).
+BATCH_ROWS = 64
+
+Row = dict[str, Any]  # a signature's outputs for one text, by name
 Text = TypeVar("Text", str, bytes)
-Row = TypeVar("Row")
+Answer = TypeVar("Answer")
 
 
 def by_length(
     texts: Sequence[Text],
-    translate: Callable[[list[Text]], Sequence[Row]],
+    translate: Callable[[list[Text]], Sequence[Answer]],
     *,
-    max_rows: int,
+    max_rows: int = BATCH_ROWS,
     max_size: int | None = None,
-) -> list[Row]:
+) -> list[Answer]:
     """Translates texts in batches of similar length: a batch takes as long as its longest text.
 
     Args:
         texts: in any order.
-        translate: returns a row for each text of a batch.
-        max_rows: the maximum number of rows of a batch.
-        max_size: the maximum of rows times the length of the longest text of a batch; None for
-            any. A longer text is a batch of its own.
+        translate: returns an answer for each text of a batch.
+        max_rows: the maximum number of texts in a batch.
+        max_size: the maximum of texts times the length of the longest of a batch; None for any.
+            A longer text is a batch of its own.
 
     Returns:
-        The rows in the order of the texts.
+        The answers in the order of the texts.
 
     Raises:
-        ValueError: if `translate` does not return a row for each text.
+        ValueError: if `translate` does not return an answer for each text.
     """
-    rows: dict[int, Row] = {}
+    answers: dict[int, Answer] = {}
     batch: list[int] = []
 
     def flush() -> None:
-        answers = translate([texts[number] for number in batch])
-        rows.update(zip(batch, answers, strict=True))
+        translated = translate([texts[number] for number in batch])
+        answers.update(zip(batch, translated, strict=True))
         batch.clear()
 
     for number in sorted(range(len(texts)), key=lambda number: len(texts[number])):
@@ -49,12 +53,12 @@ def by_length(
         batch.append(number)
     if batch:
         flush()
-    return [rows[number] for number in range(len(texts))]
+    return [answers[number] for number in range(len(texts))]
 
 
 def open_saved_model(
     path: str, signature: str = DEFAULT_SIGNATURE
-) -> Callable[[Sequence[str | bytes]], list[dict[str, Any]]]:
+) -> Callable[[Sequence[str | bytes]], list[Row]]:
     """Loads a SavedModel, and returns a function from texts to the outputs of a signature.
 
     Args:
