@@ -16,7 +16,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
 
@@ -29,21 +29,24 @@ from apache_beam.options.pipeline_options import PipelineOptions, StandardOption
 from apache_beam.runners.runner import PipelineResult
 
 from keras_transformer.errors import InputError, one_line
-from keras_transformer.export.rows import DEFAULT_SIGNATURE, by_length, open_saved_model
+from keras_transformer.export.rows import (
+    BATCH_ROWS,
+    DEFAULT_SIGNATURE,
+    Row,
+    by_length,
+    open_saved_model,
+)
 from keras_transformer.export.versions import find_version
 
-# Limits of a batch: rows, and rows times bytes of the longest line. So 64 usual sentences are one
-# batch, and a page of text is a batch of its own.
-MAX_ROWS = 64
-MAX_SIZE = 64 * 512
+# A batch has at most so many lines times bytes of the longest. So 64 usual sentences are one batch,
+# and a page of text is a batch of its own.
+BATCH_BYTES = BATCH_ROWS * 512
 
 # DirectRunner would first look for a binary of the Prism runner on the network.
 LOCAL_RUNNER = "FnApiRunner"
 METRICS = "translate_corpus"
-COUNTS = ("lines", "failed", "truncated", "shards")
 TOO_LONG = "too long, its end was not translated"
 
-Row = Mapping[str, Any]  # outputs of a signature for one text, by name
 Translate = Callable[[Sequence[str]], Sequence[Row]]
 
 
@@ -81,6 +84,9 @@ class BulkReport(NamedTuple):
     seconds: float
 
 
+COUNTS = BulkReport._fields[:-1]  # that the runner's metrics give
+
+
 class SavedModelHandler(ModelHandler[Shard, tuple[Shard, list[Row]], Translate]):
     """A SavedModel for Beam's RunInference; an example is a shard.
 
@@ -105,17 +111,15 @@ class SavedModelHandler(ModelHandler[Shard, tuple[Shard, list[Row]], Translate])
         model: Translate,
         inference_args: dict[str, Any] | None = None,
     ) -> Iterable[tuple[Shard, list[Row]]]:
-        """Returns shards with the model's outputs for each of their lines."""
-        results = []
-        for shard in batch:
-            rows = translate_lines(shard.lines, model)
-            if len(rows) > MAX_ROWS and all("failed" in row for row in rows):
-                raise InputError(
-                    f"{shard.path}: all of {len(rows):,} lines fail, from line "
-                    f"{shard.first_line:,} on: {rows[0]['failed']}"
-                )
-            results.append((shard, rows))
-        return results
+        """Returns the shard with the model's outputs for each of its lines."""
+        (shard,) = batch
+        rows = translate_lines(shard.lines, model)
+        if len(rows) > BATCH_ROWS and all("failed" in row for row in rows):
+            raise InputError(
+                f"{shard.path}: all of {len(rows):,} lines fail, from line "
+                f"{shard.first_line:,} on: {rows[0]['failed']}"
+            )
+        return [(shard, rows)]
 
 
 def translate_corpus(
@@ -201,15 +205,15 @@ def read_shards(file: tuple[int, str], lines_per_shard: int) -> Iterator[Shard]:
 def translate_lines(lines: Sequence[bytes], translate: Translate) -> list[Row]:
     """Returns the model's outputs for each line, or the reason why the line `failed`."""
 
-    def rows_of(batch: list[bytes]) -> list[Row]:
+    def translate_batch(batch: list[bytes]) -> list[Row]:
         try:
             return [*translate([line.decode() for line in batch])]
         except Exception as error:  # invalid UTF-8, or any error of the model's graph
             if len(batch) == 1:
                 return [{"translation": "", "failed": one_line(error)}]
-            return [row for line in batch for row in rows_of([line])]
+            return [row for line in batch for row in translate_batch([line])]
 
-    return by_length(lines, rows_of, max_rows=MAX_ROWS, max_size=MAX_SIZE)
+    return by_length(lines, translate_batch, max_size=BATCH_BYTES)
 
 
 def write_shard(translated: tuple[Shard, list[Row]], output: str) -> None:
@@ -223,8 +227,9 @@ def write_shard(translated: tuple[Shard, list[Row]], output: str) -> None:
         table = [f"{shard.path}\t{number}\t{reason}" for number, reason in problems]
         _write(FileSystems.join(output, f"problems-{shard.name}.tsv"), table)
     _write(FileSystems.join(output, f"translation-{shard.name}"), lines)
-    for count, counted in zip(COUNTS, (lines, failed, truncated, [shard]), strict=True):
-        Metrics.counter(METRICS, count).inc(len(counted))
+    counts = (len(lines), len(failed), len(truncated), 1)
+    for name, count in zip(COUNTS, counts, strict=True):
+        Metrics.counter(METRICS, name).inc(count)
 
 
 def _write(path: str, lines: Sequence[str]) -> None:

@@ -267,7 +267,7 @@ def test_without_beam(corpus, model, tmp_path, cli, monkeypatch):
 
 
 def test_batches_are_of_one_length_and_have_a_size(monkeypatch):
-    monkeypatch.setattr(bulk, "MAX_SIZE", 12)
+    monkeypatch.setattr(bulk, "BATCH_BYTES", 12)
     batches = []
 
     def translate(batch):
