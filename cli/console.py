@@ -106,12 +106,7 @@ def load_tensorflow() -> None:
 
 
 class Bar:
-    """A progress bar, which long work calls as its `progress` function.
-
-    Args:
-        progress: Rich's display.
-        task: the bar in it.
-    """
+    """A bar of a Rich display, which long work calls as its `progress` function."""
 
     def __init__(self, progress: Progress, task: TaskID) -> None:
         self._progress = progress
@@ -132,12 +127,9 @@ class Bar:
 
 @contextmanager
 def progress_bar(label: str, total: int | None = None, shown: bool = True) -> Iterator[Bar]:
-    """Shows a progress bar if standard error is a terminal.
+    """Shows a progress bar, if it is `shown` and standard error is a terminal.
 
-    Args:
-        label: name of the work.
-        total: amount of work; None if it is not known.
-        shown: False for no bar at all.
+    `total` is the amount of work; None if it is not known.
     """
     with Progress(
         TextColumn("{task.description}"),

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 MAX_EXAMPLES = 3  # validation sentences, to check and to warm up with
 MAX_PAIRS = 1_000  # to compare rounded weights on
-MAX_ROWS = 64  # of a request
 
 
 def export_command(
@@ -193,7 +192,7 @@ def _compare(path: Path, translator: "Translator", pairs: "list[Pair]", language
     session = SavedModelSession(path)
     with progress_bar("Comparing"):
         exact = [each.text for each in translator.translate(sources)]
-        rows = by_length(sources, session.translate, max_rows=MAX_ROWS)
+        rows = by_length(sources, session.translate)
     rounded = [row["translation"] for row in rows]
 
     def bleu(translations: list[str]) -> float:

@@ -22,12 +22,9 @@ METRICS = {
 
 
 class TrainingDisplay(keras.callbacks.Callback):
-    """Shows the progress of a training, from its run directory.
+    """Shows the progress of a training of at most `steps` updates.
 
-    Args:
-        bar: the bar of the preparation, which becomes that of the training.
-        run_dir: the run directory.
-        steps: maximum number of updates.
+    The bar of the preparation becomes that of the training.
     """
 
     def __init__(self, bar: Bar, run_dir: Path, steps: int) -> None:

@@ -33,6 +33,15 @@ if TYPE_CHECKING:
 DPI = 144  # 1.5 dots for each of a page's 96 pixels an inch
 NUM_EXAMPLES = 3  # best translations, and as many median and worst ones
 
+ATTENTION_CAPTIONS = {
+    "alignment": "Cross-attention of the last decoder layer, the mean of its heads: what the model "
+    "looked at (columns) when it chose each piece (rows).",
+    "heads-cross": "Cross-attention of the last decoder layer, head by head.",
+    "heads-encoder": "Self-attention of the last encoder layer, head by head.",
+    "heads-decoder": "Self-attention of the last decoder layer, head by head: a row predicts its "
+    "piece from the pieces before it (columns).",
+}
+
 # What the template draws: caption, width, and the PNG of both styles in base64.
 Picture = dict[str, str | int]
 
@@ -114,13 +123,7 @@ def _draw(
 ) -> Picture:
     """Writes a picture as `NAME.png` and `NAME-dark.png`, and returns it for the page.
 
-    Args:
-        folder: where to write.
-        name: name of the files.
-        caption: what the picture shows.
-        function: one of `plots`.
-        *args: its arguments.
-        **options: its options, without `style`.
+    `function` is one of `plots`; it gets the other arguments, and `style`.
     """
     picture: Picture = {"caption": caption}
     for style, suffix in (("light", ""), ("dark", "-dark")):
@@ -195,46 +198,16 @@ def _attention(
     translator = Translator.of(run, checkpoint)
     found = translator.attention(text)
     source, target = found.source_pieces, found.target_pieces
-    cross = "Cross-attention of the last decoder layer"
-    drawings = [
-        (
-            "alignment",
-            f"{cross}, the mean of its heads: what the model looked at (columns) when it chose "
-            "each piece (rows).",
-            plots.alignment,
-            found.cross,
-            target,
-            source,
-        ),
-        (
-            "heads-cross",
-            f"{cross}, head by head.",
-            plots.attention_heads,
-            found.cross,
-            target,
-            source,
-        ),
-        (
-            "heads-encoder",
-            "Self-attention of the last encoder layer, head by head.",
-            plots.attention_heads,
-            found.encoder,
-            source,
-            source,
-        ),
-        (
-            "heads-decoder",
-            "Self-attention of the last decoder layer, head by head: a row predicts its piece "
-            "from the pieces before it (columns).",
-            plots.attention_heads,
-            found.decoder,
-            target,
-            found.decoder_pieces,
-        ),
-    ]
+    heads = plots.attention_heads
+    drawings = {
+        "alignment": (plots.alignment, found.cross, target, source),
+        "heads-cross": (heads, found.cross, target, source),
+        "heads-encoder": (heads, found.encoder, source, source),
+        "heads-decoder": (heads, found.decoder, target, found.decoder_pieces),
+    }
     pictures = [
-        _draw(folder, name, caption, function, layers[-1], queries, keys)
-        for name, caption, function, layers, queries, keys in drawings
+        _draw(folder, name, ATTENTION_CAPTIONS[name], function, layers[-1], queries, keys)
+        for name, (function, layers, queries, keys) in drawings.items()
     ]
     translation = translator.translate([text])[0].text
     texts = [("Source", run.source, text), ("Translation", run.target, translation)]

@@ -17,14 +17,12 @@ from keras_transformer.cli.console import (
     say,
 )
 from keras_transformer.errors import InputError
-from keras_transformer.export.rows import DEFAULT_SIGNATURE, by_length, open_saved_model
+from keras_transformer.export.rows import DEFAULT_SIGNATURE, Row, by_length, open_saved_model
 from keras_transformer.export.versions import find_version
 
 # Lines are read in chunks: enough to sort them by length, and the first result comes soon.
 CHUNK_LINES = 1_000
-SESSION_ROWS = 32
 
-Row = Mapping[str, Any]  # translation, score, truncated, ...
 Progress = Callable[[int], None]  # takes the number of texts translated since the last call
 Translate = Callable[[list[str], Progress], Sequence[Row]]
 
@@ -140,15 +138,15 @@ def _open_export(folder: str, signature: str, search: Mapping[str, float]) -> Tr
         raise InputError(f"{folder} must be a run directory or a SavedModel")
     _refuse(search, f"{folder} is a SavedModel, whose search was fixed when it was exported")
     load_tensorflow()
-    rows_of = open_saved_model(str(version), signature)
+    translate_rows = open_saved_model(str(version), signature)
 
     def translate(texts: list[str], progress: Progress) -> Sequence[Row]:
         def translate_batch(batch: list[str]) -> list[Row]:
-            rows = rows_of(batch)
+            rows = translate_rows(batch)
             progress(len(rows))
-            return [*rows]
+            return rows
 
-        return by_length(texts, translate_batch, max_rows=SESSION_ROWS)
+        return by_length(texts, translate_batch)
 
     return translate
 

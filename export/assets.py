@@ -61,10 +61,7 @@ def read_metadata(path: Path) -> dict[str, Any]:
 def write_warmup(path: Path, name: str, requests: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
     """Writes the requests that TF Serving replays before it announces a version.
 
-    Args:
-        path: the version's folder.
-        name: the model's name.
-        requests: signatures, and lists of strings by input.
+    A request to the model `name` is a signature, and a list of strings for each input.
     """
     (path / FOLDER).mkdir()
     with tf.io.TFRecordWriter(str(path / FOLDER / WARMUP)) as writer:

@@ -97,15 +97,7 @@ def check_saved_model(
 
 
 def require_success(findings: Iterable[Finding], failure: str) -> None:
-    """Raises an error if a check found a problem.
-
-    Args:
-        findings: the results of all checks.
-        failure: how the message begins.
-
-    Raises:
-        InputError: if there is a problem.
-    """
+    """Raises an `InputError` that begins with `failure`, if a check found a problem."""
     problems = [f"{finding.name}: {finding.problem}" for finding in findings if finding.problem]
     if problems:
         raise InputError(f"{failure}: {'; '.join(problems)}")
@@ -171,7 +163,7 @@ def check_weights(export: Export) -> str:
 
 def check_warmup(export: Export) -> str:
     """Checks that each signature has a warm-up request."""
-    names = [name for name, _ in _warmup_requests(export)]
+    names = [name for name, _ in _read_requests(export)]
     if missing := sorted(set(SIGNATURES) - set(names)):
         raise InputError(f"no request for {', '.join(missing)}")
     return f"{len(names)} requests"
@@ -184,7 +176,7 @@ def check_session(export: Export) -> str:
     empty: list[Request] = [
         (name, {key: [] for key in inputs}) for name, (inputs, _) in SIGNATURES.items()
     ]
-    requests = [("serving_default", {"text": texts}), *_warmup_requests(export), *empty]
+    requests = [("serving_default", {"text": texts}), *_read_requests(export), *empty]
     answers = _run_session(export.path, requests)
     for (name, inputs), outputs in zip(requests, answers, strict=True):
         num_rows = {len(column) for column in (*inputs.values(), *outputs.values())}
@@ -202,7 +194,7 @@ def check_session(export: Export) -> str:
     )
 
 
-def _warmup_requests(export: Export) -> list[Request]:
+def _read_requests(export: Export) -> list[Request]:
     return [
         (
             request.model_spec.signature_name,

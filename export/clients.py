@@ -13,19 +13,17 @@ import urllib3
 from urllib3.exceptions import HTTPError, MaxRetryError, ReadTimeoutError
 
 from keras_transformer.errors import InputError, one_line
-from keras_transformer.export.rows import DEFAULT_SIGNATURE, by_length
+from keras_transformer.export.rows import DEFAULT_SIGNATURE, Row, by_length
 
-MAX_ROWS = 32  # of a request
-# Rows times characters of the longest. An export's default `max_document_tokens` allows as many
-# tokens, even of one character each.
-MAX_SIZE = 2**13
+REQUEST_ROWS = 32
+# Texts times characters of the longest. The default of `ServingOptions.max_document_tokens` allows
+# as many tokens, even of one character each.
+REQUEST_CHARACTERS = 2**13
 TIMEOUT = 60.0
 CONNECT_TIMEOUT = 5.0
 RETRIES = 3
 BACKOFF_SECONDS = 0.2
 MAX_CONNECTIONS = 64  # that stay open, one for each thread that uses a client
-
-Row = dict[str, Any]
 
 
 class RestClient:
@@ -51,7 +49,7 @@ class RestClient:
         signature: str = DEFAULT_SIGNATURE,
         timeout: float = TIMEOUT,
         retries: int = RETRIES,
-        max_rows: int = MAX_ROWS,
+        max_rows: int = REQUEST_ROWS,
     ) -> None:
         self._url = url.rstrip("/")
         if not re.fullmatch(
@@ -93,7 +91,9 @@ class RestClient:
         strings = [
             text.decode(errors="replace") if isinstance(text, bytes) else text for text in texts
         ]
-        return by_length(strings, self._predict, max_rows=self._max_rows, max_size=MAX_SIZE)
+        return by_length(
+            strings, self._predict, max_rows=self._max_rows, max_size=REQUEST_CHARACTERS
+        )
 
     def _predict(self, texts: list[str]) -> list[Row]:
         question = {"signature_name": self._signature, "instances": texts}
@@ -119,7 +119,7 @@ class RestClient:
         if response.status != 200:
             reason = one_line(answer.get("error") or response.reason)
             raise InputError(f"{self._url} answered with status {response.status}: {reason}")
-        return _checked(answer.get("predictions"), len(texts), self._url)
+        return _require_translations(answer.get("predictions"), len(texts), self._url)
 
     def close(self) -> None:
         """Closes the connections."""
@@ -147,7 +147,7 @@ class GrpcClient:
         signature: str = DEFAULT_SIGNATURE,
         timeout: float = TIMEOUT,
         retries: int = RETRIES,
-        max_rows: int = MAX_ROWS,
+        max_rows: int = REQUEST_ROWS,
     ) -> None:
         import grpc
         from tensorflow_serving.apis.prediction_service_pb2_grpc import PredictionServiceStub
@@ -165,7 +165,9 @@ class GrpcClient:
         encoded = [
             text if isinstance(text, bytes) else text.encode(errors="replace") for text in texts
         ]
-        return by_length(encoded, self._predict, max_rows=self._max_rows, max_size=MAX_SIZE)
+        return by_length(
+            encoded, self._predict, max_rows=self._max_rows, max_size=REQUEST_CHARACTERS
+        )
 
     def _predict(self, texts: list[bytes]) -> list[Row]:
         import grpc
@@ -189,7 +191,7 @@ class GrpcClient:
             rows = rows_of(outputs)
         except (ValueError, TypeError):  # the outputs do not have the same number of rows
             rows = None
-        return _checked(rows, len(texts), self._name)
+        return _require_translations(rows, len(texts), self._name)
 
     def close(self) -> None:
         """Closes the connection."""
@@ -223,7 +225,7 @@ def _channel_options(retries: int) -> list[tuple[str, Any]]:
     return options
 
 
-def _checked(rows: Any, count: int, server: str) -> list[Row]:
+def _require_translations(rows: Any, count: int, server: str) -> list[Row]:
     if (
         isinstance(rows, list)
         and len(rows) == count

@@ -23,12 +23,18 @@ from tensorflow_serving.apis import (
 )
 
 from keras_transformer.export.models import ServedModel
-from keras_transformer.export.protocol import check_rows, inputs_of, invalid, message_of, proto_of
+from keras_transformer.export.protocol import (
+    STOP_SECONDS,
+    check_rows,
+    inputs_from_proto,
+    invalid,
+    message_of,
+    proto_of,
+)
 from keras_transformer.export.rows import DEFAULT_SIGNATURE
 
 CODES = {code.value[0]: code for code in grpc.StatusCode}
 NUM_THREADS = 40  # calls at the same time; others wait
-STOP_SECONDS = 60  # for calls that have begun
 
 
 @contextmanager
@@ -53,7 +59,7 @@ class _Service(
         with _errors_as_status(context):
             loaded = self._model.find(*_model_and_version(request.model_spec))
             name = request.model_spec.signature_name or DEFAULT_SIGNATURE
-            inputs = inputs_of(request, loaded.signature(name))
+            inputs = inputs_from_proto(request, loaded.signature(name))
             for array in inputs.values():
                 check_rows(len(np.atleast_1d(array)), self._model.limits.max_rows)
             outputs = loaded.run(name, inputs)

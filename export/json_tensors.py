@@ -31,18 +31,12 @@ def parse(body: bytes) -> dict[str, Any]:
     return document
 
 
-def inputs_of(
+def inputs_from_json(
     document: Mapping[str, Any], infos: Mapping[str, TensorInfo], max_rows: int
 ) -> dict[str, np.ndarray]:
-    """Turns a request into arrays.
+    """Returns the arrays of a request, by input.
 
-    Args:
-        document: the request.
-        infos: the inputs of the signature by name.
-        max_rows: the maximum length of an input.
-
-    Returns:
-        The inputs by name.
+    `infos` are the inputs of the signature, and `max_rows` is the maximum length of each.
 
     Raises:
         tf.errors.InvalidArgumentError: if the request does not fit the signature.
@@ -60,18 +54,13 @@ def inputs_of(
 
 
 def answer(outputs: Mapping[str, np.ndarray], row_format: bool) -> dict[str, Any]:
-    """Turns outputs into an answer.
-
-    Args:
-        outputs: the outputs by name.
-        row_format: whether the answer has a value or an object for each row, in place of a list
-            for each output.
+    """Returns the answer: a list for each output or, in the row format, an item for each row.
 
     Raises:
         tf.errors.InvalidArgumentError: if JSON cannot hold the type of an output, or if an output
             in the row format has no rows.
     """
-    columns = {name: _plain(name, array) for name, array in sorted(outputs.items())}
+    columns = {name: _json_values(name, array) for name, array in sorted(outputs.items())}
     (first, *others) = columns.values()
     if not row_format:
         return {"outputs": columns if others else first}
@@ -141,7 +130,7 @@ def _element(value: Any, dtype: tf.DType) -> Any:
     raise ValueError(str(value)[:100])
 
 
-def _plain(name: str, array: np.ndarray) -> Any:
+def _json_values(name: str, array: np.ndarray) -> Any:
     """Turns an array into nested lists of JSON's types."""
     if array.dtype == np.float32:
         array = array.astype(str).astype(np.float64)  # 0.1, not 0.10000000149011612
@@ -150,9 +139,9 @@ def _plain(name: str, array: np.ndarray) -> Any:
     if array.dtype != object:
         return array.tolist()
 
-    def plain(value: bytes) -> Any:
+    def json_string(value: bytes) -> Any:
         if name.endswith("_bytes"):
             return {"b64": base64.b64encode(value).decode()}
         return value.decode(errors="replace")
 
-    return np.vectorize(plain, otypes=[object])(array).tolist()
+    return np.vectorize(json_string, otypes=[object])(array).tolist()

@@ -15,7 +15,13 @@ from tensorflow_serving.apis.get_model_metadata_pb2 import SignatureDefMap
 from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusResponse, ModelVersionStatus
 
 from keras_transformer.export.assets import read_warmup
-from keras_transformer.export.protocol import Limits, inputs_of, invalid, message_of, not_found
+from keras_transformer.export.protocol import (
+    Limits,
+    inputs_from_proto,
+    invalid,
+    message_of,
+    not_found,
+)
 from keras_transformer.export.rows import DEFAULT_SIGNATURE
 from keras_transformer.export.session import SavedModelSession, Signature
 from keras_transformer.export.versions import version_paths
@@ -45,14 +51,10 @@ class LoadedVersion:
         self.signature_map = SignatureDefMap(signature_def=saved_model.meta_graphs[0].signature_def)
         for request in read_warmup(path):
             name = request.model_spec.signature_name or DEFAULT_SIGNATURE
-            self.run(name, inputs_of(request, self.signature(name)))
+            self.run(name, inputs_from_proto(request, self.signature(name)))
 
     def signature(self, name: str) -> Signature:
-        """Returns a signature.
-
-        Raises:
-            tf.errors.FailedPreconditionError: if there is no such signature.
-        """
+        """Returns a signature; raises `FailedPreconditionError` if there is none of this name."""
         if name not in self._session.signatures:
             raise tf.errors.FailedPreconditionError(
                 None, None, f'Serving signature key "{name}" not found.'
@@ -60,11 +62,7 @@ class LoadedVersion:
         return self._session.signatures[name]
 
     def run(self, signature: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns the outputs of a signature by name.
-
-        Raises:
-            tf.errors.OpError: if the graph refuses the inputs.
-        """
+        """Returns the outputs of a signature; raises `OpError` if the graph refuses the inputs."""
         try:
             outputs: dict[str, Any] = self._session.run(signature, inputs)
         except (ValueError, TypeError) as error:  # a value or a shape that the graph does not take
@@ -85,11 +83,7 @@ class ServedModel:
 
     Args:
         folder: `MODELS/NAME`.
-        limits: of a request.
-
-    Attributes:
-        name: the folder's.
-        limits: of a request.
+        limits: the limits of a request; None for the defaults.
     """
 
     def __init__(self, folder: str | Path, limits: Limits | None = None) -> None:
@@ -142,14 +136,10 @@ class ServedModel:
             self._thread.join()
 
     def find(self, name: str, version: int | None = None) -> LoadedVersion:
-        """Returns the version that is loaded.
-
-        Args:
-            name: the model that a request asks for.
-            version: the version that a request asks for; None for any.
+        """Returns the loaded version, if a request for this model and version can have it.
 
         Raises:
-            tf.errors.NotFoundError: if another model or version is asked for.
+            tf.errors.NotFoundError: if the model has another name, or the version another number.
         """
         loaded = self._loaded
         if name != self.name or loaded is None or version not in (None, loaded.number):
@@ -158,14 +148,10 @@ class ServedModel:
         return loaded
 
     def status(self, name: str, version: int | None = None) -> GetModelStatusResponse:
-        """Returns the state of the version that is loaded, and of a newer one that failed.
-
-        Args:
-            name: the model that a request asks for.
-            version: the version that a request asks for; None for all.
+        """Returns the state of the loaded version, and of a newer one that failed.
 
         Raises:
-            tf.errors.NotFoundError: if another model or version is asked for.
+            tf.errors.NotFoundError: if the model has another name, or no version that number.
         """
         states = self._states if name == self.name else {}
         found = [states[number] for number in states if version in (None, number)]

@@ -14,6 +14,7 @@ from tensorflow_serving.apis import predict_pb2
 from keras_transformer.export.session import Signature
 
 MAX_MESSAGE = 1024  # characters of an error message, as in TF Serving
+STOP_SECONDS = 60  # that a server which stops gives the requests that it is computing
 # Where TF Serving puts the values of an export's outputs. Other types are sent as raw content.
 FIELDS = {
     tf.string: "string_val",
@@ -59,7 +60,9 @@ def check_rows(num_rows: int, max_rows: int) -> None:
         raise invalid(f"A request must have at most {max_rows} rows. Received: {num_rows}")
 
 
-def inputs_of(request: predict_pb2.PredictRequest, signature: Signature) -> dict[str, np.ndarray]:
+def inputs_from_proto(
+    request: predict_pb2.PredictRequest, signature: Signature
+) -> dict[str, np.ndarray]:
     """Returns the tensors of a request by name.
 
     Raises:

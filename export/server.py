@@ -30,7 +30,7 @@ from starlette.types import Scope
 
 from keras_transformer.export import json_tensors
 from keras_transformer.export.models import ServedModel
-from keras_transformer.export.protocol import invalid, message_of
+from keras_transformer.export.protocol import STOP_SECONDS, invalid, message_of
 from keras_transformer.export.rows import DEFAULT_SIGNATURE
 
 HTTP_STATUS = {
@@ -41,7 +41,6 @@ HTTP_STATUS = {
     tf.errors.UNAVAILABLE: 503,
 }
 LOCAL_HOSTS = ["localhost", "127.0.0.1", "[::1]"]
-STOP_SECONDS = 60  # for requests that have begun
 
 
 class _ModelName(StringConvertor):
@@ -59,14 +58,9 @@ register_url_convertor("model", _ModelName())
 
 
 def make_app(model: ServedModel, allowed_hosts: Sequence[str] = ("*",)) -> Starlette:
-    """Makes the application: the REST interface, and the page at `/`.
+    """Returns an ASGI application: the REST interface, and the page at `/`.
 
-    Args:
-        model: the model.
-        allowed_hosts: the hosts that a request may name; "*" is any.
-
-    Returns:
-        The application, for any ASGI server.
+    A request may name one of `allowed_hosts`; "*" is any.
     """
     text = resources.files("keras_transformer.export").joinpath("page.html").read_text("utf-8")
     content = text.replace("{{model}}", html.escape(model.name))
@@ -79,14 +73,14 @@ def make_app(model: ServedModel, allowed_hosts: Sequence[str] = ("*",)) -> Starl
         return await run_in_threadpool(_predict, model, request.path_params, body)
 
     def status(request: Request) -> Response:
-        name, version = _target(request.path_params)
-        return _json(_plain(model.status(name, version)))
+        name, version = _model_and_version(request.path_params)
+        return _json(_to_dict(model.status(name, version)))
 
     def metadata(request: Request) -> Response:
-        name, version = _target(request.path_params)
+        name, version = _model_and_version(request.path_params)
         loaded = model.find(name, version)
         spec = {"name": name, "signature_name": "", "version": str(loaded.number)}
-        signatures = _plain(loaded.signature_map)
+        signatures = _to_dict(loaded.signature_map)
         return _json({"model_spec": spec, "metadata": {"signature_def": signatures}})
 
     routes = [Route("/", page)]
@@ -129,24 +123,24 @@ async def _body(request: Request, max_bytes: int) -> bytes:
     return body
 
 
-def _predict(model: ServedModel, target: Mapping[str, Any], body: bytes) -> Response:
+def _predict(model: ServedModel, path_params: Mapping[str, Any], body: bytes) -> Response:
     document = json_tensors.parse(body)
-    loaded = model.find(*_target(target))
+    loaded = model.find(*_model_and_version(path_params))
     name = document.get("signature_name") or DEFAULT_SIGNATURE
     if not isinstance(name, str):
         raise invalid("'signature_name' must be a string")
     infos = loaded.signature(name).inputs
-    inputs = json_tensors.inputs_of(document, infos, model.limits.max_rows)
+    inputs = json_tensors.inputs_from_json(document, infos, model.limits.max_rows)
     outputs = loaded.run(name, inputs)
     return _json(json_tensors.answer(outputs, row_format="instances" in document))
 
 
-def _target(path_params: Mapping[str, Any]) -> tuple[str, int | None]:
+def _model_and_version(path_params: Mapping[str, Any]) -> tuple[str, int | None]:
     """Returns the model and the version that a path names."""
     return path_params["name"], path_params.get("version")
 
 
-def _plain(message: Message) -> dict[str, Any]:
+def _to_dict(message: Message) -> dict[str, Any]:
     return json_format.MessageToDict(
         message, always_print_fields_with_no_presence=True, preserving_proto_field_name=True
     )

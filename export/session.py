@@ -134,15 +134,15 @@ class SavedModelSession:
 
 
 def rows_of(outputs: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
-    """Turns outputs, tensors with a leading dimension of B, into B rows of plain values."""
-    columns = [plain(array.tolist()) for array in outputs.values()]
+    """Turns outputs, tensors with a leading dimension of B, into B rows of numbers and strings."""
+    columns = [decoded(array.tolist()) for array in outputs.values()]
     return [dict(zip(outputs, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def plain(value: Any) -> Any:
+def decoded(value: Any) -> Any:
     """Returns nested lists of bytes or numbers with the bytes decoded."""
     if isinstance(value, list):
-        return [plain(item) for item in value]
+        return [decoded(item) for item in value]
     return value.decode() if isinstance(value, bytes) else value
 
 
@@ -160,7 +160,7 @@ def _main() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         outputs = session.run(request["signature_name"], request["inputs"])
-        answer = {name: plain(array.tolist()) for name, array in outputs.items()}
+        answer = {name: decoded(array.tolist()) for name, array in outputs.items()}
         sys.stdout.write(json.dumps(answer) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""The versions of a model on disk, `MODELS/NAME/VERSION`, as TF Serving recognises them."""
+"""The versions of a model on disk, `MODELS/NAME/VERSION`, as TF Serving recognizes them."""
 
 import re
 from pathlib import Path

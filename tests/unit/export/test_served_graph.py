@@ -12,7 +12,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.export.check import SIGNATURES
 from keras_transformer.export.options import ServingOptions
 from keras_transformer.export.saved_model import _merged, _signature_graph
-from keras_transformer.export.session import SavedModelSession, plain
+from keras_transformer.export.session import SavedModelSession, decoded
 
 LIMITS = ServingOptions()  # of the fixture `exported`
 WAIT = 3_000_000  # microseconds; threads start much sooner
@@ -43,7 +43,7 @@ def send(session, *requests):
             outputs = session.run(signature, arrays, timeout=300)
         except tf.errors.InvalidArgumentError as error:
             return error.message
-        return {name: plain(array.tolist()) for name, array in outputs.items()}
+        return {name: decoded(array.tolist()) for name, array in outputs.items()}
 
     with ThreadPoolExecutor(len(requests)) as pool:
         return list(pool.map(answer, *zip(*requests, strict=True)))
