@@ -14,13 +14,13 @@
 #
 # [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/OWNER/keras3-transformer/blob/main/colab/inside_attention.ipynb)
 #
-# What attention sees, what it costs, and what a trained model does with it, in the order of
-# ["Attention Is All You Need"](https://arxiv.org/abs/1706.03762): the numbers in the headings are
-# the paper's sections.
+# What attention may attend to, what it costs, and what a trained model does with it, in the order
+# of ["Attention Is All You Need"](https://arxiv.org/abs/1706.03762). The numbers in the headings
+# are the paper's sections.
 #
-# Run the next cell first. On Colab it replaces TensorFlow and what belongs to it, and then asks you
-# to **restart the runtime** (*Runtime > Restart session*). After that, run all cells; it finds
-# everything in place and continues. Elsewhere it does nothing: install the package yourself.
+# Run the next cell first. On Colab it installs the package with its version of TensorFlow, and then
+# asks you to **restart the runtime** (*Runtime > Restart session*). After that, run all cells.
+# Elsewhere it does nothing: install the package yourself.
 
 # %%
 import sys
@@ -43,7 +43,7 @@ if "google.colab" in sys.modules:
 # %% [markdown]
 # The parameters. The model is that of `train_and_translate`. If `RUN_DIR` holds no finished run,
 # the notebook trains it below, which takes about three minutes on a CPU. `SENTENCE` can be any
-# sentence of its words.
+# sentence of the words that the model knows.
 
 # %% tags=["parameters"]
 SENTENCE = "Every tall student said that a tall neighbour followed him."
@@ -88,9 +88,10 @@ from keras_transformer.trainers.training import train
 # ## 3.2.3 What masking does
 #
 # A mask says which positions (columns) a position (row) may attend to. Two kinds are needed: no
-# position may attend to padding, and no position of the decoder to its future. Above, the masks of
-# a sequence of five tokens and two of padding; below, the weights of an untrained layer under each.
-# Every row still adds up to 1: masking moves weight to what is left.
+# position may attend to padding, and no position of the decoder to later positions. The upper row
+# of pictures shows the masks of a sequence of five tokens and two of padding. The lower row shows
+# the weights of an untrained layer with each mask. Every row of weights still adds up to 1: masking
+# moves weight to the other positions.
 
 # %%
 ids = np.array([[11, 12, 13, 14, 3, 0, 0]])  # 0 is padding
@@ -117,9 +118,9 @@ figure.colorbar(image, ax=panels, label="Weight", pad=0.01)
 figure
 
 # %% [markdown]
-# Without the causal mask, the decoder would read in training what it is to predict. A test: change
-# one token of the target, and look at which positions the output changes. The future does not
-# change the past. And padding a source changes nothing at all.
+# Without the causal mask, the decoder could read in training the token that it must predict. The
+# next cell changes one token of the target, and prints at which positions the output changes: only
+# at this position and later. Padding a source changes nothing.
 
 # %%
 model = Transformer.from_preset("tiny", vocab_size=100)
@@ -144,8 +145,9 @@ print(f"Source padded by 4; largest change of the output: {difference:.0e}, whic
 # %% [markdown]
 # ## 3.5 Positional encoding
 #
-# Attention is blind to order, so each embedding gets the encoding of its position added. The
-# wavelengths of the sines and cosines grow from 2 pi at the left to 10,000 times that at the right.
+# Attention does not depend on the order of positions, so the encoding of its position is added to
+# each embedding. The wavelengths of the sines and cosines grow from 2 pi at the left to 10,000
+# times as much at the right.
 
 # %%
 plots.positional_encoding(sinusoidal_encoding(np.arange(100), d_model=128))
@@ -161,12 +163,12 @@ plots.positional_encoding(sinusoidal_encoding(np.arange(100), d_model=128))
 # | recurrent | O(n d^2) | O(n) |
 # | convolutional | O(k n d^2) | O(1) |
 #
-# Here they are: `MultiHeadAttention` with 8 heads, Keras's `LSTM`, and Keras's `Conv1D` with a
-# kernel of 3, all of the same width. Measured is a forward pass of one sequence, compiled by
-# `tf.function`: the median time of some repetitions, and the most memory that TensorFlow's
-# allocator lends out during a pass, on top of input and weights. On a CPU it counts blocks of 256
-# kB and more, so that the LSTM's single states are missing, which come to as much again as its
-# output. Table 1 has no memory; that of self-attention is O(n^2), for the weights of every pair of
+# The next cell measures `MultiHeadAttention` with 8 heads, Keras's `LSTM`, and Keras's `Conv1D`
+# with a kernel of 3, all of the same width. It runs a forward pass of one sequence, compiled by
+# `tf.function`. The time is the median of several passes. The memory is the most that TensorFlow's
+# allocator gives out during a pass, without input and weights. On a CPU it counts only blocks of
+# 256 kB and more, so the LSTM's single states are missing, which take as much memory as its output.
+# Table 1 has no memory. That of self-attention is O(n^2), for the weights of every pair of
 # positions.
 
 
@@ -206,14 +208,14 @@ measured = {
 
 # %% [markdown]
 # The dashed lines have the slopes of Table 1, and go through the last points. At short lengths
-# self-attention lies above its line: up to n = 2 d, its four projections, O(n d^2), which the table
-# leaves out, are most of the work. The LSTM is as steep as the convolution. It multiplies 8 / 3
-# times as often; the rest of the distance is the price of n steps that wait for each other.
+# self-attention lies above its line: up to n = 2 d, most of its work is in its four projections,
+# O(n d^2), which the table leaves out. The LSTM is as steep as the convolution. It needs 8 / 3
+# times as many multiplications. It is slower than that because its n steps run one after another.
 
 # %%
 figure = Figure(figsize=(9.5, 4.2), layout="constrained")
 panels = figure.subplots(1, 2)
-looks = (  # which the colour-blind tell apart
+looks = (  # colours and markers, so that colour is not needed
     {"color": "#0072b2", "marker": "o"},
     {"color": "#d55e00", "marker": "s", "markersize": 9, "fillstyle": "none"},
     {"color": "#009e73", "marker": "x"},
@@ -255,7 +257,7 @@ plots.learning_rate(schedules, steps=25_000)
 # ## Figures 3 to 5: every head of every layer
 #
 # Now a trained model: the small one of `train_and_translate`, with two layers on each side and four
-# heads in each. It is the result of a **synthetic** corpus.
+# heads in each. Its corpus is **synthetic**.
 
 # %%
 run = Run.load(RUN_DIR) if Path(RUN_DIR, "run.json").exists() else None
@@ -267,8 +269,8 @@ attention = translator.attention(SENTENCE)  # and of the translation that beam s
 print(SENTENCE, translator.translate([SENTENCE])[0].text, sep="\n")
 
 # %% [markdown]
-# The encoder's self-attention. A row is a position, its columns what the position attends to;
-# `</s>` is the end.
+# The encoder's self-attention. A row is a position, and its columns are the positions to which it
+# attends. `</s>` is the end.
 
 # %%
 source = attention.source_pieces
@@ -307,6 +309,6 @@ for piece, weights in zip(target, sharpest.mean(axis=0), strict=True):
     print(f"{piece:>12} <- {source[weights.argmax()]:12} {weights.max():.2f}")
 
 # %% [markdown]
-# Attention is not an explanation: the decoder also knows what it has written, and the encoder's
-# positions hold more than their own word. `Translator.attention(source, target)` takes a
-# translation of yours in place of the model's.
+# Attention is not an explanation: the decoder also reads what it has written, and the encoder's
+# output at a position depends on other words too. `Translator.attention(source, target)` takes your
+# own translation in place of the model's.

@@ -15,12 +15,12 @@
 # [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/OWNER/keras3-transformer/blob/main/colab/train_and_translate.ipynb)
 #
 # From sentence pairs to a model that translates, in the order of ["Attention Is All You
-# Need"](https://arxiv.org/abs/1706.03762): the numbers in the headings are the paper's sections. As
-# it stands, the notebook takes less than five minutes on a CPU runtime.
+# Need"](https://arxiv.org/abs/1706.03762). The numbers in the headings are the paper's sections.
+# The notebook takes less than five minutes on a CPU runtime.
 #
-# Run the next cell first. On Colab it replaces TensorFlow and what belongs to it, and then asks you
-# to **restart the runtime** (*Runtime > Restart session*). After that, run all cells; it finds
-# everything in place and continues. Elsewhere it does nothing: install the package yourself.
+# Run the next cell first. On Colab it installs the package with its version of TensorFlow, and then
+# asks you to **restart the runtime** (*Runtime > Restart session*). After that, run all cells.
+# Elsewhere it does nothing: install the package yourself.
 
 # %%
 import sys
@@ -98,11 +98,11 @@ print(f"d_model = {config.d_model}, d_ff = {config.d_ff}, dropout {config.dropou
 # ## 5.1 Training data and batching
 #
 # The bundled corpus is **synthetic**: a small grammar makes 25,000 English-German pairs with
-# gender, case and verb-final clauses, from a few hundred words. BLEU on it shows that the machinery
+# gender, case and verb-final clauses, from a few hundred words. BLEU on it shows that the package
 # works, and says nothing about real text.
 #
-# Training learns subwords of both languages together, and makes batches of pairs of similar length
-# that hold a number of tokens, not of sentences.
+# Training learns subwords of both languages together. It makes batches of pairs of similar length,
+# with a maximum number of tokens, not of sentences.
 
 # %%
 corpus = load_corpus(settings.data, settings.source, settings.target)
@@ -140,8 +140,8 @@ for hypothesis in translation.hypotheses:  # best first
     print(f"{hypothesis.score:7.2f}  {hypothesis.text}")
 
 # %% [markdown]
-# BLEU on sentences that training has not seen, by sacreBLEU, with the signature that makes it
-# comparable. Sources, references and translations are in `RUN_DIR/evaluation`.
+# BLEU on sentences that training has not seen, by sacreBLEU. Compare it only with figures of the
+# same signature. Sources, references and translations are in `RUN_DIR/evaluation`.
 
 # %%
 pairs = list(islice(corpus.pairs("test"), NUM_EVALUATED))
@@ -150,6 +150,6 @@ print(f"BLEU {scores.bleu.value:.1f}  {scores.bleu.signature}")
 print(f"chrF {scores.chrf.value:.1f}  {scores.chrf.signature}")
 
 # %% [markdown]
-# Next: what this model attends to, in `inside_attention`; and how it gets onto a server, in
-# `export_and_serve`. For text of your own, `data` is a folder of files such as `en.train.txt`; the
-# package's tutorial explains it.
+# Next, `inside_attention` shows what this model attends to, and `export_and_serve` puts it on a
+# server. For your own text, `data` is a folder of files such as `en.train.txt`. The package's
+# tutorial explains it.
