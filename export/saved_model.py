@@ -183,11 +183,11 @@ def _merged(
     """
     batch = tf.nondifferentiable_batch_function(
         serving.num_batch_threads,
-        serving.max_texts,
-        serving.batch_timeout_micros,
-        # All sizes are allowed, so that no batch is padded; larger requests are split.
-        list(range(1, min(serving.max_batch_size, serving.max_texts) + 1)),
-        MAX_ENQUEUED_BATCHES + serving.max_texts // serving.max_batch_size,
+        max_batch_size=serving.max_texts,  # of a request; it is split into the sizes below
+        batch_timeout_micros=serving.batch_timeout_micros,
+        # All sizes are allowed, so that no batch is padded.
+        allowed_batch_sizes=list(range(1, min(serving.max_batch_size, serving.max_texts) + 1)),
+        max_enqueued_batches=MAX_ENQUEUED_BATCHES + serving.max_texts // serving.max_batch_size,
         autograph=False,
     )(function)
     # The runtime merges all requests under one name, even those of another graph.
