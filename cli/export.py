@@ -205,5 +205,5 @@ def _compare(path: Path, translator: "Translator", pairs: "list[Pair]", language
     say(
         f"Rounded weights: {num_bytes / 1e6:.1f} MB; "
         f"BLEU {bleu(rounded):.2f}, with float32 {bleu(exact):.2f}; "
-        f"{same:,} of {len(pairs):,} validation sentences translated alike"
+        f"{same:,} of {len(pairs):,} validation sentences have the same translation"
     )

@@ -110,7 +110,7 @@ def main() -> None:
 
 
 def _end(status: int) -> NoReturn:
-    """Exits, without cleaning up among several workers: another worker may be gone, or waiting."""
+    """Exits. Among several workers it skips the clean-up, which may wait for a lost worker."""
     if "TF_CONFIG" in os.environ or "SLURM_PROCID" in os.environ:
         sys.stdout.flush()
         sys.stderr.flush()

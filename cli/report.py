@@ -49,14 +49,10 @@ Picture = dict[str, str | int]
 def write_report(
     run: Run, folder: Path, text: str | None = None, checkpoint: CheckpointName | None = None
 ) -> Path:
-    """Draws a run, and returns the path of the page.
+    """Writes the report of a run into a folder, and returns the path of the page.
 
-    Args:
-        run: the run.
-        folder: where to write; an earlier report there is replaced.
-        text: sentence whose attention is shown; None for one that was evaluated, or one of the
-            validation text.
-        checkpoint: which weights; None for the first that there is of averaged, best and last.
+    It draws the attention of `text`; of an evaluated sentence or one of the validation text if
+    `text` is None.
 
     Raises:
         InputError: if a file of the run is damaged, or `folder` cannot be a folder.

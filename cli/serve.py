@@ -78,7 +78,7 @@ def serve_command(
     model = ServedModel(folder, Limits(max_body_bytes, max_rows))
     with contextlib.ExitStack() as stack:
         stack.callback(model.close)
-        # Ports first: to load a model takes longer than to find out that a port is taken.
+        # Ports first: loading a model takes long, and a port may be in use.
         with _listening(host, port):
             http = HttpServer(model, host, port, allow_host or ())
             stack.callback(http.close)
@@ -95,7 +95,8 @@ def serve_command(
         if grpc_port is not None:
             grpc.start()
             say(f"gRPC: {grpc.address}")
-        # uvicorn sends a signal that stopped it to these handlers too: the command exits with 0.
+        # uvicorn raises the signal that stopped it again. With these handlers the command exits
+        # with 0.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: http.stop())
         api = f"{http.url}/v1/models/{quote(model.name)}"
@@ -109,7 +110,7 @@ def serve_command(
 
 @contextlib.contextmanager
 def _listening(host: str, port: int) -> Iterator[None]:
-    """Turns the error of a port that is taken into one that says to choose another."""
+    """Turns the error of a port in use into one that says to choose another."""
     try:
         yield
     except (OSError, RuntimeError) as error:

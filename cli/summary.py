@@ -12,15 +12,9 @@ DECISIVE = ("val_token_loss", "val_bleu", "val_chrf")  # which checkpoint is the
 
 
 def summarize(run: Run) -> dict[str, Any]:
-    """Gathers the figures of a run as plain values; figures that it no longer holds are None.
+    """Returns the figures of a run that has a checkpoint, as plain values for `--json`.
 
-    Args:
-        run: with at least one checkpoint.
-
-    Returns:
-        `run_dir`, `status` and `parameters`; `step`, the number of updates, and `steps`, its
-        maximum; `seconds`, the training time of all calls; `validations`, their number; `seen`, the
-        pairs and tokens of the updates; and the checkpoints `best`, `last` and `averaged`.
+    `docs/reference/command-line.md` explains them. Figures that the run no longer holds are None.
     """
     last = run.checkpoint("last")
     checkpoints = {"best": run.best, "last": last, "averaged": run.averaged}

@@ -154,7 +154,7 @@ def _open_export(folder: str, signature: str, search: Mapping[str, float]) -> Tr
 def _print_translations(translate: Translate, texts: list[str], as_json: bool) -> None:
     lines = iter(texts) if texts else _stdin_lines()
     is_typed = not texts and sys.stdin.isatty()
-    # A bar would be in the way of text on the same terminal.
+    # A bar would mix with the text on the same terminal.
     is_bar_shown = not (is_typed or sys.stdout.isatty())
     number = 0
     with progress_bar("Translating", len(texts) or None, is_bar_shown) as progress:

@@ -102,7 +102,7 @@ def _exit_on_signals(output: str) -> Iterator[None]:
 
     def end(number: int, frame: FrameType | None) -> None:
         stderr.show_cursor()
-        say(f"error: stopped by {signal.Signals(number).name}: delete {output}, and call it again")
+        say(f"error: stopped by {signal.Signals(number).name}: delete {output} and start again")
         os._exit(128 + number)
 
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Translation of text files on Apache Beam: on this machine, or on any runner that Beam knows.
+"""Translation of text files with Apache Beam, on this machine or on any other runner.
 
     OUTPUT/
       translation-000000-000000   the first file's first lines, translated line for line
@@ -51,35 +51,20 @@ Translate = Callable[[Sequence[str]], Sequence[Row]]
 
 
 class Shard(NamedTuple):
-    """Consecutive lines of a file.
+    """Consecutive lines of a file."""
 
-    Attributes:
-        name: number of the file and number of the shard; names sort in the order of the input.
-        path: the file.
-        first_line: number of the first line in the file, counted from 1.
-        lines: the lines without their ends.
-    """
-
-    name: str
+    name: str  # the numbers of file and shard; names sort in the order of the input
     path: str
-    first_line: int
-    lines: list[bytes]
+    first_line: int  # its number in the file, counted from 1
+    lines: list[bytes]  # without their ends
 
 
 class BulkReport(NamedTuple):
-    """Counts of a translated corpus, from the runner's metrics.
-
-    Attributes:
-        lines: number of lines.
-        failed: number of lines that failed; their translations are empty.
-        truncated: number of lines whose end was not translated.
-        shards: number of shards.
-        seconds: time of the call.
-    """
+    """Counts of a translated corpus, from the runner's metrics, and the time of the call."""
 
     lines: int
-    failed: int
-    truncated: int
+    failed: int  # lines with an empty translation
+    truncated: int  # lines whose end was not translated
     shards: int
     seconds: float
 
@@ -194,7 +179,7 @@ def read_shards(file: tuple[int, str], lines_per_shard: int) -> Iterator[Shard]:
                     chunk[0] = chunk[0].removeprefix(codecs.BOM_UTF8)
                 first_line = 1 + shard * lines_per_shard
                 yield Shard(f"{number:06}-{shard:06}", path, first_line, chunk)
-            # Beam takes a truncated file for a complete one.
+            # Beam does not notice that a compressed file is truncated.
             decompressor = getattr(content, "_decompressor", None)
             if decompressor is not None and not decompressor.eof:
                 raise EOFError("the compressed file is truncated")
@@ -245,7 +230,7 @@ def _write(path: str, lines: Sequence[str]) -> None:
 
 
 def _absolute(path: str) -> str:
-    """Workers may run in another folder."""
+    """Returns an absolute path: workers may run in another folder."""
     return path if FileSystems.get_scheme(path) else os.path.abspath(path)
 
 

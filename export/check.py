@@ -1,8 +1,8 @@
 """Checks that TF Serving would load a SavedModel, and that it answers as the model does.
 
-TF Serving's server is not in any package index. It loads a SavedModel by a TF1 Session, with
-TensorFlow's own ops and TF.Text's. So the check runs the export in a TF1 Session, in a new process
-that has neither Keras nor the Python of TF.Text, only its ops.
+No package index has TF Serving's server. It loads a SavedModel in a TF1 Session, with the ops of
+TensorFlow and TF.Text. So the check runs the export in a TF1 Session, in a new process that has
+neither Keras nor the Python code of TF.Text.
 """
 
 import json
@@ -56,17 +56,11 @@ class Finding(NamedTuple):
 
 
 class Export(NamedTuple):
-    """An export to check.
+    """An export to check."""
 
-    Attributes:
-        path: the version's folder.
-        metadata: what `write_metadata` wrote.
-        meta_graph: the graph and its signatures.
-    """
-
-    path: Path
-    metadata: dict[str, Any]
-    meta_graph: MetaGraphDef
+    path: Path  # the version's folder
+    metadata: dict[str, Any]  # what `write_metadata` wrote
+    meta_graph: MetaGraphDef  # the graph and its signatures
 
 
 def check_saved_model(
@@ -181,7 +175,9 @@ def check_session(export: Export) -> str:
     for (name, inputs), outputs in zip(requests, answers, strict=True):
         num_rows = {len(column) for column in (*inputs.values(), *outputs.values())}
         if len(num_rows) > 1:
-            raise InputError(f"{name} gives another number of rows than it takes: {num_rows}")
+            raise InputError(
+                f"{name} must return as many rows as it takes. Received: {sorted(num_rows)}"
+            )
     rows = zip(*answers[0].values(), strict=True)
     for example, row in zip(examples, rows, strict=True):
         answer = {"text": example["text"], **dict(zip(answers[0], row, strict=True))}

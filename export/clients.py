@@ -23,7 +23,7 @@ TIMEOUT = 60.0
 CONNECT_TIMEOUT = 5.0
 RETRIES = 3
 BACKOFF_SECONDS = 0.2
-MAX_CONNECTIONS = 64  # that stay open, one for each thread that uses a client
+MAX_CONNECTIONS = 64  # kept open: one for each thread that uses a client
 
 
 class RestClient:
@@ -72,7 +72,7 @@ class RestClient:
                 status_forcelist=[429, 502, 503],
                 allowed_methods=None,  # a translation changes nothing: POST may be repeated
                 backoff_factor=BACKOFF_SECONDS,
-                respect_retry_after_header=False,  # it may name any time
+                respect_retry_after_header=False,  # which may be any time
                 raise_on_status=False,
                 raise_on_redirect=False,
             ),
@@ -210,7 +210,7 @@ class _Retries(urllib3.Retry):
 def _channel_options(retries: int) -> list[tuple[str, Any]]:
     options: list[tuple[str, Any]] = [
         ("grpc.max_receive_message_length", -1),
-        ("grpc.initial_reconnect_backoff_ms", int(1000 * BACKOFF_SECONDS)),  # as do the retries
+        ("grpc.initial_reconnect_backoff_ms", int(1000 * BACKOFF_SECONDS)),
     ]
     if retries:
         policy = {

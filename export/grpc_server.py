@@ -39,7 +39,7 @@ NUM_THREADS = 40  # calls at the same time; others wait
 
 @contextmanager
 def _errors_as_status(context: grpc.ServicerContext) -> Iterator[None]:
-    """Ends a call that raises an error with its status; gRPC logs exceptions of other kinds."""
+    """Ends a call that raises an `OpError` with its status. gRPC logs other exceptions."""
     try:
         yield
     except tf.errors.OpError as error:
@@ -110,11 +110,8 @@ class GrpcServer:
 
     Args:
         model: the model; the caller opens and closes it.
-        host: the address to listen at.
+        host: the address to listen at; `address` has it and the port.
         port: 0 is a free one.
-
-    Attributes:
-        address: where it listens.
 
     Raises:
         RuntimeError: if it cannot listen there.
@@ -124,7 +121,7 @@ class GrpcServer:
         self._server = grpc.server(
             futures.ThreadPoolExecutor(NUM_THREADS),
             options=[
-                ("grpc.so_reuseport", 0),  # a port that is taken is an error
+                ("grpc.so_reuseport", 0),  # so that a port in use is an error
                 ("grpc.max_receive_message_length", min(model.limits.max_body_bytes, 2**31 - 1)),
                 ("grpc.max_send_message_length", -1),
             ],

@@ -30,14 +30,7 @@ _logger = logging.getLogger(__name__)
 
 
 class LoadedVersion:
-    """A version in memory, which has answered its warm-up requests.
-
-    Args:
-        path: `MODELS/NAME/VERSION`.
-
-    Attributes:
-        number: the version.
-        signature_map: the signatures as the metadata lists them.
+    """The version in `MODELS/NAME/VERSION`, loaded and warmed up.
 
     Raises:
         ValueError: if it cannot be loaded.
@@ -65,7 +58,7 @@ class LoadedVersion:
         """Returns the outputs of a signature; raises `OpError` if the graph refuses the inputs."""
         try:
             outputs: dict[str, Any] = self._session.run(signature, inputs)
-        except (ValueError, TypeError) as error:  # a value or a shape that the graph does not take
+        except (ValueError, TypeError) as error:  # the graph takes no such value or shape
             raise invalid(message_of(error)) from error
         # A Session returns a scalar string as bytes, not as an array.
         return {
@@ -136,10 +129,10 @@ class ServedModel:
             self._thread.join()
 
     def find(self, name: str, version: int | None = None) -> LoadedVersion:
-        """Returns the loaded version, if a request for this model and version can have it.
+        """Returns the loaded version, for a request to a model and to a version; None is any.
 
         Raises:
-            tf.errors.NotFoundError: if the model has another name, or the version another number.
+            tf.errors.NotFoundError: if this model or this version is not loaded.
         """
         loaded = self._loaded
         if name != self.name or loaded is None or version not in (None, loaded.number):
@@ -148,10 +141,10 @@ class ServedModel:
         return loaded
 
     def status(self, name: str, version: int | None = None) -> GetModelStatusResponse:
-        """Returns the state of the loaded version, and of a newer one that failed.
+        """Returns the states of the loaded version and of a newer one that failed, or of `version`.
 
         Raises:
-            tf.errors.NotFoundError: if the model has another name, or no version that number.
+            tf.errors.NotFoundError: if there is no such model or version.
         """
         states = self._states if name == self.name else {}
         found = [states[number] for number in states if version in (None, number)]

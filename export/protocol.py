@@ -25,15 +25,10 @@ FIELDS = {
 
 
 class Limits(NamedTuple):
-    """The limits of a request.
-
-    Attributes:
-        max_body_bytes: the maximum size.
-        max_rows: the maximum number of rows; for a translation model, of texts.
-    """
+    """The limits of a request."""
 
     max_body_bytes: int = 4 << 20
-    max_rows: int = 256
+    max_rows: int = 256  # for a translation model, texts
 
 
 def invalid(message: str) -> tf.errors.InvalidArgumentError:

@@ -93,13 +93,7 @@ def make_app(model: ServedModel, allowed_hosts: Sequence[str] = ("*",)) -> Starl
     # A model has no labels of versions: a status lists all versions, the rest is malformed.
     routes.append(_Route("/v1/models/{name:model}/labels/{label}", status))
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts, www_redirect=False)
-    handlers: Mapping[Any, Any] = {
-        404: _malformed,
-        405: _malformed,
-        HTTPException: _http_error,
-        tf.errors.OpError: _op_error,
-        Exception: _internal_error,
-    }
+    handlers = dict.fromkeys((HTTPException, tf.errors.OpError, Exception), _error)
     app = Starlette(routes=routes, middleware=[hosts], exception_handlers=handlers)
     app.router.redirect_slashes = False
     return app
@@ -152,22 +146,16 @@ def _json(content: dict[str, Any], status: int = 200) -> Response:
     return Response(text.encode(errors="replace"), status, media_type="application/json")
 
 
-async def _malformed(request: Request, error: Exception) -> Response:
-    path = request.url.path
-    status = 400 if path.startswith("/v1/") else 404
-    return _json({"error": f"Malformed request: {request.method} {path}"}, status)
-
-
-async def _http_error(request: Request, error: HTTPException) -> Response:
-    return _json({"error": error.detail}, error.status_code)
-
-
-async def _op_error(request: Request, error: tf.errors.OpError) -> Response:
-    return _json({"error": message_of(error)}, HTTP_STATUS.get(error.error_code, 500))
-
-
-async def _internal_error(request: Request, error: Exception) -> Response:
-    return _json({"error": f"Internal error: {type(error).__name__}"}, 500)
+async def _error(request: Request, error: Exception) -> Response:
+    status, message = 500, f"Internal error: {type(error).__name__}"
+    if isinstance(error, tf.errors.OpError):
+        status, message = HTTP_STATUS.get(error.error_code, 500), message_of(error)
+    elif isinstance(error, HTTPException):
+        status, message = error.status_code, error.detail
+        if status in (404, 405):  # no route has this path and method
+            status = 400 if request.url.path.startswith("/v1/") else 404
+            message = f"Malformed request: {request.method} {request.url.path}"
+    return _json({"error": message}, status)
 
 
 class HttpServer:
@@ -175,13 +163,10 @@ class HttpServer:
 
     Args:
         model: the model; the caller opens and closes it.
-        host: the address to listen at.
+        host: the address to listen at; `url` has it and the port.
         port: 0 is a free one.
         allow_hosts: hosts that a request may name, besides those of this machine; "*" is any.
             Without them, any host is allowed unless `host` is a loopback address.
-
-    Attributes:
-        url: where it listens.
 
     Raises:
         OSError: if it cannot listen there.

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 if __name__ == "__main__":
-    # TensorFlow imports Keras if it can. Without it, this process proves that nothing needs it.
+    # TensorFlow imports Keras if it is there. Here it must not, to show that nothing needs Keras.
     sys.modules["keras"] = None  # type: ignore[assignment]
 
 import numpy as np
@@ -31,17 +31,11 @@ TEXT_OPS = (
 
 
 class TensorInfo(NamedTuple):
-    """An input or output of a signature.
+    """An input or output of a signature."""
 
-    Attributes:
-        name: the tensor's name in the graph.
-        dtype: its type.
-        shape: its sizes; a None stands for any size, and None alone for any rank.
-    """
-
-    name: str
+    name: str  # in the graph
     dtype: tf.DType
-    shape: tuple[int | None, ...] | None
+    shape: tuple[int | None, ...] | None  # a None stands for any size, and None alone for any rank
 
 
 class Signature(NamedTuple):

@@ -253,7 +253,7 @@ def test_stopped_by_a_signal(tmp_path, monkeypatch, number):
     finally:
         signal.signal(number, before)
     assert statuses == [128 + number]
-    assert said == [f"error: stopped by {number.name}: delete out, and call it again"]
+    assert said == [f"error: stopped by {number.name}: delete out and start again"]
 
 
 def test_without_beam(corpus, model, tmp_path, cli, monkeypatch):

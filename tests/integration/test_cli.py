@@ -43,7 +43,7 @@ def test_rounded_weights(tiny_run, tmp_path):
     assert (code, out) == (0, ""), err
     assert re.search(
         r"Rounded weights: 0\.\d MB; BLEU \d+\.\d\d, with float32 \d+\.\d\d; "
-        r"\d+ of 12 validation sentences translated alike",
+        r"\d+ of 12 validation sentences have the same translation",
         err,
     )
     assert re.search(r"weights +ok +[\d,]+ of float16, stored once", err)
