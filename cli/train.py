@@ -53,7 +53,7 @@ VocabSize = Annotated[
 
 
 def train_command(
-    run_dir: Annotated[Path, typer.Option(help="Folder that training writes.")],
+    run_dir: Annotated[Path, typer.Option(help="New run directory, or one to --resume.")],
     data: PreparedData = None,
     recipe: Recipe = None,
     changes: Changes = None,
@@ -82,8 +82,9 @@ def train_command(
     strategy: Annotated[
         recipes.StrategyName | None,
         typer.Option(
-            help="one device; mirrored: all GPUs of this machine; multiworker: all machines that "
-            "TF_CONFIG or SLURM names. [default: mirrored with several GPUs, else one]"
+            help="one: a single device; mirrored: all GPUs of this machine; multiworker: all "
+            "machines that TF_CONFIG or SLURM names. [default: mirrored with several GPUs, "
+            "else one]"
         ),
     ] = None,
     accumulate: Annotated[
