@@ -139,7 +139,7 @@ class SaveRun(keras.callbacks.Callback):
         is_due = minutes >= (self.settings.minutes_per_save or math.inf) or (
             self.settings.steps_per_save is not None and step % self.settings.steps_per_save == 0
         )
-        must_save, *stops = self.workers.any(self.workers.is_chief and is_due, *self._stops())
+        must_save, *stops = self.workers.any_set(self.workers.is_chief and is_due, *self._stops())
         if must_save or any(stops):
             self.progress.take_state()
             state = self.progress.pop_state()
@@ -155,7 +155,7 @@ class SaveRun(keras.callbacks.Callback):
             metrics = {name: float(value) for name, value in (logs or {}).items()}
             self._save_checkpoint(metrics, state)
         self.last_save = time.monotonic()
-        ends, *stops = self.workers.any(
+        ends, *stops = self.workers.any_set(
             self.workers.is_chief and is_over(self.run, self.settings), *self._stops()
         )
         if ends:

@@ -37,8 +37,8 @@ class Workers:
         self.is_chief = self.count == 1 or (resolver.task_type, resolver.task_id) == (first, 0)
         self._sum = tf.function(self._sum_over_replicas)
 
-    def any(self, *flags: bool) -> list[bool]:
-        """Returns for each flag whether any worker sets it; waits for all workers."""
+    def any_set(self, *flags: bool) -> list[bool]:
+        """Returns for each flag whether it is True on any worker; waits for all workers."""
         if self.count == 1:
             return list(flags)
         return [bool(count) for count in self._sum(np.array(flags, np.float32)).numpy()]
@@ -53,7 +53,7 @@ class Workers:
 
     def wait(self) -> None:
         """Waits until all workers have called it."""
-        self.any(False)
+        self.any_set(False)
 
     @contextmanager
     def watched(self) -> Iterator[None]:

@@ -90,25 +90,46 @@ def train(
 def _open(
     settings: TrainSettings, path: Path, progress: Progress, workers: Workers
 ) -> tuple[Run, PreparedCorpus | None]:
-    """Opens the run, and the corpus unless the run is over; the chief creates what is missing."""
-    run, corpus, is_done, is_complete = None, None, False, False
-    if workers.is_chief:
-        run = open_run(settings, path)
-        if run is not None:
-            is_done, is_complete = is_over(run, settings), run.status == "complete"
-        if run is None or not is_done or _has_lost_tokenizer(run):
-            corpus = _open_corpus(settings, path, progress)
-            run = _start_run(settings, path, corpus, run)
-    # The other workers wait here for the chief.
-    is_done, is_complete = workers.any(is_done, is_complete)
+    """Opens the run, and its corpus unless no update is left; the chief creates what is missing."""
+    run, corpus = _open_as_chief(settings, path, progress) if workers.is_chief else (None, None)
+    # The other workers wait here until the chief's files exist. Only the chief sets a flag.
+    has_updates_left, is_complete = workers.any_set(
+        corpus is not None, run is not None and run.status == "complete"
+    )
     _check_same(workers, json.dumps(settings.to_dict(), sort_keys=True), "settings")
     if run is None:
         if not (path / "run.json").is_file():
             raise InputError(f"All workers must share the directory {path}; this one does not")
         run = Run.load(path)
         run.status = "complete" if is_complete else "training"
-    if corpus is None and not is_done:
-        corpus = open_prepared(corpus_folder(run), settings)
+        if has_updates_left:
+            corpus = open_prepared(corpus_folder(run), settings)
+    return run, corpus
+
+
+def _open_as_chief(
+    settings: TrainSettings, path: Path, progress: Progress
+) -> tuple[Run, PreparedCorpus | None]:
+    """Opens or creates the run, and its corpus unless no update is left."""
+    run = open_run(settings, path)
+    is_done = run is not None and is_over(run, settings)
+    if run is not None and is_done and not _has_lost_tokenizer(run):
+        return run, None
+    corpus = _open_corpus(settings, path, progress)
+    tokenizer = corpus.tokenizer
+    if run is None:
+        config = settings.config(tokenizer.vocab_size)
+        run = Run.create(
+            path, config, tokenizer, settings.source, settings.target, settings.to_dict()
+        )
+    elif run.tokenizer_sha256 != tokenizer.fingerprint:
+        raise InputError(
+            f"{path} was trained with another tokenizer than that of its corpus: bring back the "
+            "text that it was trained on, or choose another run directory"
+        )
+    elif _has_lost_tokenizer(run):
+        logger.warning("%s/tokenizer.model is restored from the corpus", path)
+        run.save_tokenizer(tokenizer)
     return run, None if is_done else corpus
 
 
@@ -146,25 +167,6 @@ def _open_corpus(settings: TrainSettings, path: Path, progress: Progress) -> Pre
         if settings.bleu_sentences:
             logger.warning("No validation BLEU: the corpus has no validation split")
     return corpus
-
-
-def _start_run(settings: TrainSettings, path: Path, corpus: PreparedCorpus, run: Run | None) -> Run:
-    """Creates the run, or checks that the corpus has its tokenizer, and restores a lost one."""
-    tokenizer = corpus.tokenizer
-    if run is None:
-        config = settings.config(tokenizer.vocab_size)
-        return Run.create(
-            path, config, tokenizer, settings.source, settings.target, settings.to_dict()
-        )
-    if run.tokenizer_sha256 != tokenizer.fingerprint:
-        raise InputError(
-            f"{path} was trained with another tokenizer than that of its corpus: bring back the "
-            "text that it was trained on, or choose another run directory"
-        )
-    if _has_lost_tokenizer(run):
-        logger.warning("%s/tokenizer.model is restored from the corpus", path)
-        run.save_tokenizer(tokenizer)
-    return run
 
 
 def _train(

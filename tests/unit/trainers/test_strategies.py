@@ -133,7 +133,7 @@ def pauses(monkeypatch):
 def test_alone(pauses):
     workers = Workers(make_strategy("mirrored"))
     assert (workers.count, workers.is_chief) == (1, True)
-    assert workers.any(True, False) == [True, False]
+    assert workers.any_set(True, False) == [True, False]
     workers.wait()
     with pytest.raises(tf.errors.UnavailableError), workers.watched():
         raise tf.errors.UnavailableError(None, None, "not another worker's fault")
