@@ -59,6 +59,11 @@ def split_sentences(texts: tf.Tensor) -> tf.RaggedTensor:
     return segments.with_values(tf.strings.regex_replace(segments.values, "\x02", "."))
 
 
+def are_blank(texts: tf.Tensor) -> tf.Tensor:
+    """Returns whether each text, of any shape, is empty or only white space."""
+    return tf.strings.regex_full_match(texts, r"[\s\p{Z}]*")
+
+
 def cut_rows(tokens: tf.RaggedTensor, max_tokens: int) -> tuple[tf.RaggedTensor, tf.Tensor]:
     """Cuts rows of tokens into parts of limited length.
 

@@ -18,7 +18,7 @@ from keras_transformer.decoding import Hypotheses, gnmt_penalty, search
 from keras_transformer.groups import map_groups
 from keras_transformer.losses import cross_entropy
 from keras_transformer.model import Transformer
-from keras_transformer.sentences import cut_rows, split_sentences
+from keras_transformer.sentences import are_blank, cut_rows, split_sentences
 from keras_transformer.tokenizer import Tokenizer, with_end
 
 # Bounds of a group: rows, tokens of all hypotheses, and logits in memory at once.
@@ -134,7 +134,7 @@ def translate_documents(
     ragged = split_sentences(texts)  # [B, (segments)]
     segments, text_of_segment = ragged.values, ragged.value_rowids()
     num_texts, num_segments = tf.shape(texts)[0], tf.size(segments)
-    is_blank = tf.strings.regex_full_match(segments, r"[\s\p{Z}]*")
+    is_blank = are_blank(segments)
     sentences = tf.where(~is_blank)[:, 0]  # numbers of the segments that are translated
     tokens = tokenizer.tokenize(tf.gather(segments, sentences))
     parts, sentence_of_part = cut_rows(tokens, max_source_tokens(model, options) - 1)

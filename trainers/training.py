@@ -90,10 +90,10 @@ def train(
 def _open(
     settings: TrainSettings, path: Path, progress: Progress, workers: Workers
 ) -> tuple[Run, PreparedCorpus | None]:
-    """Opens the run, and its corpus unless no update is left; the chief creates what is missing."""
+    """Opens the run, and its corpus unless the training is over; only the chief creates files."""
     run, corpus = _open_as_chief(settings, path, progress) if workers.is_chief else (None, None)
     # The other workers wait here until the chief's files exist. Only the chief sets a flag.
-    has_updates_left, is_complete = workers.any_set(
+    must_train, is_complete = workers.any_set(
         corpus is not None, run is not None and run.status == "complete"
     )
     _check_same(workers, json.dumps(settings.to_dict(), sort_keys=True), "settings")
@@ -102,7 +102,7 @@ def _open(
             raise InputError(f"All workers must share the directory {path}; this one does not")
         run = Run.load(path)
         run.status = "complete" if is_complete else "training"
-        if has_updates_left:
+        if must_train:
             corpus = open_prepared(corpus_folder(run), settings)
     return run, corpus
 
@@ -110,7 +110,7 @@ def _open(
 def _open_as_chief(
     settings: TrainSettings, path: Path, progress: Progress
 ) -> tuple[Run, PreparedCorpus | None]:
-    """Opens or creates the run, and its corpus unless no update is left."""
+    """Opens or creates the run, and its corpus unless the training is over."""
     run = open_run(settings, path)
     is_done = run is not None and is_over(run, settings)
     if run is not None and is_done and not _has_lost_tokenizer(run):
