@@ -3,7 +3,7 @@
 import itertools
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -19,6 +19,7 @@ from keras_transformer.cli.console import (
 from keras_transformer.errors import InputError
 from keras_transformer.export.rows import DEFAULT_SIGNATURE, Row, by_length, open_saved_model
 from keras_transformer.export.versions import find_version
+from keras_transformer.files import decode_lines
 
 # Lines are read in chunks: enough to sort them by length, and the first result comes soon.
 CHUNK_LINES = 1_000
@@ -152,7 +153,7 @@ def _open_export(folder: str, signature: str, search: Mapping[str, float]) -> Tr
 
 
 def _print_translations(translate: Translate, texts: list[str], as_json: bool) -> None:
-    lines = iter(texts) if texts else _stdin_lines()
+    lines = iter(texts) if texts else decode_lines(sys.stdin.buffer, "standard input")
     is_typed = not texts and sys.stdin.isatty()
     # A bar would mix with the text on the same terminal.
     is_bar_shown = not (is_typed or sys.stdout.isatty())
@@ -167,12 +168,3 @@ def _print_translations(translate: Translate, texts: list[str], as_json: bool) -
                     typer.echo(" ".join(row["translation"].splitlines()))
                 if row.get("truncated", False):
                     say(f"warning: text {number} is too long and its end was not translated")
-
-
-def _stdin_lines() -> Iterator[str]:
-    """Yields lines that end in a line feed only, without a byte order mark."""
-    for number, line in enumerate(sys.stdin.buffer, start=1):
-        try:
-            yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            raise InputError(f"standard input, line {number}: not valid UTF-8") from error

@@ -1,10 +1,10 @@
-"""Files that are written atomically, locks, and errors of one sentence."""
+"""Atomic writing, locks, and the lines of text files, with errors of one sentence."""
 
 import fcntl
 import hashlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -39,6 +39,24 @@ def write_atomically(path: Path, content: bytes, advice: str = "") -> None:
         file.flush()
         os.fsync(file.fileno())
         os.replace(temporary, path)
+
+
+def decode_lines(lines: Iterable[bytes], name: object) -> Iterator[str]:
+    """Decodes the lines of a UTF-8 file, without line ends and byte order mark.
+
+    Args:
+        lines: for example a file that is open in binary mode, so that only a line feed ends a line.
+        name: name of the file, for the error.
+
+    Raises:
+        InputError: if a line is not valid UTF-8.
+    """
+    for number, line in enumerate(lines, start=1):
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{name}, line {number}: not valid UTF-8") from error
+        yield text.rstrip("\r\n")
 
 
 def file_sha256(path: Path) -> str:

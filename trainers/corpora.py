@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from keras_transformer.errors import InputError, one_line
+from keras_transformer.files import decode_lines
 from keras_transformer.trainers.grammar import Pair, bundled_splits
 
 VALIDATION_SPLITS = ("val", "valid", "validation", "dev")
@@ -132,11 +133,7 @@ def read_lines(path: str | Path) -> Iterator[str]:
     """
     try:
         with Path(path).open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                try:
-                    yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-                except UnicodeDecodeError as error:
-                    raise InputError(f"{path}, line {number}: not valid UTF-8") from error
+            yield from decode_lines(file, path)
     except OSError as error:
         raise InputError(f"Cannot read {path}: {error.strerror}") from error
 
