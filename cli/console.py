@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -26,11 +26,13 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from keras_transformer.config import CheckpointName
+
 stderr = Console(stderr=True, highlight=False, emoji=False)
 
 RunDirectory = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
 Checkpoint = Annotated[
-    Literal["averaged", "best", "last"] | None,
+    CheckpointName | None,
     typer.Option(help="The checkpoint to use. [default: averaged if it exists, else best]"),
 ]
 BeamSize = Annotated[

@@ -23,8 +23,9 @@ from keras_transformer.cli.console import (
 from keras_transformer.errors import InputError
 
 if TYPE_CHECKING:
+    from keras_transformer.config import CheckpointName
     from keras_transformer.export.check import Finding
-    from keras_transformer.run import CheckpointName, Run
+    from keras_transformer.run import Run
     from keras_transformer.trainers.grammar import Pair
     from keras_transformer.translator import Translator
 

@@ -13,8 +13,9 @@ import sacrebleu
 
 from keras_transformer import plots
 from keras_transformer.cli.evaluate import LABELS
+from keras_transformer.config import CheckpointName
 from keras_transformer.errors import InputError
-from keras_transformer.run import Checkpoint, CheckpointName, Run
+from keras_transformer.run import Checkpoint, Run
 from keras_transformer.schedules import WarmupSchedule
 from keras_transformer.trainers.batches import BatchPlan
 from keras_transformer.trainers.evaluation import Evaluation, read_evaluations

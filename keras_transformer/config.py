@@ -18,6 +18,7 @@ PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 MAX_LENGTH_PENALTY = 5
 BeamSize = Annotated[int, Field(ge=1, le=1_000)]
 LengthPenalty = Annotated[float, Field(ge=0, le=MAX_LENGTH_PENALTY)]
+CheckpointName = Literal["averaged", "best", "last"]
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
 _Size = Annotated[int, Field(ge=1, lt=2**20)]

@@ -32,7 +32,7 @@ import h5py
 import numpy as np
 
 from keras_transformer._version import __version__
-from keras_transformer.config import TransformerConfig
+from keras_transformer.config import CheckpointName, TransformerConfig
 from keras_transformer.errors import InputError
 from keras_transformer.files import file_sha256, named_failure, write_atomically
 from keras_transformer.model import Transformer
@@ -47,8 +47,6 @@ RESUME_ADVICE = "What was saved before is complete, and training with --resume c
 WRITTEN = re.compile(
     r"(tmp-)?((step-\d{8,}|averaged-\d{8,}-\d{8,}-\d+)\.weights\.h5|state-\d{8,}\.npz)"
 )
-
-CheckpointName = Literal["averaged", "best", "last"]
 
 
 class Checkpoint(NamedTuple):

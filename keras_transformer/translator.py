@@ -9,11 +9,11 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.config import DecodingOptions
+from keras_transformer.config import CheckpointName, DecodingOptions
 from keras_transformer.decoding import check_options
 from keras_transformer.errors import InputError
 from keras_transformer.model import Transformer
-from keras_transformer.run import CheckpointName, Run
+from keras_transformer.run import Run
 from keras_transformer.tokenizer import EncodedTexts, Tokenizer
 from keras_transformer.translation import (
     best_ids,
