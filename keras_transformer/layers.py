@@ -111,7 +111,7 @@ class AddNorm(BaseLayer):
         sublayer_output: Float[Tensor, "B T D"],
         training: bool | None = None,
     ) -> Float[Tensor, "B T D"]:
-        """Adds and normalises; see the class."""
+        """Adds and normalizes; see the class."""
         return self.norm(x + self.dropout(sublayer_output, training=training))
 
 

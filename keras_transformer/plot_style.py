@@ -1,4 +1,4 @@
-"""Colours, fonts and figures that the pictures of `plots` share."""
+"""Colors, fonts and figures that the pictures of `plots` share."""
 
 import functools
 from collections.abc import Iterable, Iterator
@@ -21,7 +21,7 @@ class Theme(NamedTuple):
     Attributes:
         base: name of Matplotlib's style.
         paper: background.
-        colors: curves, in colours that the colour-blind tell apart (Okabe and Ito 2008).
+        colors: of curves, as the color-blind tell them apart (Okabe and Ito 2008).
         heat: colormap of weights from 0 to the highest.
         diverging: colormap of values from -1 to 1.
     """

@@ -348,7 +348,7 @@ def _check_sizes(scores: np.ndarray, queries: Sequence[str], keys: Sequence[str]
 
 
 def _look(theme: Theme, index: int) -> dict[str, Any]:
-    """Returns the colour and the dashes of a curve."""
+    """Returns the color and the dashes of a curve."""
     return {
         "color": theme.colors[index % len(theme.colors)],
         "linestyle": DASHES[index % len(DASHES)],

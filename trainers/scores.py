@@ -94,8 +94,8 @@ class Scores(NamedTuple):
         bleu: BLEU of raw text, with case.
         bleu_lowercased: the same without case.
         bleu_multimodal: BLEU of the multimodal-translation papers: lower-cased, then Moses's
-            normalised punctuation and tokenisation; None where no paper uses it.
-        bleu_paper: BLEU of the paper's Table 2: Moses's tokenisation, with case and, for German,
+            normalized punctuation and tokenization; None where no paper uses it.
+        bleu_paper: BLEU of the paper's Table 2: Moses's tokenization, with case and, for German,
             with compounds split at hyphens; None where the paper has no figure.
         chrf: chrF2 of raw text.
         num_pairs: number of sentence pairs.
@@ -189,7 +189,7 @@ def multimodal_form(texts: Iterable[str], language: str) -> list[str]:
 def paper_form(texts: Iterable[str], language: str) -> list[str]:
     """Prepares raw text as for the figures of Table 2.
 
-    The steps are those of tensor2tensor's script for translations. Its references are tokenised
+    The steps are those of tensor2tensor's script for translations. Its references are tokenized
     files; ours are raw text, and go through the same steps.
     """
     normalizer, tokenizer = MosesPunctNormalizer(language), MosesTokenizer(language)
