@@ -403,7 +403,10 @@ def _search_rows(
     advance: Callable[[Any, tf.Tensor], Any],
     hypotheses: Callable[[Any], Hypotheses],
 ) -> Hypotheses:
-    """Searches until all rows have ended, and drops ended rows, several at a time.
+    """Searches until all rows have ended.
+
+    The loop advances the rows that are left until enough of them have ended, stores what all of
+    them have found so far, and drops those that have ended.
 
     Args:
         initial: a `BeamState` or `GreedyState` of all rows.
@@ -414,46 +417,62 @@ def _search_rows(
         advance: from the same, returns the state after one more step.
         hypotheses: from a state, returns its hypotheses, with T = `state.step`.
     """
-    num_rows = tf.size(max_lengths)
 
-    def search_some(
+    def advance_and_drop(
         rows: tf.Tensor, state: Any, found: Hypotheses
     ) -> tuple[tf.Tensor, Any, Hypotheses]:
-        some_max_lengths = tf.gather(max_lengths, rows)
-        min_running = (1 - MIN_SHARE_TO_DROP) * tf.cast(tf.size(rows), tf.float32)
-
-        def are_enough_running(state: Any) -> tf.Tensor:
-            number = tf.math.count_nonzero(running(state, some_max_lengths), dtype=tf.int32)
-            return (number > 0) & (tf.cast(number, tf.float32) >= min_running)
-
-        (state,) = tf.while_loop(
-            are_enough_running,
-            lambda state: (advance(state, some_max_lengths),),
-            [state],
-            shape_invariants=[tf.nest.map_structure(_growing, state)],
-            parallel_iterations=1,
-        )
-        ids, scores = hypotheses(state)
-        padded = tf.pad(found.ids, [[0, 0], [0, 0], [0, state.step - tf.shape(found.ids)[2]]])
-        found = Hypotheses(
-            tf.tensor_scatter_nd_update(padded, rows[:, None], ids),
-            tf.tensor_scatter_nd_update(found.scores, rows[:, None], scores),
-        )
-        left = tf.cast(tf.where(running(state, some_max_lengths))[:, 0], tf.int32)
+        lengths = tf.gather(max_lengths, rows)
+        state = _advance_until_rows_end(state, lengths, running, advance)
+        found = _store(found, rows, hypotheses(state))
+        left = tf.cast(tf.where(running(state, lengths))[:, 0], tf.int32)
         return tf.gather(rows, left), _take(state, left, beam_size), found
 
+    num_rows = tf.size(max_lengths)
     none_found = Hypotheses(
         tf.zeros([num_rows, beam_size, 0], tf.int32), tf.zeros([num_rows, beam_size])
     )
     variables = (tf.range(num_rows), initial, none_found)
     _, _, found = tf.while_loop(
         lambda rows, state, found: tf.size(rows) > 0,
-        search_some,
+        advance_and_drop,
         variables,
         shape_invariants=tf.nest.map_structure(_growing, variables),
         parallel_iterations=1,
     )
     return found
+
+
+def _advance_until_rows_end(
+    state: Any,
+    max_lengths: tf.Tensor,
+    running: Callable[[Any, tf.Tensor], tf.Tensor],
+    advance: Callable[[Any, tf.Tensor], Any],
+) -> Any:
+    """Advances all rows until more than `MIN_SHARE_TO_DROP` of them, or all, have ended."""
+    min_running = (1 - MIN_SHARE_TO_DROP) * tf.cast(tf.size(max_lengths), tf.float32)
+
+    def are_enough_running(state: Any) -> tf.Tensor:
+        number = tf.math.count_nonzero(running(state, max_lengths), dtype=tf.int32)
+        return (number > 0) & (tf.cast(number, tf.float32) >= min_running)
+
+    (state,) = tf.while_loop(
+        are_enough_running,
+        lambda state: (advance(state, max_lengths),),
+        [state],
+        shape_invariants=[tf.nest.map_structure(_growing, state)],
+        parallel_iterations=1,
+    )
+    return state
+
+
+def _store(found: Hypotheses, rows: tf.Tensor, newer: Hypotheses) -> Hypotheses:
+    """Replaces the hypotheses of some rows, int32 [any], by newer ones, which may be longer."""
+    missing = tf.shape(newer.ids)[2] - tf.shape(found.ids)[2]
+    padded = tf.pad(found.ids, [[0, 0], [0, 0], [0, missing]])
+    return Hypotheses(
+        tf.tensor_scatter_nd_update(padded, rows[:, None], newer.ids),
+        tf.tensor_scatter_nd_update(found.scores, rows[:, None], newer.scores),
+    )
 
 
 def _take(state: Any, rows: tf.Tensor, beam_size: int) -> Any:

@@ -6,6 +6,7 @@ Shapes (the package's glossary): B batch, S source length, T target length.
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -92,16 +93,16 @@ def _make_buckets(lengths: np.ndarray, tokens_per_batch: int) -> list[Bucket]:
     rows = np.argsort(lengths, kind="stable").astype(np.int32)  # half the memory
     lengths = lengths[rows]
     longest = int(lengths[-1])
-    bounds = np.minimum(_bucket_bounds(longest), tokens_per_batch)
+    bounds = [0, *(min(bound, tokens_per_batch) for bound in _bucket_bounds(longest))]
     buckets: list[Bucket] = []
-    stop = len(rows)
-    while stop:
-        i = int(np.searchsorted(bounds, lengths[stop - 1]))
-        bound = int(bounds[i])
-        batch_rows = tokens_per_batch // bound
-        start = int(np.searchsorted(lengths, bounds[i - 1], side="right")) if i else 0
-        start = max(0, min(start, stop - batch_rows))  # the longest of the next bucket fill it up
-        bucket = Bucket(rows[start:stop], min(bound, longest), batch_rows)
+    stop = len(rows)  # `rows[stop:]` are in buckets
+    for lower, upper in reversed(list(itertools.pairwise(bounds))):
+        start = int(np.searchsorted(lengths, lower, side="right"))
+        if start >= stop:  # no pair is left that is longer than `lower`
+            continue
+        batch_rows = tokens_per_batch // upper
+        start = max(0, min(start, stop - batch_rows))  # shorter pairs fill the batch
+        bucket = Bucket(rows[start:stop], min(upper, longest), batch_rows)
         if stop - start < batch_rows and buckets:  # the shortest pairs do not fill a batch
             longer = buckets.pop()
             bucket = dataclasses.replace(longer, rows=rows[: stop + len(longer.rows)])
@@ -110,15 +111,15 @@ def _make_buckets(lengths: np.ndarray, tokens_per_batch: int) -> list[Bucket]:
     return buckets[::-1]
 
 
-def _bucket_bounds(longest: int) -> np.ndarray:
+def _bucket_bounds(longest: int) -> list[int]:
     """Upper bounds of the buckets: steps of 4 at first, then of a fifth of the length."""
     bounds = [8]
     while bounds[-1] < longest:
         bounds.append(max(bounds[-1] + 4, bounds[-1] * 6 // 5))
-    return np.array(bounds)
+    return bounds
 
 
-class Shard(NamedTuple):
+class ReplicaShard(NamedTuple):
     """The part of every batch that one process reads: the rows of its own replicas.
 
     Row i of a batch goes to replica i modulo `num_replicas`.
@@ -134,7 +135,7 @@ class Shard(NamedTuple):
     num_local_replicas: int = 1
 
 
-UNSHARDED = Shard()
+ONE_REPLICA = ReplicaShard()
 
 
 def make_dataset(
@@ -142,7 +143,7 @@ def make_dataset(
     plan: BatchPlan,
     steps: range,
     static_shapes: bool = False,
-    shard: Shard = UNSHARDED,
+    shard: ReplicaShard = ONE_REPLICA,
 ) -> tf.data.Dataset:
     """Feeds the batches of `steps` to `model.fit`.
 
@@ -197,7 +198,7 @@ def distribute(
 
     def read(context: tf.distribute.InputContext) -> tf.data.Dataset:
         local = context.num_replicas_in_sync // context.num_input_pipelines
-        shard = Shard(context.num_replicas_in_sync, context.input_pipeline_id * local, local)
+        shard = ReplicaShard(context.num_replicas_in_sync, context.input_pipeline_id * local, local)
         return make_dataset(pairs, plan, steps, static_shapes, shard)
 
     if strategy.num_replicas_in_sync == 1:

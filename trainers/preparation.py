@@ -27,9 +27,9 @@ from keras_transformer.trainers.grammar import Pair
 from keras_transformer.trainers.prepared import (
     CAN_CONTINUE,
     SETTINGS,
+    CorpusShard,
     Manifest,
     PreparedCorpus,
-    Shard,
     Split,
     check_settings,
     check_shards,
@@ -181,30 +181,25 @@ def _write_split(
     if split.is_complete:
         return
     num_finished = len(split.shards)
-    seen = np.zeros(0, np.uint64)
+    seen = np.zeros(0, np.uint64)  # hashes of the pairs of earlier shards
     iterator = iter(pairs)
     for index in itertools.count():
         chunk = list(itertools.islice(iterator, PAIRS_PER_SHARD))
         text_sha256 = sha256("\n".join(map("\t".join, chunk)).encode())
         path = shard_path(folder, name, index)
-        if index < num_finished and split.shards[index].text_sha256 != text_sha256:
+        is_finished = index < num_finished
+        if is_finished and split.shards[index].text_sha256 != text_sha256:
             raise InputError(f"{path} was made from other text: prepare the corpus in a new folder")
         if not chunk:
             break
         is_repeated = np.zeros(len(chunk), bool)
         if settings.drop_duplicates:
             is_repeated, seen = _mark_repeated(chunk, seen)
-        if index < num_finished:
+        if is_finished:
             progress(len(chunk))
             continue
-        values, dropped = _make_shard(chunk, is_repeated, tokenize, settings, progress)
-        file = io.BytesIO()
-        np.save(file, values.astype(np.uint16 if values.max(initial=0) < 2**16 else np.int32))
-        write_atomically(path, file.getvalue(), CAN_CONTINUE)
-        shard = Shard(
-            text_sha256=text_sha256,
-            sha256=sha256(file.getvalue()),
-            kept=len(chunk) - sum(map(len, dropped.values())),
+        shard, dropped = _write_shard(
+            path, chunk, text_sha256, is_repeated, tokenize, settings, progress
         )
         split.shards.append(shard)
         for reason, found in dropped.items():
@@ -233,14 +228,16 @@ def _make_tokenize(tokenizer: Tokenizer) -> TokenizePairs:
     return tokenize
 
 
-def _make_shard(
+def _write_shard(
+    path: Path,
     pairs: list[Pair],
+    text_sha256: str,
     is_repeated: np.ndarray,
     tokenize: TokenizePairs,
     settings: TrainSettings,
     progress: Progress,
-) -> tuple[np.ndarray, dict[str, list[Pair]]]:
-    """Returns a shard's numbers, as its file holds them, and the pairs that it drops."""
+) -> tuple[CorpusShard, dict[str, list[Pair]]]:
+    """Tokenizes and writes a shard; returns its entry in the manifest and the dropped pairs."""
     all_lengths, all_ids = [], []
     dropped: dict[str, list[Pair]] = {}
     for start in range(0, len(pairs), PAIRS_PER_CALL):
@@ -255,7 +252,16 @@ def _make_shard(
         all_lengths.append(lengths[is_kept].ravel())
         all_ids.append(ids[np.repeat(is_kept, lengths.sum(axis=1))])
         progress(len(chunk))
-    return np.concatenate([*all_lengths, *all_ids]), dropped
+    values = np.concatenate([*all_lengths, *all_ids])
+    file = io.BytesIO()
+    np.save(file, values.astype(np.uint16 if values.max(initial=0) < 2**16 else np.int32))
+    write_atomically(path, file.getvalue(), CAN_CONTINUE)
+    shard = CorpusShard(
+        text_sha256=text_sha256,
+        sha256=sha256(file.getvalue()),
+        kept=len(pairs) - sum(map(len, dropped.values())),
+    )
+    return shard, dropped
 
 
 def _drop_reasons(

@@ -45,7 +45,7 @@ SETTINGS = (
 )
 
 
-class Shard(pydantic.BaseModel):
+class CorpusShard(pydantic.BaseModel):
     """A file of token ids.
 
     Attributes:
@@ -69,7 +69,7 @@ class Split(pydantic.BaseModel):
         examples: some dropped pairs by reason.
     """
 
-    shards: list[Shard] = []
+    shards: list[CorpusShard] = []
     is_complete: bool = False
     dropped: dict[str, int] = {}
     examples: dict[str, list[Pair]] = {}
@@ -280,7 +280,7 @@ def shard_path(folder: Path, split: str, index: int) -> Path:
     return folder / f"{split}-{index:05d}.npy"
 
 
-def check_shards(folder: Path, split: str, shards: Sequence[Shard]) -> None:
+def check_shards(folder: Path, split: str, shards: Sequence[CorpusShard]) -> None:
     """Reads a split's files and checks their hashes.
 
     Raises:

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from keras_transformer.errors import InputError
 from keras_transformer.tokenizer import BOS_ID, EOS_ID, PAD_ID
-from keras_transformer.trainers.batches import BatchPlan, Shard, make_dataset
+from keras_transformer.trainers.batches import BatchPlan, ReplicaShard, make_dataset
 
 B, E, P = BOS_ID, EOS_ID, PAD_ID
 
@@ -231,7 +231,7 @@ def test_starting_late_is_skipping(number_pairs):
     tf.nest.map_structure(np.testing.assert_array_equal, late, skipped)
 
 
-# Shards.
+# ReplicaShards.
 
 
 def texts(inputs, labels, weights):
@@ -255,7 +255,7 @@ def test_shards_make_up_the_batch(number_pairs, replicas, static_shapes):
     assert replicas == 2 or min(len(plan.batch(step)[1]) for step in steps) < replicas
     complete = make_dataset(number_pairs, plan, steps).as_numpy_iterator()
     datasets = [
-        make_dataset(number_pairs, plan, steps, static_shapes, Shard(replicas, first, 1))
+        make_dataset(number_pairs, plan, steps, static_shapes, ReplicaShard(replicas, first, 1))
         for first in range(replicas)
     ]
     for batch, *shards in zip(
@@ -268,10 +268,11 @@ def test_shards_make_up_the_batch(number_pairs, replicas, static_shapes):
 
 def test_one_process_reads_for_all_its_replicas(number_pairs):
     plan = BatchPlan(number_pairs.lengths, 64, seed=1)
-    dataset = make_dataset(number_pairs, plan, range(4), shard=Shard(5, 2, 2))
+    dataset = make_dataset(number_pairs, plan, range(4), shard=ReplicaShard(5, 2, 2))
     assert dataset.cardinality() == 8
     alone = [
-        list(make_dataset(number_pairs, plan, range(4), shard=Shard(5, first))) for first in (2, 3)
+        list(make_dataset(number_pairs, plan, range(4), shard=ReplicaShard(5, first)))
+        for first in (2, 3)
     ]
     taken = list(dataset)
     for i, both in enumerate(zip(*alone, strict=True)):
