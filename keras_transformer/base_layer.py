@@ -9,8 +9,8 @@ class BaseLayer(keras.layers.Layer):
     """A layer whose `get_config` Keras makes from the arguments of its constructor."""
 
     def __new__(cls, *args: Any, dtype: Any = None, **kwargs: Any) -> Self:
-        """Creates a layer without telling Keras the dtype, which may be a `DTypePolicy`.
+        """Leaves `dtype` out of the arguments that Keras records: it may be a `DTypePolicy`.
 
-        Keras stores plain arguments only, and `keras.layers.Layer` adds the policy to the config.
+        Keras records plain values only; `keras.layers.Layer` adds the policy to the config.
         """
         return super().__new__(cls, *args, **kwargs)

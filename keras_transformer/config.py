@@ -74,7 +74,7 @@ TABLE_3: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 def checked_dataclass(cls: type[_Record]) -> type[_Record]:
     """Returns a frozen dataclass that takes keywords and checks them by its annotations.
 
-    The constructor raises an `InputError` for a bad value. It converts NumPy's numbers only.
+    The constructor raises an `InputError` for a bad value. Only NumPy's numbers are converted.
     """
     strict = pydantic.ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
     record: Any = pydantic.dataclasses.dataclass(cls, frozen=True, kw_only=True, config=strict)

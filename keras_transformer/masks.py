@@ -46,7 +46,7 @@ def causal_mask(ids: Int[Tensor, "B T"]) -> Bool[Tensor, "B 1 T T"]:
          [1 1 0]
          [1 1 1]]
     """
-    # `ops.arange(T)` needs to know T, which a symbolic input does not.
+    # `ops.arange(T)` needs T, which is unknown for a symbolic input.
     positions = ops.cumsum(ops.ones_like(ids, dtype="int32"), axis=1)  # [B, T]
     return positions[:, None, :, None] >= positions[:, None, None, :]  # [B, 1, T, T]
 

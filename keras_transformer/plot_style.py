@@ -21,7 +21,7 @@ class Theme(NamedTuple):
     Attributes:
         base: name of Matplotlib's style.
         paper: background.
-        colors: of curves, as the color-blind tell them apart (Okabe and Ito 2008).
+        colors: of curves, which the color-blind can tell apart (Okabe and Ito 2008).
         heat: colormap of weights from 0 to the highest.
         diverging: colormap of values from -1 to 1.
     """
@@ -87,13 +87,13 @@ def drawing(
         "grid.alpha": 0.3,
         "legend.fontsize": 9,
         "font.family": find_fonts(frozenset().union(*texts)),
-        "text.parse_math": False,  # a dollar sign is one
+        "text.parse_math": False,  # draws a dollar sign as such
     }
     with matplotlib.style.context(["default", theme.base, settings]):
         figure = Figure(figsize=size, layout="constrained")
         panels = figure.subplots(squeeze=False, **grid).ravel().tolist()
         yield figure, panels, theme
-        figure.draw_without_rendering()  # makes the ticks while the settings hold
+        figure.draw_without_rendering()  # makes the ticks with these settings
 
 
 def show_grid(panel: "Axes", axis: Literal["both", "y"] = "both") -> None:
@@ -112,9 +112,9 @@ def show_thousands(axis: "Axis") -> None:
 
 @functools.cache
 def find_fonts(characters: frozenset[str]) -> list[str]:
-    """Returns font families that together have the characters, as far as any installed font does.
+    """Returns installed font families that together have as many of the characters as possible.
 
-    Matplotlib draws a box for a character that none has.
+    Matplotlib draws a box for a character that is in none of them.
     """
     from matplotlib import font_manager
 
@@ -123,7 +123,7 @@ def find_fonts(characters: frozenset[str]) -> list[str]:
     # Families made to go together come first; the order by name makes pictures reproducible.
     fonts = font_manager.fontManager.ttflist
     for font in sorted(fonts, key=lambda font: (not font.name.startswith("Noto Sans"), font.name)):
-        if not missing or font.name.startswith("Last Resort"):  # it draws the boxes
+        if not missing or font.name.startswith("Last Resort"):  # a font of boxes
             continue
         if found := missing & font_manager.get_font(font.fname).get_charmap().keys():
             families.append(font.name)

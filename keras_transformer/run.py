@@ -138,7 +138,7 @@ class Run:
         """Opens a run directory.
 
         Raises:
-            InputError: if it is missing, damaged, or something else.
+            InputError: if it is missing, damaged, or not a run directory.
         """
         path = Path(path)
         manifest_path = path / "run.json"

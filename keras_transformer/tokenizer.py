@@ -28,7 +28,7 @@ SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
 LOWERCASE_MARK = b"\xc2\x0c\x09lowercase"
 WORD_PIECE_HEADER = "# word-pieces"
 MAX_WORD_BYTES = 2**20  # TF.Text's default is 100; a longer word is unknown
-# SentencePiece keeps its training sentences in memory; more than this hardly improve the subwords.
+# SentencePiece keeps its training sentences in memory; more of them hardly improve the subwords.
 MAX_TRAINING_SENTENCES = 4_000_000
 
 
@@ -249,7 +249,7 @@ class WordPieceTokenizer(Tokenizer):
             raise InputError("The tokenizer must not hold a piece twice")
         self.vocab_size = len(self._pieces)
         self.lowercase = self._split_options.get("lowercase", False)
-        # A word has no space, so text that looks like one of these remains text.
+        # No word holds a space, so a text such as "</s>" does not become a special piece.
         self._op_pieces = [
             f" {piece}" if i in (PAD_ID, BOS_ID, EOS_ID) or piece.startswith("##") else piece
             for i, piece in enumerate(self._pieces)

@@ -54,7 +54,7 @@ class ValidationBleu(keras.callbacks.Callback):
             self.scorers["val_chrf"] = sacrebleu.CHRF(lowercase=lowercase)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Measures."""
+        """Translates the sentences and adds the scores to the logs."""
         try:
             translations = self.translator.translate(self.sources, beam_size=1)
         except InputError:  # the weights are not finite; `SaveRun` raises the error

@@ -164,7 +164,7 @@ def _tfds(data: str, source: str, target: str) -> Corpus:
         except Exception as error:  # of the network, the disk, the archive, ...
             raise InputError(f"{data} cannot be prepared: {one_line(error)}") from error
 
-    if not builder.info.splits:  # some data sets have no list of splits before
+    if not builder.info.splits:  # some data sets have none before the download
         prepare()
 
     def read(split: str) -> Iterator[Pair]:

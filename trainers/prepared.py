@@ -64,7 +64,7 @@ class Split(pydantic.BaseModel):
 
     Attributes:
         shards: the files.
-        is_complete: whether they are all.
+        is_complete: whether all files are written.
         dropped: number of dropped pairs by reason; see `preparation.REASONS`.
         examples: some dropped pairs by reason.
     """
@@ -205,7 +205,7 @@ def corpus_folder(run: Run) -> Path:
     """Returns the folder of a run's corpus: in the run directory, or where `prepare` wrote it."""
     own = run.path / "corpus"
     for folder in (own, Path(run.settings.get("data") or own)):
-        # The first may be incomplete; the second may be gone, or hold another corpus by now.
+        # The run's own corpus may be incomplete; the other may be deleted or replaced.
         with suppress(InputError):
             manifest = Manifest.read(folder)
             if manifest.train.is_complete and manifest.tokenizer_sha256 == run.tokenizer_sha256:

@@ -79,8 +79,8 @@ class Score(NamedTuple):
 
     Attributes:
         value: 0 to 100.
-        signature: settings and version of sacreBLEU, then our own steps. Scores of one signature
-            compare.
+        signature: settings and version of sacreBLEU, then our own steps. Only
+            scores with the same signature are comparable.
     """
 
     value: float
@@ -88,7 +88,7 @@ class Score(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """Scores of a corpus by each protocol; figures of different protocols do not compare.
+    """Scores of a corpus by each protocol; scores of different protocols are not comparable.
 
     Attributes:
         bleu: BLEU of raw text, with case.
