@@ -75,9 +75,7 @@ def export_command(
     num_batch_threads: Annotated[
         int, typer.Option(help="Number of batches that each signature computes at a time.")
     ] = 2,
-    max_texts: Annotated[
-        int, typer.Option(help="Maximum number of texts in a request.")
-    ] = 1_024,
+    max_texts: Annotated[int, typer.Option(help="Maximum number of texts in a request.")] = 1_024,
     max_document_tokens: Annotated[
         int, typer.Option(help="Maximum number of tokens in a `document` request.")
     ] = 8_192,
