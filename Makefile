@@ -21,7 +21,7 @@ demo: $(READY)
 	$(BIN)/keras-transformer demo
 
 test: $(READY)
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
 
 test-distributed: $(READY)
 	$(BIN)/python -m pytest -m distributed

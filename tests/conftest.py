@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import layer_weights
 import pytest
 import tensorflow as tf
+from eager import eagerly
 
 NUM_DEVICES = 3  # logical CPUs, so that MirroredStrategy has something to mirror
 tf.config.set_logical_device_configuration(
@@ -19,6 +21,7 @@ tf.config.set_logical_device_configuration(
 
 from keras_transformer.export.check import Finding
 from keras_transformer.export.saved_model import export_saved_model
+from keras_transformer.export.session import SavedModelSession
 from keras_transformer.model import Transformer
 from keras_transformer.run import Run
 from keras_transformer.trainers.recipes import TrainSettings
@@ -28,6 +31,18 @@ from keras_transformer.translator import Translator
 
 TINY = {"d_model": 16, "d_ff": 24, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 2}
 WORDS = {"one": "eins", "two": "zwei", "red": "rot", "dog": "Hund", "cat": "Katze", "öl": "oil"}
+
+# These files share an export and its graphs, so one process runs them.
+OF_THE_EXPORT = ("test_check", "test_saved_model", "test_served_graph", "test_fuzz")
+OF_THE_EXPORT += ("test_serving_contract",)
+
+
+def pytest_collection_modifyitems(items):
+    """Groups tests by file for `--dist loadgroup`."""
+    for item in items:
+        name = item.path.stem
+        group = "export" if name in OF_THE_EXPORT else f"{item.path.parent.name}/{name}"
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +56,13 @@ def _autograph_guard(caplog):
         if record.levelno >= logging.WARNING and "AutoGraph could not" in record.getMessage()
     ]
     assert not failures
+
+
+@pytest.fixture
+def eager():
+    """Nothing is compiled in a test: see eager.py."""
+    with eagerly():
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -124,3 +146,12 @@ def exported(tiny_translator, tmp_path_factory) -> Export:
         report=findings.append,
     )
     return Export(translator, path, findings)
+
+
+@pytest.fixture(scope="session")
+def served(exported, tmp_path_factory) -> SavedModelSession:
+    """The export, opened as a server opens it."""
+    from fake_models import open_as_a_server
+
+    folder = tmp_path_factory.mktemp("served") / "1"
+    return open_as_a_server(shutil.copytree(exported.path, folder))

@@ -19,12 +19,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import tensorflow as tf
+from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
 from keras_transformer.export.grpc_server import GrpcServer
 from keras_transformer.export.models import ServedModel
 from keras_transformer.export.protocol import Limits
 from keras_transformer.export.server import HttpServer
+from keras_transformer.export.session import SavedModelSession
 
 TEXT = [tf.TensorSpec([None], tf.string, name="text")]
 LIMIT = 20
@@ -127,6 +129,22 @@ def write_warmup(path: Path, requests) -> None:
                 predict_log=prediction_log_pb2.PredictLog(request=request)
             )
             writer.write(log.SerializeToString())
+
+
+def open_as_a_server(folder: Path) -> SavedModelSession:
+    """Opens a SavedModel, all shapes let into the graph.
+
+    Python's Session checks the shapes of placeholders; TF Serving does not.
+    """
+    file = folder / "saved_model.pb"
+    proto = SavedModel.FromString(file.read_bytes())
+    for node in proto.meta_graphs[0].graph_def.node:
+        if node.op == "Placeholder":
+            del node.attr["_output_shapes"]
+            node.attr["shape"].shape.Clear()
+            node.attr["shape"].shape.unknown_rank = True
+    file.write_bytes(proto.SerializeToString())
+    return SavedModelSession(folder)
 
 
 def predict_request(signature, inputs, model="fake", version=None) -> predict_pb2.PredictRequest:

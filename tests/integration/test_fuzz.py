@@ -60,7 +60,7 @@ def texts():
 @pytest.fixture(scope="module")
 def loaded(request):
     path = os.environ.get("FUZZ_MODEL")
-    return SavedModelSession(path or request.getfixturevalue("exported").path)
+    return SavedModelSession(path) if path else request.getfixturevalue("served")
 
 
 def answers(loaded, signature, texts, batch_size):

@@ -90,7 +90,9 @@ def run_dir(tiny_run, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def report(run_dir):
-    result = plot(run_dir)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("keras_transformer.cli.report.DPI", 48)  # small pictures
+        result = plot(run_dir)
     assert (result.exit_code, result.stdout) == (0, "")
     folder = run_dir / "report"
     assert result.stderr == f"Report: {folder / 'report.html'}\n"
@@ -175,6 +177,7 @@ def test_the_learning_rate_is_the_run_s(tiny_run, tmp_path, monkeypatch):
     manifest = json.loads((run_dir / "run.json").read_text())
     manifest["settings"] |= {"steps": 12, "warmup_steps": 4, "peak_rate": 0.5, "cooldown": 0.25}
     (run_dir / "run.json").write_text(json.dumps(manifest))
+    monkeypatch.setattr("keras_transformer.cli.report.DPI", 48)
     drawn, draw = [], plots.learning_rate
     monkeypatch.setattr(
         plots, "learning_rate", lambda *args, **kwargs: drawn.append(args) or draw(*args, **kwargs)

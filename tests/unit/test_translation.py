@@ -12,7 +12,6 @@ from keras_transformer.config import BOS_ID
 from keras_transformer.model import Transformer
 from keras_transformer.translation import (
     DecodingOptions,
-    TranslatedTexts,
     align_texts,
     score_texts,
     translate_documents,
@@ -20,6 +19,7 @@ from keras_transformer.translation import (
 )
 
 OPTIONS = DecodingOptions(beam_size=3, length_penalty=0.7, extra_length=5, max_source_length=23)
+GREEDY = DecodingOptions(beam_size=1, max_source_length=23)
 TEXTS = ["red dog", "", "one two red dog cat .", "öl", "dog " * 31, " \t\u3000", "one", "two cat ."]
 
 
@@ -36,23 +36,33 @@ def model(tiny_translator):
 
 @pytest.fixture(scope="module")
 def run(model, tokenizer):
-    """A function that calls one of the module's graphs on texts."""
+    """A function that calls one of the module's graphs on texts; it traces each graph once."""
+    graphs = {}
 
     def call(function, *texts, options=OPTIONS, **rest):
-        tensors = [tf.constant(list(column), tf.string) for column in texts]
-        found = tf.function(lambda: function(model, tokenizer, *tensors, options, **rest))()
+        sizes = (translation.GROUP_ROWS, translation.GROUP_TOKENS, translation.GROUP_LOGITS)
+        key = (function, options, *rest.items(), sizes)
+        if key not in graphs:
+            graphs[key] = tf.function(
+                lambda *tensors: function(model, tokenizer, *tensors, options, **rest),
+                input_signature=[tf.TensorSpec([None], tf.string)] * len(texts),
+            )
+        found = graphs[key](*(tf.constant(list(column), tf.string) for column in texts))
         return type(found)(*(field.numpy() for field in found))
 
     return call
 
 
 @pytest.fixture(scope="module")
-def one_by_one(model, tokenizer):
-    spec = tf.TensorSpec([None], tf.string)
-    graph = tf.function(
-        lambda texts: translate_texts(model, tokenizer, texts, OPTIONS), input_signature=[spec]
-    )
-    return [TranslatedTexts(*(field.numpy() for field in graph([text]))) for text in TEXTS]
+def one_by_one(run):
+    return [run(translate_texts, [text]) for text in TEXTS]
+
+
+@pytest.fixture
+def small_groups(monkeypatch):
+    """Two rows of scores to a group, and a few rows of alignments."""
+    monkeypatch.setattr(translation, "GROUP_LOGITS", 290 * 40)
+    monkeypatch.setattr(translation, "GROUP_TOKENS", 90)
 
 
 # Texts.
@@ -76,8 +86,11 @@ def test_groups_are_one_by_one(run, one_by_one, monkeypatch, rows, tokens):
 def test_no_text(run):
     assert run(translate_texts, []).translations.shape == (0, 1)
     assert run(translate_documents, []).translations.shape == (0,)
+
+
+def test_no_text_to_score_or_align(run, small_groups):
     assert run(score_texts, [], []).scores.shape == (0,)
-    assert run(align_texts, []).attention.shape == (0, 0, 0)
+    assert run(align_texts, [], options=GREEDY, layer=0).attention.shape == (0, 0, 0)
 
 
 # Documents.
@@ -117,8 +130,7 @@ def test_nothing_of_a_long_sentence_is_lost(run, model, tokenizer):
 # Scores of given translations.
 
 
-def test_scores_are_the_models(run, model, tokenizer, monkeypatch):
-    monkeypatch.setattr(translation, "GROUP_LOGITS", 290 * 40)
+def test_scores_are_the_models(run, model, tokenizer, small_groups):
     targets = ["Katze rot", "eins", "", "zwei " * 7, "Hund", "oil", "\u00e9", "."]
     found = run(score_texts, TEXTS, targets)
     for i, (text, target) in enumerate(zip(TEXTS, targets, strict=True)):
@@ -136,7 +148,7 @@ def test_scores_are_the_models(run, model, tokenizer, monkeypatch):
     assert found.truncated.tolist() == [False, False, False, True, True, False, False, False]
 
 
-def test_long_target_is_truncated(run):
+def test_long_target_is_truncated(run, small_groups):
     found = run(score_texts, ["red", "red"], ["rot", "rot " * 99])
     assert found.truncated.tolist() == [False, True]
 
@@ -144,11 +156,9 @@ def test_long_target_is_truncated(run):
 # Alignments.
 
 
-def test_alignments_are_the_models(run, model, tokenizer, monkeypatch):
-    monkeypatch.setattr(translation, "GROUP_TOKENS", 90)
-    options = DecodingOptions(beam_size=1, max_source_length=23)
-    best = run(translate_texts, TEXTS, options=options).translations[:, 0]
-    found = run(align_texts, TEXTS, options=options, layer=0)
+def test_alignments_are_the_models(run, model, tokenizer, small_groups):
+    best = run(translate_texts, TEXTS, options=GREEDY).translations[:, 0]
+    found = run(align_texts, TEXTS, options=GREEDY, layer=0)
     for i, text in enumerate(TEXTS):
         num_sources, num_targets = found.source_lengths[i], found.target_lengths[i]
         source_ids = tokenizer.encode(tf.constant([text]), 23).ids

@@ -38,11 +38,6 @@ def translator(exported):
 
 
 @pytest.fixture(scope="module")
-def loaded(exported):
-    return SavedModelSession(exported.path)
-
-
-@pytest.fixture(scope="module")
 def expected(translator):
     """The translator's own answers."""
     return translator.translate(TEXTS, beam_size=3, length_penalty=0.7, max_source_length=23)
@@ -84,37 +79,37 @@ def all_translations(model, tokenizer, texts, options):
     return translate_texts(model, tokenizer, texts, options, num_best=options.beam_size)
 
 
-def test_nbest_and_greedy(loaded, graph):
+def test_nbest_and_greedy(served, graph):
     found = graph(all_translations)
     scores = np.maximum(found.scores, np.float32(-1e9))
     assert -1e9 in scores  # JSON has no infinity
-    nbest = loaded.run("nbest", {"text": [text.encode() for text in TEXTS]})
+    nbest = served.run("nbest", {"text": [text.encode() for text in TEXTS]})
     assert_outputs(nbest, translations=found.translations, scores=scores)
     found = graph(translate_texts, beam_size=1)
-    greedy = loaded.run("greedy", {"text": [text.encode() for text in TEXTS]})
+    greedy = served.run("greedy", {"text": [text.encode() for text in TEXTS]})
     best = found.translations[:, 0]
     assert_outputs(greedy, translation=best, score=found.scores[:, 0], truncated=found.truncated)
 
 
-def test_attention(loaded, graph, translator):
+def test_attention(served, graph, translator):
     def of_layer(*args):
         return align_texts(*args, layer=0)
 
-    outputs = loaded.run("attention", {"text": [text.encode() for text in TEXTS]})
+    outputs = served.run("attention", {"text": [text.encode() for text in TEXTS]})
     assert_outputs(outputs, **graph(of_layer)._asdict())
 
 
-def test_score(loaded, graph):
+def test_score(served, graph):
     targets = [b"eins", b"rot Hund", b"", b"\xff", b"zwei", b"oil"]
     found = graph(score_texts, tf.constant(targets))
-    outputs = loaded.run("score", {"text": [text.encode() for text in TEXTS], "target": targets})
+    outputs = served.run("score", {"text": [text.encode() for text in TEXTS], "target": targets})
     expected = {"log_probability": found.log_probs, "score": found.scores}
     assert_outputs(outputs, **expected, truncated=found.truncated)
 
 
-def test_document(loaded, graph):
+def test_document(served, graph):
     found = graph(translate_documents)
-    outputs = loaded.run("document", {"text": [text.encode() for text in TEXTS]})
+    outputs = served.run("document", {"text": [text.encode() for text in TEXTS]})
     expected = {"translation": found.translations, "score": found.scores}
     assert_outputs(outputs, **expected, sentences=found.num_sentences)
 
@@ -186,24 +181,24 @@ def test_diverged_model_answers_in_json(translator):
     assert outputs["score"].numpy().tolist() == [-1e9]
 
 
-def test_session_gives_up(loaded):
+def test_session_gives_up(served):
     text = ["one two red dog " * 5] * 400
     with pytest.raises(tf.errors.DeadlineExceededError):
-        loaded.run("document", {"text": text}, timeout=0.01)
-    assert loaded.translate(["one"])
+        served.run("document", {"text": text}, timeout=0.01)
+    assert served.translate(["one"])
 
 
-def test_session_answers_as_the_translator(loaded, expected):
+def test_session_answers_as_the_translator(served, expected):
     assert [answer.truncated for answer in expected].count(True) == 1
-    assert_answers(loaded.translate(TEXTS), expected)
+    assert_answers(served.translate(TEXTS), expected)
     for text, answer in zip(TEXTS, expected, strict=True):
-        assert_answers(loaded.translate([text]), [answer])
-    assert loaded.translate([]) == []
+        assert_answers(served.translate([text]), [answer])
+    assert served.translate([]) == []
 
 
-def test_session_takes_bytes(loaded):
+def test_session_takes_bytes(served):
     for text, replaced in ((b"red \xff\xfe dog", "red \ufffd\ufffd dog"), ("\ud800 dog", b"? dog")):
-        found, expected = loaded.translate([text, replaced])
+        found, expected = served.translate([text, replaced])
         assert found == pytest.approx(expected)
 
 

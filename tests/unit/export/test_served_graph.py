@@ -1,37 +1,20 @@
 """The exported graph itself refuses bad requests and merges good ones, whatever the server does."""
 
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+from fake_models import open_as_a_server
 
 from keras_transformer.errors import InputError
 from keras_transformer.export.check import SIGNATURES
 from keras_transformer.export.options import ServingOptions
 from keras_transformer.export.saved_model import _merged, _signature_graph
-from keras_transformer.export.session import SavedModelSession, decoded
+from keras_transformer.export.session import decoded
 
 LIMITS = ServingOptions()  # of the fixture `exported`
 WAIT = 3_000_000  # microseconds; threads start much sooner
-
-
-def open_as_a_server(folder):
-    """Opens a SavedModel, all shapes let into the graph.
-
-    Python's Session checks the shapes of placeholders; TF Serving does not.
-    """
-    file = folder / "saved_model.pb"
-    proto = SavedModel.FromString(file.read_bytes())
-    for node in proto.meta_graphs[0].graph_def.node:
-        if node.op == "Placeholder":
-            del node.attr["_output_shapes"]
-            node.attr["shape"].shape.Clear()
-            node.attr["shape"].shape.unknown_rank = True
-    file.write_bytes(proto.SerializeToString())
-    return SavedModelSession(folder)
 
 
 def send(session, *requests):
@@ -54,50 +37,44 @@ def everywhere(value):
     return [(name, dict.fromkeys(inputs, value)) for name, (inputs, _) in SIGNATURES.items()]
 
 
-@pytest.fixture(scope="module")
-def session(exported, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("served") / "1"
-    return open_as_a_server(shutil.copytree(exported.path, folder))
-
-
 @pytest.mark.parametrize("value", [[["red", "dog"]], "red"])
-def test_other_ranks_are_refused(session, value):
-    for answer in send(session, *everywhere(value)):
+def test_other_ranks_are_refused(served, value):
+    for answer in send(served, *everywhere(value)):
         assert "is not compatible with expected shape [?]" in answer
 
 
-def test_score_takes_as_many_targets_as_texts(session):
+def test_score_takes_as_many_targets_as_texts(served):
     matrix = {"text": ["red", "dog"], "target": [["rot", "Hund"]]}
     longer = {"text": ["red"], "target": ["rot", "Hund"]}
-    rank, size = send(session, ("score", matrix), ("score", longer))
+    rank, size = send(served, ("score", matrix), ("score", longer))
     assert "is not compatible with expected shape [?]" in rank
     assert "inputs of one size. Received:] [1] [2]" in size
 
 
-def test_empty_requests_are_answered_at_once(session):
-    for outputs in send(session, *everywhere([])):
+def test_empty_requests_are_answered_at_once(served):
+    for outputs in send(served, *everywhere([])):
         assert {len(column) for column in outputs.values()} == {0}
 
 
-def test_large_requests_are_refused(session):
-    for answer in send(session, *everywhere(["a"] * (LIMITS.max_texts + 1))):
+def test_large_requests_are_refused(served):
+    for answer in send(served, *everywhere(["a"] * (LIMITS.max_texts + 1))):
         assert "at most 1024 texts. Received:] [1025]" in answer
 
 
-def test_large_documents_are_refused(session):
+def test_large_documents_are_refused(served):
     sentences = {"text": ["a. " * 3_000, "a a"]}  # two tokens and the end of each sentence
     one_sentence = {"text": ["a " * 10_000]}
     characters = {"text": ["x" * 16 * LIMITS.max_document_tokens, "b"]}
-    answers = send(session, *(("document", each) for each in (sentences, one_sentence, characters)))
+    answers = send(served, *(("document", each) for each in (sentences, one_sentence, characters)))
     assert "at most 8192 tokens. Received:] [" in answers[0]
     assert "at most 8192 tokens. Received:] [" in answers[1]
     assert "at most 131072 bytes of text. Received:] [131073]" in answers[2]
 
 
-def test_bad_requests_fail_alone(session):
+def test_bad_requests_fail_alone(served):
     texts = [["red"], [["red", "dog"]], "dog", ["two"] * 67, [], ["cat"]]
-    (alone,) = send(session, ("serving_default", {"text": ["red"]}))
-    answers = send(session, *(("serving_default", {"text": value}) for value in texts))
+    (alone,) = send(served, ("serving_default", {"text": ["red"]}))
+    answers = send(served, *(("serving_default", {"text": value}) for value in texts))
     good, matrix, scalar, large, empty, other = answers
     assert "expected shape" in matrix
     assert "expected shape" in scalar
@@ -123,7 +100,7 @@ def test_merging(tmp_path, merges):
     tf.saved_model.save(module, folder, signatures=module.graph)
     session = open_as_a_server(folder)
     texts = [*([name] for name in "abcd"), [["e", "f"]]]
-    *found, refused = send(session, *(("serving_default", {"text": text}) for text in texts))
+    *found, refused = send(served, *(("serving_default", {"text": text}) for text in texts))
     assert "is not compatible with expected shape" in refused
     size = "4" if merges else "1"
     assert [outputs["rows"] for outputs in found] == [[[name, size]] for name in "abcd"]

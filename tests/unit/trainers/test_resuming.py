@@ -1,6 +1,7 @@
 """Interrupted and continued trainings: each ends as a training without interruption."""
 
 import dataclasses
+import hashlib
 import os
 import re
 import shutil
@@ -13,7 +14,7 @@ import pytest
 from keras_transformer import run as run_module
 from keras_transformer.errors import InputError, TrainingStoppedError
 from keras_transformer.files import locked
-from keras_transformer.run import Run, State
+from keras_transformer.run import Run
 from keras_transformer.trainers.averaging import average_checkpoints
 from keras_transformer.trainers.callbacks import StopSignals
 from keras_transformer.trainers.preparation import prepare
@@ -75,18 +76,31 @@ def killed_after(step, settings, path):
         train(settings, path, verbose=0, resume=True, callbacks=[After(step, kill)])
 
 
+def stop_by_signal(number, after, settings, path):
+    """Trains until a signal comes after an update; returns the step at which it stopped."""
+    before = signal.getsignal(number)
+    send = After(after, lambda: os.kill(os.getpid(), number))
+    with pytest.raises(TrainingStoppedError, match=f"Stopped by {number.name}") as caught:
+        train(settings, path, verbose=0, callbacks=[send])
+    assert caught.value.status == 128 + number
+    assert signal.getsignal(number) == before
+    step = Run.load(path).states[-1].step
+    assert f"after {step} updates" in str(caught.value)
+    return step
+
+
 @pytest.fixture(scope="module")
 def stopped_once(long_settings, tmp_path_factory):
     path = tmp_path_factory.mktemp("stopped") / "run"
-    killed_after(8, long_settings, path)
+    assert stop_by_signal(signal.SIGINT, 4, long_settings, path) == 5
     return path
 
 
 @pytest.fixture
 def stopped(stopped_once, tmp_path):
-    """A training with states after 6 and 8 updates, killed after the eighth."""
+    """A training with states after 4 and 5 updates, stopped by a signal."""
     run = Run.load(shutil.copytree(stopped_once, tmp_path / "stopped"))
-    assert [state.step for state in run.states] == [6, 8]
+    assert [state.step for state in run.states] == [4, 5]
     return run
 
 
@@ -174,6 +188,7 @@ def test_killed_while_resuming(long_settings, complete, tmp_path, monkeypatch):
     assert_same_run(resume(long_settings, tmp_path / "run"), complete)
 
 
+@pytest.mark.usefixtures("eager")
 def test_killed_in_the_first_line_of_metrics(short_settings, tmp_path, monkeypatch):
     settings = dataclasses.replace(short_settings, steps=3)
     with monkeypatch.context() as patch:
@@ -185,6 +200,7 @@ def test_killed_in_the_first_line_of_metrics(short_settings, tmp_path, monkeypat
     assert [line["step"] for line in resume(settings, tmp_path / "run").metrics()] == [3]
 
 
+@pytest.mark.usefixtures("eager")
 def test_killed_before_there_is_a_manifest(short_settings, tmp_path):
     prepare(short_settings, tmp_path / "corpus")
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
@@ -196,24 +212,13 @@ def test_killed_before_there_is_a_manifest(short_settings, tmp_path):
 # Signals.
 
 
-@pytest.mark.parametrize(
-    ("number", "after", "step"),
-    [
-        (signal.SIGINT, 4, 5),
-        pytest.param(signal.SIGTERM, 5, 6, marks=pytest.mark.distributed, id="validation"),
-    ],
-)
-def test_signals_save_and_stop(long_settings, complete, tmp_path, number, after, step):
-    before = signal.getsignal(number)
-    send = After(after, lambda: os.kill(os.getpid(), number))
-    stopped = pytest.raises(
-        TrainingStoppedError, match=f"Stopped by {number.name} after {step} updates"
-    )
-    with stopped as caught:
-        train(long_settings, tmp_path / "run", verbose=0, callbacks=[send])
-    assert caught.value.status == 128 + number
-    assert signal.getsignal(number) == before
-    assert Run.load(tmp_path / "run").states[-1].step == step
+def test_signals_save_and_stop(long_settings, complete, stopped):
+    assert_same_run(resume(long_settings, stopped.path), complete)
+
+
+@pytest.mark.distributed
+def test_signal_before_a_validation(long_settings, complete, tmp_path):
+    assert stop_by_signal(signal.SIGTERM, 5, long_settings, tmp_path / "run") == 6
     assert_same_run(resume(long_settings, tmp_path / "run"), complete)
 
 
@@ -240,17 +245,34 @@ def damage(path):
     path.write_bytes(content)
 
 
-def test_damaged_states(long_settings, complete, stopped, caplog):
+def test_damaged_files(long_settings, complete, stopped, caplog):
+    """The last state, the metrics, the corpus; and variables are found by name, in any order."""
     caplog.set_level("INFO")
-    damage(stopped.path / stopped.states[-1].file)
-    shutil.copytree(stopped.path, stopped.path.with_name("other"))
-    assert_same_run(resume(long_settings, stopped.path), complete)
-    assert "state-00000008.npz is damaged" in caplog.text
-    assert "Resumed after 6 updates" in caplog.text
-    other = Run.load(stopped.path.with_name("other"))
-    damage(other.path / other.states[0].file)
-    with pytest.raises(InputError, match=r"state-00000006\.npz is damaged.* no other state"):
-        resume(long_settings, other.path)
+    path = stopped.path
+    other = shutil.copytree(path, path.with_name("other"))
+    first, last = (path / state.file for state in stopped.states)
+    with np.load(first) as arrays:
+        reverse = dict(reversed(list(arrays.items())))
+    np.savez(first, **reverse)
+    manifest = (path / "run.json").read_text()
+    sha256 = hashlib.sha256(first.read_bytes()).hexdigest()
+    (path / "run.json").write_text(manifest.replace(stopped.states[0].sha256, sha256))
+    damage(last)
+    (path / "metrics.jsonl").unlink()
+    shard = path / "corpus" / "train-00000.npy"
+    shard.write_bytes(shard.read_bytes()[:-3])
+    advice = f"{shard} is damaged: delete {shard.parent}, then run: keras-transformer train"
+    with pytest.raises(InputError, match=f"^{re.escape(advice)}.* --resume$"):
+        resume(long_settings, path)
+    shutil.rmtree(shard.parent)
+    assert_same_run(resume(long_settings, path), complete)
+    assert f"{last.name} is damaged" in caplog.text
+    assert "Resumed after 4 updates" in caplog.text
+    assert "metrics.jsonl is missing: only the metrics" in caplog.text
+    for state in stopped.states:
+        damage(other / state.file)
+    with pytest.raises(InputError, match=r"state-00000004\.npz is damaged.* no other state"):
+        resume(long_settings, other)
 
 
 def test_state_of_another_model(long_settings, stopped):
@@ -260,23 +282,6 @@ def test_state_of_another_model(long_settings, stopped):
     stopped.save_state(state, step)
     with pytest.raises(InputError, match=r"/state-\d{8}\.npz: The training state must hold"):
         resume(long_settings, stopped.path)
-
-
-def test_damaged_corpus_missing_metrics_and_variables_in_another_order(
-    long_settings, complete, stopped, caplog
-):
-    """Variables are found by name: many have the same shape."""
-    state, step = stopped.load_state()
-    stopped.save_state(State(dict(reversed(state.arrays.items())), state.seconds), step)
-    (stopped.path / "metrics.jsonl").unlink()
-    shard = stopped.path / "corpus" / "train-00000.npy"
-    shard.write_bytes(shard.read_bytes()[:-3])
-    advice = f"{shard} is damaged: delete {shard.parent}, then run: keras-transformer train"
-    with pytest.raises(InputError, match=f"^{re.escape(advice)}.* --resume$"):
-        resume(long_settings, stopped.path)
-    shutil.rmtree(shard.parent)
-    assert_same_run(resume(long_settings, stopped.path), complete)
-    assert "metrics.jsonl is missing: only the metrics" in caplog.text
 
 
 def test_missing_tokenizer_is_restored_from_the_corpus(long_settings, copy):
@@ -362,6 +367,7 @@ class Clock:
         return self.now
 
 
+@pytest.mark.usefixtures("eager")
 def test_saves_by_minutes(short_settings, tmp_path, monkeypatch):
     monkeypatch.setattr("keras_transformer.trainers.callbacks.time.monotonic", Clock().read)
     saved = []
@@ -379,16 +385,17 @@ def test_saves_by_minutes(short_settings, tmp_path, monkeypatch):
     assert 2 <= len(saved) <= 5
 
 
+@pytest.mark.usefixtures("eager")
 def test_time_limit_counts_all_calls(short_settings, tmp_path):
     settings = dataclasses.replace(
         short_settings, steps=1, steps_per_validation=1, minutes_per_save=None
     )
     run = train(settings, tmp_path / "run", verbose=0)
     state, _ = run.load_state()
-    run.save_state(state._replace(seconds=3599.9), 1)
+    run.save_state(state._replace(seconds=3599.99), 1)
     limited = dataclasses.replace(settings, steps=9, max_hours=1.0)
     run = resume(limited, tmp_path / "run")
-    # A second update takes more than 0.1 s: it is compiled.
+    # A second update takes more than 0.01 s.
     assert (run.last.step, run.status) == (2, "complete")
     assert resume(limited, tmp_path / "run").last.step == 2
 
@@ -396,6 +403,7 @@ def test_time_limit_counts_all_calls(short_settings, tmp_path):
 # Longer trainings and other settings.
 
 
+@pytest.mark.usefixtures("eager")
 def test_longer_training(short_settings, tmp_path):
     """Five updates, validated every three, then eight: metrics of the sixth are its own."""
     folder = tmp_path / "text"
@@ -447,6 +455,7 @@ def test_settings_that_must_not_change(long_settings, complete, change, message)
         resume(dataclasses.replace(long_settings, **change), complete.path)
 
 
+@pytest.mark.usefixtures("eager")
 def test_no_more_updates_than_are_saved(short_settings, tmp_path):
     settings = dataclasses.replace(short_settings, steps=9, steps_per_save=2)
     killed_after(2, settings, tmp_path / "run")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import reference
 import sacrebleu
+from eager import eagerly
 
 from keras_transformer.errors import InputError
 from keras_transformer.run import Run
@@ -18,13 +19,14 @@ from keras_transformer.trainers.preparation import prepare
 from keras_transformer.trainers.prepared import TokenizedPairs
 from keras_transformer.trainers.recipes import TrainSettings
 from keras_transformer.trainers.training import train
-from keras_transformer.translator import Translator
+from keras_transformer.translator import Translation, Translator
 
 
 @pytest.fixture(scope="module")
 def short_run(short_settings, tmp_path_factory):
     settings = dataclasses.replace(short_settings, steps=7)
-    return train(settings, tmp_path_factory.mktemp("short_run"), verbose=0)
+    with eagerly():
+        return train(settings, tmp_path_factory.mktemp("short_run"), verbose=0)
 
 
 @pytest.fixture
@@ -120,6 +122,7 @@ def test_validation_metrics_are_those_of_the_saved_weights(tiny_run, tiny_settin
 # Updates and seeds.
 
 
+@pytest.mark.usefixtures("eager")
 def test_other_seed_other_weights(short_run, short_settings, tmp_path):
     settings = dataclasses.replace(short_settings, steps=1, seed=2)
     other = train(settings, tmp_path / "other", verbose=0)
@@ -142,6 +145,7 @@ def test_without_validation_the_last_is_the_best(short_run):
     assert len(list((short_run.path / "checkpoints").glob("*.h5"))) == 1
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
 def test_mixed_precision_and_cooldown(short_settings, tmp_path, fitted, precision):
     settings = dataclasses.replace(short_settings, precision=precision, cooldown=0.5)
@@ -182,10 +186,12 @@ def test_jit(short_settings, tmp_path, fitted):
 # Options of the recipe.
 
 
+@pytest.mark.usefixtures("eager")
 def test_moving_average_is_what_is_saved(short_settings, tmp_path):
     """By hand: w' = d w' + (1 - d) w after each update, from the first update's weights."""
-    settings = dataclasses.replace(short_settings, steps_per_validation=1, keep_checkpoints=4)
-    settings = dataclasses.replace(settings, steps=4)
+    settings = dataclasses.replace(
+        short_settings, steps=3, steps_per_validation=1, keep_checkpoints=3
+    )
     plain = train(settings, tmp_path / "plain", verbose=0)
     averaged = train(dataclasses.replace(settings, ema_decay=0.75), tmp_path / "ema", verbose=0)
     model = plain.model("last")
@@ -201,8 +207,14 @@ def test_moving_average_is_what_is_saved(short_settings, tmp_path):
             np.testing.assert_allclose(weight, value, atol=1e-6)
 
 
+@pytest.mark.usefixtures("eager")
 def test_patience_ends_the_training(tiny_settings, tmp_path, monkeypatch):
     monkeypatch.setattr(sacrebleu.BLEU, "corpus_score", fake_bleu([5.0, 7.0, 6.0, 6.9, 9.0]))
+    monkeypatch.setattr(
+        Translator,
+        "translate",
+        lambda self, texts, **_: [Translation("", 0.0, False, ())] * len(texts),
+    )
     settings = dataclasses.replace(
         tiny_settings, steps=9, steps_per_validation=1, bleu_sentences=4, patience=2
     )
@@ -236,6 +248,7 @@ def test_validation_bleu_is_that_of_greedy_search(tiny_settings, tmp_path):
     assert run.last.metrics["val_bleu"] == pytest.approx(expected)
 
 
+@pytest.mark.usefixtures("eager")
 def test_prepared_corpus_trains_as_its_text(short_run, short_settings, tmp_path, caplog):
     prepare(short_settings, tmp_path / "corpus")
     settings = dataclasses.replace(
@@ -266,6 +279,7 @@ def test_prepared_corpus_of_other_settings(short_settings, tmp_path):
 # What goes wrong.
 
 
+@pytest.mark.usefixtures("eager")
 def test_loss_that_is_no_number(short_settings, tmp_path):
     settings = dataclasses.replace(
         short_settings, peak_rate=1e30, warmup_steps=1, precision="mixed_bfloat16"

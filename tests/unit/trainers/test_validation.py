@@ -10,6 +10,8 @@ from keras_transformer.trainers.callbacks import ValidationBleu, quality
 from keras_transformer.trainers.training import train
 from keras_transformer.translator import Translator
 
+pytestmark = pytest.mark.usefixtures("eager")
+
 JAPANESE = {"one": "私は一匹の犬が好き", "two": "私は二匹の猫が好き", "red": "あなたは赤い犬が好き"}
 RIGHT, CLOSE, WRONG = (lambda text: text), (lambda text: text[:5] + "魚"), (lambda text: "x")
 
