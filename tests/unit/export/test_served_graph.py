@@ -100,7 +100,7 @@ def test_merging(tmp_path, merges):
     tf.saved_model.save(module, folder, signatures=module.graph)
     session = open_as_a_server(folder)
     texts = [*([name] for name in "abcd"), [["e", "f"]]]
-    *found, refused = send(served, *(("serving_default", {"text": text}) for text in texts))
+    *found, refused = send(session, *(("serving_default", {"text": text}) for text in texts))
     assert "is not compatible with expected shape" in refused
     size = "4" if merges else "1"
     assert [outputs["rows"] for outputs in found] == [[[name, size]] for name in "abcd"]
