@@ -387,6 +387,7 @@ def test_graph_is_eager(beam_size):
             tf.TensorSpec([None, NUM_STATES, V], tf.float32),
             tf.TensorSpec([None], tf.int32),
         ],
+        autograph=False,
     )
     for rows, max_lengths in ((3, [7, 2, 5]), (2, [1, 3]), (0, [])):
         arguments = tf.constant(random_tables(14, rows)), tf.constant(max_lengths, tf.int32)

@@ -46,6 +46,7 @@ def run(model, tokenizer):
             graphs[key] = tf.function(
                 lambda *tensors: function(model, tokenizer, *tensors, options, **rest),
                 input_signature=[tf.TensorSpec([None], tf.string)] * len(texts),
+                autograph=False,
             )
         found = graphs[key](*(tf.constant(list(column), tf.string) for column in texts))
         return type(found)(*(field.numpy() for field in found))
@@ -118,7 +119,7 @@ def test_nothing_of_a_long_sentence_is_lost(run, model, tokenizer):
     texts = tokenizer.detokenize(tf.ragged.constant(parts, tf.int32).to_tensor(0)).numpy()
     assert b" ".join(texts).replace(b" ", b"") == text.replace(" ", "").encode()
 
-    @tf.function
+    @tf.function(autograph=False)
     def translate_parts():
         source = translation.with_end(tf.ragged.constant(parts, tf.int32))
         return translation._translate(model, tokenizer, *source, OPTIONS, 1)[0]

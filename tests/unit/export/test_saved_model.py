@@ -51,7 +51,10 @@ def graph(translator):
         texts = tf.constant(TEXTS)
         options = dataclasses.replace(OPTIONS, **options)
         model, tokenizer = translator.model, translator.tokenizer
-        found = tf.function(lambda: function(model, tokenizer, texts, *rest, options))()
+        graph = tf.function(
+            lambda: function(model, tokenizer, texts, *rest, options), autograph=False
+        )
+        found = graph()
         return type(found)(*(field.numpy() for field in found))
 
     return call
