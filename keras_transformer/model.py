@@ -165,6 +165,7 @@ class Transformer(keras.Model):
                 cross_mask,
                 return_attention_scores=True,
                 training=training,
+                use_causal_mask=False,  # `self_mask` is causal, and is made once for all layers
             )
             self_scores.append(self_weights)
             cross_scores.append(cross_weights)
