@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from keras_transformer.cli.console import load_tensorflow, progress_bar, say
-from keras_transformer.cli.export import say_finding
+from keras_transformer.cli.export import details_of, say_finding
 from keras_transformer.cli.train import train_with_progress
 from keras_transformer.trainers.recipes import TrainSettings, load_recipe
 
@@ -64,7 +64,13 @@ def demo_command(
         findings = check_saved_model(saved_model, say_finding)
         require_success(findings, f"{saved_model} failed its check")
     else:
-        export_saved_model(translator, model_dir, examples=EXAMPLES, report=say_finding)
+        export_saved_model(
+            translator,
+            model_dir,
+            examples=EXAMPLES,
+            details=details_of(run),
+            report=say_finding,
+        )
     say_step(f"Export: SavedModel, checked: {saved_model}")
 
     for text, row in zip(EXAMPLES, SavedModelSession(saved_model).translate(EXAMPLES), strict=True):

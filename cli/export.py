@@ -114,7 +114,7 @@ def export_command(
             weights=weights,
             attention_layer=attention_layer,
             examples=[pair.source for pair in pairs[:MAX_EXAMPLES]],
-            details=_details(opened, checkpoint),
+            details=details_of(opened, checkpoint),
             report=say_finding,
         )
     say(f"Export: SavedModel in {time.monotonic() - started:.1f} s: {path}")
@@ -158,7 +158,7 @@ def say_finding(finding: "Finding") -> None:
     say(f"  {finding.name:10} {verdict:6} {finding.problem or finding.detail}")
 
 
-def _details(run: "Run", checkpoint: "CheckpointName | None") -> dict[str, Any]:
+def details_of(run: "Run", checkpoint: "CheckpointName | None" = None) -> dict[str, Any]:
     """Returns where the model comes from, for its metadata."""
     chosen = run.checkpoint(checkpoint)
     scores = {}

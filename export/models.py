@@ -38,7 +38,7 @@ class LoadedVersion:
     """
 
     def __init__(self, path: Path) -> None:
-        self.number = int(path.name)
+        self.path, self.number = path, int(path.name)
         self._session = SavedModelSession(path)
         saved_model = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
         self.signature_map = SignatureDefMap(signature_def=saved_model.meta_graphs[0].signature_def)
