@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 from fake_models import save_model, serving
@@ -11,6 +12,7 @@ from keras_transformer.export.assets import FORMAT
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 expect = sync_api.expect
+ROOT = Path(__file__).parents[2]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
 
@@ -194,3 +196,21 @@ def test_model_without_nbest_and_attention(open_page, tmp_path):
         expect(page.locator("#translation")).to_have_text("4:ABC")
         expect(page.locator("#nbest")).to_be_hidden()
         expect(page.locator("#attention")).to_be_hidden()
+
+
+def test_site_searches_in_a_file(browser, tmp_path):
+    """A browser starts no worker from a file; the site's script runs it in a frame."""
+    shutil.copy(ROOT / "docs" / "site" / "iframe-worker.js", tmp_path)
+    (tmp_path / "worker.js").write_text(
+        "addEventListener('message', it => postMessage(it.data + 1))"
+    )
+    (tmp_path / "page.html").write_text("<body><script src='iframe-worker.js'></script>")
+    page = browser.new_page()
+    page.goto((tmp_path / "page.html").as_uri())
+    answer = """() => new Promise(resolve => {
+        const worker = new Worker("worker.js");
+        worker.addEventListener("message", event => resolve(event.data));
+        worker.postMessage(6);
+    })"""
+    assert page.evaluate(answer) == 7
+    page.close()
