@@ -13,6 +13,7 @@ from keras_transformer.cli.console import (
     load_tensorflow,
     progress_bar,
     say,
+    show_log,
 )
 from keras_transformer.errors import InputError
 
@@ -42,7 +43,7 @@ def plot_command(
     from keras_transformer.cli.report import write_report
     from keras_transformer.run import Run
 
-    # The pictures show a box for a character that no installed font has.
+    show_log()  # it names the scripts that no font has
     warnings.filterwarnings("ignore", "Glyph .* missing from font")
     with progress_bar("Drawing"):
         path = write_report(Run.load(run), output or run / "report", text, checkpoint)
