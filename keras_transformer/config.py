@@ -14,10 +14,9 @@ from keras_transformer.errors import InputError
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 
-# A larger penalty overflows float32 on long hypotheses.
-MAX_LENGTH_PENALTY = 5
 BeamSize = Annotated[int, Field(ge=1, le=1_000)]
-LengthPenalty = Annotated[float, Field(ge=0, le=MAX_LENGTH_PENALTY)]
+# A larger penalty overflows float32 on long hypotheses.
+LengthPenalty = Annotated[float, Field(ge=0, le=5)]
 CheckpointName = Literal["averaged", "best", "last"]
 
 Rate = Annotated[float, Field(ge=0, lt=1)]

@@ -1,5 +1,6 @@
 """The run directory: what is written is read back, and what is damaged is refused."""
 
+import dataclasses
 import hashlib
 import json
 import re
@@ -59,7 +60,7 @@ def replace_file(run, content):
     """Replaces the weights of the best checkpoint, and their hash in the manifest."""
     (run.path / run.best.file).write_bytes(content)
     digest = hashlib.sha256(content).hexdigest()
-    edit_manifest(run, best={**run.best._asdict(), "sha256": digest})
+    edit_manifest(run, best={**dataclasses.asdict(run.best), "sha256": digest})
 
 
 def test_create_and_load(saved_run, tokenizer):
