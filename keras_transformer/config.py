@@ -26,13 +26,8 @@ _Record = TypeVar("_Record")
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         # Wu et al., ACL 2021, for the 29,000 pairs of Multi30k.
-        "tiny": {
-            "d_model": 128,
-            "d_ff": 256,
-            "num_heads": 4,
-            "num_encoder_layers": 4,
-            "num_decoder_layers": 4,
-        },
+        "tiny": {"d_model": 128, "d_ff": 256, "num_heads": 4}
+        | {"num_encoder_layers": 4, "num_decoder_layers": 4},
         # Table 3, row "base".
         "base": {},
         # Table 3, row "big".
@@ -134,7 +129,7 @@ class TransformerConfig:
         max_length: longest sequence in tokens; only learned positions need it.
 
     Raises:
-        InputError: if a value is of the wrong type or out of range.
+        InputError: if a value is of the wrong type or out of range, or there is no such preset.
 
     Example:
         >>> from keras_transformer import TransformerConfig
@@ -173,9 +168,6 @@ class TransformerConfig:
             preset: "tiny", "base", "big", or a row of `TABLE_3`.
             vocab_size: number of token ids.
             **overrides: other attributes of this class.
-
-        Raises:
-            InputError: if the preset or an attribute does not exist.
         """
         presets = {**PRESETS, **TABLE_3}
         if preset not in presets:

@@ -35,7 +35,7 @@ import pydantic
 from keras_transformer._version import __version__
 from keras_transformer.config import CheckpointName, TransformerConfig
 from keras_transformer.errors import InputError, one_line
-from keras_transformer.files import file_sha256, named_failure, write_atomically
+from keras_transformer.files import atomic_file, file_sha256, named_failure, write_atomically
 from keras_transformer.model import Transformer
 from keras_transformer.tokenizer import Tokenizer
 
@@ -348,16 +348,11 @@ class Run:
     def _write(
         self, name: str, step: int, metrics: Mapping[str, Any], write: Callable[[Path], None]
     ) -> Checkpoint:
-        """Writes a file of `checkpoints/` under a temporary name, then renames it."""
+        """Writes a file of `checkpoints/`."""
         path = self.path / "checkpoints" / name
-        temporary = path.with_name(f"tmp-{name}")
-        with named_failure(path, temporary, RESUME_ADVICE):
+        with atomic_file(path, RESUME_ADVICE) as temporary:  # before the manifest names it
             write(temporary)
-            with temporary.open("rb") as written:
-                os.fsync(written.fileno())  # on disk before the manifest names it
-            digest = file_sha256(temporary)
-            os.replace(temporary, path)
-        return Checkpoint(f"checkpoints/{name}", digest, step, dict(metrics))
+        return Checkpoint(f"checkpoints/{name}", file_sha256(path), step, dict(metrics))
 
     def _delete_unnamed(self) -> None:
         named = {kept.file for kept in self.checkpoints}
