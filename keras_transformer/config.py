@@ -26,8 +26,13 @@ _Record = TypeVar("_Record")
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         # Wu et al., ACL 2021, for the 29,000 pairs of Multi30k.
-        "tiny": {"d_model": 128, "d_ff": 256, "num_heads": 4}
-        | {"num_encoder_layers": 4, "num_decoder_layers": 4},
+        "tiny": {
+            "d_model": 128,
+            "d_ff": 256,
+            "num_heads": 4,
+            "num_encoder_layers": 4,
+            "num_decoder_layers": 4,
+        },
         # Table 3, row "base".
         "base": {},
         # Table 3, row "big".

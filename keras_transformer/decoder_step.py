@@ -126,8 +126,7 @@ class DecoderStep:
             row_state: the result of `initial_state` or of the previous step.
 
         Returns:
-            Logits, float32 [B, K, V], and the new `ancestors` and `row_state`, which have K more
-            positions.
+            Logits, float32 [B, K, V], and `ancestors` and `row_state` with K more positions.
         """
         num_beams = target_ids.shape[1]
         mask = None  # a single hypothesis attends to all positions

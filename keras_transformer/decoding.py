@@ -15,12 +15,12 @@ import tensorflow as tf
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID, DecodingOptions
 from keras_transformer.errors import InputError
 
-# (ids [B, K], position [], cache, row_state) -> (logits float32 [B, K, V], cache, row_state)
+# (newest ids [B, K], position [], cache, row_state) -> (logits [B, K, V], cache, row_state)
 #
-# `ids` are the newest tokens. `cache` and `row_state` are nests of tensors: `cache` has a leading
-# dimension of B * K and is gathered when hypotheses change places; `row_state` has a leading
-# dimension of B. A dimension that grows with the steps has size 0 at first. The search drops rows
-# when they end, so the function must not keep tensors of rows elsewhere.
+# `cache` and `row_state` are nests of tensors: `cache` has a leading dimension of B * K and is
+# gathered when hypotheses change places; `row_state` has a leading dimension of B. A dimension that
+# grows with the steps has size 0 at first. The search drops rows when they end, so the function
+# must not keep tensors of rows elsewhere.
 StepFunction = Callable[[tf.Tensor, tf.Tensor, Any, Any], tuple[tf.Tensor, Any, Any]]
 
 # No translation contains these tokens.
@@ -43,42 +43,26 @@ class Hypotheses(NamedTuple):
 
 
 class BeamState(NamedTuple):
-    """State of the beam search between two steps.
+    """State of the beam search between two steps."""
 
-    Attributes:
-        step: int32 [], tokens of each live sequence.
-        live_ids: int32 [B, K, T], the best unfinished sequences.
-        live_log_probs: float32 [B, K]; -inf where there is no sequence.
-        finished_ids: int32 [B, K, T], the best hypotheses so far, best first.
-        finished_scores: float32 [B, K]; -inf where there is none.
-        cache: the step function's state of the live sequences.
-        row_state: the step function's state of the rows.
-    """
-
-    step: tf.Tensor
-    live_ids: tf.Tensor
-    live_log_probs: tf.Tensor
-    finished_ids: tf.Tensor
-    finished_scores: tf.Tensor
-    cache: Any
-    row_state: Any
+    step: tf.Tensor  # int32 [], tokens of each live sequence
+    live_ids: tf.Tensor  # int32 [B, K, T], the best unfinished sequences
+    live_log_probs: tf.Tensor  # float32 [B, K]; -inf where there is no sequence
+    finished_ids: tf.Tensor  # int32 [B, K, T], the best hypotheses so far, best first
+    finished_scores: tf.Tensor  # float32 [B, K]; -inf where there is no hypothesis
+    cache: Any  # the step function's state of the live sequences
+    row_state: Any  # the step function's state of the rows
 
 
 class GreedyState(NamedTuple):
-    """State of the greedy search between two steps, as in `BeamState`.
+    """State of the greedy search between two steps."""
 
-    Attributes:
-        ids: int32 [B, T].
-        log_probs: float32 [B].
-        finished: bool [B].
-    """
-
-    step: tf.Tensor
-    ids: tf.Tensor
-    log_probs: tf.Tensor
-    finished: tf.Tensor
-    cache: Any
-    row_state: Any
+    step: tf.Tensor  # int32 [], tokens of each sequence
+    ids: tf.Tensor  # int32 [B, T]
+    log_probs: tf.Tensor  # float32 [B]
+    finished: tf.Tensor  # bool [B]
+    cache: Any  # the step function's state of the sequences
+    row_state: Any  # the step function's state of the rows
 
 
 def gnmt_penalty(length: tf.Tensor, length_penalty: float) -> tf.Tensor:

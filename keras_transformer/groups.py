@@ -14,7 +14,7 @@ def map_groups(
     max_rows: int,
     empty: Any,
 ) -> Any:
-    """Returns what `function` computes for all rows, in their order, similar costs together.
+    """Returns what `function` computes for all rows, rows of similar cost together.
 
     A group has at most `max_rows` rows, and its number of rows times its highest cost is at most
     `max_cost`. A row that costs more than `max_cost` is a group of its own.
@@ -29,7 +29,9 @@ def map_groups(
     """
     order = tf.argsort(costs, direction="DESCENDING", stable=True)
 
-    def append(number: tf.Tensor, array: tf.TensorArray, found: tf.Tensor, empty: tf.Tensor) -> Any:
+    def append_padded(
+        number: tf.Tensor, array: tf.TensorArray, found: tf.Tensor, empty: tf.Tensor
+    ) -> tf.TensorArray:
         missing = tf.shape(empty)[1:] - tf.shape(found)[1:]
         paddings = tf.pad(missing[:, None], [[1, 0], [1, 0]])
         # `tf.pad` does not take strings, and the results that are strings need no padding.
@@ -38,9 +40,8 @@ def map_groups(
     def advance(start: tf.Tensor, number: tf.Tensor, arrays: Any) -> tuple[Any, Any, Any]:
         size = tf.clip_by_value(max_cost // costs[order[start]], 1, max_rows)
         rows = order[start : start + size]
-        arrays = tf.nest.map_structure(
-            functools.partial(append, number), arrays, function(rows), empty
-        )
+        append = functools.partial(append_padded, number)
+        arrays = tf.nest.map_structure(append, arrays, function(rows), empty)
         return start + tf.size(rows), number + 1, arrays
 
     def new_array(empty: tf.Tensor) -> tf.TensorArray:

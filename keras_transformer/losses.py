@@ -16,11 +16,9 @@ from keras_transformer.tensor import Tensor
 def cross_entropy(logits: Tensor, target_ids: Tensor, label_smoothing: float = 0.0) -> Tensor:
     """Computes the cross-entropy with labels that are smoothed over the vocabulary.
 
-    With q = (1 - eps) onehot(y) + eps / V, the cross-entropy of logits z is
+    With labels (1 - eps) onehot(y) + eps / V, the cross-entropy of logits z is
 
         logsumexp(z) - (1 - eps) z_y - eps mean(z)
-
-    without one-hot labels of [B, T, V].
 
     Args:
         logits: float [B, T, V].

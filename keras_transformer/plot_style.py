@@ -16,17 +16,13 @@ Style = Literal["light", "dark"]
 
 
 class Theme(NamedTuple):
-    """What a style adds to the style `base` of Matplotlib's.
+    """What a style adds to one of Matplotlib's."""
 
-    `colors` of curves are apart for the color-blind too (Okabe and Ito 2008). `heat` is the
-    colormap of weights from 0, `diverging` that of values from -1 to 1.
-    """
-
-    base: str
-    paper: str
-    colors: tuple[str, ...]
-    heat: str
-    diverging: str
+    base: str  # name of Matplotlib's style
+    paper: str  # background
+    colors: tuple[str, ...]  # of curves, apart for the color-blind too (Okabe and Ito 2008)
+    heat: str  # colormap of weights from 0 to the highest
+    diverging: str  # colormap of values from -1 to 1
 
 
 THEMES: dict[Style, Theme] = {

@@ -142,12 +142,15 @@ class SentencePieceTokenizer(Tokenizer):
         self.model = model
         try:
             processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-            special_ids = [
-                getattr(processor, f"{name}_id")() for name in ("pad", "unk", "bos", "eos")
-            ]
+            special_ids = (
+                processor.pad_id(),
+                processor.unk_id(),
+                processor.bos_id(),
+                processor.eos_id(),
+            )
         except RuntimeError as error:
             raise InputError("The tokenizer is not a SentencePiece model") from error
-        if special_ids != [PAD_ID, UNK_ID, BOS_ID, EOS_ID]:
+        if special_ids != (PAD_ID, UNK_ID, BOS_ID, EOS_ID):
             raise InputError(
                 "The tokenizer's ids for pad, unk, bos, eos must be 0, 1, 2, 3. "
                 f"Received: {', '.join(map(str, special_ids))}"

@@ -31,62 +31,38 @@ GROUP_LOGITS = 2**25
 class TranslatedTexts(NamedTuple):
     """The result of `translate_texts`.
 
-    Attributes:
-        translations: string [B, n], valid UTF-8, best first.
-        scores: float32 [B, n], log probabilities in nats over the length penalty. Where a text has
-            fewer than n translations, the score is -inf and the translation is empty.
-        truncated: bool [B], True where the source was truncated to `max_source_length`.
+    Where a text has fewer than n translations, the score is -inf and the translation is empty.
     """
 
-    translations: tf.Tensor
-    scores: tf.Tensor
-    truncated: tf.Tensor
+    translations: tf.Tensor  # string [B, n], valid UTF-8, best first
+    scores: tf.Tensor  # float32 [B, n], log probabilities in nats over the length penalty
+    truncated: tf.Tensor  # bool [B], whether the source was truncated to `max_source_length`
 
 
 class TranslatedDocuments(NamedTuple):
-    """The result of `translate_documents`.
+    """The result of `translate_documents`."""
 
-    Attributes:
-        translations: string [B], valid UTF-8.
-        scores: float32 [B], the sum of the sentences' scores.
-        num_sentences: int32 [B].
-    """
-
-    translations: tf.Tensor
-    scores: tf.Tensor
-    num_sentences: tf.Tensor
+    translations: tf.Tensor  # string [B], valid UTF-8
+    scores: tf.Tensor  # float32 [B], the sum of the sentences' scores
+    num_sentences: tf.Tensor  # int32 [B]
 
 
 class ScoredTexts(NamedTuple):
-    """The result of `score_texts`.
+    """The result of `score_texts`."""
 
-    Attributes:
-        log_probs: float32 [B], log probability of the target in nats, its end included.
-        scores: float32 [B], the log probability over the length penalty, as in a search.
-        truncated: bool [B], True where the source or the target was truncated.
-    """
-
-    log_probs: tf.Tensor
-    scores: tf.Tensor
-    truncated: tf.Tensor
+    log_probs: tf.Tensor  # float32 [B], log probability of target and end in nats
+    scores: tf.Tensor  # float32 [B], the log probability over the length penalty, as in a search
+    truncated: tf.Tensor  # bool [B], whether the source or the target was truncated
 
 
 class Alignments(NamedTuple):
-    """The result of `align_texts`. Rows are padded, pieces with "".
+    """The result of `align_texts`. Rows are padded, pieces with ""."""
 
-    Attributes:
-        source_pieces: string [B, S], the source's tokens, its end included.
-        target_pieces: string [B, T], the best translation's.
-        source_lengths: int32 [B].
-        target_lengths: int32 [B].
-        attention: float32 [B, T, S], the attention weights when each target piece was chosen.
-    """
-
-    source_pieces: tf.Tensor
-    target_pieces: tf.Tensor
-    source_lengths: tf.Tensor
-    target_lengths: tf.Tensor
-    attention: tf.Tensor
+    source_pieces: tf.Tensor  # string [B, S], the source's tokens, its end included
+    target_pieces: tf.Tensor  # string [B, T], the best translation's
+    source_lengths: tf.Tensor  # int32 [B]
+    target_lengths: tf.Tensor  # int32 [B]
+    attention: tf.Tensor  # float32 [B, T, S], the weights when each target piece was chosen
 
 
 def translate_texts(
