@@ -348,9 +348,9 @@ class Run:
     def _write(
         self, name: str, step: int, metrics: Mapping[str, Any], write: Callable[[Path], None]
     ) -> Checkpoint:
-        """Writes a file of `checkpoints/`."""
+        """Writes a file of `checkpoints/`, before the manifest names it."""
         path = self.path / "checkpoints" / name
-        with atomic_file(path, RESUME_ADVICE) as temporary:  # before the manifest names it
+        with atomic_file(path, RESUME_ADVICE) as temporary:
             write(temporary)
         return Checkpoint(f"checkpoints/{name}", file_sha256(path), step, dict(metrics))
 
