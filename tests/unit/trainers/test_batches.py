@@ -154,18 +154,6 @@ def test_dataset_shifts_the_target():
     assert weights.dtype == np.float32
 
 
-@pytest.mark.parametrize("static_shapes", [False, True])
-def test_weights_sum_to_one(number_pairs, static_shapes):
-    plan = BatchPlan(number_pairs.lengths, 64, seed=1)
-    steps = range(plan.batches_per_epoch)
-    dataset = make_dataset(number_pairs, plan, steps, static_shapes)
-    assert dataset.cardinality() == plan.batches_per_epoch
-    for _, labels, weights in dataset.as_numpy_iterator():
-        assert weights.sum() == pytest.approx(1.0)
-        np.testing.assert_array_equal(weights > 0, labels != P)
-        assert len(set(weights[weights > 0].tolist())) == 1
-
-
 def test_static_shapes_are_few_and_hold_the_same_tokens(number_pairs):
     plan = BatchPlan(number_pairs.lengths, 64, seed=1)
     assert len(plan.buckets) > 2
