@@ -73,16 +73,13 @@ def open_saved_model(
     try:
         session = SavedModelSession(path)
     except ValueError as error:
-        cause = error.__cause__
-        reason = "" if isinstance(cause, KeyError) else f": {one_line(cause)}"
-        raise InputError(f"{error}{reason}") from error
+        raise InputError(one_line(error)) from error
     suitable = [
         name
         for name, tensors in session.signatures.items()
-        if set(tensors.inputs) == {"text"} and "translation" in tensors.outputs
+        if list(tensors.inputs) == ["text"] and "translation" in tensors.outputs
     ]
     if signature not in suitable:
-        session.close()
         raise InputError(
             f"{path} has no signature {signature} that translates. There are: "
             f"{', '.join(sorted(suitable)) or 'none'}"

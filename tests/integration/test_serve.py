@@ -100,7 +100,7 @@ def test_port_in_use(folder, option):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(InputError, match=f"Cannot listen at 127.0.0.1:{port}: .*; choose"):
-            serve_command(folder, max_body_bytes=2**31, **{"port": 0, option: port})
+            serve_command(folder, **{"port": 0, option: port})
 
 
 def test_missing_extra(folder, monkeypatch):

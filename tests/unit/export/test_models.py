@@ -6,9 +6,10 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
-from fake_models import save_model, write_warmup
+from fake_models import save_model
 from tensorflow_serving.apis.get_model_status_pb2 import ModelVersionStatus
 
+from keras_transformer.export.assets import write_warmup
 from keras_transformer.export.models import ServedModel
 from keras_transformer.export.session import SavedModelSession
 
@@ -105,7 +106,7 @@ def test_broken_version_leaves_the_old_one_until_it_has_changed(model, folder, f
 
 
 def test_warmup_is_replayed_before_the_version_is_available(folder, monkeypatch):
-    write_warmup(folder / "3", [("", ["a", "b"]), ("checked", ["c"])])
+    write_warmup(folder / "3", "fake", [("", {"text": ["a", "b"]}), ("checked", {"text": ["c"]})])
     model = ServedModel(folder)
     runs = []
     run = SavedModelSession.run
@@ -124,10 +125,13 @@ def test_warmup_is_replayed_before_the_version_is_available(folder, monkeypatch)
 
 @pytest.mark.parametrize(
     ("request_", "message"),
-    [(("checked", ["bad"]), "assertion failed: [bad]"), (("other", ["a"]), '"other" not found')],
+    [
+        (("checked", {"text": ["bad"]}), "assertion failed: [bad]"),
+        (("other", {"text": ["a"]}), '"other" not found'),
+    ],
 )
 def test_failing_warmup_fails_the_version(model, folder, request_, message):
-    write_warmup(add(folder, 4), [request_])
+    write_warmup(add(folder, 4), "fake", [request_])
     model.poll()
     assert states(model) == [(4, "END"), (3, "AVAILABLE")]
     assert message in model.status("fake", 4).model_version_status[0].status.error_message
