@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.export.models import invalid
-from keras_transformer.export.session import decoded, rows_of
+from keras_transformer.export.session import columns_of, rows_of
 
 
 def parse(body: bytes) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def answer(outputs: Mapping[str, np.ndarray], row_format: bool) -> dict[str, Any
     }
     if row_format:
         return {"predictions": rows_of(arrays)}
-    return {"outputs": {name: decoded(array.tolist()) for name, array in arrays.items()}}
+    return {"outputs": columns_of(arrays)}
 
 
 def _columns_of_rows(rows: object, keys: list[str]) -> Any:

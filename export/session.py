@@ -100,16 +100,20 @@ class SavedModelSession:
         self._session.close()
 
 
-def rows_of(outputs: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
-    """Turns outputs, tensors with a leading dimension of B, into B rows of numbers and strings."""
-    columns = [decoded(array.tolist()) for array in outputs.values()]
-    return [dict(zip(outputs, row, strict=True)) for row in zip(*columns, strict=True)]
+def columns_of(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Returns arrays as nested lists of numbers and strings."""
+    return {name: _decoded(array.tolist()) for name, array in arrays.items()}
 
 
-def decoded(value: Any) -> Any:
-    """Returns nested lists of bytes or numbers with the bytes decoded."""
+def rows_of(arrays: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+    """Turns arrays with a leading dimension of B into B rows of numbers and strings."""
+    columns = columns_of(arrays)
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _decoded(value: Any) -> Any:
     if isinstance(value, list):
-        return [decoded(item) for item in value]
+        return [_decoded(item) for item in value]
     return value.decode() if isinstance(value, bytes) else value
 
 
@@ -118,8 +122,7 @@ def _main() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         outputs = session.run(request["signature_name"], request["inputs"])
-        answer = {name: decoded(array.tolist()) for name, array in outputs.items()}
-        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.write(json.dumps(columns_of(outputs)) + "\n")
 
 
 if __name__ == "__main__":
