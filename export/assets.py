@@ -18,7 +18,6 @@ from keras_transformer.files import file_sha256
 FOLDER = "assets.extra"
 METADATA = "metadata.json"
 WARMUP = "tf_serving_warmup_requests"  # the name that TF Serving looks for
-FORMAT = "keras-transformer export"
 
 WeightsType = Literal["float32", "float16", "bfloat16"]  # types to store weights in
 
@@ -29,7 +28,6 @@ def write_metadata(path: Path, values: Mapping[str, Any]) -> None:
     versions = {package: metadata.version(package) for package in packages}
     files = sorted(file for file in path.rglob("*") if file.is_file())
     written = {
-        "format": FORMAT,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {"keras3-transformer": __version__, **versions},
         "git_revision": _git_revision(),
@@ -45,9 +43,7 @@ def read_metadata(path: Path) -> dict[str, Any]:
     file = path / FOLDER / METADATA
     try:
         values: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        if values["format"] != FORMAT:
-            raise ValueError("another format")
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError) as error:
         raise InputError(f"{path} is not an export of this package: cannot read {file}") from error
     return values
 

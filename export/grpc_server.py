@@ -29,7 +29,6 @@ from keras_transformer.export.rows import DEFAULT_SIGNATURE
 # The fields in which TF Serving sends the values of an output, by the kind of its NumPy type.
 FIELDS = {"O": "string_val", "b": "bool_val", "f": "float_val", "i": "int_val"}
 CODES = {code.value[0]: code for code in grpc.StatusCode}
-NUM_THREADS = 40  # calls at the same time; others wait
 
 
 @contextmanager
@@ -62,20 +61,16 @@ class _Service(
         self, request: predict_pb2.PredictRequest, context: grpc.ServicerContext
     ) -> predict_pb2.PredictResponse:
         with _errors_as_status(context):
-            loaded = self._model.find(*_model_and_version(request.model_spec))
+            spec = request.model_spec
+            loaded = self._model.find(*_model_and_version(spec))
             outputs = loaded.predict(request)
             wanted = request.output_filter or outputs.keys()
             if unknown := set(wanted) - outputs.keys():
                 raise invalid(f"There are no outputs {sorted(unknown)}")
-            response = predict_pb2.PredictResponse(
-                model_spec=request.model_spec,
-                outputs={name: proto_of(outputs[name]) for name in wanted},
-            )
-            response.model_spec.signature_name = (
-                request.model_spec.signature_name or DEFAULT_SIGNATURE
-            )
-            response.model_spec.version.value = loaded.number
-            return response
+            spec.signature_name = spec.signature_name or DEFAULT_SIGNATURE
+            spec.version.value = loaded.number
+            protos = {name: proto_of(outputs[name]) for name in wanted}
+            return predict_pb2.PredictResponse(model_spec=spec, outputs=protos)
 
     def GetModelMetadata(  # noqa: N802
         self,
@@ -85,10 +80,10 @@ class _Service(
         with _errors_as_status(context):
             if list(request.metadata_field) != ["signature_def"]:
                 raise invalid("`metadata_field` must be signature_def")
-            loaded = self._model.find(*_model_and_version(request.model_spec))
-            response = get_model_metadata_pb2.GetModelMetadataResponse()
-            response.model_spec.name = self._model.name
-            response.model_spec.version.value = loaded.number
+            spec = request.model_spec
+            loaded = self._model.find(*_model_and_version(spec))
+            spec.version.value = loaded.number
+            response = get_model_metadata_pb2.GetModelMetadataResponse(model_spec=spec)
             response.metadata["signature_def"].Pack(loaded.signature_map)
             return response
 
@@ -109,13 +104,10 @@ def _model_and_version(spec: model_pb2.ModelSpec) -> tuple[str, int | None]:
 
 
 class GrpcServer:
-    """Serves a model over gRPC, from `start` on.
+    """Serves a model over gRPC, from `start` on; `HttpServer` describes the arguments.
 
-    Args:
-        model: the model; the caller opens and closes it.
-        host: the address to listen at; `address` has it and the port.
-        port: 0 is a free one.
-        max_body_bytes: the maximum size of a request.
+    Attributes:
+        address: the host and the port.
 
     Raises:
         RuntimeError: if it cannot listen there.
@@ -123,7 +115,7 @@ class GrpcServer:
 
     def __init__(self, model: ServedModel, host: str, port: int, max_body_bytes: int) -> None:
         self._server = grpc.server(
-            futures.ThreadPoolExecutor(NUM_THREADS),
+            futures.ThreadPoolExecutor(max_workers=40),  # more calls wait
             options=[
                 ("grpc.so_reuseport", 0),  # so that a port in use is an error
                 ("grpc.max_receive_message_length", max_body_bytes),

@@ -1,7 +1,8 @@
 """TF Serving's JSON: requests to arrays of strings, and arrays to answers.
 
 The rules are those of TF Serving's `util/json_tensor.cc`, for the tensors of exports. This module
-is stricter: text after the JSON, invalid UTF-8 and base64 without its padding are errors.
+is stricter: text after the JSON, invalid UTF-8 and base64 without its padding are errors. All
+errors are `tf.errors.InvalidArgumentError`.
 """
 
 import base64
@@ -16,14 +17,10 @@ from keras_transformer.export.session import columns_of, rows_of
 
 
 def parse(body: bytes) -> dict[str, Any]:
-    """Returns the JSON object that a request holds.
-
-    Raises:
-        tf.errors.InvalidArgumentError: if it holds something else.
-    """
+    """Returns the JSON object that a request holds."""
     try:
         document = json.loads(body)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise invalid(f"JSON Parse error: {error}") from None
     if not isinstance(document, dict):
         raise invalid("JSON Parse error: The document is not an object")
@@ -31,22 +28,24 @@ def parse(body: bytes) -> dict[str, Any]:
 
 
 def inputs_from_json(document: Mapping[str, Any], names: Iterable[str]) -> dict[str, np.ndarray]:
-    """Returns the arrays of a request, by the names of the signature's inputs.
-
-    Raises:
-        tf.errors.InvalidArgumentError: if the request does not fit the signature.
-    """
-    keys = sorted(names)
+    """Returns the arrays of a request; `names` are those of the signature's inputs."""
+    keys = set(names)
+    needed = f"with the keys {sorted(keys)}"
     if ("instances" in document) == ("inputs" in document):
         raise invalid("A request must have one of the keys 'instances' and 'inputs'")
+    columns = document.get("inputs")
     if "instances" in document:
-        columns = _columns_of_rows(document["instances"], keys)
-    else:
-        columns = document["inputs"]
+        columns = document["instances"]
+        if not isinstance(columns, list) or not columns:
+            raise invalid("'instances' must be a list with at least one item")
+        if any(map(_is_object, columns)):
+            if not all(_is_object(row) and row.keys() == keys for row in columns):
+                raise invalid(f"Each of 'instances' must be an object {needed}")
+            columns = {key: [row[key] for row in columns] for key in keys}
     if not _is_object(columns) and len(keys) == 1:
-        columns = {keys[0]: columns}
-    if not _is_object(columns) or not columns.keys() >= set(keys):
-        raise invalid(f"'inputs' must be an object with the keys {keys}")
+        columns = dict.fromkeys(keys, columns)
+    if not isinstance(columns, dict) or not columns.keys() >= keys:
+        raise invalid(f"The inputs must be an object {needed}")
     return {key: _array(columns[key]) for key in keys}
 
 
@@ -60,18 +59,6 @@ def answer(outputs: Mapping[str, np.ndarray], row_format: bool) -> dict[str, Any
     if row_format:
         return {"predictions": rows_of(arrays)}
     return {"outputs": columns_of(arrays)}
-
-
-def _columns_of_rows(rows: object, keys: list[str]) -> Any:
-    """Returns the rows if they are bare, otherwise a list for each of their keys."""
-    if not isinstance(rows, list) or not rows:
-        raise invalid("'instances' must be a list with at least one item")
-    if len(keys) == 1 and not any(map(_is_object, rows)):
-        return rows
-    for number, row in enumerate(rows):
-        if not _is_object(row) or sorted(row) != keys:
-            raise invalid(f"Item {number} of 'instances' must be an object with the keys {keys}")
-    return {key: [row[key] for row in rows] for key in keys}
 
 
 def _is_object(value: object) -> bool:

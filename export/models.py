@@ -44,12 +44,7 @@ def message_of(error: BaseException) -> str:
 
 
 class LoadedVersion:
-    """The version in `MODELS/NAME/VERSION`, loaded and warmed up.
-
-    Raises:
-        ValueError: if it cannot be loaded.
-        tf.errors.OpError: if a warm-up request fails.
-    """
+    """The version in `MODELS/NAME/VERSION`, loaded and warmed up."""
 
     def __init__(self, path: Path) -> None:
         self.number = int(path.name)
@@ -143,22 +138,16 @@ class ServedModel:
             self._thread.join()
 
     def find(self, name: str, version: int | None = None) -> LoadedVersion:
-        """Returns the loaded version, for a request to a model and to a version; None is any.
-
-        Raises:
-            tf.errors.NotFoundError: if this model or this version is not loaded.
-        """
+        """Returns the loaded version; raises `NotFoundError` if it is not the one asked for."""
         loaded = self._loaded
         if name != self.name or loaded is None or version not in (None, loaded.number):
-            which = f"Latest({name})" if version is None else f"Specific({name}, {version})"
-            raise tf.errors.NotFoundError(None, None, f"Servable not found for request: {which}")
+            raise _not_found(name, version)
         return loaded
 
     def status(self, name: str, version: int | None = None) -> GetModelStatusResponse:
         """Returns the states of the loaded version and of a newer one that failed, or of `version`.
 
-        Raises:
-            tf.errors.NotFoundError: if there is no such model or version.
+        It raises `NotFoundError` if there is no such model or version.
         """
         states = [] if self._failed is None else [self._failed]
         if self._loaded is not None:
@@ -166,9 +155,13 @@ class ServedModel:
             states.append(ModelVersionStatus(version=number, state="AVAILABLE", status={}))
         found = [state for state in states if version in (None, state.version)]
         if name != self.name or not found:
-            what = "any versions" if version is None else f"version {version}"
-            raise tf.errors.NotFoundError(None, None, f"Could not find {what} of model {name}")
+            raise _not_found(name, version)
         return GetModelStatusResponse(model_version_status=found)
+
+
+def _not_found(name: str, version: int | None) -> tf.errors.NotFoundError:
+    which = f"Latest({name})" if version is None else f"Specific({name}, {version})"
+    return tf.errors.NotFoundError(None, None, f"Servable not found for request: {which}")
 
 
 def _files(path: Path) -> object:

@@ -48,11 +48,8 @@ class _ModelName(StringConvertor):
 register_url_convertor("model", _ModelName())
 
 
-def make_app(model: ServedModel, allowed_hosts: Sequence[str], max_body_bytes: int) -> Starlette:
-    """Returns an ASGI application: the REST interface, and the page at `/`.
-
-    A request may name one of `allowed_hosts`; "*" is any.
-    """
+def _make_app(model: ServedModel, allowed_hosts: Sequence[str], max_body_bytes: int) -> Starlette:
+    """Returns an ASGI application: the REST interface, and the page at `/`."""
     text = resources.files("keras_transformer.export").joinpath("page.html").read_text("utf-8")
     content = text.replace("{{model}}", html.escape(model.name))
 
@@ -161,7 +158,7 @@ class HttpServer:
         any_host = not (allow_hosts or ipaddress.ip_address(address).is_loopback)
         hosts = ["*"] if any_host else [name, *LOCAL_HOSTS, *allow_hosts]
         config = uvicorn.Config(
-            make_app(model, hosts, max_body_bytes),
+            _make_app(model, hosts, max_body_bytes),
             log_config=None,
             log_level="error",
             timeout_graceful_shutdown=STOP_SECONDS,

@@ -85,11 +85,7 @@ class SavedModelSession:
     def translate(
         self, texts: Sequence[str | bytes], signature: str = "serving_default"
     ) -> list[dict[str, Any]]:
-        """Runs a signature whose only input is `text`.
-
-        Returns:
-            The outputs by name for each text, with strings decoded.
-        """
+        """Runs a signature whose only input is `text`; returns the outputs of each text by name."""
         encoded = [
             text if isinstance(text, bytes) else text.encode(errors="replace") for text in texts
         ]
