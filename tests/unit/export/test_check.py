@@ -56,18 +56,17 @@ def test_device(export, in_function):
         check.check_nodes(export)
 
 
-def test_python(export):
-    a_search(export.meta_graph).node_def[3].op = "EagerPyFunc"
-    with pytest.raises(InputError, match="Python: EagerPyFunc"):
-        check.check_nodes(export)
-
-
-@pytest.mark.parametrize("of_function", [True, False])
-def test_xla(export, of_function):
+def test_python_and_xla(export):
     function = a_search(export.meta_graph)
-    holder = function if of_function else function.node_def[2]
-    holder.attr["_XlaMustCompile"].b = True
+    function.attr["_XlaMustCompile"].b = True
     with pytest.raises(InputError, match="XLA"):
+        check.check_nodes(export)
+    function.attr["_XlaMustCompile"].b = False
+    function.node_def[2].attr["_XlaMustCompile"].b = True
+    with pytest.raises(InputError, match="XLA"):
+        check.check_nodes(export)
+    function.node_def[3].op = "EagerPyFunc"
+    with pytest.raises(InputError, match="Python: EagerPyFunc"):
         check.check_nodes(export)
 
 

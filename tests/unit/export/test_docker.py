@@ -40,11 +40,6 @@ def test_compose_mounts_files_that_exist(compose):
     assert compose["serving"]["environment"]["MODEL_BASE_PATH"] in mounts
 
 
-def test_compose_is_for_this_machine_alone(compose):
-    published = [port for service in compose.values() for port in service["ports"]]
-    assert all(port.startswith("127.0.0.1:") for port in published)
-
-
 def test_prometheus_reads_what_the_servers_offer(compose, pod):
     (job,) = load("prometheus.yml")[0]["scrape_configs"]
     ((host, port),) = (target.split(":") for target in job["static_configs"][0]["targets"])
@@ -70,10 +65,3 @@ def test_kubernetes_mounts_what_it_names(pod):
     for probe in ("readinessProbe", "startupProbe"):
         path = f"/v1/models/{environment['MODEL_NAME']}/metadata"
         assert container[probe]["httpGet"]["path"] == path
-
-
-def test_kubernetes_service_finds_the_pod(pod):
-    service = load("kubernetes.yaml")[1]["spec"]
-    assert service["selector"].items() <= pod["metadata"]["labels"].items()
-    names = {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
-    assert {port["targetPort"] for port in service["ports"]} == names
