@@ -25,7 +25,8 @@ from keras_transformer.export.server import HttpServer
 from keras_transformer.export.session import SavedModelSession
 
 TEXT = [tf.TensorSpec([None], tf.string, name="text")]
-LIMIT = 20
+LIMIT = 20  # bytes of a text
+MAX_BODY_BYTES = 60_000
 
 
 def save_model(folder: Path, version: int, *, nbest=True, attention=True) -> Path:
@@ -109,49 +110,36 @@ def open_as_a_server(folder: Path) -> SavedModelSession:
 
 def predict_request(signature, inputs, model="fake", version=None) -> predict_pb2.PredictRequest:
     """Returns a request of TF Serving's gRPC interface."""
-    request = predict_pb2.PredictRequest()
+    request = predict_pb2.PredictRequest(inputs=inputs)
     request.model_spec.name = model
     request.model_spec.signature_name = signature
     if version is not None:
         request.model_spec.version.value = version
-    for name, proto in inputs.items():
-        request.inputs[name].CopyFrom(proto)
     return request
 
 
 class Serving(NamedTuple):
-    """A server that runs.
-
-    Attributes:
-        url: of the HTTP server.
-        grpc: host and port of the gRPC server.
-        model: what they serve.
-        stop: asks it to stop, as a signal does.
-    """
+    """A server that runs; `stop` asks it to stop, as a signal does."""
 
     url: str
     grpc: str
-    model: ServedModel
     stop: Callable[[], None]
 
 
 @contextmanager
-def serving(
-    folder: Path, host: str = "127.0.0.1", allow_hosts=(), max_body_bytes: int = 60_000
-) -> Iterator[Serving]:
+def serving(folder: Path, host: str = "127.0.0.1", allow_hosts=()) -> Iterator[Serving]:
     """Serves a model in a thread, on free ports of this machine."""
     model = ServedModel(folder)
     model.poll()
-    http = HttpServer(model, host, 0, max_body_bytes, allow_hosts)
-    grpc = GrpcServer(model, "127.0.0.1", 0, max_body_bytes)
+    http = HttpServer(model, host, 0, MAX_BODY_BYTES, allow_hosts)
+    grpc = GrpcServer(model, "127.0.0.1", 0, MAX_BODY_BYTES)
     grpc.start()
     thread = threading.Thread(target=http.run)
     thread.start()
     try:
-        yield Serving(http.url, grpc.address, model, http.stop)
+        yield Serving(http.url, grpc.address, http.stop)
     finally:
         http.stop()
         thread.join(20)
         grpc.stop()
-        model.close()
         assert not thread.is_alive()

@@ -122,7 +122,6 @@ def test_metadata(exported, translator):
     assert metadata["model"] == translator.model.config.to_dict()
     assert metadata["tokenizer_sha256"] == translator.tokenizer.fingerprint
     assert metadata["decoding"] == dataclasses.asdict(OPTIONS)
-    assert metadata["serving"] == dataclasses.asdict(ServingOptions())
     assert metadata["versions"]["keras"] == keras.__version__
 
 
@@ -198,14 +197,11 @@ def test_session_takes_bytes(served):
         assert found == pytest.approx(expected)
 
 
-def test_version_is_alone_in_its_folder(exported):
-    assert [path.name for path in exported.path.parent.iterdir()] == ["7"]
-    assert exported.path.stat().st_mode & 0o777 == 0o755
-
-
 def test_existing_version_is_refused(exported, tiny_translator):
     with pytest.raises(InputError, match="7 exists already"):
         export_saved_model(tiny_translator, exported.path.parent, version=7)
+    assert [path.name for path in exported.path.parent.iterdir()] == ["7"]
+    assert exported.path.stat().st_mode & 0o777 == 0o755
 
 
 def test_failed_export_leaves_nothing(tiny_translator, tmp_path, monkeypatch):
