@@ -73,7 +73,6 @@ def serve_command(
         )
     model = ServedModel(folder)
     with contextlib.ExitStack() as stack:
-        stack.callback(model.close)
         # Ports first: loading a model takes long, and a port may be in use.
         with _listening(host, port):
             http = HttpServer(model, host, port, max_body_bytes, allow_host or ())
@@ -83,11 +82,9 @@ def serve_command(
                 grpc = GrpcServer(model, host, grpc_port, max_body_bytes)
                 stack.callback(grpc.stop)
         model.poll()
-        (newest,) = model.status(model.name).model_version_status
-        if message := newest.status.error_message:
-            raise InputError(f"Version {newest.version} cannot be loaded: {message}")
-        model.watch(poll_seconds)
-        say(f"Model: {model.name}, version {newest.version}, on the local server")
+        stack.enter_context(model.watched(poll_seconds))
+        number = model.find(model.name).number
+        say(f"Model: {model.name}, version {number}, on the local server")
         if grpc_port is not None:
             grpc.start()
             say(f"gRPC: {grpc.address}")

@@ -8,7 +8,8 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from tensorflow_serving.apis.get_model_metadata_pb2 import SignatureDefMap
 from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusResponse, ModelVersionStatus
 from tensorflow_serving.apis.predict_pb2 import PredictRequest
 
+from keras_transformer.errors import InputError
 from keras_transformer.export.assets import read_warmup
 from keras_transformer.export.rows import DEFAULT_SIGNATURE
 from keras_transformer.export.session import SavedModelSession
@@ -95,73 +97,59 @@ class ServedModel:
         self.name = os.path.basename(os.path.abspath(folder))
         self._folder = Path(folder)
         self._loaded: LoadedVersion | None = None
-        self._failed: ModelVersionStatus | None = None  # a newer version
         self._tried: object = None  # the files of the last version that was loaded, or failed
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
 
     def poll(self) -> None:
-        """Loads the newest version, if its files are not those that were tried last."""
+        """Loads the newest version, if its files are not those that were tried last.
+
+        Raises:
+            InputError: if it cannot be loaded.
+        """
         path = next(iter(version_paths(self._folder)), None)
         if path is None or (files := _files(path)) == self._tried:
             return
         self._tried = files
         try:
-            self._loaded, self._failed = LoadedVersion(path), None
+            self._loaded = LoadedVersion(path)
         except Exception as error:  # the files may hold anything
-            message = message_of(error)
-            code = error.error_code if isinstance(error, tf.errors.OpError) else tf.errors.UNKNOWN
-            status = {"error_code": code, "error_message": message}
-            self._failed = ModelVersionStatus(version=int(path.name), state="END", status=status)
-            _logger.warning("Version %s of %s cannot be loaded: %s", path.name, self.name, message)
-        else:
-            _logger.info("Version %s of %s is available", path.name, self.name)
-            gc.collect()  # the graph of the old version refers to itself
+            message = f"Version {path.name} of {self.name} cannot be loaded: {message_of(error)}"
+            raise InputError(message) from error
+        _logger.info("Version %s of %s is available", path.name, self.name)
+        gc.collect()  # the graph of the old version refers to itself
 
-    def watch(self, seconds: float) -> None:
-        """Starts a thread that polls, until `close`."""
+    @contextmanager
+    def watched(self, seconds: float) -> Iterator[None]:
+        """Polls in a thread while the context lasts."""
+        stop = threading.Event()
 
         def work() -> None:
-            while not self._stop.wait(seconds):
+            while not stop.wait(seconds):
                 try:
                     self.poll()
-                except OSError as error:  # such as a file that vanishes: the next poll may work
-                    _logger.warning("%s cannot be read: %s", self._folder, error)
+                except (InputError, OSError) as error:  # such as a file that vanishes
+                    _logger.warning("%s", error)
 
-        self._thread = threading.Thread(target=work, name="versions")
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stops polling."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
+        thread = threading.Thread(target=work, name="versions")
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
 
     def find(self, name: str, version: int | None = None) -> LoadedVersion:
         """Returns the loaded version; raises `NotFoundError` if it is not the one asked for."""
         loaded = self._loaded
         if name != self.name or loaded is None or version not in (None, loaded.number):
-            raise _not_found(name, version)
+            which = f"Latest({name})" if version is None else f"Specific({name}, {version})"
+            raise tf.errors.NotFoundError(None, None, f"Servable not found for request: {which}")
         return loaded
 
     def status(self, name: str, version: int | None = None) -> GetModelStatusResponse:
-        """Returns the states of the loaded version and of a newer one that failed, or of `version`.
-
-        It raises `NotFoundError` if there is no such model or version.
-        """
-        states = [] if self._failed is None else [self._failed]
-        if self._loaded is not None:
-            number = self._loaded.number
-            states.append(ModelVersionStatus(version=number, state="AVAILABLE", status={}))
-        found = [state for state in states if version in (None, state.version)]
-        if name != self.name or not found:
-            raise _not_found(name, version)
-        return GetModelStatusResponse(model_version_status=found)
-
-
-def _not_found(name: str, version: int | None) -> tf.errors.NotFoundError:
-    which = f"Latest({name})" if version is None else f"Specific({name}, {version})"
-    return tf.errors.NotFoundError(None, None, f"Servable not found for request: {which}")
+        """Returns the state of the version that `find` returns."""
+        number = self.find(name, version).number
+        state = ModelVersionStatus(version=number, state="AVAILABLE", status={})
+        return GetModelStatusResponse(model_version_status=[state])
 
 
 def _files(path: Path) -> object:
