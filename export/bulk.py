@@ -18,15 +18,15 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import apache_beam as beam
 from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.metrics.metric import Metrics, MetricsFilter
-from apache_beam.ml.inference.base import ModelHandler, RunInference
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from apache_beam.runners.runner import PipelineResult
+from apache_beam.utils.shared import Shared
 
 from keras_transformer.errors import InputError, one_line
 from keras_transformer.export.rows import (
@@ -67,36 +67,6 @@ class BulkReport(NamedTuple):
     failed: int = 0  # lines with an empty translation
     truncated: int = 0  # lines whose end was not translated
     shards: int = 0
-
-
-class SavedModelHandler(ModelHandler[Shard, tuple[Shard, list[Row]], Translate]):
-    """A version of a model for Beam's RunInference; an example is a shard."""
-
-    def __init__(self, path: str, signature: str) -> None:
-        # One shard at a time: `translate_lines` makes the model's batches, sorted by length.
-        super().__init__(min_batch_size=1, max_batch_size=1)
-        self._path = path
-        self._signature = signature
-
-    def load_model(self) -> Translate:
-        """Loads the model, which the threads of a process share."""
-        return open_saved_model(self._path, self._signature)
-
-    def run_inference(
-        self,
-        batch: Sequence[Shard],
-        model: Translate,
-        inference_args: dict[str, Any] | None = None,
-    ) -> list[tuple[Shard, list[Row]]]:
-        """Returns the shard with the outputs of `translate_lines`."""
-        (shard,) = batch
-        rows = translate_lines(shard.lines, model)
-        if len(rows) > BATCH_ROWS and all("failed" in row for row in rows):
-            raise InputError(
-                f"{shard.path}: all of {len(rows):,} lines fail, from line "
-                f"{shard.first_line:,} on: {rows[0]['failed']}"
-            )
-        return [(shard, rows)]
 
 
 def translate_corpus(
@@ -146,7 +116,7 @@ def translate_corpus(
         | "Files" >> beam.Create(list(enumerate(paths)))
         | "Read" >> beam.FlatMap(read_shards, lines_per_shard)
         | "Spread" >> beam.Reshuffle()  # over all workers
-        | "Translate" >> RunInference(SavedModelHandler(str(version), signature))
+        | "Translate" >> beam.Map(translate_shard, str(version), signature, Shared())
         | "Write" >> beam.Map(write_shard, output=output)
     )
     counters = _run(pipeline).metrics().query(MetricsFilter().with_namespace(METRICS))["counters"]
@@ -174,6 +144,21 @@ def read_shards(file: tuple[int, str], lines_per_shard: int) -> Iterator[Shard]:
                 raise EOFError("the compressed file is truncated")
     except Exception as error:  # each file system and compression has its own
         raise InputError(f"Cannot read {path}: {one_line(error)}") from error
+
+
+def translate_shard(
+    shard: Shard, version: str, signature: str, shared: Shared
+) -> tuple[Shard, list[Row]]:
+    """Returns the shard with the outputs for its lines; threads of a process share the model."""
+    rows = translate_lines(
+        shard.lines, shared.acquire(lambda: open_saved_model(version, signature))
+    )
+    if len(rows) > BATCH_ROWS and all("failed" in row for row in rows):
+        raise InputError(
+            f"{shard.path}: all of {len(rows):,} lines fail, from line "
+            f"{shard.first_line:,} on: {rows[0]['failed']}"
+        )
+    return shard, rows
 
 
 def translate_lines(lines: Sequence[bytes], translate: Translate) -> list[Row]:

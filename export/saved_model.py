@@ -16,12 +16,7 @@ import tensorflow as tf
 from keras_transformer.config import DecodingOptions
 from keras_transformer.errors import InputError, one_line
 from keras_transformer.export.assets import WeightsType, write_metadata, write_warmup
-from keras_transformer.export.check import (
-    SIGNATURES,
-    Finding,
-    check_saved_model,
-    require_success,
-)
+from keras_transformer.export.check import SIGNATURES, Finding, check_saved_model, require_success
 from keras_transformer.export.options import ServingOptions
 from keras_transformer.export.session import rows_of
 from keras_transformer.model import Transformer
@@ -272,7 +267,7 @@ def export_saved_model(
     if path.exists():
         raise InputError(f"{path} exists already: choose another version, or delete it")
     num_layers = len(translator.model.decoder_layers)
-    if not -num_layers <= attention_layer < num_layers:
+    if attention_layer not in range(-num_layers, num_layers):
         raise InputError(
             f"`attention_layer` must be at least {-num_layers} and below {num_layers}. "
             f"Received: attention_layer={attention_layer}"
