@@ -104,10 +104,7 @@ def _model_and_version(spec: model_pb2.ModelSpec) -> tuple[str, int | None]:
 
 
 class GrpcServer:
-    """Serves a model over gRPC, from `start` on; `HttpServer` describes the arguments.
-
-    Attributes:
-        address: the host and the port.
+    """Serves a model over gRPC at `address`, from `start` on; the arguments are `HttpServer`'s.
 
     Raises:
         RuntimeError: if it cannot listen there.

@@ -102,8 +102,7 @@ class ServedModel:
     def poll(self) -> None:
         """Loads the newest version, if its files are not those that were tried last.
 
-        Raises:
-            InputError: if it cannot be loaded.
+        It raises `InputError` if that fails.
         """
         path = next(iter(version_paths(self._folder)), None)
         if path is None or (files := _files(path)) == self._tried:

@@ -24,13 +24,10 @@ def by_length(
     max_rows: int = BATCH_ROWS,
     max_size: float = math.inf,
 ) -> list[Answer]:
-    """Translates texts in batches of similar length: a batch takes as long as its longest text.
+    """Returns the answers to texts, asked in batches of about one length.
 
-    A batch has at most `max_rows` texts, and their number times the length of the longest is at
-    most `max_size`. A longer text is a batch of its own.
-
-    Returns:
-        The answers in the order of the texts.
+    A batch takes as long as its longest text. It has at most `max_rows` texts, and their number
+    times the length of the longest is at most `max_size`. A longer text is a batch of its own.
     """
     batches: list[list[int]] = []
     for number in sorted(range(len(texts)), key=lambda number: len(texts[number])):
@@ -50,8 +47,7 @@ def open_saved_model(
     """Loads a version, and returns a function from texts to the outputs of a signature.
 
     Raises:
-        InputError: if there is no such SavedModel, or if the signature does not turn `text` into
-            `translation`.
+        InputError: if the signature does not turn `text` into `translation`, or cannot be loaded.
     """
     from keras_transformer.export.session import SavedModelSession
 

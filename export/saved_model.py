@@ -45,13 +45,7 @@ class ServingModule(tf.Module):
 
     The variables are copies of the weights. The Keras model is no attribute: TF Serving's loader
     cannot find the variables of a module that holds a Keras 3 model (keras issue 20095).
-
-    Attributes:
-        stored: the weights, in the type in which they are stored.
-        graphs: the graph of each signature, by name.
     """
-
-    graphs: dict[str, Any]
 
     def __init__(
         self,
@@ -66,7 +60,7 @@ class ServingModule(tf.Module):
             tf.Variable(tf.cast(weight.value, weights), trainable=False, name=weight.name)
             for weight in model.weights
         ]
-        self.graphs = {}
+        self.graphs: dict[str, Any] = {}  # of each signature
         for name, function in _signatures(translator, serving, attention_layer).items():
             compute = _with_weights(function, model, self.stored)
             if serving.batching and name in MERGED:
@@ -234,7 +228,7 @@ def export_saved_model(
     check: bool = True,
     report: Callable[[Finding], None] = lambda finding: None,
 ) -> Path:
-    """Writes `folder/version/`, a SavedModel that TF Serving loads.
+    """Writes `folder/version/`, a SavedModel that TF Serving loads, and returns its path.
 
     `check.SIGNATURES` lists its signatures: `serving_default` takes `text`, string [B], and
     returns `translation`, string [B], `score`, float32 [B], and `truncated`, bool [B]. The
@@ -254,9 +248,6 @@ def export_saved_model(
         details: more values for the metadata.
         check: whether to check the SavedModel.
         report: called with each finding of the check.
-
-    Returns:
-        The folder of the version.
 
     Raises:
         InputError: if the version exists already, cannot be written, or fails its check.

@@ -64,14 +64,11 @@ class SavedModelSession:
         }
 
     def run(self, signature: str, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Runs a signature.
+        """Returns the outputs of a signature by name.
 
         Args:
             signature: its name.
-            inputs: all inputs of the signature by name; strings as bytes.
-
-        Returns:
-            The outputs by name.
+            inputs: all its inputs by name; strings as bytes.
 
         Raises:
             KeyError: if there is no such signature, or if an input is missing.
@@ -85,7 +82,12 @@ class SavedModelSession:
     def translate(
         self, texts: Sequence[str | bytes], signature: str = "serving_default"
     ) -> list[dict[str, Any]]:
-        """Runs a signature whose only input is `text`; returns the outputs of each text by name."""
+        """Returns the outputs for each text by name, with strings decoded.
+
+        Args:
+            texts: any number up to the graph's limit; bytes are UTF-8.
+            signature: one whose only input is `text`.
+        """
         encoded = [
             text if isinstance(text, bytes) else text.encode(errors="replace") for text in texts
         ]
