@@ -11,7 +11,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.export.check import SIGNATURES
 from keras_transformer.export.options import ServingOptions
 from keras_transformer.export.saved_model import _merged, _signature_graph
-from keras_transformer.export.session import decoded
+from keras_transformer.export.session import columns_of
 
 LIMITS = ServingOptions()  # of the fixture `exported`
 WAIT = 3_000_000  # microseconds; threads start much sooner
@@ -23,10 +23,9 @@ def send(session, *requests):
     def answer(signature, inputs):
         arrays = {name: np.array(value, object) for name, value in inputs.items()}
         try:
-            outputs = session.run(signature, arrays, timeout=300)
+            return columns_of(session.run(signature, arrays))
         except tf.errors.InvalidArgumentError as error:
             return error.message
-        return {name: decoded(array.tolist()) for name, array in outputs.items()}
 
     with ThreadPoolExecutor(len(requests)) as pool:
         return list(pool.map(answer, *zip(*requests, strict=True)))
