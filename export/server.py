@@ -25,7 +25,8 @@ from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
+from starlette.types import Scope
 
 from keras_transformer.export import json_tensors
 from keras_transformer.export.models import STOP_SECONDS, ServedModel, invalid, message_of
@@ -48,6 +49,13 @@ class _ModelName(StringConvertor):
 register_url_convertor("model", _ModelName())
 
 
+class _Route(Route):
+    """A route that takes a query string for a part of the path, as TF Serving does."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        return (Match.NONE, {}) if scope.get("query_string") else super().matches(scope)
+
+
 def _make_app(model: ServedModel, allowed_hosts: Sequence[str], max_body_bytes: int) -> Starlette:
     """Returns an ASGI application: the REST interface, and the page at `/`."""
     text = resources.files("keras_transformer.export").joinpath("page.html").read_text("utf-8")
@@ -61,7 +69,8 @@ def _make_app(model: ServedModel, allowed_hosts: Sequence[str], max_body_bytes: 
         return await run_in_threadpool(_predict, model, request.path_params, body)
 
     def status(request: Request) -> Response:
-        return JSONResponse(_to_dict(model.status(**request.path_params)))
+        name, version = request.path_params["name"], request.path_params.get("version")
+        return JSONResponse(_to_dict(model.status(name, version)))
 
     def metadata(request: Request) -> Response:
         loaded = model.find(**request.path_params)
@@ -72,10 +81,12 @@ def _make_app(model: ServedModel, allowed_hosts: Sequence[str], max_body_bytes: 
     routes = [Route("/", page)]
     for path in ("/v1/models/{name:model}", "/v1/models/{name:model}/versions/{version:int}"):
         routes += [
-            Route(path, status),
-            Route(f"{path}/metadata", metadata),
-            Route(f"{path}:predict", predict, methods=["POST"]),
+            _Route(path, status),
+            _Route(f"{path}/metadata", metadata),
+            _Route(f"{path}:predict", predict, methods=["POST"]),
         ]
+    # TF Serving ignores the label of a status.
+    routes.append(_Route("/v1/models/{name:model}/labels/{label}", status))
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts, www_redirect=False)
     handlers = dict.fromkeys((HTTPException, tf.errors.OpError, Exception), _error)
     app = Starlette(routes=routes, middleware=[hosts], exception_handlers=handlers)

@@ -93,6 +93,7 @@ def version(target, request_):
     number = available[0]["version"]
     one = {"model_version_status": available[:1]}
     assert request_("GET", f"{path}/versions/{number}") == (200, one)
+    assert request_("GET", f"{path}/labels/stable") == (200, answer)  # the label is ignored
     return int(number)
 
 
@@ -200,6 +201,7 @@ def test_wrong_requests(target, request_, body):
         ("GET", "/v1/models/MODEL/version/3", 400),
         ("POST", "/v1/models/MODEL", 400),
         ("POST", "/v1/models/MODEL:PREDICT", 400),
+        ("POST", "/v1/models/MODEL:predict?x=1", 400),
         ("POST", "/v1/models/MODEL/versions/x:predict", 400),
         ("GET", "/v1/models/nobody", 404),
         ("GET", "/v1/models/MODEL/versions/987654321", 404),
