@@ -1,4 +1,4 @@
-"""What the commands share: options, output, progress bars, and quiet libraries.
+"""What the commands share: output, progress bars, and quiet libraries.
 
 Results go to standard output; progress, logs and errors go to standard error. With `--json`
 standard output holds one JSON object, or one on each line, and nothing else.
@@ -7,12 +7,12 @@ standard output holds one JSON object, or one on each line, and nothing else.
 import json
 import logging
 import os
+import shlex
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -26,27 +26,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from keras_transformer.config import CheckpointName
-
 stderr = Console(stderr=True, highlight=False, emoji=False)
-
-RunDirectory = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
-Checkpoint = Annotated[
-    CheckpointName | None,
-    typer.Option(help="The checkpoint to use. [default: averaged if it exists, else best]"),
-]
-BeamSize = Annotated[
-    int | None,
-    typer.Option(help="Number of beams; 1 is greedy search. [default: the run's, or 4]"),
-]
-LengthPenalty = Annotated[
-    float | None,
-    typer.Option(
-        help="Exponent of the length penalty; a larger one prefers longer translations. "
-        "[default: the run's, or 0.6]"
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as a JSON object.")]
 
 
 def say(message: str) -> None:
@@ -54,11 +34,10 @@ def say(message: str) -> None:
     stderr.print(message, markup=False, soft_wrap=True)
 
 
-def say_table(rows: Mapping[str, str]) -> None:
-    """Prints names and texts in two columns."""
-    width = max(map(len, rows))
-    for name, text in rows.items():
-        say(f"  {name:{width}}  {text}")
+def say_next(*commands: Sequence[object]) -> None:
+    """Suggests the commands, as words, that may follow."""
+    lines = (shlex.join(["keras-transformer", *map(str, words)]) for words in commands)
+    say(f"Next: {', or '.join(lines)}")
 
 
 def print_json(values: Mapping[str, Any]) -> None:
@@ -114,17 +93,13 @@ class Bar:
         self._progress = progress
         self._task = task
 
-    def __call__(self, done: int, total: int | None = None, note: str = "") -> None:
-        """Adds the work done since the last call."""
-        self._progress.update(self._task, advance=done, total=total, note=note)
+    def __call__(self, done: int, total: int | None = None, **shown: str) -> None:
+        """Adds the work done since the last call; `shown` may be a `note` or a `description`."""
+        self._progress.update(self._task, advance=done, total=total, **shown)  # type: ignore[arg-type]
 
     def stage(self, label: str, total: int, done: int) -> None:
         """Starts the next stage of the work."""
         self._progress.reset(self._task, description=label, total=total, completed=done, note="")
-
-    def label(self, label: str) -> None:
-        """Changes the label."""
-        self._progress.update(self._task, description=label)
 
 
 @contextmanager

@@ -5,27 +5,21 @@ import warnings
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
-from keras_transformer.cli.console import (
-    Checkpoint,
-    RunDirectory,
-    load_tensorflow,
-    progress_bar,
-    say,
-)
+from keras_transformer.cli.console import load_tensorflow, progress_bar, say
+from keras_transformer.cli.options import Checkpoint, RunDirectory
 from keras_transformer.errors import InputError
 
 
 def plot_command(
     run: RunDirectory,
     output: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder for the report. [default: RUN/report]"),
+        Path | None, Option(metavar="DIR", help="Folder for the report. [default: RUN/report]")
     ] = None,
     text: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Sentence whose attention is drawn. [default: one that was evaluated, or one of "
             "the validation text]"
         ),

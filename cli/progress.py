@@ -46,11 +46,11 @@ class TrainingDisplay(keras.callbacks.Callback):
 
     def on_test_begin(self, logs: Any = None) -> None:
         """Labels the bar during a validation."""
-        self.bar.label("Validating")
+        self.bar(0, description="Validating")
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Prints the validation that has just been saved."""
-        self.bar.label("Training")
+        self.bar(0, description="Training")
         *_, line = Run.load(self.run_dir).metrics()
         seconds = timedelta(seconds=round(time.monotonic() - (self.started or 0.0)))
         say(f"After {line['step']:,} updates, {seconds}: {describe(line)}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 from urllib.parse import quote
 
-import typer
+from typer import Argument, Option
 
 from keras_transformer.cli.console import load_tensorflow, say
 from keras_transformer.errors import InputError
@@ -16,37 +16,33 @@ from keras_transformer.errors import InputError
 
 def serve_command(
     folder: Annotated[
-        Path, typer.Argument(metavar="MODELS/NAME", help="A model's folder, as export writes it.")
+        Path, Argument(metavar="MODELS/NAME", help="A model's folder, as export writes it.")
     ],
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port for HTTP; 0 takes a free one.")
+        int, Option(min=0, max=65535, help="Port for HTTP; 0 takes a free one.")
     ] = 8501,
     grpc_port: Annotated[
         int | None,
-        typer.Option(
-            min=0, max=65535, help="Port for gRPC. [default: no gRPC]", show_default=False
-        ),
+        Option(min=0, max=65535, help="Port for gRPC. [default: no gRPC]", show_default=False),
     ] = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen at; with 0.0.0.0, other machines can connect.")
+        str, Option(help="Address to listen at; with 0.0.0.0, other machines can connect.")
     ] = "127.0.0.1",
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             help="Another host that requests may name; * is any. May be repeated. [default: only "
             "localhost if --host is a loopback address, else any]",
             show_default=False,
         ),
     ] = None,
     poll_seconds: Annotated[
-        float, typer.Option(min=0.01, help="Seconds between two looks for a new version.")
+        float, Option(min=0.01, help="Seconds between two looks for a new version.")
     ] = 1.0,
-    max_rows: Annotated[
-        int, typer.Option(min=1, help="Maximum number of texts in a request.")
-    ] = 256,
+    max_rows: Annotated[int, Option(min=1, help="Maximum number of texts in a request.")] = 256,
     max_body_bytes: Annotated[
-        int, typer.Option(min=1, help="Maximum size of a request, in bytes.")
-    ] = 4 << 20,
+        int, Option(min=1, help="Maximum size of a request, in bytes.")
+    ] = 4_194_304,
 ) -> None:
     """Serve an export over HTTP and gRPC, for development.
 

@@ -9,15 +9,10 @@ from types import FrameType
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
-from keras_transformer.cli.console import (
-    Json,
-    load_tensorflow,
-    print_json,
-    progress_bar,
-    say,
-    stderr,
-)
+from keras_transformer.cli.console import load_tensorflow, print_json, progress_bar, say, stderr
+from keras_transformer.cli.options import Json
 from keras_transformer.errors import InputError
 from keras_transformer.export.rows import DEFAULT_SIGNATURE
 
@@ -29,32 +24,26 @@ def translate_corpus_command(
     context: typer.Context,
     source: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="INPUT",
             help="A file with one text a line, or a quoted pattern for several files.",
         ),
     ],
     output: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="OUTPUT",
             help="New folder for the translations. Beam's options follow it, such as "
             "--runner=FlinkRunner.",
         ),
     ],
     model: Annotated[
-        str,
-        typer.Option(
-            metavar="MODELS/NAME[/VERSION]", help="An export; without VERSION, the newest."
-        ),
+        str, Option(metavar="MODELS/NAME[/VERSION]", help="An export; without VERSION, the newest.")
     ],
     signature: Annotated[
-        str,
-        typer.Option(help="Signature of the export: greedy is fast, document cuts no text."),
+        str, Option(help="Signature of the export: greedy is fast, document cuts no text.")
     ] = DEFAULT_SIGNATURE,
-    lines_per_shard: Annotated[
-        int, typer.Option(help="Number of lines in an output file.")
-    ] = 10_000,
+    lines_per_shard: Annotated[int, Option(help="Number of lines in an output file.")] = 10_000,
     as_json: Json = False,
 ) -> None:
     """Translate text files with Apache Beam.

@@ -225,7 +225,7 @@ def test_a_stopped_export_leaves_nothing(tiny_run, tmp_path, monkeypatch):
     [
         (["translate", "{run}", "x", "--beam-size", 0], "`beam_size` .*"),
         (["translate", "{run}", "x", "--length-penalty", "inf"], "`length_penalty` .*"),
-        (["translate", "{model}", "x", "--beam-size", 1], ".*tiny is a SavedModel.*: beam_size .*"),
+        (["translate", "{model}", "x", "--beam-size", 1], ".*3 is a SavedModel.*: beam_size .*"),
         (["translate", "{none}", "x"], "{none} must be a run directory or a SavedModel"),
         (["evaluate", "{none}"], "There is no run directory {none}"),
         (["evaluate", "{empty}"], "{empty} is not a run directory: .*"),
@@ -260,8 +260,11 @@ def test_invalid_utf8_on_standard_input(saved_model):
         (["fly"], "No such command 'fly'"),
         (["train", "--data", "bundled"], "Missing option '--run-dir'"),
         (["evaluate", "run", "--checkpoint", "worst"], "'--checkpoint': 'worst' is not one of"),
-        (["export", "a", "b", "--version", "x"], "It must be a valid integer. Received: x"),
-        (["serve", "a", "--port", "99999"], "It must be less than or equal to 65535. Received: 99"),
+        (
+            ["export", "a", "b", "--version", "x"],
+            "should be a valid integer, unable to parse string as an integer. Received: x",
+        ),
+        (["serve", "a", "--port", "99999"], "should be less than or equal to 65535. Received: 99"),
     ],
 )
 def test_wrong_usage(arguments, message):

@@ -172,10 +172,9 @@ def test_damaged_scores(recipe_run, tmp_path):
     shutil.copytree(recipe_run, run_dir, ignore=shutil.ignore_patterns("evaluation"))
     (run_dir / "evaluation").mkdir()
     file = run_dir / "evaluation" / "test.scores.json"
-    for content in ("", "[]"):
-        file.write_text(content)
-        result = cli("export", run_dir, tmp_path / "models")
-        assert_refused(result, f"{file} is damaged: evaluate the split again")
+    file.touch()
+    result = cli("export", run_dir, tmp_path / "models")
+    assert_refused(result, f"{file} is damaged: evaluate the split again")
     assert not (tmp_path / "models").exists()
 
 

@@ -207,13 +207,6 @@ def test_without_matplotlib(tiny_run, tmp_path, monkeypatch):
         plot(tiny_run.path, "--output", tmp_path / "report")
 
 
-@pytest.mark.parametrize("name", ["file", "file/report"])
-def test_output_is_a_file(tiny_run, tmp_path, name):
-    (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"`--output` must be a folder\. Received: .*file"):
-        plot(tiny_run.path, "--output", tmp_path / name)
-
-
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_in_a_browser(report, scheme):
