@@ -51,12 +51,10 @@ class Layers:
         ]
 
     def embed(self, ids: Any, start: Any = 0) -> Any:
-        """Embeddings and positions, float [B, T, D]."""
         tokens = self.embedding(ids) * self.d_model**0.5
         return self.dropout(tokens + self.positions(tokens, start_index=start))
 
     def encode(self, source_ids: Any) -> Any:
-        """Runs the encoder, float [B, S, D]."""
         x = self.embed(source_ids)
         for layer in self.encoders:
             x = layer(x, padding_mask=source_ids != PAD_ID)
@@ -164,7 +162,6 @@ class KerasHubTranslator(Translating):
         self.generate = tf.function(generate, jit_compile=True, autograph=False)
 
     def run(self) -> list[str]:
-        """Translates all texts as one batch."""
         ids = [[*pieces, EOS_ID] for pieces in self.pieces.encode(self.texts)]
         longest = max(map(len, ids))
         batch = [row + [PAD_ID] * (longest - len(row)) for row in ids]
@@ -178,7 +175,6 @@ class KerasHubFit(Fit):
     """`TransformerEncoder` and `TransformerDecoder` in Keras's `fit`, without label smoothing."""
 
     def make(self, case: Case) -> keras.Model:
-        """Returns the compiled model."""
         model = Layers(sizes_of(case["size"])).model()
         model.compile(
             optimizer=keras.optimizers.Adam(1e-4, beta_2=0.98, epsilon=1e-9),

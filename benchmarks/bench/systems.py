@@ -74,11 +74,7 @@ class Translating:
 
 
 class Product:
-    """Matrix products of 2048 x 2048 in float32: the ceiling.
-
-    Args:
-        library: "torch" or "tensorflow".
-    """
+    """Matrix products of 2048 x 2048 in float32, by "torch" or "tensorflow": the ceiling."""
 
     def __init__(self, library: str) -> None:
         self.library = library
@@ -100,5 +96,4 @@ class Product:
             self.multiply(self.matrix, self.matrix)
 
     def count(self, output: None) -> dict[str, Any]:
-        """Operations: two for each multiplication."""
-        return {"flops": PRODUCTS * 2.0 * SIDE**3}
+        return {"flops": PRODUCTS * 2.0 * SIDE**3}  # two for each multiplication
