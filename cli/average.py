@@ -4,7 +4,7 @@ from typing import Annotated
 
 from typer import Option
 
-from keras_transformer.cli.console import load_tensorflow, progress_bar, say, say_next
+from keras_transformer.cli.console import ProgressBar, load_tensorflow, say, say_next
 from keras_transformer.cli.options import RunDirectory
 
 
@@ -25,7 +25,7 @@ def average_command(
     from keras_transformer.trainers.prepared import is_prepared
 
     Run.load(run)  # raises the error if it is not a run directory
-    with locked(run), progress_bar("Averaging"):
+    with locked(run), ProgressBar("Averaging"):
         opened = Run.load(run)
         if last is None:
             kept = max(len(opened.checkpoints), 1)

@@ -20,11 +20,12 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+
+from keras_transformer.errors import InputError
 
 stderr = Console(stderr=True, highlight=False, emoji=False)
 
@@ -43,6 +44,17 @@ def say_next(*commands: Sequence[object]) -> None:
 def print_json(values: Mapping[str, Any]) -> None:
     """Prints a JSON object on a line of standard output."""
     typer.echo(json.dumps(values, ensure_ascii=False))
+
+
+@contextmanager
+def needs_extra(extra: str) -> Iterator[None]:
+    """Turns the error of a missing library into one that names the extra of the package."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"{error.name} is not installed: pip install 'keras3-transformer[{extra}]'"
+        ) from error
 
 
 @contextmanager
@@ -86,41 +98,34 @@ def load_tensorflow() -> None:
         os.close(saved)
 
 
-class Bar:
-    """A bar of a Rich display, which long work calls as its `progress` function."""
+class ProgressBar(Progress):
+    """A progress bar, if it is `shown` and standard error is a terminal.
 
-    def __init__(self, progress: Progress, task: TaskID) -> None:
-        self._progress = progress
-        self._task = task
+    Long work calls it as its `progress` function. `total` is the amount of work, if it is known.
+    """
 
-    def __call__(self, done: int, total: int | None = None, **shown: str) -> None:
+    def __init__(self, label: str, total: int | None = None, shown: bool = True) -> None:
+        super().__init__(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=stderr,
+            # Rich takes any stream for a terminal where FORCE_COLOR is set, as on build servers.
+            disable=not (shown and sys.stderr.isatty()),
+            transient=True,
+            redirect_stdout=False,  # standard output may be a file
+            refresh_per_second=5,
+            speed_estimate_period=600,
+        )
+        self._bar = self.add_task(label, total=total, note="")
+
+    def __call__(self, done: int, total: int | None = None, **shown: Any) -> None:
         """Adds the work done since the last call; `shown` may be a `note` or a `description`."""
-        self._progress.update(self._task, advance=done, total=total, **shown)  # type: ignore[arg-type]
+        self.update(self._bar, advance=done, total=total, **shown)
 
     def stage(self, label: str, total: int, done: int) -> None:
         """Starts the next stage of the work."""
-        self._progress.reset(self._task, description=label, total=total, completed=done, note="")
-
-
-@contextmanager
-def progress_bar(label: str, total: int | None = None, shown: bool = True) -> Iterator[Bar]:
-    """Shows a progress bar, if it is `shown` and standard error is a terminal.
-
-    `total` is the amount of work; None if it is not known.
-    """
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=stderr,
-        # Rich takes any stream for a terminal where FORCE_COLOR is set, as on many build servers.
-        disable=not (shown and sys.stderr.isatty()),
-        transient=True,
-        redirect_stdout=False,  # standard output may be a file
-        refresh_per_second=5,
-        speed_estimate_period=600,
-    ) as progress:
-        yield Bar(progress, progress.add_task(label, total=total, note=""))
+        self.reset(self._bar, description=label, total=total, completed=done, note="")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from keras_transformer.cli.console import load_tensorflow, print_json, progress_bar, say, say_next
+from keras_transformer.cli.console import ProgressBar, load_tensorflow, print_json, say, say_next
 from keras_transformer.cli.options import BeamSize, Checkpoint, Json, LengthPenalty, RunDirectory
 from keras_transformer.errors import InputError
 
@@ -97,7 +97,7 @@ def evaluate_command(
     translator = Translator.of(opened, checkpoint)
     file = opened.checkpoint(checkpoint).file
     output = run / "evaluation" / name
-    with progress_bar("Translating", len(pairs)) as progress:
+    with ProgressBar("Translating", len(pairs)) as progress:
         scores = evaluate(
             translator,
             pairs,

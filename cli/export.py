@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from typer import Argument, Option
 
 from keras_transformer.cli import console
-from keras_transformer.cli.console import load_tensorflow, print_json, progress_bar, say, say_next
+from keras_transformer.cli.console import ProgressBar, load_tensorflow, print_json, say, say_next
 from keras_transformer.cli.options import BeamSize, Checkpoint, Json, LengthPenalty, RunDirectory
 from keras_transformer.errors import InputError
 
@@ -90,7 +90,7 @@ def export_command(
     translator = Translator.of(opened, checkpoint)
     options = translator.decoding_options(beam_size, length_penalty, max_source_length)
     pairs = read_validation_pairs(corpus_folder(opened))
-    with console.cleaned_up(), progress_bar("Exporting"):
+    with console.cleaned_up(), ProgressBar("Exporting"):
         path = export_saved_model(
             translator,
             folder,
@@ -129,7 +129,7 @@ def check_command(
         raise InputError(
             f"{model} is not an export: neither it nor a version in it holds a saved_model.pb"
         )
-    with progress_bar("Checking"):
+    with ProgressBar("Checking"):
         findings = check_saved_model(path, (lambda finding: None) if as_json else say_finding)
     if as_json:
         print_json({finding.name: finding._asdict() for finding in findings})
@@ -172,7 +172,7 @@ def _compare(path: Path, translator: "Translator", pairs: "list[Pair]", language
         say("The run holds no validation text to compare the rounded weights on")
         return
     sources, references = zip(*pairs, strict=True)
-    with progress_bar("Comparing"):
+    with ProgressBar("Comparing"):
         exact = [each.text for each in translator.translate(sources)]
         rows = by_length(sources, SavedModelSession(path).translate)
     rounded = [row["translation"] for row in rows]

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from typer import Argument
 
-from keras_transformer.cli.console import load_tensorflow, print_json, progress_bar, say, say_next
+from keras_transformer.cli.console import ProgressBar, load_tensorflow, print_json, say, say_next
 from keras_transformer.cli.options import Changes, Data, Json, Recipe, Source, Target, VocabSize
 from keras_transformer.cli.train import make_settings
 
@@ -33,7 +33,7 @@ def prepare_command(
     from keras_transformer.trainers.prepared import Manifest
 
     started = time.monotonic()
-    with progress_bar("Preparing") as progress:
+    with ProgressBar("Preparing") as progress:
         prepare(settings, folder, progress)
     split = Manifest.read(folder).train
     say(f"Prepared: {split} in {time.monotonic() - started:.1f} s: {folder}")

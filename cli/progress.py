@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from keras_transformer.cli.console import Bar, say
+from keras_transformer.cli.console import ProgressBar, say
 from keras_transformer.run import Run
 
 # How the metrics of a validation are shown.
@@ -27,7 +27,7 @@ class TrainingDisplay(keras.callbacks.Callback):
     The bar of the preparation becomes that of the training.
     """
 
-    def __init__(self, bar: Bar, run_dir: Path, steps: int) -> None:
+    def __init__(self, bar: ProgressBar, run_dir: Path, steps: int) -> None:
         super().__init__()
         self.bar = bar
         self.run_dir = run_dir

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from typer import Argument, Option
 
-from keras_transformer.cli.console import load_tensorflow, say
+from keras_transformer.cli.console import load_tensorflow, needs_extra, say
 from keras_transformer.errors import InputError
 
 
@@ -50,27 +50,19 @@ def serve_command(
     the model. It takes up new versions that appear in the folder.
     """
     load_tensorflow()
-    try:
+    with needs_extra("serve"):
         from keras_transformer.export.grpc_server import GrpcServer
         from keras_transformer.export.models import ServedModel
         from keras_transformer.export.protocol import Limits
         from keras_transformer.export.server import HttpServer
         from keras_transformer.export.versions import version_paths
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"{error.name} is not installed: pip install 'keras3-transformer[serve]'"
-        ) from error
-
     if not host:
         raise InputError("`--host` must be an address, such as 127.0.0.1. Received: an empty one")
     if (folder / "saved_model.pb").is_file():
         parent = os.path.dirname(os.path.abspath(folder))
         raise InputError(f"{folder} is a version of a model: name its folder, {parent}")
     if not version_paths(folder):
-        raise InputError(
-            f"{folder} holds no model: expected {folder / '1' / 'saved_model.pb'} or another "
-            "version, as keras-transformer export writes it"
-        )
+        raise InputError(f"{folder} holds no model: expected {folder / '1' / 'saved_model.pb'}")
     model = ServedModel(folder, Limits(max_body_bytes, max_rows))
     with contextlib.ExitStack() as stack:
         stack.callback(model.close)
@@ -91,8 +83,7 @@ def serve_command(
         if grpc_port is not None:
             grpc.start()
             say(f"gRPC: {grpc.address}")
-        # uvicorn raises the signal that stopped it again. With these handlers the command exits
-        # with 0.
+        # uvicorn raises its signal again. With these handlers the command exits with 0.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: http.stop())
         api = f"{http.url}/v1/models/{quote(model.name)}"

@@ -11,7 +11,7 @@ import typer
 from typer import Option
 
 from keras_transformer.cli import options
-from keras_transformer.cli.console import load_tensorflow, print_json, progress_bar, say, say_next
+from keras_transformer.cli.console import ProgressBar, load_tensorflow, print_json, say, say_next
 from keras_transformer.config import PRESETS, TABLE_3
 from keras_transformer.trainers import recipes
 from keras_transformer.trainers.recipes import TrainSettings
@@ -100,7 +100,7 @@ def train_with_progress(settings: TrainSettings, run_dir: Path, resume: bool) ->
     from keras_transformer.trainers.training import train
 
     # Keras prints to standard output, which is for results.
-    with progress_bar("Preparing") as bar, redirect_stdout(sys.stderr):
+    with ProgressBar("Preparing") as bar, redirect_stdout(sys.stderr):
         shown = TrainingDisplay(bar, run_dir, settings.steps)
         return train(settings, run_dir, 0, resume=resume, progress=bar, callbacks=[shown])
 

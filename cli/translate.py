@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from keras_transformer.cli.console import load_tensorflow, print_json, progress_bar, say
+from keras_transformer.cli.console import ProgressBar, load_tensorflow, print_json, say
 from keras_transformer.cli.options import BeamSize, LengthPenalty
 from keras_transformer.errors import InputError
 from keras_transformer.export.rows import DEFAULT_SIGNATURE, Row, by_length, open_saved_model
@@ -135,7 +135,7 @@ def _print_translations(translate: Translate, texts: list[str], as_json: bool) -
     # A bar would mix with the text on the same terminal.
     is_bar_shown = not (is_typed or sys.stdout.isatty())
     chunks = iter(lambda: list(itertools.islice(lines, 1 if is_typed else CHUNK_LINES)), [])
-    with progress_bar("Translating", len(texts) or None, is_bar_shown) as progress:
+    with ProgressBar("Translating", len(texts) or None, is_bar_shown) as progress:
         rows = itertools.chain.from_iterable(translate(chunk, progress) for chunk in chunks)
         for number, row in enumerate(rows, 1):
             if as_json:

@@ -4,13 +4,13 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
 
 import numpy as np
 import pytest
+from command_line import free_ports
 
 from keras_transformer.run import Run
 
@@ -59,16 +59,6 @@ def start(run_dir, arguments, log, worker=None, ports=()):
             [*command, "--strategy", strategy, *arguments],
             env=environment, stdout=file, stderr=file,
         )  # fmt: skip
-
-
-def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 class Pair:

@@ -74,7 +74,7 @@ def lines_on_terminal(environment, function, *arguments):
 
 
 def draw_bar():
-    with console.progress_bar("Counting") as bar:
+    with console.ProgressBar("Counting") as bar:
         bar.stage("Measuring", total=7, done=2)
         bar(3, note="well")
         console.say("halfway [of it]")
