@@ -78,8 +78,7 @@ class Layers:
 
     def load(self, case: Case) -> None:
         """Takes over a case's weights; the layers must be built."""
-        with np.load(case["folder"] / "weights.npz") as arrays:
-            weights = dict(arrays)
+        weights = np.load(case["folder"] / "weights.npz")
         self.embedding.embeddings.assign(weights["embedding/token_embedding/embeddings"])
         for stack, layers in (("encoder", self.encoders), ("decoder", self.decoders)):
             for i, layer in enumerate(layers):
@@ -91,10 +90,10 @@ class Layers:
                     variable.assign(array.reshape(variable.shape))  # heads have an axis there
 
     def decode_step(self, ids: Any, index: Any, state: Any, is_first: bool = False) -> Any:
-        """Runs the decoder for one position.
+        """Runs the decoder for one position; returns logits and the new state.
 
         The state is the caches of self-attention and cross-attention, [B, L, 2, T, N, H] and
-        [B, L, 2, S, N, H], the encoder's output and its mask. Returns logits and the new state.
+        [B, L, 2, S, N, H], the encoder's output and its mask.
         """
         self_cache, cross_cache, encoder_output, mask = state
         x = self.embed(ids, start=index)
@@ -136,11 +135,8 @@ class Layers:
             logits, new = self.decode_step(ids, index - 1, state)
             return logits, None, (new[0], *state[1:])
 
-        sampler = (
-            keras_hub.samplers.BeamSampler(num_beams=beam)
-            if beam > 1
-            else keras_hub.samplers.GreedySampler()
-        )
+        samplers = keras_hub.samplers
+        sampler = samplers.BeamSampler(beam) if beam > 1 else samplers.GreedySampler()
         return sampler(next=step, prompt=prompt, cache=state, index=1, stop_token_ids=stop)
 
 

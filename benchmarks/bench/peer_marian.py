@@ -70,10 +70,8 @@ def marian(case: Case) -> MarianMTModel:
     from keras_transformer.run import Run
 
     sizes = Run.load(case["run"]).config
-    with np.load(case["folder"] / "weights.npz") as arrays:
-        weights = dict(arrays)
     state = {}
-    for name, array in weights.items():
+    for name, array in np.load(case["folder"] / "weights.npz").items():
         if name.endswith("kernel"):
             array = array.T.copy()
         for ours, theirs in NAMES.items():

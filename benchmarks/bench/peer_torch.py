@@ -1,5 +1,6 @@
 """PyTorch: `nn.Transformer`, and the training loop of its systems."""
 
+import functools
 import math
 from typing import Any
 
@@ -62,8 +63,9 @@ class TorchTransformer:
     def prepare(self, case: Case) -> None:
         torch.set_num_threads(THREADS)
         torch.manual_seed(1)
+        tensor = functools.partial(torch.tensor, dtype=torch.long)
         self.batches = [
-            [torch.tensor(ids, dtype=torch.long) for ids in (*inputs.values(), labels)]
+            (tensor(inputs["source_ids"]), tensor(inputs["target_ids"]), tensor(labels))
             for inputs, labels, _ in case["batches"]
         ]
         self.model = self.make(sizes_of(case["size"])).train()

@@ -12,6 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from bench.cases import CEILINGS, Case
@@ -76,10 +77,7 @@ def take_turns(case: Case, rounds: int, log: Path) -> tuple[list[Row], dict[str,
 
 
 def take_starts(case: Case, rounds: int, log: Path) -> tuple[list[Row], dict[str, Row]]:
-    """Starts the systems in turns, from nothing to the first translation; as `take_turns`.
-
-    A turn also has the seconds of its stages, `import`, `load` and `first`, and the `peak`.
-    """
+    """Starts the systems in turns, from nothing to the first translation; as `take_turns`."""
     turns: list[Row] = []
     counts: dict[str, Row] = {}
     # The round before the first brings the files into the page cache.
@@ -100,36 +98,32 @@ def _start(log: Path) -> None:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:THREADS])
 
 
-# The following functions run in a system's process, and these are its system's.
+# The following functions run in a system's process, and this is its system.
 
-_system: Any = None
-_output: Any = None
-_resident = 0
+_this = SimpleNamespace()
 
 
 def _prepare(name: str, case: Case) -> float:
-    global _system, _resident
-    _system = make_system(name)
+    _this.system = make_system(name)
     started = time.perf_counter()
-    _system.prepare(case)
+    _this.system.prepare(case)
     seconds = time.perf_counter() - started
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
-    _resident = memory("VmRSS")
+    _this.resident = memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     return seconds
 
 
 def _run() -> float:
-    global _output
     started = time.perf_counter()
-    _output = _system.run()
+    _this.output = _this.system.run()
     return time.perf_counter() - started
 
 
 def _count() -> Row:
     peak = memory("VmHWM")
-    return {**_system.count(_output), "peak": peak, "grown": peak - _resident}
+    return {**_this.system.count(_this.output), "peak": peak, "grown": peak - _this.resident}
 
 
 def _start_up(name: str, case: Case) -> tuple[Row, Row]:
