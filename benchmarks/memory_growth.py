@@ -14,30 +14,12 @@ import keras
 import typer
 from bench.processes import memory
 
-<<<<<<< HEAD
-from keras_transformer.trainers import training
-from keras_transformer.trainers.callbacks import TrainingProgress
-=======
->>>>>>> cli
 from keras_transformer.trainers.recipes import TrainSettings
 from keras_transformer.trainers.training import train
 
 
-<<<<<<< HEAD
-class _Watch(TrainingProgress):
-    def on_train_batch_end(self, batch: int, logs: object = None) -> None:
-        super().on_train_batch_end(batch, logs)
-        if self.step % 250 == 0:
-            print(f"{self.step:6d} updates: {memory('VmRSS') / 1e6:8.1f} MB", flush=True)
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=2_500)
-=======
 def main(steps: int = 2_500) -> None:
     """Trains, and prints."""
->>>>>>> cli
     settings = TrainSettings(
         data="bundled",
         vocab_size=1_000,
@@ -50,9 +32,6 @@ def main(steps: int = 2_500) -> None:
         keep_checkpoints=3,
         model={"d_model": 64, "d_ff": 128, "num_encoder_layers": 1, "num_decoder_layers": 1},
     )
-<<<<<<< HEAD
-    training.TrainingProgress = _Watch  # type: ignore[misc]
-=======
     updates = itertools.count(1)
 
     def watch(batch: int, logs: object = None) -> None:
@@ -60,7 +39,6 @@ def main(steps: int = 2_500) -> None:
             print(f"{update:6d} updates: {memory('VmRSS') / 1e6:8.1f} MB", flush=True)
 
     callback = keras.callbacks.LambdaCallback(on_train_batch_end=watch)
->>>>>>> cli
     with tempfile.TemporaryDirectory() as folder:
         train(settings, Path(folder) / "run", verbose=0, callbacks=[callback])
 

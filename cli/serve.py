@@ -39,16 +39,9 @@ def serve_command(
     poll_seconds: Annotated[
         float, Option(min=0.01, help="Seconds between two looks for a new version.")
     ] = 1.0,
-<<<<<<< HEAD
     max_body_bytes: Annotated[
-        int, typer.Option(min=1, max=2**31 - 1, help="Maximum size of a request, in bytes.")
-    ] = 4 << 20,
-=======
-    max_rows: Annotated[int, Option(min=1, help="Maximum number of texts in a request.")] = 256,
-    max_body_bytes: Annotated[
-        int, Option(min=1, help="Maximum size of a request, in bytes.")
+        int, Option(min=1, max=2**31 - 1, help="Maximum size of a request, in bytes.")
     ] = 4_194_304,
->>>>>>> cli
 ) -> None:
     """Serve an export over HTTP and gRPC, for development.
 
@@ -67,16 +60,8 @@ def serve_command(
         parent = os.path.dirname(os.path.abspath(folder))
         raise InputError(f"{folder} is a version of a model: name its folder, {parent}")
     if not version_paths(folder):
-<<<<<<< HEAD
-        raise InputError(
-            f"{folder} holds no model: expected {folder / '1' / 'saved_model.pb'} or another "
-            "version, as keras-transformer export writes it"
-        )
-    model = ServedModel(folder)
-=======
         raise InputError(f"{folder} holds no model: expected {folder / '1' / 'saved_model.pb'}")
-    model = ServedModel(folder, Limits(max_body_bytes, max_rows))
->>>>>>> cli
+    model = ServedModel(folder)
     with contextlib.ExitStack() as stack:
         # Ports first: loading a model takes long, and a port may be in use.
         with _listening(host, port):
