@@ -360,6 +360,9 @@ def test_seed_determines_pairs():
 
 
 NUMERALS = "|".join(word.german for word in grammar.ADJECTIVES.values() if word.nouns == "numeral")
+PREDICATES = "|".join(
+    word.german for word in grammar.ADJECTIVES.values() if word.nouns not in ("numeral", "quantity")
+)
 PREFIXES = "auf|zu|ein|an|mit|aus"
 PHENOMENA = {
     "separable verb": rf" ({PREFIXES})\.",
@@ -375,6 +378,8 @@ PHENOMENA = {
     "kein": r"\bkein(e|en|em|er)?\b",
     "dative verb": r"\b(helfen|hilft|geholfen|(ge)?dankt?|\w*gehört|folgt?)\b",
     "ditransitive verb": r"\b(geben|gibt|gegeben)|zeig|schick",
+    "predicate": rf"(?<!sehr )\b({PREDICATES})\b",
+    "predicate with an adverb": rf"sehr ({PREDICATES})\b",
     "digit": r"\b\d+ Uhr\b",
     "numeral": rf"(?i)\b({NUMERALS})\b",
     "contraction": r"\b(im|ins|zum|zur|vom|beim)\b",
