@@ -16,11 +16,11 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from bench.processes import memory
 
 from keras_transformer.trainers import training
-from keras_transformer.trainers.callbacks import StepLimit
+from keras_transformer.trainers.callbacks import TrainingProgress
 from keras_transformer.trainers.recipes import TrainSettings
 
 
-class _Watch(StepLimit):
+class _Watch(TrainingProgress):
     def on_train_batch_end(self, batch: int, logs: object = None) -> None:
         super().on_train_batch_end(batch, logs)
         if self.step % 250 == 0:
@@ -42,6 +42,6 @@ if __name__ == "__main__":
         keep_checkpoints=3,
         model={"d_model": 64, "d_ff": 128, "num_encoder_layers": 1, "num_decoder_layers": 1},
     )
-    training.StepLimit = _Watch  # type: ignore[misc]
+    training.TrainingProgress = _Watch  # type: ignore[misc]
     with tempfile.TemporaryDirectory() as folder:
         training.train(settings, Path(folder) / "run", verbose=0)

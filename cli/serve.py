@@ -41,11 +41,8 @@ def serve_command(
     poll_seconds: Annotated[
         float, typer.Option(min=0.01, help="Seconds between two looks for a new version.")
     ] = 1.0,
-    max_rows: Annotated[
-        int, typer.Option(min=1, help="Maximum number of texts in a request.")
-    ] = 256,
     max_body_bytes: Annotated[
-        int, typer.Option(min=1, help="Maximum size of a request, in bytes.")
+        int, typer.Option(min=1, max=2**31 - 1, help="Maximum size of a request, in bytes.")
     ] = 4 << 20,
 ) -> None:
     """Serve an export over HTTP and gRPC, for development.
@@ -57,7 +54,6 @@ def serve_command(
     try:
         from keras_transformer.export.grpc_server import GrpcServer
         from keras_transformer.export.models import ServedModel
-        from keras_transformer.export.protocol import Limits
         from keras_transformer.export.server import HttpServer
         from keras_transformer.export.versions import version_paths
     except ModuleNotFoundError as error:
@@ -75,23 +71,20 @@ def serve_command(
             f"{folder} holds no model: expected {folder / '1' / 'saved_model.pb'} or another "
             "version, as keras-transformer export writes it"
         )
-    model = ServedModel(folder, Limits(max_body_bytes, max_rows))
+    model = ServedModel(folder)
     with contextlib.ExitStack() as stack:
-        stack.callback(model.close)
         # Ports first: loading a model takes long, and a port may be in use.
         with _listening(host, port):
-            http = HttpServer(model, host, port, allow_host or ())
+            http = HttpServer(model, host, port, max_body_bytes, allow_host or ())
             stack.callback(http.close)
         if grpc_port is not None:
             with _listening(host, grpc_port):
-                grpc = GrpcServer(model, host, grpc_port)
+                grpc = GrpcServer(model, host, grpc_port, max_body_bytes)
                 stack.callback(grpc.stop)
         model.poll()
-        (newest,) = model.status(model.name).model_version_status
-        if message := newest.status.error_message:
-            raise InputError(f"Version {newest.version} cannot be loaded: {message}")
-        model.watch(poll_seconds)
-        say(f"Model: {model.name}, version {newest.version}, on the local server")
+        stack.enter_context(model.watched(poll_seconds))
+        number = model.find(model.name).number
+        say(f"Model: {model.name}, version {number}, on the local server")
         if grpc_port is not None:
             grpc.start()
             say(f"gRPC: {grpc.address}")

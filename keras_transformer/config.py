@@ -14,10 +14,9 @@ from keras_transformer.errors import InputError
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 
-# A larger penalty overflows float32 on long hypotheses.
-MAX_LENGTH_PENALTY = 5
 BeamSize = Annotated[int, Field(ge=1, le=1_000)]
-LengthPenalty = Annotated[float, Field(ge=0, le=MAX_LENGTH_PENALTY)]
+# A larger penalty overflows float32 on long hypotheses.
+LengthPenalty = Annotated[float, Field(ge=0, le=5)]
 CheckpointName = Literal["averaged", "best", "last"]
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
@@ -135,7 +134,7 @@ class TransformerConfig:
         max_length: longest sequence in tokens; only learned positions need it.
 
     Raises:
-        InputError: if a value is of the wrong type or out of range.
+        InputError: if a value is of the wrong type or out of range, or there is no such preset.
 
     Example:
         >>> from keras_transformer import TransformerConfig
@@ -174,9 +173,6 @@ class TransformerConfig:
             preset: "tiny", "base", "big", or a row of `TABLE_3`.
             vocab_size: number of token ids.
             **overrides: other attributes of this class.
-
-        Raises:
-            InputError: if the preset or an attribute does not exist.
         """
         presets = {**PRESETS, **TABLE_3}
         if preset not in presets:

@@ -446,12 +446,7 @@ class Sampler:
 
 
 def generate(num_pairs: int, seed: int) -> list[Pair]:
-    """Generates sentence pairs, none of which shares a sentence with another.
-
-    Args:
-        num_pairs: number of pairs.
-        seed: determines the pairs, for every version of Python.
-    """
+    """Generates sentence pairs, none of which shares a sentence with another."""
     sampler = Sampler(seed)
     pairs: list[Pair] = []
     seen: set[str] = set()

@@ -98,11 +98,9 @@ def test_public_names_are_declared_alike():
     tree = ast.parse((ROOT / GROUND / "__init__.py").read_text(encoding="utf-8"))
     (block,) = filter(is_type_checking, tree.body)
     for_type_checkers = {
-        alias.name: node.module.split(".")[1] for node in block.body for alias in node.names
+        alias.asname: node.module.split(".")[1] for node in block.body for alias in node.names
     }
     assert for_type_checkers == keras_transformer._MODULES
-    assert sorted(keras_transformer.__all__) == sorted([*keras_transformer._MODULES, "__version__"])
-    assert dir(keras_transformer) == sorted(keras_transformer.__all__)
 
 
 @pytest.mark.parametrize("name", sorted(keras_transformer._MODULES))
@@ -117,7 +115,10 @@ def test_unknown_public_name():
         _ = keras_transformer.GPT
 
 
-@pytest.mark.parametrize("module", ["keras_transformer", "keras_transformer.cli.main"])
+@pytest.mark.parametrize(
+    "module",
+    ["keras_transformer", "keras_transformer.cli.main", "keras_transformer.export.clients"],
+)
 def test_import_leaves_tensorflow_alone(module):
     script = f"import sys, {module}; sys.exit(bool({{'tensorflow', 'keras'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
