@@ -30,6 +30,7 @@ from keras_transformer.translation import (
 from keras_transformer.translator import Translator
 
 NO_SCORE = -1e9  # in place of -inf and NaN, which JSON does not have
+MAX_BYTES = 4 << 20  # of the texts of a request: a tokenizer reads even what is then cut
 MAX_ENQUEUED_BATCHES = 64  # of a signature; the server refuses more as unavailable
 # The signatures that merge requests. The outputs of `attention` are as wide as the longest text of
 # a batch, and one request to `document` may be as much work as a full batch.
@@ -156,6 +157,9 @@ def _signature_graph(
             (sizes[0] == sizes[-1], "inputs of one size"),
         ):
             vectors = [_require(vector, condition, expected, *sizes) for vector in vectors]
+        size = tf.add_n([tf.reduce_sum(tf.strings.length(vector)) for vector in vectors])
+        expected = f"at most {MAX_BYTES} bytes of text"
+        vectors = [_require(vector, size <= MAX_BYTES, expected, size) for vector in vectors]
         return function(*vectors)
 
     return graph

@@ -15,10 +15,10 @@ pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 
 from keras_transformer import plots
 from keras_transformer.cli.plot import plot_command
-from keras_transformer.cli.report import choose_examples, rank
+from keras_transformer.cli.report import _translations, choose_examples, rank
 from keras_transformer.errors import InputError
 from keras_transformer.run import Run
-from keras_transformer.trainers.evaluation import Evaluation
+from keras_transformer.trainers.evaluation import Evaluation, read_evaluations
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 NASTY = "<script>alert(1)</script> & \"quoted\" 'red' {{title}}"
@@ -155,6 +155,17 @@ def test_best_median_worst():
     assert [label for label, *_ in examples] == ["Best"] * 3 + ["Median"] * 3 + ["Worst"] * 3
     expected = [ranking[place] for place in (0, 1, 2, 2, 3, 4, 5, 6, 7)]
     assert [(row, chrf) for _, row, chrf in examples] == expected
+
+
+def test_lengths_are_counted_in_the_tokens_of_the_scores(run_dir, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(
+        "keras_transformer.cli.report._draw", lambda *_, **given: drawn.append(given)
+    )
+    (evaluation,) = read_evaluations(run_dir / "evaluation")
+    evaluation.scores["tokenize"] = "char"
+    _translations(run_dir, Run.load(run_dir), evaluation)
+    assert drawn == [{"tokenize": "char", "lowercase": False}]
 
 
 @pytest.mark.parametrize("lowercase", [False, True])
