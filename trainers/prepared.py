@@ -13,6 +13,7 @@ Rows are numbered through all shards of a split. Numbers are uint16 where they f
 """
 
 import json
+import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -111,7 +112,7 @@ class TokenizedPairs:
     def __init__(self, folder: Path, split: Literal["train", "val"]) -> None:
         written: Split = getattr(Manifest.read(folder), split)
         if not written.is_complete:
-            raise InputError(f"{folder} is not complete: repeat the command that prepares it")
+            raise InputError(f"{folder} is not complete: to continue, run: {_command(folder)}")
         check_shards(folder, split, written.shards)
         lengths, starts = [], []
         self._ids: list[np.ndarray] = []
@@ -231,7 +232,24 @@ def _check_file(path: Path, sha256: str) -> None:
 
 
 def _damaged(path: Path) -> InputError:
+    folder = path.parent
+    again = "prepare the corpus again" if path.name == "corpus.json" else f"run: {_command(folder)}"
     return InputError(
-        f"{path} is missing, damaged or of another version: "
-        f"delete {path.parent}, and repeat the command that made it"
+        f"{path} is missing, damaged or of another version: delete {folder}, then {again}"
     )
+
+
+def _command(folder: Path) -> str:
+    """Returns the command that prepares a corpus, or the rest of it."""
+    run = folder.parent
+    words: list[Path | str] = ["train", "--recipe", run, "--run-dir", run, "--resume"]
+    if folder.name != "corpus" or not (run / "run.json").is_file():
+        made_from = Manifest.read(folder).made_from
+        defaults = TrainSettings(data="").to_dict()
+        words = ["prepare", folder, "--data", made_from["data"]]
+        for name in SETTINGS:
+            value = made_from.get(name, defaults[name])
+            if value != defaults[name]:
+                written = value if isinstance(value, str) else str(value).lower()
+                words += ["--set", f"{name}={written}"]
+    return f"keras-transformer {shlex.join(map(str, words))}"

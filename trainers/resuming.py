@@ -9,7 +9,12 @@ from pathlib import Path
 from keras_transformer.errors import InputError
 from keras_transformer.files import locked, named_failure
 from keras_transformer.run import Run
-from keras_transformer.trainers.prepared import Manifest, is_prepared
+from keras_transformer.trainers.prepared import (
+    Manifest,
+    corpus_folder,
+    is_prepared,
+    load_tokenizer,
+)
 from keras_transformer.trainers.recipes import TrainSettings
 
 logger = logging.getLogger(__name__)
@@ -79,10 +84,25 @@ def open_run(settings: TrainSettings, path: Path) -> Run | None:
             "%s/metrics.jsonl is missing: only the metrics of the checkpoints are left", path
         )
         run.restore_metrics()
+    _restore_tokenizer(run)
     if run.settings["average_last"] != settings.average_last:
         run.status, run.averaged = "training", None  # `train` computes the average again
     run.settings = settings.to_dict()
     return run
+
+
+def _restore_tokenizer(run: Run) -> None:
+    """Copies a lost or damaged tokenizer from the run's corpus."""
+    try:
+        run.tokenizer()
+    except InputError:
+        folder = corpus_folder(run)
+        if is_prepared(folder):
+            saved = load_tokenizer(folder)
+            if saved.fingerprint == run.tokenizer_sha256:
+                logger.warning("%s/tokenizer.model is restored from the corpus", run.path)
+                return run.save_tokenizer(saved)
+        raise
 
 
 def _check_settings(run: Run, settings: TrainSettings) -> None:

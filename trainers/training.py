@@ -96,6 +96,8 @@ def _open(
     (must_train,) = workers.any_set(corpus is not None)
     workers.check_same("settings", json.dumps(settings.to_dict(), sort_keys=True))
     if run is None:
+        if not (path / "run.json").is_file():
+            raise InputError(f"All workers must share the directory {path}; this one does not")
         run = Run.load(path)
         corpus = open_prepared(corpus_folder(run), settings) if must_train else None
     return run, corpus

@@ -167,17 +167,5 @@ def test_no_average_during_a_training(recipe_run):
         assert_refused(cli("average", recipe_run), f"Another call is writing {recipe_run}: .*")
 
 
-def test_damaged_scores(recipe_run, tmp_path):
-    run_dir = tmp_path / "run"
-    shutil.copytree(recipe_run, run_dir, ignore=shutil.ignore_patterns("evaluation"))
-    (run_dir / "evaluation").mkdir()
-    file = run_dir / "evaluation" / "test.scores.json"
-    for content in ("", "[]"):
-        file.write_text(content)
-        result = cli("export", run_dir, tmp_path / "models")
-        assert_refused(result, f"{file} is damaged: evaluate the split again")
-    assert not (tmp_path / "models").exists()
-
-
 def test_no_data(tmp_path):
     assert_refused(cli("train", "--run-dir", tmp_path / "run"), "The setting `data` is missing")

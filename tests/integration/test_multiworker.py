@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ import time
 import numpy as np
 import pytest
 from close_runs import assert_close_runs
+from command_line import free_ports
 
 from keras_transformer.run import Run
 
@@ -60,16 +60,6 @@ def start(run_dir, arguments, log, worker=None, ports=()):
             [*command, "--strategy", strategy, *arguments],
             env=environment, stdout=file, stderr=file,
         )  # fmt: skip
-
-
-def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 class Pair:

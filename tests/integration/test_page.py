@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from fake_models import save_model, serving
 
-from keras_transformer.export.assets import FORMAT
-
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 expect = sync_api.expect
 ROOT = Path(__file__).parents[2]
@@ -111,7 +109,12 @@ def test_layout_of_a_document_is_kept(open_page, tmp_path):
     folder = tmp_path / "fake"
     folder.mkdir()
     version = save_model(folder, 5, document=True)
-    about = {"format": FORMAT, "source": "en", "target": "he", "examples": [{"text": "one"}]}
+    about = {
+        "format": "keras-transformer export",
+        "source": "en",
+        "target": "he",
+        "examples": [{"text": "one"}],
+    }
     (version / "assets.extra").mkdir()
     (version / "assets.extra" / "metadata.json").write_text(json.dumps(about))
     with serving(folder) as server:

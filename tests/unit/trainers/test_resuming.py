@@ -267,6 +267,19 @@ def test_state_of_another_model(long_settings, stopped):
         resume(long_settings, stopped.path)
 
 
+def test_missing_tokenizer_is_restored_from_the_corpus(long_settings, copy):
+    tokenizer = copy.path / "tokenizer.model"
+    expected = tokenizer.read_bytes()
+    for spoil in (damage, os.remove):
+        spoil(tokenizer)
+        resume(long_settings, copy.path)
+        assert tokenizer.read_bytes() == expected
+    os.remove(tokenizer)
+    os.remove(copy.path / "corpus" / "tokenizer.model")
+    with pytest.raises(InputError, match=f"delete {copy.path}/corpus, then run: .* --resume$"):
+        resume(long_settings, copy.path)
+
+
 def test_text_of_another_tokenizer(long_settings, stopped, tmp_path):
     text = shutil.copytree(long_settings.data, tmp_path / "text")
     stopped.settings["data"] = str(text)
