@@ -1,12 +1,13 @@
 """Options that several commands share."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option
 
 from keras_transformer.config import CheckpointName
-from keras_transformer.trainers.recipes import recipe_names
+from keras_transformer.trainers.recipes import TrainSettings, recipe_names
 
 RunDirectory = Annotated[Path, Argument(metavar="RUN", help="A run directory.")]
 Checkpoint = Annotated[
@@ -47,7 +48,9 @@ Changes = Annotated[
     Option(
         "--set",
         metavar="KEY=VALUE",
-        help="A setting, such as warmup_steps=400 or model.dropout_rate=0.2. May be repeated.",
+        help="A setting, such as warmup_steps=400 or model.dropout_rate=0.2. May be repeated. "
+        "docs/recipes.md lists them.",
+        autocompletion=lambda: [f"{field.name}=" for field in fields(TrainSettings)],
     ),
 ]
 Source = Annotated[str | None, Option(help="Source language. [default: en]")]
