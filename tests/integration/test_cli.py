@@ -259,3 +259,4 @@ def test_wrong_usage(arguments, message):
     code, out, err = cli(*arguments)
     assert (code, out) == (2, "")
     assert message in err
+    assert re.fullmatch(r"error: .*; see .*keras-transformer( \w+)? --help\n", err)
