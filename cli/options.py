@@ -27,8 +27,9 @@ LengthPenalty = Annotated[
 Json = Annotated[bool, Option("--json", help="Print the result as a JSON object.")]
 
 _TEXT = (
-    "The corpus: bundled, tfds:NAME[/CONFIG], or a folder of files LANGUAGE.SPLIT.txt with one "
-    "sentence a line (en.train.txt, de.train.txt, en.val.txt, ...)"
+    "The corpus: bundled, tfds:NAME[/CONFIG], a folder of files LANGUAGE.SPLIT.txt with one "
+    "sentence a line (en.train.txt, de.train.txt, en.val.txt, ...), or a .tsv or .csv file, also "
+    ".gz, whose first line names the languages"
 )
 Data = Annotated[str | None, Option(help=f"{_TEXT}. [default: the recipe's]")]
 PreparedData = Annotated[

@@ -89,8 +89,8 @@ def prepare(
     if not val_split:
         names = ", ".join(VALIDATION_SPLITS)
         logger.warning("No validation: %s has none of the splits %s", corpus.name, names)
-    is_folder = Path(settings.data).is_dir()
-    data = str(Path(settings.data).resolve()) if is_folder else settings.data
+    is_path = Path(settings.data).exists()
+    data = str(Path(settings.data).resolve()) if is_path else settings.data
     made_from = {"data": data, **{name: getattr(settings, name) for name in SETTINGS}}
     scripts = [_letters(settings, name) for name in ("source_script", "target_script")]
     with named_failure(folder):
