@@ -103,8 +103,7 @@ class RestClient:
             answer = response.json()
         except ValueError:
             answer = None
-        if not isinstance(answer, dict):
-            answer = {}
+        answer = answer if isinstance(answer, dict) else {}
         if response.status != 200:
             reason = one_line(answer.get("error") or response.reason)
             raise InputError(f"{self._url} answered with status {response.status}: {reason}")
