@@ -37,7 +37,7 @@ def serve_command(
         ),
     ] = None,
     poll_seconds: Annotated[
-        float, Option(min=0.01, help="Seconds between two looks for a new version.")
+        float, Option(min=0.01, help="Seconds between two checks for a new version.")
     ] = 1.0,
     max_body_bytes: Annotated[
         int, Option(min=1, max=2**31 - 1, help="Maximum size of a request, in bytes.")

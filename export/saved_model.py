@@ -30,7 +30,7 @@ from keras_transformer.translation import (
 from keras_transformer.translator import Translator
 
 NO_SCORE = -1e9  # in place of -inf and NaN, which JSON does not have
-MAX_BYTES = 4 << 20  # of the texts of a request: a tokenizer reads even what is then cut
+MAX_BYTES = 4 << 20  # of the texts of a request: the tokenizer also reads what is cut later
 MAX_ENQUEUED_BATCHES = 64  # of a signature; the server refuses more as unavailable
 # The signatures that merge requests. The outputs of `attention` are as wide as the longest text of
 # a batch, and one request to `document` may be as much work as a full batch.
