@@ -178,6 +178,8 @@ def distribute(
     static_shapes: bool = False,
 ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
     """Returns the batches of `make_dataset`; each process reads its own shard of them."""
+    if strategy.num_replicas_in_sync == 1:
+        return make_dataset(pairs, plan, steps, static_shapes)
 
     def read(context: tf.distribute.InputContext) -> tf.data.Dataset:
         num_replicas = context.num_replicas_in_sync
@@ -186,8 +188,6 @@ def distribute(
         replicas = range(first, first + num_local)
         return make_dataset(pairs, plan, steps, static_shapes, num_replicas, replicas)
 
-    if strategy.num_replicas_in_sync == 1:
-        return make_dataset(pairs, plan, steps, static_shapes)
     return strategy.distribute_datasets_from_function(read)
 
 

@@ -260,12 +260,10 @@ class _Cleaner:
 def _letters(settings: TrainSettings, name: str) -> regex.Pattern[str] | None:
     """Returns the pattern of a script's letters; `InputError` if Unicode has no such script."""
     script = getattr(settings, name)
+    if script is None:
+        return None
     try:
-        return (
-            None
-            if script is None
-            else regex.compile(rf"[\p{{L}}&&\p{{Script={script}}}]", regex.V1)
-        )
+        return regex.compile(rf"[\p{{L}}&&\p{{Script={script}}}]", regex.V1)
     except regex.error as error:
         raise InputError(
             f"`{name}` must be a Unicode script, such as Latin or Cyrillic. "

@@ -85,7 +85,7 @@ def open_run(settings: TrainSettings, path: Path) -> Run | None:
         )
         run.restore_metrics()
     _restore_tokenizer(run)
-    if run.settings["average_last"] != settings.average_last:
+    if run.settings.get("average_last", 0) != settings.average_last:
         run.status, run.averaged = "training", None  # `train` computes the average again
     run.settings = settings.to_dict()
     return run
@@ -114,9 +114,10 @@ def _check_settings(run: Run, settings: TrainSettings) -> None:
             f"`steps` must be more than the {newest} updates that {run.path} has saved. "
             f"Received: steps={settings.steps}"
         )
+    saved = TrainSettings.from_dict(run.settings).to_dict()  # with settings newer than the run
     for name, value in settings.to_dict().items():
-        before = run.settings.get(name)
-        if name == "data" and Path(run.settings[name]).resolve() == Path(value).resolve():
+        before = saved[name]
+        if name == "data" and Path(before).resolve() == Path(value).resolve():
             continue  # another spelling of the same folder
         is_fixed_by_cooldown = name == "steps" and settings.cooldown > 0
         if before != value and (name not in RESUMABLE or is_fixed_by_cooldown):

@@ -91,7 +91,9 @@ def test_every_weight_has_a_mean_of_its_own(run, model):
 @pytest.mark.parametrize("last", [0, 5])
 def test_from_one_to_all_that_are_kept(run, last):
     before = contents(run)
-    with pytest.raises(InputError, match=f"^`last` must be from 1 .* Received: last={last}$"):
+    with pytest.raises(
+        InputError, match=f"^`last` must be at least 1 .*, 4, .* Received: last={last}$"
+    ):
         average_checkpoints(run, last)
     assert contents(run) == before
 

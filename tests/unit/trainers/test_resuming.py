@@ -423,6 +423,12 @@ def test_settings_that_must_not_change(long_settings, complete, change, message)
         resume(dataclasses.replace(long_settings, **change), complete.path)
 
 
+def test_run_of_a_version_with_fewer_settings(long_settings, copy):
+    del copy.settings["jit"]
+    copy.finish()  # writes it
+    assert resume(long_settings, copy.path).settings == long_settings.to_dict()
+
+
 def test_another_name_of_the_same_folder(long_settings, copy, monkeypatch):
     folder, name = os.path.split(long_settings.data)
     monkeypatch.chdir(folder)
