@@ -58,7 +58,7 @@ Progress = Callable[[int], None]
 
 def prepare(
     settings: TrainSettings,
-    folder: Path,
+    folder: str | Path,
     progress: Progress = lambda pairs: None,
     tokenizer: Tokenizer | None = None,
 ) -> PreparedCorpus:
@@ -76,6 +76,7 @@ def prepare(
     Raises:
         InputError: if the data does not fit the settings, or the folder holds something else.
     """
+    folder = Path(folder)
     corpus = load_corpus(settings.data, settings.source, settings.target)
     first = list(itertools.islice(corpus.pairs("train"), 1_000))
     if sum(pair.source == pair.target for pair in first) > len(first) / 10:

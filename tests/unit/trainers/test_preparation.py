@@ -125,7 +125,7 @@ def test_rows_are_read_in_the_order_asked_for_across_shards(write, corpus):
 
 @pytest.mark.parametrize("count", [6, 7, 8, 14])
 def test_shards_hold_all_pairs(write, corpus, count):
-    prepare(write(numbered(count)), corpus)
+    prepare(write(numbered(count)), str(corpus))
     assert [source for source, _ in kept(corpus)] == [[4 + row, E] for row in range(count)]
 
 
