@@ -60,7 +60,7 @@ class BatchPlan:
             )
         self.buckets = _make_buckets(lengths.max(axis=1), tokens_per_batch)
         self.batches_per_epoch = sum(bucket.num_batches for bucket in self.buckets)
-        # An input pipeline reads ahead over the end of an epoch, hence two.
+        # Two, because an input pipeline reads ahead into the next epoch.
         self._epoch = functools.lru_cache(maxsize=2)(self._plan_epoch)
 
     def batch(self, step: int) -> tuple[Bucket, np.ndarray]:

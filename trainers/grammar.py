@@ -203,8 +203,8 @@ def prepositional(preposition: str, nominal: Nominal) -> Pair:
 class Clause:
     """A verb with its arguments by case and its adverbials.
 
-    The tense is "present", "past" or "perfect", of which the last two are a German Perfekt, or a
-    modal verb.
+    The tense is "present", "past", "perfect" or a modal verb. In German, past and perfect are both
+    a Perfekt.
     """
 
     verb: Verb

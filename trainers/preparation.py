@@ -76,7 +76,6 @@ def prepare(
     Raises:
         InputError: if the data does not fit the settings, or the folder holds something else.
     """
-    folder = Path(folder)
     corpus = load_corpus(settings.data, settings.source, settings.target)
     first = list(itertools.islice(corpus.pairs("train"), 1_000))
     if sum(pair.source == pair.target for pair in first) > len(first) / 10:
@@ -90,6 +89,7 @@ def prepare(
     data = str(Path(settings.data).resolve()) if is_folder else settings.data
     made_from = {"data": data, **{name: getattr(settings, name) for name in SETTINGS}}
     scripts = [_letters(settings, name) for name in ("source_script", "target_script")]
+    folder = Path(folder)
     with named_failure(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
