@@ -258,6 +258,9 @@ def bleu_by_length(
             "`hypotheses` and `references` must be of the same length, at least 1. "
             f"Received: {len(hypotheses)} translations and {len(references)} references"
         )
+    if tokenize not in (None, *sacrebleu.BLEU.TOKENIZERS):
+        names = ", ".join(sacrebleu.BLEU.TOKENIZERS)
+        raise InputError(f"`tokenize` must be one of {names}. Received: tokenize={tokenize!r}")
     bleu = sacrebleu.BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
     lengths = np.array([len(bleu.tokenizer(reference).split()) for reference in references])
     if bounds is None:
