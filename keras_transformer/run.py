@@ -187,7 +187,7 @@ class Run:
         """Builds the model with the weights of a checkpoint.
 
         Args:
-            checkpoint: which one; None for the first that there is of averaged, best and last.
+            checkpoint: which one; None for the first that exists of averaged, best and last.
         """
         model = Transformer(self.config)
         self.load_weights(model, self.checkpoint(checkpoint))
@@ -197,7 +197,7 @@ class Run:
         """Finds a checkpoint.
 
         Args:
-            name: "averaged", "best" or "last"; None for the first of these that there is.
+            name: "averaged", "best" or "last"; None for the first of these that exists.
         """
         if self.last is None:
             raise InputError(

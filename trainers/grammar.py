@@ -317,7 +317,7 @@ class Sampler:
     """Draws sentences; a noun recurs in one only if no other noun fits."""
 
     def __init__(self, seed: int) -> None:
-        # Of its methods, `random` alone has the same sequence in every version of Python.
+        # Only the method `random` gives the same sequence in every version of Python.
         self._random = random.Random(seed).random
         self._used: list[str] = []
 
