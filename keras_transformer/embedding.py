@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from keras import ops
 
 from keras_transformer.base_layer import BaseLayer
+from keras_transformer.config import PAD_ID
 from keras_transformer.tensor import Tensor
 
 
@@ -55,6 +56,8 @@ class PositionalEmbedding(BaseLayer):
         dropout_rate: dropout on the sum, 0 to 1 (0.1: section 5.4, base).
         position_encoding: "sinusoidal", for any length, or "learned" (Table 3, row E).
         max_length: number of learned positions; sinusoids do not use it.
+        mask_zero: whether the output carries a mask for Keras's layers and this package's, False at
+            id 0.
 
     Call arguments:
         inputs: int [B, T], token ids; with `reverse`, float [B, T, D].
@@ -86,6 +89,7 @@ class PositionalEmbedding(BaseLayer):
         dropout_rate: float = 0.1,
         position_encoding: str = "sinusoidal",
         max_length: int = 1024,
+        mask_zero: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -95,6 +99,7 @@ class PositionalEmbedding(BaseLayer):
                 f"Received: position_encoding={position_encoding!r}"
             )
         self.d_model = d_model
+        self.mask_zero = mask_zero
         self.token_embedding = keras.layers.ReversibleEmbedding(
             vocab_size,
             d_model,
@@ -119,6 +124,11 @@ class PositionalEmbedding(BaseLayer):
         self.token_embedding.build(ids_shape)
         if self.position_embedding is not None:
             self.position_embedding.build(ids_shape)
+
+    def compute_mask(self, inputs: Tensor, previous_mask: Tensor | None) -> Tensor | None:
+        """Returns the mask that the output carries, bool [B, T], or None."""
+        is_ids = len(inputs.shape) == 2
+        return ops.not_equal(inputs, PAD_ID) if self.mask_zero and is_ids else previous_mask
 
     def call(
         self,

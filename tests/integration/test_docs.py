@@ -76,6 +76,7 @@ def test_every_block_is_run_or_marked():
         "tutorial.md",
         "howto/fine-tuning.md",
         "howto/memory.md",
+        "reference/layers.md",
     }
 
 
@@ -182,6 +183,12 @@ def test_memory(capfd):
         vocab_size=19, d_model=10, d_ff=17, num_heads=2, num_encoder_layers=3, num_decoder_layers=2
     )
     assert names["parameters"](config) == keras_transformer.Transformer(config).count_params()
+
+
+def test_layers(capfd):
+    code, expected = blocks("reference/layers.md")
+    exec(compile(code.text, code.page, "exec"), {})
+    assert capfd.readouterr().out == expected.text
 
 
 def test_public_names_are_in_the_reference():
