@@ -183,7 +183,7 @@ class TransformerConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Returns the configuration that `to_dict` has turned into a dictionary."""
+        """Makes a configuration of what `to_dict` returns."""
         return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:

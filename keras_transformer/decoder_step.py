@@ -7,7 +7,7 @@ Every optimization of a search step is in this module (docs/speed.md has the fig
   embedding is transposed for the output projection.
 - All hypotheses of a sentence share its keys and values, those of the encoder's output and those
   of earlier positions. They are never moved; a mask selects the positions of each hypothesis.
-- Products are of matrices with one row for each hypothesis.
+- Each product has one row for each hypothesis.
 - Small products, softmaxes and transpositions avoid oneDNN, whose operations take 30 to 40 us to
   start.
 

@@ -291,7 +291,7 @@ def _advance_beams(
 
 
 def _top_tokens(logits: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns the best tokens that are not suppressed, which count in the softmax all the same.
+    """Returns the best tokens that are not suppressed; the softmax is over all tokens.
 
     [B, K, V] -> logits and ids, [B, K, count], and the log of the softmax's normalizer, [B, K, 1].
     """

@@ -1,6 +1,5 @@
 """A function of many rows, computed group by group in bounded memory."""
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -29,19 +28,17 @@ def map_groups(
     """
     order = tf.argsort(costs, direction="DESCENDING", stable=True)
 
-    def append_padded(
-        number: tf.Tensor, array: tf.TensorArray, found: tf.Tensor, empty: tf.Tensor
-    ) -> tf.TensorArray:
+    def pad(found: tf.Tensor, empty: tf.Tensor) -> tf.Tensor:
+        if found.dtype == tf.string:
+            return found  # `tf.pad` does not take strings, and these results need no padding
         missing = tf.shape(empty)[1:] - tf.shape(found)[1:]
-        paddings = tf.pad(missing[:, None], [[1, 0], [1, 0]])
-        # `tf.pad` does not take strings, and the results that are strings need no padding.
-        return array.write(number, found if found.dtype == tf.string else tf.pad(found, paddings))
+        return tf.pad(found, tf.pad(missing[:, None], [[1, 0], [1, 0]]))
 
     def advance(start: tf.Tensor, number: tf.Tensor, arrays: Any) -> tuple[Any, Any, Any]:
         size = tf.clip_by_value(max_cost // costs[order[start]], 1, max_rows)
         rows = order[start : start + size]
-        append = functools.partial(append_padded, number)
-        arrays = tf.nest.map_structure(append, arrays, function(rows), empty)
+        found = tf.nest.map_structure(pad, function(rows), empty)
+        arrays = tf.nest.map_structure(lambda array, x: array.write(number, x), arrays, found)
         return start + tf.size(rows), number + 1, arrays
 
     def new_array(empty: tf.Tensor) -> tf.TensorArray:

@@ -20,11 +20,11 @@ _logger = logging.getLogger(__name__)
 
 
 class Theme(NamedTuple):
-    """What a style adds to one of Matplotlib's."""
+    """One of Matplotlib's styles, and what this package adds to it."""
 
     base: str  # name of Matplotlib's style
     paper: str  # background
-    colors: tuple[str, ...]  # of curves, apart for the color-blind too (Okabe and Ito 2008)
+    colors: tuple[str, ...]  # of curves, also for color-blind readers (Okabe and Ito 2008)
     heat: str  # colormap of weights from 0 to the highest
     diverging: str  # colormap of values from -1 to 1
 
@@ -74,7 +74,7 @@ def drawing(
         "grid.alpha": 0.3,
         "legend.fontsize": 9,
         "font.family": find_fonts(frozenset().union(*texts)),
-        "text.parse_math": False,  # draws a dollar sign as such
+        "text.parse_math": False,  # a dollar sign does not start a formula
     }
     with matplotlib.style.context(["default", theme.base, settings]):
         figure = Figure(figsize=size, layout="constrained")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
 
 PIECE_SIZE = 8  # points of a piece's label
-PIECE_ROOM = 0.15  # inches of a piece along an axis, if there are not too many pieces
+PIECE_ROOM = 0.15  # inches of a piece along an axis; less where there are many pieces
 MAX_PIECE = 18  # characters; a longer piece is cut
 MAX_WIDTH = 11.0  # inches of a figure of attention
 MAX_POINTS = 2_000  # points of a curve that is computed
@@ -39,7 +39,7 @@ def attention_heads(
     title: str = "",
     style: Style = "light",
 ) -> "Figure":
-    """Draws what each head of a layer attends to, a panel a head (cf. the paper's Figures 3 to 5).
+    """Draws a panel for each head of a layer: what it attends to (as the paper's Figures 3 to 5).
 
     Args:
         scores: float [N, Q, S], a layer of `Translator.attention`.
@@ -160,7 +160,7 @@ def training_curves(
     measured = {name for metrics in runs.values() for line in metrics for name in line}
     shown = [name for name in _METRICS if measured & {f"{split}{name}" for split in _SPLITS}]
     if not shown:
-        raise InputError("There are no metrics to draw: training has not got to a validation")
+        raise InputError("There are no metrics to draw: training has not reached a validation")
     size = (0.5 + 3.5 * len(shown), 3.7)
     with drawing(style, size, runs, ncols=len(shown)) as (figure, panels, theme):
         from matplotlib.lines import Line2D
@@ -244,8 +244,8 @@ def bleu_by_length(
     Args:
         hypotheses: translations, raw text.
         references: raw text.
-        bounds: the longest length of each bar but the last; None for up to six bars of about as
-            many sentences each.
+        bounds: the longest length of each bar but the last; None for up to six bars with about the
+            same number of sentences.
         tokenize: sacreBLEU's tokenizer, which also counts a reference's tokens; None for "13a".
         lowercase: whether to ignore case.
         title: a heading.
@@ -255,9 +255,12 @@ def bleu_by_length(
 
     if not references or len(hypotheses) != len(references):
         raise InputError(
-            "There must be a translation for each of some references. "
+            "`hypotheses` and `references` must be of the same length, at least 1. "
             f"Received: {len(hypotheses)} translations and {len(references)} references"
         )
+    if tokenize not in (None, *sacrebleu.BLEU.TOKENIZERS):
+        names = ", ".join(sacrebleu.BLEU.TOKENIZERS)
+        raise InputError(f"`tokenize` must be one of {names}. Received: tokenize={tokenize!r}")
     bleu = sacrebleu.BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
     lengths = np.array([len(bleu.tokenizer(reference).split()) for reference in references])
     if bounds is None:

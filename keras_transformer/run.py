@@ -124,7 +124,7 @@ class Run:
         """Starts a run.
 
         Args:
-            path: the directory.
+            path: a directory without a run.
             config: sizes of the model.
             tokenizer: of both languages.
             source: source language.
@@ -132,6 +132,8 @@ class Run:
             settings: how it is trained, as plain values.
         """
         run = cls(Path(path), config, source, target, dict(settings), tokenizer.fingerprint)
+        if (run.path / "run.json").exists():
+            raise InputError(f"{path} holds a run already: choose another directory")
         (run.path / "checkpoints").mkdir(parents=True, exist_ok=True)
         run.save_tokenizer(tokenizer)
         run._write_manifest()
@@ -185,7 +187,7 @@ class Run:
         """Builds the model with the weights of a checkpoint.
 
         Args:
-            checkpoint: which one; None for the first that there is of averaged, best and last.
+            checkpoint: which one; None for the first that exists of averaged, best and last.
         """
         model = Transformer(self.config)
         self.load_weights(model, self.checkpoint(checkpoint))
@@ -195,7 +197,7 @@ class Run:
         """Finds a checkpoint.
 
         Args:
-            name: "averaged", "best" or "last"; None for the first of these that there is.
+            name: "averaged", "best" or "last"; None for the first of these that exists.
         """
         if self.last is None:
             raise InputError(

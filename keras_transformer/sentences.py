@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 # A full stop after these does not end a sentence: a title, letters ("U.S.", not "can't"), a short
-# number (not "3.50"), "No" before a number. They are replaced by \x02 for the time of the split.
+# number (not "3.50"), "No" before a number. Such a full stop is \x02 until the text is split.
 _TITLES = "Dr|Mr|Mrs|Ms|Prof|St|Nr|vs|bzw|ca|Jr|Sr|Mt|Fig|Vol"
 _ABBREVIATIONS = (
     (

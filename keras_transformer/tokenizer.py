@@ -21,7 +21,6 @@ import tensorflow_text as tf_text
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from keras_transformer.errors import InputError, one_line
 
-NUM_FIXED_IDS = 4 + 256  # SentencePiece's: the special ids and the bytes
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
 # Marks a SentencePiece model that reads lower-cased text. Protobuf: "lowercase" in field 200, which
 # SentencePiece leaves to extensions.
@@ -58,7 +57,7 @@ class Tokenizer(abc.ABC):
         lowercase: whether it lower-cases all text.
 
     Raises:
-        InputError: if a file is missing or is no tokenizer, or a vocabulary is too small.
+        InputError: if a file is missing or is not a tokenizer, or a vocabulary is too small.
     """
 
     model: bytes
@@ -310,7 +309,7 @@ class WordPieceTokenizer(Tokenizer):
         """Joins ids, int32 [B, S], into texts, string [B]; drops pad, bos and eos."""
         is_special = (ids == PAD_ID) | (ids == BOS_ID) | (ids == EOS_ID)  # [B, S]
         texts = self._op.detokenize(tf.ragged.boolean_mask(ids, ~is_special))
-        return tf.strings.regex_replace(texts, "^ ##", "")  # of a first piece that begins no word
+        return tf.strings.regex_replace(texts, "^ ##", "")  # the first piece may continue a word
 
     def pieces(self, ids: tf.Tensor) -> tf.Tensor:
         """Returns the pieces of ids, int32 of any shape, as strings of the same shape."""
@@ -383,7 +382,7 @@ def _train_sentencepiece(texts: Iterable[str], vocab_size: int, **options: Any) 
 
 
 def _training_failure(message: str, vocab_size: int) -> str:
-    """Puts SentencePiece's message into words of ours."""
+    """Returns our message for a message of SentencePiece."""
     if minimum := re.search(r"smaller than required_chars. \d+ vs (\d+)", message):
         return (
             "`vocab_size` must be at least the fixed ids and the corpus's characters, "

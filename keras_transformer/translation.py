@@ -195,8 +195,9 @@ def best_ids(
 
     The lengths, [B], do not count the end. A source of length 0 has a translation of no tokens.
     """
-    longest = tf.reduce_max(_max_lengths(model, source_lengths, options))
-    empty = tf.zeros([0, tf.maximum(longest, 0)], tf.int32)
+    # The maximum of no lengths is negative.
+    longest = tf.maximum(tf.reduce_max(_max_lengths(model, source_lengths, options)), 0)
+    empty = tf.zeros([0, longest], tf.int32)
     ids: tf.Tensor = _search(
         model, source_ids, source_lengths, options, 1, lambda found: found.ids[:, 0], empty
     )
@@ -232,7 +233,7 @@ def _search(
 ) -> Any:
     """Searches for the translations of sources, group by group.
 
-    `result` returns a nest of tensors from the hypotheses of a group; `empty` is the one of none.
+    `result` makes a nest of tensors of the hypotheses of a group; `empty` is that of 0 rows.
     """
     beam_size, vocab_size = options.beam_size, model.config.vocab_size
     max_lengths = _max_lengths(model, source_lengths, options)

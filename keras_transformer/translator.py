@@ -115,8 +115,8 @@ class Translator:
 
         Args:
             run_dir: the directory.
-            checkpoint: the weights to load; None for the averaged, the best or the last weights,
-                whichever exist first.
+            checkpoint: the weights to load; None for the first that exist of averaged, best and
+                last.
         """
         return cls.of(Run.load(run_dir), checkpoint)
 

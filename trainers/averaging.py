@@ -19,10 +19,11 @@ def average_checkpoints(run: Run, last: int) -> Checkpoint:
     Raises:
         InputError: if the run keeps fewer checkpoints, or one is damaged or of another model.
     """
-    if not 1 <= last <= len(run.checkpoints):
+    kept = len(run.checkpoints)
+    if not 1 <= last <= kept:
         raise InputError(
-            f"`last` must be from 1 to the {len(run.checkpoints)} checkpoints that {run.path} "
-            f"keeps; `keep_checkpoints` says how many. Received: last={last}"
+            f"`last` must be at least 1 and at most the number of checkpoints in {run.path}, "
+            f"{kept}, which the setting `keep_checkpoints` limits. Received: last={last}"
         )
     chosen = run.checkpoints[-last:]
     model = Transformer(run.config)

@@ -60,7 +60,7 @@ class BatchPlan:
             )
         self.buckets = _make_buckets(lengths.max(axis=1), tokens_per_batch)
         self.batches_per_epoch = sum(bucket.num_batches for bucket in self.buckets)
-        # An input pipeline reads ahead over the end of an epoch, hence two.
+        # Two, because an input pipeline reads ahead into the next epoch.
         self._epoch = functools.lru_cache(maxsize=2)(self._plan_epoch)
 
     def batch(self, step: int) -> tuple[Bucket, np.ndarray]:
@@ -178,6 +178,8 @@ def distribute(
     static_shapes: bool = False,
 ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
     """Returns the batches of `make_dataset`; each process reads its own shard of them."""
+    if strategy.num_replicas_in_sync == 1:
+        return make_dataset(pairs, plan, steps, static_shapes)
 
     def read(context: tf.distribute.InputContext) -> tf.data.Dataset:
         num_replicas = context.num_replicas_in_sync
@@ -186,8 +188,6 @@ def distribute(
         replicas = range(first, first + num_local)
         return make_dataset(pairs, plan, steps, static_shapes, num_replicas, replicas)
 
-    if strategy.num_replicas_in_sync == 1:
-        return make_dataset(pairs, plan, steps, static_shapes)
     return strategy.distribute_datasets_from_function(read)
 
 

@@ -112,9 +112,10 @@ def _state_variables(model: keras.Model) -> dict[str, keras.Variable]:
 
 
 class ValidationBleu(keras.callbacks.Callback):
-    """Translates validation sentences greedily and adds `val_bleu`, or `val_chrf` too, to the logs.
+    """Translates validation sentences greedily and adds `val_bleu` to the logs.
 
-    BLEU uses the tokenizer of the target language, and ignores case if the model's tokenizer does.
+    It adds `val_chrf` too if `metric` is "chrf". BLEU uses the tokenizer of the target language.
+    Both scores ignore case if the model's tokenizer does.
     """
 
     def __init__(
@@ -305,9 +306,9 @@ def is_over(run: Run, settings: TrainSettings) -> bool:
 
 
 def quality(metrics: dict[str, float], metric: Metric | None = None) -> tuple[float, float]:
-    """Returns the score of a validation, and the loss, which decides between equal scores.
+    """Returns the score of a validation, and minus its loss, which decides between equal scores.
 
-    The score is the `metric`: "loss" for none, None for BLEU if it was measured.
+    The score is 0 if `metric` is "loss". It is BLEU if `metric` is None.
     """
     score = 0.0 if metric == "loss" else metrics.get(f"val_{metric or 'bleu'}", -math.inf)
     return round(score, 2), -metrics.get("val_token_loss", math.inf)

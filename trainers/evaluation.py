@@ -73,8 +73,8 @@ def evaluate(
         source_language: as for `score`.
         tokenize: as for `score`.
         notes: further entries of `.scores.json`.
-        progress: called with the number of sentences translated since the last call, and the number
-            of all.
+        progress: called with the number of sentences translated since the last call, and the
+            total.
 
     Raises:
         InputError: if there are no pairs, an option is out of range, or a file cannot be read.

@@ -203,8 +203,8 @@ def prepositional(preposition: str, nominal: Nominal) -> Pair:
 class Clause:
     """A verb with its arguments by case and its adverbials.
 
-    The tense is "present", "past" or "perfect", of which the last two are a German Perfekt, or a
-    modal verb.
+    The tense is "present", "past", "perfect" or a modal verb. In German, past and perfect are both
+    a Perfekt.
     """
 
     verb: Verb
@@ -317,7 +317,7 @@ class Sampler:
     """Draws sentences; a noun recurs in one only if no other noun fits."""
 
     def __init__(self, seed: int) -> None:
-        # Of its methods, `random` alone has the same sequence in every version of Python.
+        # Only the method `random` gives the same sequence in every version of Python.
         self._random = random.Random(seed).random
         self._used: list[str] = []
 

@@ -58,7 +58,7 @@ Progress = Callable[[int], None]
 
 def prepare(
     settings: TrainSettings,
-    folder: Path,
+    folder: str | Path,
     progress: Progress = lambda pairs: None,
     tokenizer: Tokenizer | None = None,
 ) -> PreparedCorpus:
@@ -93,6 +93,7 @@ def prepare(
     data = str(Path(settings.data).resolve()) if is_path else settings.data
     made_from = {"data": data, **{name: getattr(settings, name) for name in SETTINGS}}
     scripts = [_letters(settings, name) for name in ("source_script", "target_script")]
+    folder = Path(folder)
     with named_failure(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
@@ -264,12 +265,10 @@ class _Cleaner:
 def _letters(settings: TrainSettings, name: str) -> regex.Pattern[str] | None:
     """Returns the pattern of a script's letters; `InputError` if Unicode has no such script."""
     script = getattr(settings, name)
+    if script is None:
+        return None
     try:
-        return (
-            None
-            if script is None
-            else regex.compile(rf"[\p{{L}}&&\p{{Script={script}}}]", regex.V1)
-        )
+        return regex.compile(rf"[\p{{L}}&&\p{{Script={script}}}]", regex.V1)
     except regex.error as error:
         raise InputError(
             f"`{name}` must be a Unicode script, such as Latin or Cyrillic. "

@@ -45,10 +45,11 @@ def locked_run_dir(path: Path, resume: bool) -> Iterator[None]:
     with named_failure(path):
         path.mkdir(parents=True, exist_ok=True)
     found = {each.name for each in path.iterdir()}
+    can_resume = bool(found & {"run.json", "corpus"})
     if found and not resume:
-        advice = "continue it with --resume, or " if found & {"run.json", "corpus"} else ""
+        advice = "continue it with --resume, or " if can_resume else ""
         raise InputError(f"{path} exists and is not empty: {advice}choose another run directory")
-    if not found & {"run.json", "corpus"} and found - BEFORE_MANIFEST:
+    if not can_resume and found - BEFORE_MANIFEST:
         Run.load(path)  # raises the error
     with locked(path):
         try:
@@ -85,7 +86,7 @@ def open_run(settings: TrainSettings, path: Path) -> Run | None:
         )
         run.restore_metrics()
     _restore_tokenizer(run)
-    if run.settings["average_last"] != settings.average_last:
+    if run.settings.get("average_last", 0) != settings.average_last:
         run.status, run.averaged = "training", None  # `train` computes the average again
     run.settings = settings.to_dict()
     return run
@@ -97,12 +98,11 @@ def _restore_tokenizer(run: Run) -> None:
         run.tokenizer()
     except InputError:
         folder = corpus_folder(run)
-        if is_prepared(folder):
-            saved = load_tokenizer(folder)
-            if saved.fingerprint == run.tokenizer_sha256:
-                logger.warning("%s/tokenizer.model is restored from the corpus", run.path)
-                return run.save_tokenizer(saved)
-        raise
+        saved = load_tokenizer(folder) if is_prepared(folder) else None
+        if saved is None or saved.fingerprint != run.tokenizer_sha256:
+            raise
+        logger.warning("%s/tokenizer.model is restored from the corpus", run.path)
+        run.save_tokenizer(saved)
 
 
 def _check_settings(run: Run, settings: TrainSettings) -> None:
@@ -114,9 +114,10 @@ def _check_settings(run: Run, settings: TrainSettings) -> None:
             f"`steps` must be more than the {newest} updates that {run.path} has saved. "
             f"Received: steps={settings.steps}"
         )
+    saved = TrainSettings.from_dict(run.settings).to_dict()  # with settings newer than the run
     for name, value in settings.to_dict().items():
-        before = run.settings.get(name)
-        if name == "data" and Path(run.settings[name]).resolve() == Path(value).resolve():
+        before = saved[name]
+        if name == "data" and Path(before).resolve() == Path(value).resolve():
             continue  # another spelling of the same folder
         is_fixed_by_cooldown = name == "steps" and settings.cooldown > 0
         if before != value and (name not in RESUMABLE or is_fixed_by_cooldown):

@@ -79,8 +79,8 @@ def add_token_weights(inputs: Inputs, labels: tf.Tensor) -> Batch:
 class Adam(keras.optimizers.Adam):
     """Adam (section 5.3) of gradients that are already summed over the replicas.
 
-    It takes the arguments of `keras.optimizers.Adam`, and updates a weight and its moments by one
-    operation of TensorFlow instead of a dozen.
+    It takes the arguments of `keras.optimizers.Adam` except `amsgrad`, and updates a weight and its
+    moments by one operation of TensorFlow instead of a dozen.
 
     Deviations: like Keras and TensorFlow, it adds epsilon to sqrt(v), as Kingma and Ba (2015)
     mention before section 2.1, and not to sqrt(v / (1 - beta_2^t)), as in their Algorithm 1.
@@ -115,7 +115,7 @@ class Adam(keras.optimizers.Adam):
 
 
 class TrainingModel(keras.Model):
-    """A model for `fit` that trains alike on any number of replicas, machines and micro-batches.
+    """A model that trains the same on any number of replicas, machines and micro-batches.
 
     It shares all layers with `model`, so save `model`. Each batch needs the weights of
     `add_token_weights`. The loss is the weighted sum over the tokens, so the losses and gradients

@@ -195,16 +195,6 @@ def test_softmax_is_computed_in_float32(dtype, bits, masked):
     )
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("mixed_float16", 0.02), ("mixed_bfloat16", 0.2)])
-def test_mixed_precision_is_near_the_oracle(inputs, mask, dtype, tolerance):
-    layer = layer_for(inputs, dtype=dtype)
-    output = layer(*inputs, attention_mask=mask)
-    assert output.dtype == dtype.removeprefix("mixed_")
-    assert {weight.dtype for weight in layer.weights} == {"float32"}
-    expected, _ = reference.multi_head_attention(*inputs, layer_weights.attention(layer), N, mask)
-    assert_close(keras.ops.cast(output, "float32"), expected, rtol=0, atol=tolerance)
-
-
 def test_dropout_acts_on_weights_and_only_in_training(inputs):
     layer = layer_for(inputs, dropout_rate=0.5)
     expected, expected_scores = layer_for(inputs)(*inputs, return_attention_scores=True)
@@ -229,24 +219,6 @@ def test_initial_values():
         limit = {"bias": 0.0, "kernel": 0.125 if kind != "output" else 0.03125**0.5}[name]
         assert abs(values).max() == pytest.approx(limit, rel=0.01), weight.path
         assert values.std() == pytest.approx(limit / 3**0.5, rel=0.03), weight.path
-
-
-def test_config_round_trip():
-    config = {"d_model": 10, "num_heads": 3, "dropout_rate": 0.25, "d_k": 5, "d_v": 7}
-    layer = MultiHeadAttention(**config, use_bias=False, dtype="mixed_bfloat16", name="heads")
-    assert layer.get_config().items() >= (config | {"use_bias": False, "name": "heads"}).items()
-    copy = MultiHeadAttention.from_config(layer.get_config())
-    assert copy.get_config() == layer.get_config()
-    assert copy.dtype_policy.name == "mixed_bfloat16"
-
-
-def test_symbolic_calls_know_their_shapes():
-    query, value = keras.Input((None, D)), keras.Input((None, D))
-    layer = MultiHeadAttention(D, N)
-    assert layer(query, value).shape == (None, None, D)
-    output, scores = layer(query, value, return_attention_scores=True)
-    assert output.shape == (None, None, D)
-    assert scores.shape == (None, N, None, None)
 
 
 @pytest.mark.parametrize(

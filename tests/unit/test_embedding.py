@@ -115,22 +115,6 @@ def test_saved_and_loaded_outputs_are_equal(position_encoding, tmp_path):
     assert_close(loaded(IDS), layer(IDS), rtol=0, atol=0)
 
 
-def test_config_round_trip():
-    config = {
-        "vocab_size": V,
-        "d_model": 5,
-        "dropout_rate": 0.25,
-        "position_encoding": "learned",
-        "max_length": 13,
-        "name": "words",
-    }
-    layer = PositionalEmbedding(**config, dtype="mixed_bfloat16")
-    assert layer.get_config().items() >= config.items()
-    copy = PositionalEmbedding.from_config(layer.get_config())
-    assert copy.get_config() == layer.get_config()
-    assert copy.dtype_policy.name == "mixed_bfloat16"
-
-
 def test_unknown_position_encoding():
     with pytest.raises(ValueError, match="`position_encoding` must be"):
         PositionalEmbedding(V, 5, position_encoding="rotary")

@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 import reference
 import tensorflow as tf
-from layer_weights import SIZES, VARIANTS, V, make_model
+from layer_weights import VARIANTS, V, make_model
 
 from keras_transformer import (
     InputError,
     LabelSmoothedCrossEntropy,
     TokenLoss,
     Transformer,
-    TransformerConfig,
     WarmupSchedule,
 )
 
@@ -209,10 +208,3 @@ def test_another_process_loads_compiled_models(inputs, tmp_path):
     subprocess.run([sys.executable, "-c", code, *paths], check=True, cwd=tmp_path)
     for path in paths:
         assert_close(np.load(f"{path}.npy"), model(inputs), rtol=1e-5, atol=1e-5)
-
-
-def test_config_round_trip():
-    config = TransformerConfig(**SIZES | VARIANTS["untied learned"])
-    model = Transformer(config, name="translator")
-    copy = Transformer.from_config(model.get_config())
-    assert (copy.config, copy.name) == (config, "translator")

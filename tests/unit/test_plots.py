@@ -271,6 +271,7 @@ def test_without_matplotlib(monkeypatch):
         (lambda: plots.alignment(np.ones((2, 1, 2)), "a", "xy", head=2), "`head` .*head=2"),
         (lambda: plots.training_curves({"run": [{"step": 3}]}), "no metrics"),
         (lambda: plots.bleu_by_length(["a"], ["a", "b"]), "1 translations and 2 references"),
+        (lambda: plots.bleu_by_length(["a"], ["a"], tokenize="b"), "`tokenize` .* tokenize='b'"),
     ],
 )
 def test_wrong_arguments(draw, message):

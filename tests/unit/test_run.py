@@ -75,6 +75,12 @@ def test_create_and_load(saved_run, tokenizer):
     assert {"python", "keras_transformer", "tensorflow"} <= loaded.versions.keys()
 
 
+def test_a_new_run_replaces_no_run(saved_run, model, tokenizer):
+    with pytest.raises(InputError, match=f"^{saved_run.path} holds a run already"):
+        Run.create(saved_run.path, model.config, tokenizer, "en", "de", SETTINGS)
+    assert Run.load(saved_run.path).model() is not None
+
+
 def test_parameters_are_counted_without_reading_them(saved_run, model):
     assert saved_run.num_parameters(saved_run.last) == model.count_params()
     (saved_run.path / saved_run.last.file).write_bytes(b"")

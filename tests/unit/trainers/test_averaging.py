@@ -30,7 +30,8 @@ def saved(tokenizer, model, tmp_path_factory):
     path = tmp_path_factory.mktemp("saved")
     run = Run.create(path, model.config, tokenizer, "en", "de", {})
     for step, value in WEIGHTS.items():
-        save(run, model, step, value)
+        model.set_weights([np.full(weights.shape, value) for weights in model.get_weights()])
+        run.save_checkpoint(model, step, {"loss": 1.25}, is_best=step == 3, keep=4)
     return path
 
 
@@ -47,18 +48,9 @@ def values(run, model):
     def read(name=None):
         loaded = Run.load(run.path)
         loaded.load_weights(model, loaded.checkpoint(name))
-        return values_of(model)
+        return sorted({*np.concatenate([weights.ravel() for weights in model.get_weights()])})
 
     return read
-
-
-def save(run, model, step, value):
-    model.set_weights([np.full(weights.shape, value) for weights in model.get_weights()])
-    run.save_checkpoint(model, step, {"loss": 1.25}, is_best=step == 3, keep=4)
-
-
-def values_of(model):
-    return sorted({value for weights in model.get_weights() for value in weights.ravel().tolist()})
 
 
 def contents(run):
@@ -67,31 +59,21 @@ def contents(run):
 
 @pytest.mark.parametrize(("last", "mean"), [(1, 6.0), (3, 3.0), (4, 27.25)])
 def test_mean_of_the_newest(run, last, mean, values):
+    average_checkpoints(run, 2)  # is replaced
     averaged = average_checkpoints(run, last)
     assert averaged.metrics == {"of_steps": [3, 5, 7, 11][-last:]}
     assert averaged.step == 11
     assert run.averaged == Run.load(run.path).averaged == averaged
     assert values("averaged") == [mean]
-
-
-def test_every_weight_has_a_mean_of_its_own(run, model):
-    random = np.random.default_rng(5)
-    sets = []
-    for step in (13, 17, 19):
-        sets.append([random.normal(size=weights.shape) for weights in model.get_weights()])
-        model.set_weights(sets[-1])
-        run.save_checkpoint(model, step, {}, is_best=False, keep=4)
-    average_checkpoints(run, 2)
-    average_checkpoints(run, 3)  # it replaces the one of two
     assert len(list((run.path / "checkpoints").glob("averaged-*"))) == 1
-    for weights, *of in zip(run.model().get_weights(), *sets, strict=True):
-        np.testing.assert_allclose(weights, (of[0] + of[1] + of[2]) / 3, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("last", [0, 5])
 def test_from_one_to_all_that_are_kept(run, last):
     before = contents(run)
-    with pytest.raises(InputError, match=f"^`last` must be from 1 .* Received: last={last}$"):
+    with pytest.raises(
+        InputError, match=f"^`last` must be at least 1 .*, 4, .* Received: last={last}$"
+    ):
         average_checkpoints(run, last)
     assert contents(run) == before
 

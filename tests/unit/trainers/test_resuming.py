@@ -276,7 +276,7 @@ def test_missing_tokenizer_is_restored_from_the_corpus(long_settings, copy):
         assert tokenizer.read_bytes() == expected
     os.remove(tokenizer)
     os.remove(copy.path / "corpus" / "tokenizer.model")
-    with pytest.raises(InputError, match=f"delete {copy.path}/corpus, then run: .* --resume$"):
+    with pytest.raises(InputError, match=f"delete {copy.path}/corpus, then .* `train --resume`$"):
         resume(long_settings, copy.path)
 
 
@@ -421,6 +421,12 @@ def test_resuming_a_complete_run_changes_nothing(long_settings, copy):
 def test_settings_that_must_not_change(long_settings, complete, change, message):
     with pytest.raises(InputError, match=message):
         resume(dataclasses.replace(long_settings, **change), complete.path)
+
+
+def test_run_of_a_version_with_fewer_settings(long_settings, copy):
+    del copy.settings["jit"]
+    copy.finish()  # writes it
+    assert resume(long_settings, copy.path).settings == long_settings.to_dict()
 
 
 def test_another_name_of_the_same_folder(long_settings, copy, monkeypatch):
