@@ -13,6 +13,7 @@ Rows are numbered through all shards of a split. Numbers are uint16 where they f
 """
 
 import json
+import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -29,7 +30,6 @@ from keras_transformer.trainers.grammar import Pair
 from keras_transformer.trainers.recipes import TrainSettings
 
 CAN_CONTINUE = "Finished shards are kept, and a new call continues from them"
-_AGAIN = "repeat the command that made it, `prepare` or `train --resume`"
 # The settings that decide what a prepared corpus holds.
 SETTINGS = (
     "source",
@@ -54,7 +54,7 @@ class CorpusShard(pydantic.BaseModel):
 
 
 class Split(pydantic.BaseModel):
-    """What `prepare` has written of a split so far."""
+    """What was written of a split."""
 
     shards: list[CorpusShard] = []
     is_complete: bool = False
@@ -112,7 +112,7 @@ class TokenizedPairs:
     def __init__(self, folder: Path, split: Literal["train", "val"]) -> None:
         written: Split = getattr(Manifest.read(folder), split)
         if not written.is_complete:
-            raise InputError(f"{folder} is not complete: to continue, {_AGAIN}")
+            raise InputError(f"{folder} is not complete: to continue, run: {_command(folder)}")
         check_shards(folder, split, written.shards)
         lengths, starts = [], []
         self._ids: list[np.ndarray] = []
@@ -232,6 +232,24 @@ def _check_file(path: Path, sha256: str) -> None:
 
 
 def _damaged(path: Path) -> InputError:
+    folder = path.parent
+    again = "prepare the corpus again" if path.name == "corpus.json" else f"run: {_command(folder)}"
     return InputError(
-        f"{path} is missing, damaged or of another version: delete {path.parent}, then {_AGAIN}"
+        f"{path} is missing, damaged or of another version: delete {folder}, then {again}"
     )
+
+
+def _command(folder: Path) -> str:
+    """Returns the command that prepares a corpus, or the rest of it."""
+    run = folder.parent
+    words: list[Path | str] = ["train", "--recipe", run, "--run-dir", run, "--resume"]
+    if folder.name != "corpus" or not (run / "run.json").is_file():
+        made_from = Manifest.read(folder).made_from
+        defaults = TrainSettings(data="").to_dict()
+        words = ["prepare", folder, "--data", made_from["data"]]
+        for name in SETTINGS:
+            value = made_from.get(name, defaults[name])
+            if value != defaults[name]:
+                written = value if isinstance(value, str) else str(value).lower()
+                words += ["--set", f"{name}={written}"]
+    return f"keras-transformer {shlex.join(map(str, words))}"

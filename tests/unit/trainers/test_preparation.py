@@ -1,8 +1,11 @@
 import dataclasses
 import re
+import shlex
+import shutil
 
 import pytest
 import sentencepiece
+from command_line import cli
 from disk import full_disk
 
 from keras_transformer.errors import InputError
@@ -335,10 +338,23 @@ def test_damage(write, corpus, name, content):
         (corpus / name).write_bytes(before)
     elif content is not None:
         (corpus / name).write_bytes(content)
-    message = f"{corpus / name} is missing, damaged or of another version: delete {corpus}, then "
+    message = f"{corpus / name} is missing, damaged or of another version: delete {corpus}"
     refuses(lambda: open_prepared(corpus), message, corpus)
     if name.startswith("train"):
         refuses(lambda: prepare(settings, corpus), message, corpus)
+
+
+def test_advice_is_the_command_that_mends_a_corpus(write, corpus):
+    settings = write(numbered(9), drop_duplicates=True, max_length_ratio=None)
+    prepare(settings, corpus)
+    (corpus / "train-00000.npy").write_bytes(b"")
+    with pytest.raises(InputError, match="damaged") as caught:
+        open_prepared(corpus)
+    command, *words = shlex.split(str(caught.value).partition("then run: ")[2])
+    assert command == "keras-transformer"
+    shutil.rmtree(corpus)
+    assert cli(*words)[0] == 0
+    assert open_prepared(corpus, settings).training.lengths.tolist() == [[2, 3]] * 9
 
 
 def test_foreign_folder(write, corpus):

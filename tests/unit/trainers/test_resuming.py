@@ -276,7 +276,7 @@ def test_missing_tokenizer_is_restored_from_the_corpus(long_settings, copy):
         assert tokenizer.read_bytes() == expected
     os.remove(tokenizer)
     os.remove(copy.path / "corpus" / "tokenizer.model")
-    with pytest.raises(InputError, match=f"delete {copy.path}/corpus, then .* `train --resume`$"):
+    with pytest.raises(InputError, match=f"delete {copy.path}/corpus, then run: .* --resume$"):
         resume(long_settings, copy.path)
 
 
