@@ -19,6 +19,7 @@ from keras_transformer.export.assets import write_metadata, write_warmup
 from keras_transformer.export.check import SIGNATURES, Finding, check_saved_model, require_success
 from keras_transformer.export.options import ServingOptions, WeightsType
 from keras_transformer.export.session import rows_of
+from keras_transformer.files import named_failure
 from keras_transformer.model import Transformer
 from keras_transformer.tokenizer import Tokenizer
 from keras_transformer.translation import (
@@ -279,8 +280,9 @@ def export_saved_model(
         "serving": dataclasses.asdict(serving),
         **(details or {}),
     }
-    try:
+    with named_failure(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
+    try:
         with tempfile.TemporaryDirectory(prefix=".writing-", dir=path.parent) as temporary:
             written = Path(temporary) / path.name
             tf.saved_model.save(module, written, signatures=module.graphs)

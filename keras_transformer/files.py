@@ -23,6 +23,8 @@ def named_failure(path: Path, advice: str = "") -> Iterator[None]:
         yield
     except (OSError, RuntimeError) as error:  # HDF5 raises RuntimeError on a full disk
         reason = getattr(error, "strerror", None) or error
+        if isinstance(error, FileExistsError):  # of mkdir
+            reason = "it is a file, not a folder"
         raise InputError(f"Cannot write {path}: {reason}{advice and '. '}{advice}") from error
 
 

@@ -365,7 +365,7 @@ def _train_sentencepiece(texts: Iterable[str], vocab_size: int, **options: Any) 
             input_sentence_size=MAX_TRAINING_SENTENCES,
             shuffle_input_sentence=True,
             model_writer=model,
-            vocab_size=vocab_size,
+            vocab_size=max(vocab_size, EOS_ID + 1),  # it says what it needs only from there on
             hard_vocab_limit=False,
             pad_id=PAD_ID,
             unk_id=UNK_ID,

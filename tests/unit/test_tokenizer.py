@@ -227,7 +227,7 @@ def test_vocabulary_is_as_large_as_the_texts_allow(model_type):
     assert SentencePieceTokenizer.train(CORPUS, largest - 1, model_type).vocab_size == largest - 1
 
 
-@pytest.mark.parametrize("vocab_size", [200, 265])
+@pytest.mark.parametrize("vocab_size", [0, 3, 200, 265])
 def test_vocabulary_too_small(vocab_size):
     # 260 fixed ids, the five letters of the corpus, and the mark of a word's start.
     texts = ["abcde", "edcba", "abc de"]

@@ -445,7 +445,10 @@ def test_run_directory_in_use(tiny_settings, tmp_path):
     with locked(tmp_path / "run"), pytest.raises(InputError, match="Another call is writing"):
         train(tiny_settings, tmp_path / "run", verbose=0)
     (tmp_path / "thesis.txt").write_text("years of work")
-    for path, message in (("", "exists and is not empty: choose"), ("thesis.txt", "Cannot write")):
+    for path, message in (
+        ("", "exists and is not empty: choose"),
+        ("thesis.txt", "is a file, not a folder"),
+    ):
         with pytest.raises(InputError, match=message):
             train(tiny_settings, tmp_path / path, verbose=0)
     with pytest.raises(InputError, match="is not a run directory"):
