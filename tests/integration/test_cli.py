@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from keras_transformer.export import check
 from keras_transformer.export.bulk import BulkReport
 
 COMMANDS = ("prepare", "train", "average", "evaluate", "translate", "export", "check")
-COMMANDS += ("plot", "serve", "translate-corpus", "demo")
+COMMANDS += ("plot", "runs", "serve", "translate-corpus", "demo")
 HEAVY = ("tensorflow", "keras", "apache_beam", "starlette", "grpc", "matplotlib", "sacrebleu")
 MAX_SOURCE_LENGTH = 11
 ROOT = Path(__file__).parents[2]
@@ -234,6 +235,26 @@ def test_wrong_input(tiny_run, saved_model, tmp_path, arguments, message):
     assert_refused(result, message.format(**names))
     assert (tiny_run.path / "run.json").read_bytes() == before
     assert not (tmp_path / "none").exists()
+
+
+def test_table_of_runs(tiny_run, tmp_path):
+    for name in ("a", "b/c"):
+        shutil.copytree(tiny_run.path, tmp_path / name)
+    curves = tmp_path / "curves.svg"
+    code, out, err = cli("runs", tmp_path, "--curves", curves)
+    assert (code, err) == (0, f"Curves: {curves}\n")
+    loss = f"{tiny_run.best.metrics['val_token_loss']:.2f}"
+    head, *rows = (line.split() for line in out.splitlines())
+    assert [row[:5] for row in rows] == [
+        [name, "complete", "5", f"{tiny_run.best.step}", loss] for name in ("a", "b/c")
+    ]
+    assert head == ["run", "status", "updates", "best", "at", "loss", "BLEU", "chrF"]
+    assert curves.read_text().count("<!-- b/c -->") == 1  # in the legend
+    rows = json.loads(cli("runs", tmp_path, "--json")[1])
+    assert rows["a"]["best_step"] == tiny_run.best.step
+    assert_documented("runs", rows["a"])
+    assert_refused(cli("runs", tmp_path / "b" / "c" / "corpus"), "There is no run in .*")
+    assert_refused(cli("runs", tmp_path, "--curves", "x.gif"), "`--curves` must end in .*")
 
 
 def test_invalid_utf8_on_standard_input(saved_model):
