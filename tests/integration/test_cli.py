@@ -104,7 +104,7 @@ def test_one_line_out_for_each_line_in(tiny_run, tiny_translator):
     assert out == "".join(f"{one_line(translation.text)}\n" for translation in expected)
     assert out.split("\n")[1] == ""
     assert code == 0
-    assert re.fullmatch(r"Translation: 4 texts of standard input in \d+\.\d s\n", err)
+    assert re.fullmatch(r"Translation: lines of standard input: 4 in \d+\.\d s\n", err)
 
 
 def test_files_in_and_out(tiny_run, tmp_path):
@@ -171,7 +171,7 @@ def test_translate_for_a_machine(tiny_run, tiny_translator, saved_model):
         warning = "warning: text 3 is too long and its end was not translated\n"
         *warnings, last = err.splitlines(keepends=True)
         assert (code, warnings) == (0, [warning] if path == saved_model else [])
-        assert last.startswith("Translation: 3 texts")
+        assert last.startswith("Translation: lines of standard input: 3 in")
         longest = MAX_SOURCE_LENGTH if path == saved_model else None
         found = tiny_translator.translate(texts, beam_size=1, max_source_length=longest)
         for line, expected in zip(out.removesuffix("\n").split("\n"), found, strict=True):
