@@ -17,6 +17,7 @@ from keras_transformer.cli import (
     export,
     plot,
     prepare,
+    runs,
     serve,
     train,
     translate,
@@ -63,6 +64,7 @@ app.command("translate")(translate.translate_command)
 app.command("export")(export.export_command)
 app.command("check")(export.check_command)
 app.command("plot")(plot.plot_command)
+app.command("runs")(runs.runs_command)
 app.command("serve")(serve.serve_command)
 app.command("translate-corpus", context_settings=translate_corpus.CONTEXT_SETTINGS)(
     translate_corpus.translate_corpus_command

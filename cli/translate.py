@@ -171,7 +171,7 @@ def _print_translations(
             if row.get("truncated", False):
                 say(f"warning: text {number} is too long and its end was not translated")
     if stream is not None and not is_typed:
-        say(f"Translation: {number:,} texts of {name} in {time.monotonic() - started:.1f} s")
+        say(f"Translation: lines of {name}: {number:,} in {time.monotonic() - started:.1f} s")
 
 
 def _count_lines(stream: BinaryIO) -> int | None:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from keras_transformer.export import check
 from keras_transformer.export.bulk import BulkReport
 
 COMMANDS = ("prepare", "train", "average", "evaluate", "translate", "export", "check")
-COMMANDS += ("plot", "serve", "translate-corpus", "demo")
+COMMANDS += ("plot", "runs", "serve", "translate-corpus", "demo")
 HEAVY = ("tensorflow", "keras", "apache_beam", "starlette", "grpc", "matplotlib", "sacrebleu")
 MAX_SOURCE_LENGTH = 11
 ROOT = Path(__file__).parents[2]
@@ -103,7 +104,7 @@ def test_one_line_out_for_each_line_in(tiny_run, tiny_translator):
     assert out == "".join(f"{one_line(translation.text)}\n" for translation in expected)
     assert out.split("\n")[1] == ""
     assert code == 0
-    assert re.fullmatch(r"Translation: 4 texts of standard input in \d+\.\d s\n", err)
+    assert re.fullmatch(r"Translation: lines of standard input: 4 in \d+\.\d s\n", err)
 
 
 def test_files_in_and_out(tiny_run, tmp_path):
@@ -170,7 +171,7 @@ def test_translate_for_a_machine(tiny_run, tiny_translator, saved_model):
         warning = "warning: text 3 is too long and its end was not translated\n"
         *warnings, last = err.splitlines(keepends=True)
         assert (code, warnings) == (0, [warning] if path == saved_model else [])
-        assert last.startswith("Translation: 3 texts")
+        assert last.startswith("Translation: lines of standard input: 3 in")
         longest = MAX_SOURCE_LENGTH if path == saved_model else None
         found = tiny_translator.translate(texts, beam_size=1, max_source_length=longest)
         for line, expected in zip(out.removesuffix("\n").split("\n"), found, strict=True):
@@ -234,6 +235,26 @@ def test_wrong_input(tiny_run, saved_model, tmp_path, arguments, message):
     assert_refused(result, message.format(**names))
     assert (tiny_run.path / "run.json").read_bytes() == before
     assert not (tmp_path / "none").exists()
+
+
+def test_table_of_runs(tiny_run, tmp_path):
+    for name in ("a", "b/c"):
+        shutil.copytree(tiny_run.path, tmp_path / name)
+    curves = tmp_path / "curves.svg"
+    code, out, err = cli("runs", tmp_path, "--curves", curves)
+    assert (code, err) == (0, f"Curves: {curves}\n")
+    loss = f"{tiny_run.best.metrics['val_token_loss']:.2f}"
+    head, *rows = (line.split() for line in out.splitlines())
+    assert [row[:5] for row in rows] == [
+        [name, "complete", "5", f"{tiny_run.best.step}", loss] for name in ("a", "b/c")
+    ]
+    assert head == ["run", "status", "updates", "best", "at", "loss", "BLEU", "chrF"]
+    assert curves.read_text().count("<!-- b/c -->") == 1  # in the legend
+    rows = json.loads(cli("runs", tmp_path, "--json")[1])
+    assert rows["a"]["best_step"] == tiny_run.best.step
+    assert_documented("runs", rows["a"])
+    assert_refused(cli("runs", tmp_path / "b" / "c" / "corpus"), "There is no run in .*")
+    assert_refused(cli("runs", tmp_path, "--curves", "x.gif"), "`--curves` must end in .*")
 
 
 def test_invalid_utf8_on_standard_input(saved_model):

@@ -41,6 +41,7 @@ def open_page(browser):
         context = browser.new_context(viewport={"width": width, "height": 800}, **options)
         page = context.new_page()
         page.set_default_timeout(20_000)
+        expect.set_options(timeout=20_000)  # a busy machine is slow
         errors, hosts = [], set()
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("request", lambda request: hosts.add(request.url.split("/")[2]))

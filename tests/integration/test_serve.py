@@ -31,7 +31,6 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.timeout(60)
 def test_serves_takes_up_versions_and_stops(folder):
     command = [sys.executable, "-c", PROGRAM, str(folder)]
     options = ["--port", "0", "--grpc-port", "0", "--poll-seconds", "0.05"]
@@ -59,7 +58,7 @@ def test_serves_takes_up_versions_and_stops(folder):
         assert answer["model_version_status"][0]["version"] == "4"
         process.send_signal(signal.SIGTERM)
         rest = process.stderr.read()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
         assert "Stopping" in rest
         assert "Traceback" not in rest
     finally:

@@ -1,7 +1,7 @@
 """The local server beyond test_serving_contract.py, with a model whose answers are known."""
 
 import gzip
-import time
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -10,6 +10,8 @@ import tensorflow as tf
 import urllib3
 from fake_models import predict_request, save_model, serving
 from tensorflow_serving.apis import prediction_service_pb2_grpc
+
+from keras_transformer.export.models import ServedModel
 
 PREDICT = "/v1/models/fake:predict"
 ROWS = [
@@ -136,11 +138,18 @@ def test_concurrent_requests_are_merged(post):
     assert answers == [(200, {"predictions": [{"size": 4}]})] * 4
 
 
-def test_stop_answers_requests_that_have_begun(folder, http):
+def test_stop_answers_requests_that_have_begun(folder, http, monkeypatch):
+    begun, original = threading.Event(), ServedModel.find
+
+    def find(*arguments, **named):
+        begun.set()
+        return original(*arguments, **named)
+
     with serving(folder) as server, ThreadPoolExecutor(1) as threads:
         body = {"signature_name": "merged", "instances": ["a"]}  # waits for other requests
+        monkeypatch.setattr(ServedModel, "find", find)
         answer = threads.submit(http.request, "POST", server.url + PREDICT, json=body)
-        time.sleep(1)
+        assert begun.wait(20)
         assert not answer.done()
         server.stop()
         assert answer.result(20).status == 200

@@ -1,0 +1,62 @@
+"""`keras-transformer runs`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer import Argument, Option
+
+from keras_transformer.cli.console import load_tensorflow, needs_extra, print_json, say
+from keras_transformer.cli.options import Json
+from keras_transformer.errors import InputError
+
+
+def runs_command(
+    folder: Annotated[Path, Argument(metavar="DIR", help="A folder with run directories in it.")],
+    curves: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Draw the curves of all runs in one picture, .png or .svg."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the runs in a folder with their best scores, and compare their curves."""
+    if curves is not None and curves.suffix not in (".png", ".svg"):
+        raise InputError(f"`--curves` must end in .png or .svg. Received: {curves}")
+    load_tensorflow()
+    from keras_transformer.run import Run
+
+    paths = sorted(path.parent for path in folder.glob("**/run.json"))
+    if not paths:
+        raise InputError(f"There is no run in {folder}: train writes one")
+    runs = {str(path.relative_to(folder)): Run.load(path) for path in paths}
+    rows = {
+        name: {
+            "status": run.status,
+            "step": run.last.step if run.last else 0,
+            "best_step": run.best.step if run.best else None,
+            **{
+                field: run.best.metrics.get(f"val_{field}") if run.best else None
+                for field in ("token_loss", "bleu", "chrf")
+            },
+        }
+        for name, run in runs.items()
+    }
+    if as_json:
+        print_json(rows)
+    else:
+        width = max(len(name) for name in (*rows, "run"))
+        form = f"{{:{width}}}  {{:8}}  {{:>9}}  {{:>9}}  {{:>10}}  {{:>6}}  {{:>6}}"
+        typer.echo(form.format("run", "status", "updates", "best at", "loss", "BLEU", "chrF"))
+        for name, row in rows.items():
+            values = [
+                "-" if value is None else f"{value:.2f}" if isinstance(value, float) else f"{value}"
+                for value in row.values()
+            ]
+            typer.echo(form.format(name, *values))
+    if curves is not None:
+        with needs_extra("plots"):
+            from keras_transformer.plots import training_curves
+
+            figure = training_curves({name: run.metrics() for name, run in runs.items()})
+        figure.savefig(curves, dpi=144)
+        say(f"Curves: {curves}")
