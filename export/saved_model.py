@@ -213,6 +213,12 @@ class _SharedTokenizer(Tokenizer):
         self._tokenize_graph = tf.function(tokenizer.tokenize, [texts], autograph=False)
         self._detokenize_graph = tf.function(tokenizer.detokenize, [ids], autograph=False)
         self._pieces_graph = tf.function(tokenizer.pieces, [ids], autograph=False)
+        is_own = tokenizer.target is tokenizer
+        self._target = self if is_own else _SharedTokenizer(tokenizer.target)
+
+    @property
+    def target(self) -> Tokenizer:
+        return self._target
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         return self._tokenize_graph(texts)

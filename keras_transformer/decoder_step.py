@@ -92,10 +92,15 @@ class DecoderStep:
         self.dtype = model.compute_dtype
         self.layers = [_LayerStep(layer) for layer in model.decoder_layers]
         if model.output_dense is None:
-            kernel = tf.transpose(model.target_embedding.token_embedding.embeddings.value)
+            embedding = model.target_embedding
+            kernel = tf.transpose(embedding.token_embedding.embeddings.value)
+            bias = embedding.output_bias
+            self.output = Linear(
+                tf.cast(kernel, self.dtype),
+                None if bias is None else tf.cast(bias.value, self.dtype),
+            )
         else:
-            kernel = model.output_dense.kernel.value
-        self.output = Linear(tf.cast(kernel, self.dtype), bias=None)
+            self.output = _linear(model.output_dense, self.dtype)
 
     def initial_state(self, source_ids: tf.Tensor, beam_size: int) -> tuple[tf.Tensor, RowState]:
         """Encodes sources and returns the state before the first step.

@@ -4,15 +4,17 @@ Shapes (the package's glossary): B batch, S length in tokens.
 """
 
 import abc
+import base64
 import hashlib
 import io
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
+import numpy as np
 import regex
 import sentencepiece
 import tensorflow as tf
@@ -27,6 +29,8 @@ SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
 # SentencePiece leaves to extensions.
 LOWERCASE_MARK = b"\xc2\x0c\x09lowercase"
 WORD_PIECE_HEADER = "# word-pieces"
+MARIAN_HEADER = b"# marian\n"
+LANGUAGE_TAG = r">>[^\s<>]+<<"  # ">>deu<<" asks a model of several languages for German
 MAX_WORD_BYTES = 2**20  # TF.Text's default is 100; a longer word is unknown
 # SentencePiece keeps its training sentences in memory; more of them hardly improve the subwords.
 MAX_TRAINING_SENTENCES = 4_000_000
@@ -49,8 +53,8 @@ class EncodedTexts(NamedTuple):
 class Tokenizer(abc.ABC):
     """Splits texts of both languages into subwords and joins them again.
 
-    There are two kinds, `SentencePieceTokenizer` and `WordPieceTokenizer`; `Tokenizer.load` reads
-    both. The ids begin with pad 0, unk 1, bos 2, eos 3.
+    There are three kinds, `SentencePieceTokenizer`, `WordPieceTokenizer` and `MarianTokenizer`;
+    `Tokenizer.load` reads all of them. The ids begin with pad 0, unk 1, bos 2, eos 3.
 
     Attributes:
         model: the content of the file that `save` writes.
@@ -73,15 +77,24 @@ class Tokenizer(abc.ABC):
             model = Path(path).read_bytes()
         except OSError as error:
             raise InputError(f"Cannot read the tokenizer {path}: {error.strerror}") from error
-        is_word_piece = model.startswith(WORD_PIECE_HEADER.encode())
+        kind: Callable[[bytes], Tokenizer] = SentencePieceTokenizer
+        if model.startswith(WORD_PIECE_HEADER.encode()):
+            kind = WordPieceTokenizer
+        elif model.startswith(MARIAN_HEADER):
+            kind = MarianTokenizer
         try:
-            return (WordPieceTokenizer if is_word_piece else SentencePieceTokenizer)(model)
+            return kind(model)
         except InputError as error:
             raise InputError(f"{path}: {error}") from error
 
     def save(self, path: str | Path) -> None:
-        """Writes a SentencePiece model, or a text file with one word-piece a line."""
+        """Writes a SentencePiece model, a file with one word-piece a line, or Marian's tables."""
         Path(path).write_bytes(self.model)
+
+    @property
+    def target(self) -> "Tokenizer":
+        """The tokenizer of the target language: this one, unless each language has its own."""
+        return self
 
     @property
     def fingerprint(self) -> str:
@@ -341,6 +354,105 @@ class WordPieceTokenizer(Tokenizer):
             no_pretokenization=True,
             support_detokenization=True,
         )
+
+
+class MarianTokenizer(Tokenizer):
+    """Subwords by the SentencePiece models of a Marian model, and their ids by its vocabularies.
+
+    It tokenizes the source, and its `target` tokenizes the target. A source may begin with the tag
+    of a target language, such as ">>deu<<", if the vocabulary holds tags.
+
+    Args:
+        model: made by `from_files`.
+        side: 0 for the source, 1 for the target.
+
+    Raises:
+        InputError: if `model` has another form.
+    """
+
+    def __init__(self, model: bytes, side: Literal[0, 1] = 0) -> None:
+        self.model, self._side = model, side
+        try:
+            content = json.loads(model.removeprefix(MARIAN_HEADER))
+            self._sentencepiece = base64.b64decode(content["sentencepiece"][side])
+            sentencepiece.SentencePieceProcessor(model_proto=self._sentencepiece)  # raises errors
+            vocabularies = content["vocabularies"]
+            self._substitutions = content["substitutions"]
+        except (ValueError, KeyError, IndexError, TypeError, RuntimeError) as error:
+            raise InputError("The tokenizer is damaged") from error
+        self.vocab_size = max(map(len, vocabularies))
+        pieces = vocabularies[-side]  # there may be one vocabulary for both sides
+        self._pieces = pieces + [SPECIAL_PIECES[PAD_ID]] * (self.vocab_size - len(pieces))
+        self._has_tags = any(re.fullmatch(LANGUAGE_TAG, piece) for piece in pieces)
+        hashes = _hash(pieces[4:]).numpy()  # no text becomes a special piece
+        order = hashes.argsort()
+        self._hashes, self._ids = hashes[order], order.astype(np.int32) + 4
+        self._target = self if side else MarianTokenizer(model, side=1)
+
+    @classmethod
+    def from_files(
+        cls,
+        sentencepiece_models: Sequence[bytes],
+        vocabularies: Sequence[Sequence[str]],
+        substitutions: Sequence[tuple[str, str]] = (),
+    ) -> Self:
+        """Makes a tokenizer.
+
+        Args:
+            sentencepiece_models: of the source and of the target.
+            vocabularies: the pieces in the order of their ids, the four special ones first; one for
+                both languages, or one for each.
+            substitutions: regular expressions and what replaces them in a source.
+        """
+        encoded = [base64.b64encode(model).decode() for model in sentencepiece_models]
+        content = {
+            "sentencepiece": encoded,
+            "vocabularies": vocabularies,
+            "substitutions": substitutions,
+        }
+        return cls(MARIAN_HEADER + json.dumps(content).encode())
+
+    @property
+    def target(self) -> Tokenizer:
+        """The tokenizer of the target language."""
+        return self._target
+
+    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        if self._side == 0:
+            for pattern, replacement in self._substitutions:
+                texts = tf.strings.regex_replace(texts, pattern, replacement)
+        op = tf_text.SentencepieceTokenizer(model=self._sentencepiece, out_type=tf.string)
+        tag = rf"^\s*({LANGUAGE_TAG})"
+        if self._side or not self._has_tags:
+            return tf.ragged.map_flat_values(self._look_up, op.tokenize(texts))
+        pieces = op.tokenize(tf.strings.regex_replace(texts, tag, ""))
+        # A row of tags has one at most.
+        is_tagged = tf.strings.regex_full_match(texts, f"{tag}.*")  # [B]
+        tags = tf.strings.regex_replace(texts, f"{tag}.*", r"\1")
+        tags = tf.ragged.boolean_mask(tags[:, None], is_tagged[:, None])
+        return tf.ragged.map_flat_values(self._look_up, tf.concat([tags, pieces], axis=1))
+
+    def _look_up(self, pieces: tf.Tensor) -> tf.Tensor:
+        """Returns the ids of pieces, by a search for their hashes: a table would need a file."""
+        hashes = _hash(pieces)
+        places = tf.minimum(tf.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
+        is_known = tf.gather(self._hashes, places) == hashes
+        return tf.where(is_known, tf.gather(self._ids, places), UNK_ID)
+
+    def detokenize(self, ids: tf.Tensor) -> tf.Tensor:
+        """Joins ids, int32 [B, S], into texts, string [B]; drops pad, bos and eos."""
+        is_special = (ids == PAD_ID) | (ids == BOS_ID) | (ids == EOS_ID)  # [B, S]
+        op = tf_text.SentencepieceTokenizer(model=self._sentencepiece, out_type=tf.string)
+        return op.detokenize(tf.ragged.boolean_mask(self.pieces(ids), ~is_special))
+
+    def pieces(self, ids: tf.Tensor) -> tf.Tensor:
+        """Returns the pieces of ids, int32 of any shape, as strings of the same shape."""
+        return tf.gather(tf.constant(self._pieces), ids)
+
+
+def _hash(pieces: Any) -> tf.Tensor:
+    """Returns hashes that are the same everywhere, int64."""
+    return tf.strings.to_hash_bucket_fast(pieces, 2**62)
 
 
 def train_tokenizer(

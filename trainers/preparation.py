@@ -219,8 +219,7 @@ def _make_tokenize(tokenizer: Tokenizer) -> TokenizePairs:
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)] * 2, autograph=False)
     def tokenize(sources: tf.Tensor, targets: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor]:
         size = tf.size(sources)
-        tokens = tokenizer.tokenize(tf.concat([sources, targets], axis=0))  # [2 * B, (tokens)]
-        sides = tokens[:size], tokens[size:]
+        sides = tokenizer.tokenize(sources), tokenizer.target.tokenize(targets)  # [B, (tokens)]
         end = tf.fill([size, 1], EOS_ID)  # [B, 1]
         ids = tf.concat([sides[0], end, sides[1], end], axis=1)  # [B, (tokens)]
         return ids, tf.stack([side.row_lengths() for side in sides], axis=1)

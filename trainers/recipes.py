@@ -13,6 +13,7 @@ from pydantic import Field
 from keras_transformer.config import (
     BeamSize,
     LengthPenalty,
+    LengthPenaltyKind,
     Rate,
     TransformerConfig,
     checked_dataclass,
@@ -86,6 +87,7 @@ class TrainSettings:
             for big: section 6.1).
         beam_size: number of beams in evaluation (4: section 6.1).
         length_penalty: strength of the length penalty in evaluation (0.6: section 6.1).
+        length_penalty_kind: "gnmt" (section 6.1) or "marian"; see `DecodingOptions`.
         strategy: "one" device, "mirrored" over the GPUs of this machine, or "multiworker" over
             several machines; None for mirrored if there are several GPUs, else one.
         precision: "float32", "mixed_bfloat16" or "mixed_float16".
@@ -131,6 +133,7 @@ class TrainSettings:
     average_last: _CountOrZero = 0
     beam_size: BeamSize = 4
     length_penalty: LengthPenalty = 0.6
+    length_penalty_kind: LengthPenaltyKind = "gnmt"
     strategy: StrategyName | None = None
     precision: Precision = "float32"
     jit: bool = False

@@ -55,7 +55,7 @@ WRONG_SIZES = [
     ("dropout_rate", 1.0, "less than 1"),
     ("feed_forward_dropout_rate", float("nan"), "a finite number"),
     ("share_embeddings", 1, "a valid boolean"),
-    ("position_encoding", "rotary", "'sinusoidal' or 'learned'"),
+    ("position_encoding", "rotary", "'sinusoidal', 'marian' or 'learned'"),
 ]
 WRONG_OPTIONS = [
     ("beam_size", 1_001, "at most 1000"),
