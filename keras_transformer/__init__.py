@@ -15,72 +15,45 @@ from typing import TYPE_CHECKING, Any
 from keras_transformer._version import __version__
 
 if TYPE_CHECKING:
-    from keras_transformer.attention import MultiHeadAttention
-    from keras_transformer.config import DecodingOptions, TransformerConfig
-    from keras_transformer.decoding import beam_search, greedy_search
-    from keras_transformer.embedding import PositionalEmbedding
-    from keras_transformer.errors import InputError
-    from keras_transformer.layers import DecoderLayer, EncoderLayer, FeedForward
-    from keras_transformer.losses import (
-        LabelSmoothedCrossEntropy,
-        Perplexity,
-        TokenAccuracy,
-        TokenLoss,
-    )
-    from keras_transformer.model import Transformer
-    from keras_transformer.run import Run
-    from keras_transformer.schedules import WarmupSchedule
-    from keras_transformer.tokenizer import Tokenizer
-    from keras_transformer.translator import Attention, Translation, Translator
+    from keras_transformer.attention import MultiHeadAttention as MultiHeadAttention
+    from keras_transformer.config import DecodingOptions as DecodingOptions
+    from keras_transformer.config import TransformerConfig as TransformerConfig
+    from keras_transformer.decoding import beam_search as beam_search
+    from keras_transformer.decoding import greedy_search as greedy_search
+    from keras_transformer.embedding import PositionalEmbedding as PositionalEmbedding
+    from keras_transformer.errors import InputError as InputError
+    from keras_transformer.layers import DecoderLayer as DecoderLayer
+    from keras_transformer.layers import EncoderLayer as EncoderLayer
+    from keras_transformer.layers import FeedForward as FeedForward
+    from keras_transformer.losses import LabelSmoothedCrossEntropy as LabelSmoothedCrossEntropy
+    from keras_transformer.losses import Perplexity as Perplexity
+    from keras_transformer.losses import TokenAccuracy as TokenAccuracy
+    from keras_transformer.losses import TokenLoss as TokenLoss
+    from keras_transformer.model import Transformer as Transformer
+    from keras_transformer.run import Run as Run
+    from keras_transformer.schedules import WarmupSchedule as WarmupSchedule
+    from keras_transformer.tokenizer import Tokenizer as Tokenizer
+    from keras_transformer.translator import Attention as Attention
+    from keras_transformer.translator import Translation as Translation
+    from keras_transformer.translator import Translator as Translator
 
-_MODULES = {
-    "Attention": "translator",
-    "DecoderLayer": "layers",
-    "DecodingOptions": "config",
-    "EncoderLayer": "layers",
-    "FeedForward": "layers",
-    "InputError": "errors",
-    "LabelSmoothedCrossEntropy": "losses",
-    "MultiHeadAttention": "attention",
-    "Perplexity": "losses",
-    "PositionalEmbedding": "embedding",
-    "Run": "run",
-    "TokenAccuracy": "losses",
-    "TokenLoss": "losses",
-    "Tokenizer": "tokenizer",
-    "Transformer": "model",
-    "TransformerConfig": "config",
-    "Translation": "translator",
-    "Translator": "translator",
-    "WarmupSchedule": "schedules",
-    "beam_search": "decoding",
-    "greedy_search": "decoding",
+_NAMES = {
+    "attention": ["MultiHeadAttention"],
+    "config": ["DecodingOptions", "TransformerConfig"],
+    "decoding": ["beam_search", "greedy_search"],
+    "embedding": ["PositionalEmbedding"],
+    "errors": ["InputError"],
+    "layers": ["DecoderLayer", "EncoderLayer", "FeedForward"],
+    "losses": ["LabelSmoothedCrossEntropy", "Perplexity", "TokenAccuracy", "TokenLoss"],
+    "model": ["Transformer"],
+    "run": ["Run"],
+    "schedules": ["WarmupSchedule"],
+    "tokenizer": ["Tokenizer"],
+    "translator": ["Attention", "Translation", "Translator"],
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
-__all__ = [
-    "Attention",
-    "DecoderLayer",
-    "DecodingOptions",
-    "EncoderLayer",
-    "FeedForward",
-    "InputError",
-    "LabelSmoothedCrossEntropy",
-    "MultiHeadAttention",
-    "Perplexity",
-    "PositionalEmbedding",
-    "Run",
-    "TokenAccuracy",
-    "TokenLoss",
-    "Tokenizer",
-    "Transformer",
-    "TransformerConfig",
-    "Translation",
-    "Translator",
-    "WarmupSchedule",
-    "__version__",
-    "beam_search",
-    "greedy_search",
-]
+__all__ = ["__version__", *sorted(_MODULES)]
 
 
 def __getattr__(name: str) -> Any:

@@ -14,10 +14,9 @@ from keras_transformer.errors import InputError
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 
-# A larger penalty overflows float32 on long hypotheses.
-MAX_LENGTH_PENALTY = 5
 BeamSize = Annotated[int, Field(ge=1, le=1_000)]
-LengthPenalty = Annotated[float, Field(ge=0, le=MAX_LENGTH_PENALTY)]
+# A larger penalty overflows float32 on long hypotheses.
+LengthPenalty = Annotated[float, Field(ge=0, le=5)]
 LengthPenaltyKind = Literal["gnmt", "marian"]
 CheckpointName = Literal["averaged", "best", "last"]
 
@@ -142,7 +141,7 @@ class TransformerConfig:
         layer_norm_epsilon: what layer normalization adds to the variance.
 
     Raises:
-        InputError: if a value is of the wrong type or out of range.
+        InputError: if a value is of the wrong type or out of range, or there is no such preset.
 
     Example:
         >>> from keras_transformer import TransformerConfig
@@ -189,9 +188,6 @@ class TransformerConfig:
             preset: "tiny", "base", "big", or a row of `TABLE_3`.
             vocab_size: number of token ids.
             **overrides: other attributes of this class.
-
-        Raises:
-            InputError: if the preset or an attribute does not exist.
         """
         presets = {**PRESETS, **TABLE_3}
         if preset not in presets:

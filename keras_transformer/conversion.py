@@ -57,9 +57,6 @@ def from_keras_nlp(tokenizer: keras.layers.Layer) -> Tokenizer:
         tokenizer: a `SentencePieceTokenizer`, a `WordPieceTokenizer` with `split=True`, or an
             instance of a subclass.
 
-    Returns:
-        A tokenizer for `prepare` and `Translator`, which an export can hold.
-
     Raises:
         InputError: if `tokenizer` is of another kind, or has no vocabulary.
 

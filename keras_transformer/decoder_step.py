@@ -57,16 +57,12 @@ class RowState(NamedTuple):
     kv_cache: tuple[KeysValues, ...]
 
 
-class Linear(NamedTuple):
-    """A linear map.
+class _Linear:
+    """The linear map of a kernel, [in, out], and maybe a bias, [out]."""
 
-    Attributes:
-        kernel: float [in, out].
-        bias: float [out], or None.
-    """
-
-    kernel: tf.Tensor
-    bias: tf.Tensor | None
+    def __init__(self, kernel: tf.Tensor, bias: tf.Tensor | None, dtype: str) -> None:
+        self.kernel = tf.cast(kernel, dtype)
+        self.bias = None if bias is None else tf.cast(bias, dtype)
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """[R, in] -> [R, out]."""
@@ -95,12 +91,9 @@ class DecoderStep:
             embedding = model.target_embedding
             kernel = tf.transpose(embedding.token_embedding.embeddings.value)
             bias = embedding.output_bias
-            self.output = Linear(
-                tf.cast(kernel, self.dtype),
-                None if bias is None else tf.cast(bias.value, self.dtype),
-            )
         else:
-            self.output = _linear(model.output_dense, self.dtype)
+            kernel, bias = model.output_dense.kernel.value, model.output_dense.bias
+        self.output = _Linear(kernel, None if bias is None else bias.value, self.dtype)
 
     def initial_state(self, source_ids: tf.Tensor, beam_size: int) -> tuple[tf.Tensor, RowState]:
         """Encodes sources and returns the state before the first step.
@@ -135,8 +128,7 @@ class DecoderStep:
             row_state: the result of `initial_state` or of the previous step.
 
         Returns:
-            Logits, float32 [B, K, V], and the new `ancestors` and `row_state`, which have K more
-            positions.
+            Logits, float32 [B, K, V], and `ancestors` and `row_state` with K more positions.
         """
         num_beams = target_ids.shape[1]
         mask = None  # a single hypothesis attends to all positions
@@ -165,14 +157,19 @@ class _LayerStep:
     def __init__(self, layer: DecoderLayer) -> None:
         self.layer = layer
         self.dtype = layer.compute_dtype
-        self.self_query = _linear(layer.self_attention.query_dense, self.dtype)
-        self.self_key = _linear(layer.self_attention.key_dense, self.dtype)
-        self.self_value = _linear(layer.self_attention.value_dense, self.dtype)
-        self.self_output = _linear(layer.self_attention.output_dense, self.dtype)
-        self.cross_query = _linear(layer.cross_attention.query_dense, self.dtype)
-        self.cross_output = _linear(layer.cross_attention.output_dense, self.dtype)
-        self.inner = _linear(layer.feed_forward.inner_dense, self.dtype)
-        self.outer = _linear(layer.feed_forward.output_dense, self.dtype)
+        self.self_query = self._linear(layer.self_attention.query_dense)
+        self.self_key = self._linear(layer.self_attention.key_dense)
+        self.self_value = self._linear(layer.self_attention.value_dense)
+        self.self_output = self._linear(layer.self_attention.output_dense)
+        self.cross_query = self._linear(layer.cross_attention.query_dense)
+        self.cross_output = self._linear(layer.cross_attention.output_dense)
+        self.inner = self._linear(layer.feed_forward.inner_dense)
+        self.outer = self._linear(layer.feed_forward.output_dense)
+
+    def _linear(self, dense: keras.layers.Dense) -> _Linear:
+        """Returns the linear map of a dense layer, without its activation."""
+        bias = dense.bias.value if dense.use_bias else None
+        return _Linear(dense.kernel.value, bias, self.dtype)
 
     def __call__(
         self,
@@ -218,23 +215,10 @@ class _LayerStep:
         )
 
 
-def _linear(dense: keras.layers.Dense, dtype: str) -> Linear:
-    """Returns the linear map of a dense layer, without its activation."""
-    bias = tf.cast(dense.bias.value, dtype) if dense.use_bias else None
-    return Linear(tf.cast(dense.kernel.value, dtype), bias)
-
-
 def _attend(query: tf.Tensor, num_beams: int, kv: KeysValues, mask: tf.Tensor | None) -> tf.Tensor:
     """Computes `dot_product_attention` with the hypotheses as the positions of the query.
 
-    Args:
-        query: float [B * K, N * H].
-        num_beams: K.
-        kv: the keys and values.
-        mask: float, broadcastable to [B, N, K, C], which is added to the scores; or None.
-
-    Returns:
-        float [B * K, N * H].
+    The query and the result are [B * K, N * H]. The mask, [B, N, K, C], is added to the scores.
     """
     d_k, d_v = kv.keys.shape[2], kv.values.shape[3]
     query = _heads(query * d_k**-0.5, num_beams, d_k, _VALUES)  # [B, N, K, H]

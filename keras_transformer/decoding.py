@@ -15,19 +15,19 @@ import tensorflow as tf
 from keras_transformer.config import (
     BOS_ID,
     EOS_ID,
-    MAX_LENGTH_PENALTY,
     PAD_ID,
     UNK_ID,
+    DecodingOptions,
     LengthPenaltyKind,
 )
 from keras_transformer.errors import InputError
 
-# (ids [B, K], position [], cache, row_state) -> (logits float32 [B, K, V], cache, row_state)
+# (newest ids [B, K], position [], cache, row_state) -> (logits [B, K, V], cache, row_state)
 #
-# `ids` are the newest tokens. `cache` and `row_state` are nests of tensors: `cache` has a leading
-# dimension of B * K and is gathered when hypotheses change places; `row_state` has a leading
-# dimension of B. A dimension that grows with the steps has size 0 at first. The search drops rows
-# when they end, so the function must not keep tensors of rows elsewhere.
+# `cache` and `row_state` are nests of tensors: `cache` has a leading dimension of B * K and is
+# gathered when hypotheses change places; `row_state` has a leading dimension of B. A dimension that
+# grows with the steps has size 0 at first. The search drops rows when they end, so the function
+# must not keep tensors of rows elsewhere.
 StepFunction = Callable[[tf.Tensor, tf.Tensor, Any, Any], tuple[tf.Tensor, Any, Any]]
 
 # No translation contains these tokens.
@@ -50,45 +50,26 @@ class Hypotheses(NamedTuple):
 
 
 class BeamState(NamedTuple):
-    """State of the beam search between two steps.
+    """State of the beam search between two steps."""
 
-    Attributes:
-        step: int32 [], tokens of each live sequence.
-        live_ids: int32 [B, K, T], the best unfinished sequences.
-        live_log_probs: float32 [B, K], their log probabilities; -inf where there is none.
-        finished_ids: int32 [B, K, T], the best hypotheses so far, best first.
-        finished_scores: float32 [B, K]; -inf where there is none.
-        cache: the step function's state of the live sequences.
-        row_state: the step function's state of the rows.
-    """
-
-    step: tf.Tensor
-    live_ids: tf.Tensor
-    live_log_probs: tf.Tensor
-    finished_ids: tf.Tensor
-    finished_scores: tf.Tensor
-    cache: Any
-    row_state: Any
+    step: tf.Tensor  # int32 [], tokens of each live sequence
+    live_ids: tf.Tensor  # int32 [B, K, T], the best unfinished sequences
+    live_log_probs: tf.Tensor  # float32 [B, K]; -inf where there is no sequence
+    finished_ids: tf.Tensor  # int32 [B, K, T], the best hypotheses so far, best first
+    finished_scores: tf.Tensor  # float32 [B, K]; -inf where there is no hypothesis
+    cache: Any  # the step function's state of the live sequences
+    row_state: Any  # the step function's state of the rows
 
 
 class GreedyState(NamedTuple):
-    """State of the greedy search between two steps.
+    """State of the greedy search between two steps."""
 
-    Attributes:
-        step: int32 [], tokens of each sequence.
-        ids: int32 [B, T].
-        log_probs: float32 [B].
-        finished: bool [B].
-        cache: the step function's state of the sequences.
-        row_state: the step function's state of the rows.
-    """
-
-    step: tf.Tensor
-    ids: tf.Tensor
-    log_probs: tf.Tensor
-    finished: tf.Tensor
-    cache: Any
-    row_state: Any
+    step: tf.Tensor  # int32 [], tokens of each sequence
+    ids: tf.Tensor  # int32 [B, T]
+    log_probs: tf.Tensor  # float32 [B]
+    finished: tf.Tensor  # bool [B]
+    cache: Any  # the step function's state of the sequences
+    row_state: Any  # the step function's state of the rows
 
 
 def length_divisor(
@@ -119,21 +100,7 @@ def search(
     num_best: int | None = None,
     kind: LengthPenaltyKind = "gnmt",
 ) -> Hypotheses:
-    """Searches with a beam, or greedily where `beam_size` is 1.
-
-    Args:
-        step_fn: returns the logits of the next token, as for `beam_search`.
-        cache: the cache before the first step, leading dimension B * K.
-        max_lengths: int32 [B], maximum length of each row's hypotheses, at least 1.
-        beam_size: K.
-        length_penalty: strength of the length penalty (0.6: section 6.1).
-        row_state: the state of the rows before the first step, leading dimension B.
-        num_best: see `beam_search`.
-        kind: of the length penalty; see `length_divisor`.
-
-    Raises:
-        InputError: if `beam_size`, `length_penalty` or `num_best` is out of range.
-    """
+    """Calls `beam_search`, or `greedy_search` if `beam_size` is 1."""
     check_options(beam_size, length_penalty, num_best)
     if beam_size == 1:
         return greedy_search(step_fn, cache, max_lengths, length_penalty, row_state, kind)
@@ -144,13 +111,7 @@ def search(
 
 def check_options(beam_size: int, length_penalty: float, num_best: int | None = None) -> None:
     """Raises `InputError` if an option of a search is out of range."""
-    if beam_size < 1:
-        raise InputError(f"`beam_size` must be at least 1. Received: beam_size={beam_size}")
-    if not 0 <= length_penalty <= MAX_LENGTH_PENALTY:
-        raise InputError(
-            f"`length_penalty` must be from 0 to {MAX_LENGTH_PENALTY}. "
-            f"Received: length_penalty={length_penalty}"
-        )
+    DecodingOptions(beam_size=beam_size, length_penalty=length_penalty)
     if num_best is not None and not 1 <= num_best <= beam_size:
         raise InputError(
             "`num_best` must be at least 1 and at most `beam_size`. "
@@ -178,9 +139,6 @@ def greedy_search(
 
     Returns:
         One hypothesis for each row.
-
-    Raises:
-        InputError: if `length_penalty` is out of range.
     """
     check_options(1, length_penalty)
     batch_size = tf.shape(max_lengths)[0]
@@ -238,19 +196,15 @@ def beam_search(
         step_fn: takes the newest tokens, int32 [B, K], their position, int32 [], `cache` and
             `row_state`; returns the logits of the next token, float32 [B, K, V], and the new
             `cache` and `row_state`.
-        cache: the state of the hypotheses before the first step, a nest of tensors with a leading
-            dimension of B * K.
+        cache: the state of the hypotheses before the first step, leading dimension B * K.
         max_lengths: int32 [B], maximum length of each row's hypotheses.
         beam_size: K.
         length_penalty: strength of the length penalty (0.6: section 6.1).
-        row_state: the state of the rows before the first step, a nest of tensors with a leading
-            dimension of B.
+        row_state: the state of the rows before the first step, leading dimension B.
         num_best: number of hypotheses of a row that are needed; None for all K. The search of a row
             ends as soon as these are final.
-        early_stop: whether to end the search of a row when more steps cannot change its result.
-            The log probability of a live sequence only falls, and the penalty is largest at the
-            maximum length. So no continuation can score above log P / penalty(max_length), and the
-            result is final when the worst needed hypothesis reaches that bound.
+        early_stop: whether to end the search of a row when more steps cannot change its result: no
+            continuation of a live sequence scores above log P / penalty(max_length).
         kind: of the length penalty; see `length_divisor`.
 
     Returns:
@@ -360,17 +314,9 @@ def _advance_beams(
 
 
 def _top_tokens(logits: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns the best tokens that are not suppressed.
+    """Returns the best tokens that are not suppressed, which count in the softmax all the same.
 
-    The log probabilities are the model's: suppressed tokens count in the normalizer.
-
-    Args:
-        logits: float32 [B, K, V].
-        count: how many tokens to return.
-
-    Returns:
-        The logits of the tokens, best first, and their ids, [B, K, count], and the logarithm of the
-        softmax's normalizer, float32 [B, K, 1].
+    [B, K, V] -> logits and ids, [B, K, count], and the log of the softmax's normalizer, [B, K, 1].
     """
     num_beams, vocab_size = logits.shape[1:]
     rows = tf.reshape(logits, [-1, vocab_size])  # [B * K, V]
@@ -427,19 +373,10 @@ def _search_rows(
     advance: Callable[[Any, tf.Tensor], Any],
     hypotheses: Callable[[Any], Hypotheses],
 ) -> Hypotheses:
-    """Searches until all rows have ended.
+    """Advances a `BeamState` or `GreedyState` until all rows have ended.
 
     The loop advances the rows that are left until enough of them have ended, stores what all of
-    them have found so far, and drops those that have ended.
-
-    Args:
-        initial: a `BeamState` or `GreedyState` of all rows.
-        max_lengths: int32 [B].
-        beam_size: K.
-        running: from a state and the maximum lengths of its rows, returns whether the search of
-            each row continues, bool [B].
-        advance: from the same, returns the state after one more step.
-        hypotheses: from a state, returns its hypotheses, with T = `state.step`.
+    them have found so far, and drops those that have ended. `running` returns bool [B].
     """
 
     def advance_and_drop(

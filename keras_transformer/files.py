@@ -14,42 +14,43 @@ _logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def named_failure(path: Path, temporary: Path | None = None, advice: str = "") -> Iterator[None]:
+def named_failure(path: Path, advice: str = "") -> Iterator[None]:
     """Turns the failure to write a file into an `InputError`.
 
-    Args:
-        path: the file.
-        temporary: the file that is written first and then renamed; it is deleted on failure.
-        advice: what to do next; a sentence without its full stop.
+    The advice on what to do next is a sentence without its full stop.
     """
     try:
         yield
     except (OSError, RuntimeError) as error:  # HDF5 raises RuntimeError on a full disk
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"Cannot write {path}: {reason}{advice and '. '}{advice}") from error
 
 
+@contextmanager
+def atomic_file(path: Path, advice: str = "") -> Iterator[Path]:
+    """Yields a temporary path to write, and renames it; the advice is as in `named_failure`."""
+    temporary = path.with_name(f"tmp-{path.name}")
+    try:
+        with named_failure(path, advice):
+            yield temporary
+            with temporary.open("rb") as written:
+                os.fsync(written.fileno())
+            temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def write_atomically(path: Path, content: bytes, advice: str = "") -> None:
-    """Writes a file under a temporary name, and renames it; `advice` is as in `named_failure`."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    with named_failure(path, temporary, advice), temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-        os.replace(temporary, path)
+    """Writes a file by way of `atomic_file`."""
+    with atomic_file(path, advice) as temporary:
+        temporary.write_bytes(content)
 
 
 def decode_lines(lines: Iterable[bytes], name: object) -> Iterator[str]:
     """Decodes the lines of a UTF-8 file, without line ends and byte order mark.
 
-    Args:
-        lines: for example a file that is open in binary mode, so that only a line feed ends a line.
-        name: name of the file, for the error.
-
-    Raises:
-        InputError: if a line is not valid UTF-8.
+    The lines may come from a file that is open in binary mode, so that only a line feed ends a
+    line. A line that is not valid UTF-8 raises an `InputError` with the name.
     """
     for number, line in enumerate(lines, start=1):
         try:

@@ -1,5 +1,6 @@
 """A function of many rows, computed group by group in bounded memory."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ def map_groups(
     max_rows: int,
     empty: Any,
 ) -> Any:
-    """Computes `function` for all rows, rows of similar cost together.
+    """Returns what `function` computes for all rows, rows of similar cost together.
 
     A group has at most `max_rows` rows, and its number of rows times its highest cost is at most
     `max_cost`. A row that costs more than `max_cost` is a group of its own.
@@ -25,13 +26,12 @@ def map_groups(
         max_cost: maximum cost of a group.
         max_rows: maximum number of rows of a group.
         empty: the result for 0 rows. Results are padded with zeros to its other dimensions.
-
-    Returns:
-        The results of all rows in their order, a nest of tensors with a leading dimension of B.
     """
     order = tf.argsort(costs, direction="DESCENDING", stable=True)
 
-    def append(array: tf.TensorArray, number: tf.Tensor, found: tf.Tensor, empty: tf.Tensor) -> Any:
+    def append_padded(
+        number: tf.Tensor, array: tf.TensorArray, found: tf.Tensor, empty: tf.Tensor
+    ) -> tf.TensorArray:
         missing = tf.shape(empty)[1:] - tf.shape(found)[1:]
         paddings = tf.pad(missing[:, None], [[1, 0], [1, 0]])
         # `tf.pad` does not take strings, and the results that are strings need no padding.
@@ -40,12 +40,8 @@ def map_groups(
     def advance(start: tf.Tensor, number: tf.Tensor, arrays: Any) -> tuple[Any, Any, Any]:
         size = tf.clip_by_value(max_cost // costs[order[start]], 1, max_rows)
         rows = order[start : start + size]
-        arrays = tf.nest.map_structure(
-            lambda array, found, empty: append(array, number, found, empty),
-            arrays,
-            function(rows),
-            empty,
-        )
+        append = functools.partial(append_padded, number)
+        arrays = tf.nest.map_structure(append, arrays, function(rows), empty)
         return start + tf.size(rows), number + 1, arrays
 
     def new_array(empty: tf.Tensor) -> tf.TensorArray:

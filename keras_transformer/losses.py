@@ -16,11 +16,9 @@ from keras_transformer.tensor import Tensor
 def cross_entropy(logits: Tensor, target_ids: Tensor, label_smoothing: float = 0.0) -> Tensor:
     """Computes the cross-entropy with labels that are smoothed over the vocabulary.
 
-    With q = (1 - eps) onehot(y) + eps / V, the cross-entropy of logits z is
+    With labels (1 - eps) onehot(y) + eps / V, the cross-entropy of logits z is
 
         logsumexp(z) - (1 - eps) z_y - eps mean(z)
-
-    without one-hot labels of [B, T, V].
 
     Args:
         logits: float [B, T, V].
@@ -92,10 +90,10 @@ def symmetric_divergence(logits: Tensor, others: Tensor) -> Tensor:
 class LabelSmoothedCrossEntropy(keras.losses.Loss):
     """Label-smoothed cross-entropy (section 5.4) that ignores padding.
 
-    It reduces as Keras's `SparseCategoricalCrossentropy(from_logits=True, ignore_class=pad_id)`
-    does: by default to the mean over the tokens of a batch. Under a `tf.distribute` strategy, each
-    replica takes the mean over its own tokens, divided by the number of replicas. `TrainingModel`
-    normalizes by the tokens of all replicas and needs `reduction="sum"`.
+    By default the loss is the mean over the tokens of a batch. Under a `tf.distribute` strategy,
+    each replica takes the mean over its own tokens, divided by the number of replicas, as with
+    Keras's losses. `TrainingModel` normalizes by the tokens of all replicas and needs
+    `reduction="sum"`.
 
     Args:
         label_smoothing: eps, at least 0 and below 1 (0.1: section 5.4).
@@ -108,8 +106,8 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
     Call arguments:
         y_true: int [B, T].
         y_pred: logits, float [B, T, V].
-        sample_weight: float [B, T] for a weight per token, [B, 1] for a weight per sentence, or
-            None. The default reduction divides by the number of tokens and not by the weights.
+        sample_weight: float [B, T], a weight per token, or [B, 1], a weight per sentence, or None.
+            The default reduction divides by the number of tokens and not by the weights.
 
     Returns:
         float32, a scalar, in nats; [B, T] with `reduction="none"`.
@@ -154,9 +152,8 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
             if len(sample_weight.shape) != len(is_token.shape):
                 # Keras turns `class_weight` into weights of shape [B].
                 raise ValueError(
-                    "`sample_weight` must have shape [B, T], a weight per token, or [B, 1], a "
-                    "weight per sentence; `class_weight` is not supported, because a sentence has "
-                    f"many classes. Received: sample_weight of shape {tuple(sample_weight.shape)}"
+                    "`sample_weight` must have shape [B, T] or [B, 1]; `class_weight` is not "
+                    f"supported. Received: sample_weight of shape {tuple(sample_weight.shape)}"
                 )
             weight = is_token * sample_weight
         if self.reduction in ("sum_over_batch_size", "mean"):

@@ -94,12 +94,9 @@ class Transformer(keras.Model):
         """Builds a model of a published size with fresh weights.
 
         Args:
-            preset: "tiny", "base", "big", or a row of `TABLE_3`.
+            preset: as for `TransformerConfig.from_preset`.
             vocab_size: number of token ids, V.
             **overrides: other attributes of `TransformerConfig`.
-
-        Raises:
-            InputError: if there is no such preset or attribute, or a value is out of range.
         """
         return cls(TransformerConfig.from_preset(preset, vocab_size=vocab_size, **overrides))
 
@@ -113,12 +110,11 @@ class Transformer(keras.Model):
 
         Args:
             source_ids: int32 [B, S].
-            return_attention_scores: whether to return the attention weights of each layer too.
+            return_attention_scores: whether to return the attention weights too.
             training: whether dropout is on.
 
         Returns:
-            float [B, S, D]; with `return_attention_scores` also a tuple of float [B, N, S, S], one
-            for each layer.
+            float [B, S, D]; with `return_attention_scores` also a float [B, N, S, S] a layer.
         """
         mask = padding_mask(source_ids)  # [B, 1, 1, S]
         scores = []
@@ -145,13 +141,12 @@ class Transformer(keras.Model):
             target_ids: int32 [B, T], the target shifted right.
             encoder_output: float [B, S, D], the output of `encode`.
             source_ids: int32 [B, S]; the decoder does not attend to its padding.
-            return_attention_scores: whether to return the attention weights of each layer too.
+            return_attention_scores: whether to return the attention weights too.
             training: whether dropout is on.
 
         Returns:
-            Logits, float32 [B, T, V]; with `return_attention_scores` also the weights of
-            self-attention, a tuple of float [B, N, T, T], and of cross-attention, a tuple of
-            float [B, N, T, S].
+            Logits, float32 [B, T, V]; with `return_attention_scores` also, for each layer, the
+            weights of self-attention, float [B, N, T, T], and of cross-attention, [B, N, T, S].
         """
         self_mask = decoder_mask(target_ids)  # [B, 1, T, T]
         cross_mask = padding_mask(source_ids)  # [B, 1, 1, S]
@@ -195,11 +190,7 @@ class Transformer(keras.Model):
         return AttentionScores(encoder, decoder, cross)
 
     def quantize(self, *args: Any, **kwargs: Any) -> None:
-        """Raises an error, because a search cannot use quantized weights.
-
-        Raises:
-            InputError: always.
-        """
+        """Raises an `InputError`, because a search cannot use quantized weights."""
         raise InputError(
             "A Transformer cannot be quantized; `export --weights float16` halves what is stored"
         )

@@ -16,21 +16,13 @@ Style = Literal["light", "dark"]
 
 
 class Theme(NamedTuple):
-    """What a style adds to one of Matplotlib's.
+    """What a style adds to one of Matplotlib's."""
 
-    Attributes:
-        base: name of Matplotlib's style.
-        paper: background.
-        colors: of curves, which the color-blind can tell apart (Okabe and Ito 2008).
-        heat: colormap of weights from 0 to the highest.
-        diverging: colormap of values from -1 to 1.
-    """
-
-    base: str
-    paper: str
-    colors: tuple[str, ...]
-    heat: str
-    diverging: str
+    base: str  # name of Matplotlib's style
+    paper: str  # background
+    colors: tuple[str, ...]  # of curves, apart for the color-blind too (Okabe and Ito 2008)
+    heat: str  # colormap of weights from 0 to the highest
+    diverging: str  # colormap of values from -1 to 1
 
 
 THEMES: dict[Style, Theme] = {
@@ -55,19 +47,10 @@ THEMES: dict[Style, Theme] = {
 def drawing(
     style: Style, size: tuple[float, float], texts: Iterable[str] = (), **grid: Any
 ) -> Iterator[tuple["Figure", list["Axes"], Theme]]:
-    """Yields an empty figure, its panels row by row, and its theme.
+    """Yields an empty figure of a size in inches, its panels row by row, and its theme.
 
     The user's Matplotlib settings do not apply, and stay as they are. The figure does not belong to
-    pyplot, which would keep it.
-
-    Args:
-        style: "light" or "dark".
-        size: width and height in inches.
-        texts: texts that will be drawn, to choose the fonts.
-        **grid: arguments of `Figure.subplots`.
-
-    Raises:
-        InputError: if there is no such style, or Matplotlib is missing.
+    pyplot, which would keep it. Fonts are chosen to draw `texts`; `grid` is for `Figure.subplots`.
     """
     if style not in THEMES:
         raise InputError(f"`style` must be 'light' or 'dark'. Received: style={style!r}")

@@ -1,8 +1,8 @@
 """Pictures of attention, encodings, schedules, trainings, corpora and translations.
 
 Each function takes plain arrays and lists and returns a Matplotlib figure, in a light or a dark
-style, to show in a notebook or to save with `savefig`. Matplotlib is imported when one is called:
-`pip install 'keras3-transformer[plots]'`.
+style, to show in a notebook or to save with `savefig`. It raises an `InputError` if an argument is
+wrong or Matplotlib is missing: `pip install 'keras3-transformer[plots]'`.
 
 Shapes (the package's glossary): S source length, T target length, D d_model, N heads; Q queries.
 """
@@ -48,9 +48,6 @@ def attention_heads(
         title: a heading.
         style: "light" or "dark".
 
-    Raises:
-        InputError: if the sizes do not fit, or Matplotlib is missing.
-
     Example:
         >>> from keras_transformer import Translator, plots
         >>> translator = Translator.load("my-run")  # where train wrote
@@ -61,30 +58,8 @@ def attention_heads(
         >>> figure.savefig("heads.png")
     """
     _check_sizes(scores, queries, keys)
-    num_heads = len(scores)
-    room = MAX_WIDTH - _label_room(queries) - 0.6  # inches for the panels and what is between them
-    width = min(max(1.9, PIECE_ROOM * len(keys)), room / min(num_heads, 2) - 0.15)
-    height = min(max(1.3, PIECE_ROOM * len(queries)), room / 2)
-    # As many panels a row as there is room for, if all rows are full.
-    max_columns = max(1, int(room / (width + 0.15)))
-    columns = max(n for n in range(1, max_columns + 1) if num_heads % n == 0)
-    rows = num_heads // columns
-    size = (
-        MAX_WIDTH - room + columns * (width + 0.15),
-        _label_room(keys) + rows * (height + 0.35) + 0.3 * bool(title),
-    )
-    grid = {"nrows": rows, "ncols": columns, "sharex": True, "sharey": True}
-    with drawing(style, size, [title, *queries, *keys], **grid) as (figure, panels, theme):
-        for head, panel in enumerate(panels):
-            image = _heat(panel, scores[head], theme.heat, scores.max())
-            panel.set_title(f"Head {head + 1}", fontsize=9)
-            panel.tick_params(labelsize=PIECE_SIZE)
-            panel.tick_params(axis="x", rotation=90)
-        _label_pieces(panels[0].yaxis, queries, height)
-        _label_pieces(panels[0].xaxis, keys, width)
-        figure.colorbar(image, ax=panels, label="Weight", shrink=min(1, 3 / size[1]), pad=0.02)
-        figure.suptitle(title, fontsize=11)
-    return figure
+    names = [f"Head {head}" for head in range(1, len(scores) + 1)]
+    return _draw_weights(scores, names, queries, keys, PIECE_ROOM, title, style)
 
 
 def alignment(
@@ -105,27 +80,12 @@ def alignment(
         head: which head, counted from 0; None for the mean of all.
         title: a heading.
         style: "light" or "dark".
-
-    Raises:
-        InputError: if the sizes do not fit, or Matplotlib is missing.
     """
     _check_sizes(scores, queries, keys)
     if head is not None and not 0 <= head < len(scores):
         raise InputError(f"`head` must be from 0 to {len(scores) - 1}. Received: head={head}")
     weights = scores.mean(axis=0) if head is None else scores[head]  # [T, S]
-    width, height = (
-        min(max(2.0, 1.5 * PIECE_ROOM * len(labels)), MAX_WIDTH - 2) for labels in (keys, queries)
-    )
-    size = (width + _label_room(queries) + 0.8, height + _label_room(keys) + 0.3 * bool(title))
-    with drawing(style, size, [title, *queries, *keys]) as (figure, (panel,), theme):
-        image = _heat(panel, weights, theme.heat, weights.max())
-        panel.xaxis.tick_top()
-        _label_pieces(panel.xaxis, keys, width)
-        _label_pieces(panel.yaxis, queries, height)
-        panel.tick_params(axis="x", rotation=90)
-        figure.colorbar(image, ax=panel, label="Weight", shrink=min(1, 3 / height), pad=0.02)
-        figure.suptitle(title, fontsize=11)
-    return figure
+    return _draw_weights(weights[None], [""], queries, keys, 1.5 * PIECE_ROOM, title, style)
 
 
 def positional_encoding(encoding: np.ndarray, *, style: Style = "light") -> "Figure":
@@ -135,9 +95,6 @@ def positional_encoding(encoding: np.ndarray, *, style: Style = "light") -> "Fig
         encoding: float [T, D], for example
             `sinusoidal_encoding(np.arange(100), d_model=512)`, or learned ones.
         style: "light" or "dark".
-
-    Raises:
-        InputError: if Matplotlib is missing.
     """
     encoding = np.asarray(encoding)
     highest = np.abs(encoding).max()
@@ -158,9 +115,6 @@ def learning_rate(
             `WarmupSchedule(d_model=512, warmup_steps=4000)`.
         steps: number of updates to draw.
         style: "light" or "dark".
-
-    Raises:
-        InputError: if Matplotlib is missing.
 
     Example:
         >>> from keras_transformer import WarmupSchedule, plots
@@ -202,9 +156,6 @@ def training_curves(
     Args:
         runs: by name, what `Run.metrics` returns; a metric that no run has gets no panel.
         style: "light" or "dark".
-
-    Raises:
-        InputError: if there are no metrics, or Matplotlib is missing.
     """
     measured = {name for metrics in runs.values() for line in metrics for name in line}
     shown = [name for name in _METRICS if measured & {f"{split}{name}" for split in _SPLITS}]
@@ -254,9 +205,6 @@ def length_histogram(
         padding_share: share of the positions of training's batches that are padding, such as
             `BatchPlan.padding_share`; None if it is not known.
         style: "light" or "dark".
-
-    Raises:
-        InputError: if Matplotlib is missing.
     """
     lengths = np.asarray(lengths)
     longest = int(lengths.max())
@@ -298,15 +246,10 @@ def bleu_by_length(
         references: raw text.
         bounds: the longest length of each bar but the last; None for up to six bars of about as
             many sentences each.
-        tokenize: sacreBLEU's tokenizer, which also counts the tokens of a reference; None for
-            "13a".
+        tokenize: sacreBLEU's tokenizer, which also counts a reference's tokens; None for "13a".
         lowercase: whether to ignore case.
         title: a heading.
         style: "light" or "dark".
-
-    Raises:
-        InputError: if there are not as many translations as references, or none, or Matplotlib is
-            missing.
     """
     import sacrebleu
 
@@ -347,6 +290,41 @@ def _check_sizes(scores: np.ndarray, queries: Sequence[str], keys: Sequence[str]
         )
 
 
+def _draw_weights(
+    weights: np.ndarray,
+    names: Sequence[str],
+    queries: Sequence[str],
+    keys: Sequence[str],
+    piece_room: float,
+    title: str,
+    style: Style,
+) -> "Figure":
+    """Draws a panel for each array [Q, S] of weights, under its name."""
+    room = MAX_WIDTH - _label_room(queries) - 0.6  # inches for the panels and what is between them
+    width = min(max(1.9, piece_room * len(keys)), room / min(len(weights), 2) - 0.15)
+    height = min(max(1.3, piece_room * len(queries)), room / 2)
+    # As many panels a row as there is room for, if all rows are full.
+    max_columns = max(1, int(room / (width + 0.15)))
+    columns = max(n for n in range(1, max_columns + 1) if len(weights) % n == 0)
+    rows = len(weights) // columns
+    size = (
+        MAX_WIDTH - room + columns * (width + 0.15),
+        _label_room(keys) + rows * (height + 0.35) + 0.3 * bool(title),
+    )
+    grid = {"nrows": rows, "ncols": columns, "sharex": True, "sharey": True}
+    with drawing(style, size, [title, *queries, *keys], **grid) as (figure, panels, theme):
+        for name, each, panel in zip(names, weights, panels, strict=True):
+            image = _heat(panel, each, theme.heat, weights.max())
+            panel.set_title(name, fontsize=9)
+            panel.tick_params(labelsize=PIECE_SIZE)
+            panel.tick_params(axis="x", rotation=90)
+        _label_pieces(panels[0].yaxis, queries, height)
+        _label_pieces(panels[0].xaxis, keys, width)
+        figure.colorbar(image, ax=panels, label="Weight", shrink=min(1, 3 / size[1]), pad=0.02)
+        figure.suptitle(title, fontsize=11)
+    return figure
+
+
 def _look(theme: Theme, index: int) -> dict[str, Any]:
     """Returns the color and the dashes of a curve."""
     return {
@@ -368,7 +346,7 @@ def _label_pieces(axis: "Axis", pieces: Sequence[str], inches: float) -> None:
     """Labels an axis with evenly spaced pieces, as many as there is room for."""
     step = math.ceil(1.25 * PIECE_SIZE / 72 * len(pieces) / inches)
     ticks = range(0, len(pieces), step)
-    axis.set_ticks(ticks, labels=[_cut(pieces[row]) for row in ticks], fontsize=PIECE_SIZE)
+    axis.set_ticks(ticks, labels=[_cut(pieces[row]) for row in ticks])
 
 
 def _cut(piece: str) -> str:

@@ -30,11 +30,12 @@ from typing import Any, Literal, NamedTuple, Self, get_args
 
 import h5py
 import numpy as np
+import pydantic
 
 from keras_transformer._version import __version__
 from keras_transformer.config import CheckpointName, TransformerConfig
-from keras_transformer.errors import InputError
-from keras_transformer.files import file_sha256, named_failure, write_atomically
+from keras_transformer.errors import InputError, one_line
+from keras_transformer.files import atomic_file, file_sha256, named_failure, write_atomically
 from keras_transformer.model import Transformer
 from keras_transformer.tokenizer import Tokenizer
 
@@ -49,7 +50,8 @@ WRITTEN = re.compile(
 )
 
 
-class Checkpoint(NamedTuple):
+@pydantic.dataclasses.dataclass(frozen=True)
+class Checkpoint:
     """Weights, or other state, as they were after a number of updates.
 
     Attributes:
@@ -72,9 +74,11 @@ class State(NamedTuple):
     seconds: float
 
 
-@dataclasses.dataclass
+@pydantic.dataclasses.dataclass(config=pydantic.ConfigDict(extra="forbid"))
 class Run:
     """A run directory; use `Run.create` to write one and `Run.load` to read one.
+
+    All methods raise an `InputError` if a file is missing or damaged, or cannot be written.
 
     Attributes:
         path: the directory.
@@ -135,46 +139,34 @@ class Run:
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Opens a run directory.
-
-        Raises:
-            InputError: if it is missing, damaged, or not a run directory.
-        """
+        """Opens a run directory."""
         path = Path(path)
-        manifest_path = path / "run.json"
+        file = path / "run.json"
         if not path.exists():
             raise InputError(f"There is no run directory {path}")
-        if not manifest_path.is_file():
+        if not file.is_file():
             raise InputError(f"{path} is not a run directory: it holds no file run.json")
         try:
-            manifest = json.loads(manifest_path.read_bytes())
+            manifest = json.loads(file.read_bytes())
             found = manifest.pop("format"), manifest.pop("format_version")
         except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
             raise InputError(
-                f"{manifest_path} is damaged, or not the manifest of a run: restore it from a copy"
+                f"{file} is damaged, or not the manifest of a run: restore it from a copy"
             ) from error
         if found != (FORMAT, FORMAT_VERSION):
             raise InputError(
-                f"{manifest_path} must be of the format {FORMAT, FORMAT_VERSION}. Received: {found}"
+                f"{file} must be of the format {FORMAT, FORMAT_VERSION}. Received: {found}"
             )
         try:
-            manifest["config"] = TransformerConfig.from_dict(manifest["config"])
-            for name in ("best", "averaged"):
-                manifest[name] = Checkpoint(**manifest[name]) if manifest[name] else None
-            for name in ("checkpoints", "states"):
-                manifest[name] = [Checkpoint(**kept) for kept in manifest[name]]
-            return cls(path=path, **manifest)
-        except (TypeError, KeyError, ValueError) as error:
+            config = TransformerConfig.from_dict(manifest.pop("config"))
+            return cls(path=path, config=config, **manifest)
+        except (KeyError, TypeError, ValueError) as error:
             raise InputError(
-                f"{manifest_path} is damaged ({error}): restore it from a copy"
+                f"{file} is damaged ({one_line(error)}): restore it from a copy"
             ) from error
 
     def tokenizer(self) -> Tokenizer:
-        """Reads the tokenizer.
-
-        Raises:
-            InputError: if it is missing or damaged.
-        """
+        """Reads the tokenizer."""
         _check_file(self.path / "tokenizer.model", self.tokenizer_sha256)
         return Tokenizer.load(self.path / "tokenizer.model")
 
@@ -194,9 +186,6 @@ class Run:
 
         Args:
             checkpoint: which one; None for the first that there is of averaged, best and last.
-
-        Raises:
-            InputError: if there is no such checkpoint yet, or it is missing or damaged.
         """
         model = Transformer(self.config)
         self.load_weights(model, self.checkpoint(checkpoint))
@@ -207,9 +196,6 @@ class Run:
 
         Args:
             name: "averaged", "best" or "last"; None for the first of these that there is.
-
-        Raises:
-            InputError: if there is no such checkpoint.
         """
         if self.last is None:
             raise InputError(
@@ -226,11 +212,7 @@ class Run:
         return chosen
 
     def num_parameters(self, checkpoint: Checkpoint) -> int:
-        """Counts the parameters of a checkpoint, without reading them.
-
-        Raises:
-            InputError: if the file is missing or damaged.
-        """
+        """Counts the parameters of a checkpoint, without reading them."""
         sizes = []
 
         def add(name: str, item: h5py.Group | h5py.Dataset) -> None:
@@ -251,9 +233,6 @@ class Run:
         Args:
             model: the model.
             checkpoint: a checkpoint of this run.
-
-        Raises:
-            InputError: if the file is missing, damaged, or of another model.
         """
         file = self.path / checkpoint.file
         _check_file(file, checkpoint.sha256)
@@ -283,9 +262,6 @@ class Run:
             is_best: whether no earlier checkpoint is better.
             keep: number of newest checkpoints to keep; the best is kept beside them.
             state: the training state at this step.
-
-        Raises:
-            InputError: if a file cannot be written, because the disk is full for example.
         """
         saved = self._write_weights(model, f"step-{step:08d}", step, metrics)
         if state is not None:
@@ -301,19 +277,17 @@ class Run:
         Args:
             state: the training state.
             step: updates so far.
-
-        Raises:
-            InputError: if the file cannot be written.
         """
         self._write_state(state, step)
         self._write_manifest()
 
     def _write_state(self, state: State, step: int) -> None:
-        def write(path: Path) -> None:
-            with path.open("wb") as file:
-                np.savez(file, **dict(state.arrays))  # type: ignore[arg-type]
-
-        saved = self._write(f"state-{step:08d}.npz", step, {"seconds": state.seconds}, write)
+        saved = self._write(
+            f"state-{step:08d}.npz",
+            step,
+            {"seconds": state.seconds},
+            lambda path: np.savez(path, **state.arrays),  # type: ignore[arg-type]
+        )
         self.states = [*(old for old in self.states if old.step != step), saved][-2:]
 
     def save_average(self, model: Transformer, of: list[Checkpoint]) -> Checkpoint:
@@ -336,9 +310,6 @@ class Run:
 
         Returns:
             The state and its step.
-
-        Raises:
-            InputError: if there is none.
         """
         if not self.states:
             raise InputError(f"{self.path} holds no training state to resume from")
@@ -377,16 +348,11 @@ class Run:
     def _write(
         self, name: str, step: int, metrics: Mapping[str, Any], write: Callable[[Path], None]
     ) -> Checkpoint:
-        """Writes a file of `checkpoints/` under a temporary name, then renames it."""
+        """Writes a file of `checkpoints/`, before the manifest names it."""
         path = self.path / "checkpoints" / name
-        temporary = path.with_name(f"tmp-{name}")
-        with named_failure(path, temporary, RESUME_ADVICE):
+        with atomic_file(path, RESUME_ADVICE) as temporary:
             write(temporary)
-            with temporary.open("rb") as written:
-                os.fsync(written.fileno())  # on disk before the manifest names it
-            digest = file_sha256(temporary)
-            os.replace(temporary, path)
-        return Checkpoint(f"checkpoints/{name}", digest, step, dict(metrics))
+        return Checkpoint(f"checkpoints/{name}", file_sha256(path), step, dict(metrics))
 
     def _delete_unnamed(self) -> None:
         named = {kept.file for kept in self.checkpoints}
@@ -423,11 +389,7 @@ class Run:
         write_atomically(self.path / "metrics.jsonl", content.encode(), RESUME_ADVICE)
 
     def metrics(self) -> list[dict[str, float]]:
-        """Reads `metrics.jsonl`, oldest first.
-
-        Raises:
-            InputError: if it is missing or damaged.
-        """
+        """Reads `metrics.jsonl`, oldest first."""
         path, lines = self.path / "metrics.jsonl", []
         try:
             # A killed training may leave half a line at the end.
@@ -454,16 +416,8 @@ class Run:
         self._write_manifest()
 
     def _write_manifest(self) -> None:
-        values = {
-            field.name: getattr(self, field.name)
-            for field in dataclasses.fields(self)
-            if field.name != "path"
-        }
-        values["config"] = self.config.to_dict()
-        for name in ("best", "averaged"):
-            values[name] = values[name] and values[name]._asdict()
-        for name in ("checkpoints", "states"):
-            values[name] = [kept._asdict() for kept in values[name]]
+        values = dataclasses.asdict(self)
+        del values["path"]
         manifest = {"format": FORMAT, "format_version": FORMAT_VERSION, **values}
         write_atomically(
             self.path / "run.json", json.dumps(manifest, indent=2).encode(), RESUME_ADVICE

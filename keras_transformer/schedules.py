@@ -51,8 +51,7 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
             raise ValueError(f"`cooldown` must be from 0 to 1. Received: cooldown={cooldown}")
         if cooldown and (total_steps is None or total_steps < 1):
             raise ValueError(
-                "With a cooldown, `total_steps` must be at least 1. "
-                f"Received: total_steps={total_steps}"
+                f"`total_steps` must be at least 1. Received: total_steps={total_steps}"
             )
         self.d_model = d_model
         self.warmup_steps = warmup_steps

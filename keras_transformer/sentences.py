@@ -36,15 +36,12 @@ _SPLITS = (
 
 
 def split_sentences(texts: tf.Tensor) -> tf.RaggedTensor:
-    """Splits texts into sentences and the white space between them.
+    """Splits texts, string [B], into sentences and the white space between them.
 
     A sentence ends at a line break, or at a full stop, question mark or exclamation mark that is
     followed by white space and then by a letter that is not lower-case, a digit or an opening
     mark. The full stop of a known abbreviation, of a single letter or of a number of two digits
     does not end a sentence.
-
-    Args:
-        texts: string [B].
 
     Returns:
         string [B, (segments)]. Joined, the segments of a row are its text, with one form of line
@@ -65,11 +62,7 @@ def are_blank(texts: tf.Tensor) -> tf.Tensor:
 
 
 def cut_rows(tokens: tf.RaggedTensor, max_tokens: int) -> tuple[tf.RaggedTensor, tf.Tensor]:
-    """Cuts rows of tokens into parts of limited length.
-
-    Args:
-        tokens: int32 [R, (tokens)].
-        max_tokens: maximum length of a part.
+    """Cuts rows of tokens, int32 [R, (tokens)], into parts of at most `max_tokens`.
 
     Returns:
         The parts, int32 [P, (tokens)], P >= R, and the row of each part, int64 [P]. A row without

@@ -60,6 +60,9 @@ class Tokenizer(abc.ABC):
         model: the content of the file that `save` writes.
         vocab_size: number of ids.
         lowercase: whether it lower-cases all text.
+
+    Raises:
+        InputError: if a file is missing or is no tokenizer, or a vocabulary is too small.
     """
 
     model: bytes
@@ -68,11 +71,7 @@ class Tokenizer(abc.ABC):
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
-        """Reads what `save` wrote.
-
-        Raises:
-            InputError: if the file is missing or is no tokenizer.
-        """
+        """Reads what `save` wrote."""
         try:
             model = Path(path).read_bytes()
         except OSError as error:
@@ -132,11 +131,7 @@ class Tokenizer(abc.ABC):
 
 
 def with_end(tokens: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Appends `EOS_ID` to each row of tokens, int32 [B, (tokens)].
-
-    Returns:
-        ids, int32 [B, S], padded, and lengths, int32 [B], without `EOS_ID`.
-    """
+    """[B, (tokens)] -> padded ids [B, S] that end with `EOS_ID`, and the lengths before it [B]."""
     end = tf.fill([tokens.nrows(), 1], EOS_ID)  # [B, 1]
     return (
         tf.concat([tokens, end], axis=1).to_tensor(PAD_ID),
@@ -154,9 +149,6 @@ class SentencePieceTokenizer(Tokenizer):
 
     Args:
         model: a serialized SentencePiece model with the ids pad 0, unk 1, bos 2 and eos 3.
-
-    Raises:
-        InputError: if `model` is not such a model.
     """
 
     def __init__(self, model: bytes) -> None:
@@ -197,9 +189,6 @@ class SentencePieceTokenizer(Tokenizer):
                 if the texts do not support as many.
             model_type: SentencePiece's algorithm.
             lowercase: whether to lower-case all text, here and in `tokenize`.
-
-        Raises:
-            InputError: if `vocab_size` is less than the fixed ids and the characters of the texts.
         """
         if lowercase:
             texts = (unicodedata.normalize("NFKC", text).lower() for text in texts)
@@ -208,11 +197,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @property
     def op(self) -> tf_text.SentencepieceTokenizer:
-        """The TF.Text op, made anew for the current graph.
-
-        TensorFlow clears its kernels when the random seed is set, and a kept op would lose its
-        model.
-        """
+        """The TF.Text op, made anew: a kept one loses its model when the random seed is set."""
         return tf_text.SentencepieceTokenizer(model=self.model, out_type=tf.int32)
 
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
@@ -240,9 +225,6 @@ class WordPieceTokenizer(Tokenizer):
 
     Args:
         model: a header, then one piece a line. The four special pieces come first.
-
-    Raises:
-        InputError: if `model` does not have this form.
     """
 
     def __init__(self, model: bytes) -> None:
@@ -276,12 +258,8 @@ class WordPieceTokenizer(Tokenizer):
         of a word and inside.
 
         Args:
-            texts: sentences. If there are more than 4 million, SentencePiece takes a sample.
-            vocab_size: maximum number of ids. The tokenizer has fewer if the texts do not support
-                as many.
-
-        Raises:
-            InputError: if `vocab_size` leaves no room for pieces longer than a character.
+            texts: sentences, as for `SentencePieceTokenizer.train`.
+            vocab_size: maximum number of ids, more than two for each character.
         """
         # Words are separated as in `tokenize`, and not normalized.
         model = _train_sentencepiece(
@@ -316,8 +294,7 @@ class WordPieceTokenizer(Tokenizer):
 
         Args:
             pieces: in the order of their ids, the four special ones first.
-            split_options: arguments of KerasNLP's function that splits a text into words. An empty
-                dictionary splits at white space.
+            split_options: how KerasNLP's function splits a text into words; {} for white space.
         """
         options = f" {json.dumps(split_options)}" if split_options else ""
         lines = [f"{WORD_PIECE_HEADER}{options}", *pieces]
@@ -504,18 +481,17 @@ def _train_sentencepiece(texts: Iterable[str], vocab_size: int, **options: Any) 
     except RuntimeError as error:
         if failures:
             raise failures[0] from None
-        raise _training_error(str(error), vocab_size) from error
+        raise InputError(_training_failure(str(error), vocab_size)) from error
     return model.getvalue()
 
 
-def _training_error(message: str, vocab_size: int) -> InputError:
-    """Turns SentencePiece's message into one of ours."""
+def _training_failure(message: str, vocab_size: int) -> str:
+    """Puts SentencePiece's message into words of ours."""
     if minimum := re.search(r"smaller than required_chars. \d+ vs (\d+)", message):
-        return InputError(
+        return (
             "`vocab_size` must be at least the fixed ids and the corpus's characters, "
             f"{minimum[1]}. Received: vocab_size={vocab_size}"
         )
     if "sentences_.empty" in message:
-        return InputError("The corpus holds no text to train a tokenizer from")
-    message = one_line(message)
-    return InputError(f"SentencePiece cannot train a vocabulary of {vocab_size}: {message}")
+        return "The corpus holds no text to train a tokenizer from"
+    return f"SentencePiece cannot train a vocabulary of {vocab_size}: {one_line(message)}"

@@ -1,7 +1,8 @@
 """The graphs from strings to strings, which `Translator` runs and an export contains.
 
 Texts of similar length are computed together, in groups of bounded size. So a long text does not
-slow down a short one, and the memory is bounded for any input.
+slow down a short one, and the memory is bounded for any input. Texts are string [B]; bytes that are
+not UTF-8 are read as U+FFFD.
 
 Shapes (the package's glossary): B batch, S source length, T target length, K beams, G rows of a
 group.
@@ -30,62 +31,38 @@ GROUP_LOGITS = 2**25
 class TranslatedTexts(NamedTuple):
     """The result of `translate_texts`.
 
-    Attributes:
-        translations: string [B, n], valid UTF-8, best first.
-        scores: float32 [B, n], log probabilities in nats over the length penalty. Where a text has
-            fewer than n translations, the score is -inf and the translation is empty.
-        truncated: bool [B], True where the source was truncated to `max_source_length`.
+    Where a text has fewer than n translations, the score is -inf and the translation is empty.
     """
 
-    translations: tf.Tensor
-    scores: tf.Tensor
-    truncated: tf.Tensor
+    translations: tf.Tensor  # string [B, n], valid UTF-8, best first
+    scores: tf.Tensor  # float32 [B, n], log probabilities in nats over the length penalty
+    truncated: tf.Tensor  # bool [B], whether the source was truncated to `max_source_length`
 
 
 class TranslatedDocuments(NamedTuple):
-    """The result of `translate_documents`.
+    """The result of `translate_documents`."""
 
-    Attributes:
-        translations: string [B], valid UTF-8.
-        scores: float32 [B], the sum of the sentences' scores.
-        num_sentences: int32 [B].
-    """
-
-    translations: tf.Tensor
-    scores: tf.Tensor
-    num_sentences: tf.Tensor
+    translations: tf.Tensor  # string [B], valid UTF-8
+    scores: tf.Tensor  # float32 [B], the sum of the sentences' scores
+    num_sentences: tf.Tensor  # int32 [B]
 
 
 class ScoredTexts(NamedTuple):
-    """The result of `score_texts`.
+    """The result of `score_texts`."""
 
-    Attributes:
-        log_probs: float32 [B], log probability of the target in nats, its end included.
-        scores: float32 [B], the log probability over the length penalty, as in a search.
-        truncated: bool [B], True where the source or the target was truncated.
-    """
-
-    log_probs: tf.Tensor
-    scores: tf.Tensor
-    truncated: tf.Tensor
+    log_probs: tf.Tensor  # float32 [B], log probability of target and end in nats
+    scores: tf.Tensor  # float32 [B], the log probability over the length penalty, as in a search
+    truncated: tf.Tensor  # bool [B], whether the source or the target was truncated
 
 
 class Alignments(NamedTuple):
-    """The result of `align_texts`. Rows are padded, pieces with "".
+    """The result of `align_texts`. Rows are padded, pieces with ""."""
 
-    Attributes:
-        source_pieces: string [B, S], the source's tokens, its end included.
-        target_pieces: string [B, T], the best translation's.
-        source_lengths: int32 [B].
-        target_lengths: int32 [B].
-        attention: float32 [B, T, S], the attention weights when each target piece was chosen.
-    """
-
-    source_pieces: tf.Tensor
-    target_pieces: tf.Tensor
-    source_lengths: tf.Tensor
-    target_lengths: tf.Tensor
-    attention: tf.Tensor
+    source_pieces: tf.Tensor  # string [B, S], the source's tokens, its end included
+    target_pieces: tf.Tensor  # string [B, T], the best translation's
+    source_lengths: tf.Tensor  # int32 [B]
+    target_lengths: tf.Tensor  # int32 [B]
+    attention: tf.Tensor  # float32 [B, T, S], the weights when each target piece was chosen
 
 
 def translate_texts(
@@ -95,21 +72,13 @@ def translate_texts(
     options: DecodingOptions,
     num_best: int = 1,
 ) -> TranslatedTexts:
-    """Translates texts. A text without tokens, such as white space, has an empty translation.
+    """Returns the `num_best` best translations of each text.
 
-    Args:
-        model: the model.
-        tokenizer: the model's tokenizer.
-        texts: string [B]; bytes that are not UTF-8 are read as U+FFFD.
-        options: options of the search.
-        num_best: number of translations of each text, n, at most `options.beam_size`. A search for
-            fewer ends sooner.
+    A text without tokens, such as white space, has one empty translation.
     """
-    source = tokenizer.encode(texts, max_source_tokens(model, options))
-    translations, scores = _translate(
-        model, tokenizer, source.ids, source.lengths, options, num_best
-    )
-    return TranslatedTexts(translations, scores, source.truncated)
+    ids, lengths, truncated = tokenizer.encode(texts, max_source_tokens(model, options))
+    found = _translate(model, tokenizer, ids, lengths, options, num_best)
+    return TranslatedTexts(*found, truncated)
 
 
 def translate_documents(
@@ -122,14 +91,8 @@ def translate_documents(
     """Translates texts of any length sentence by sentence, without truncation.
 
     A sentence of too many tokens is translated in parts. White space between sentences is kept.
-
-    Args:
-        model: the model.
-        tokenizer: the model's tokenizer.
-        texts: string [B].
-        options: options of the search.
-        max_tokens: maximum number of tokens of all texts together, the end of each sentence
-            included; more fail in the graph. None for no maximum.
+    The graph fails if all texts together have more than `max_tokens` tokens, the end of each
+    sentence included.
     """
     ragged = split_sentences(texts)  # [B, (segments)]
     segments, text_of_segment = ragged.values, ragged.value_rowids()
@@ -168,15 +131,7 @@ def score_texts(
     targets: tf.Tensor,
     options: DecodingOptions,
 ) -> ScoredTexts:
-    """Computes the log probabilities of given translations.
-
-    Args:
-        model: the model.
-        tokenizer: the model's tokenizer.
-        sources: string [B].
-        targets: string [B].
-        options: maximum lengths, and the strength of the length penalty.
-    """
+    """Computes the log probabilities of given translations."""
     source = tokenizer.encode(sources, max_source_tokens(model, options))
     target = tokenizer.target.encode(targets, max_target_tokens(model, options))
 
@@ -208,15 +163,7 @@ def align_texts(
     options: DecodingOptions,
     layer: int = -1,
 ) -> Alignments:
-    """Translates texts and returns the attention weights of each token of the translation.
-
-    Args:
-        model: the model.
-        tokenizer: the model's tokenizer.
-        texts: string [B].
-        options: options of the search.
-        layer: the decoder layer whose cross-attention is returned, the mean over its heads.
-    """
+    """Translates texts and returns a decoder layer's cross-attention, the mean over its heads."""
     source = tokenizer.encode(texts, max_source_tokens(model, options))
     best = best_ids(model, source.ids, source.lengths, options)  # [B, T]
     target_lengths = _lengths(best)
@@ -248,22 +195,12 @@ def best_ids(
 ) -> tf.Tensor:
     """Returns the best translation of each source with its end, int32 [B, T].
 
-    Args:
-        model: the model.
-        source_ids: int32 [B, S].
-        source_lengths: int32 [B], without the end. A source of length 0 has a translation of no
-            tokens.
-        options: options of the search.
+    The lengths, [B], do not count the end. A source of length 0 has a translation of no tokens.
     """
     longest = tf.reduce_max(_max_lengths(model, source_lengths, options))
+    empty = tf.zeros([0, tf.maximum(longest, 0)], tf.int32)
     ids: tf.Tensor = _search(
-        model,
-        source_ids,
-        source_lengths,
-        options,
-        num_best=1,
-        result=lambda found: found.ids[:, 0],
-        empty=tf.zeros([0, tf.maximum(longest, 0)], tf.int32),
+        model, source_ids, source_lengths, options, 1, lambda found: found.ids[:, 0], empty
     )
     return ids[:, : tf.maximum(tf.reduce_max(_lengths(ids)), 0)]
 
@@ -276,26 +213,14 @@ def _translate(
     options: DecodingOptions,
     num_best: int,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Translates sources, int32 [B, S], whose lengths do not count the end.
-
-    Returns:
-        The best translations, string [B, num_best], and their scores.
-    """
+    """Returns the best translations of sources, string [B, num_best], and their scores."""
 
     def texts_and_scores(found: Hypotheses) -> tuple[tf.Tensor, tf.Tensor]:
         # Strings need no padding to the length of the longest translation.
         return _detokenize(tokenizer, found.ids[:, :num_best]), found.scores[:, :num_best]
 
-    translations, scores = _search(
-        model,
-        source_ids,
-        source_lengths,
-        options,
-        num_best,
-        result=texts_and_scores,
-        empty=(tf.zeros([0, num_best], tf.string), tf.zeros([0, num_best])),
-    )
-    return translations, scores
+    empty = tf.zeros([0, num_best], tf.string), tf.zeros([0, num_best])
+    return _search(model, source_ids, source_lengths, options, num_best, texts_and_scores, empty)
 
 
 def _search(
@@ -309,14 +234,7 @@ def _search(
 ) -> Any:
     """Searches for the translations of sources, group by group.
 
-    Args:
-        model: the model.
-        source_ids: int32 [B, S].
-        source_lengths: int32 [B], without the end.
-        options: options of the search.
-        num_best: number of hypotheses of each source that are needed.
-        result: returns a nest of tensors, the results of a group, from its hypotheses.
-        empty: the result for no sources.
+    `result` returns a nest of tensors from the hypotheses of a group; `empty` is the one of none.
     """
     beam_size, vocab_size = options.beam_size, model.config.vocab_size
     max_lengths = _max_lengths(model, source_lengths, options)
@@ -324,16 +242,9 @@ def _search(
 
     def search_group(rows: tf.Tensor) -> Any:
         cache, row_state = step.initial_state(_rows(source_ids, rows), beam_size)
-        found = search(
-            step,
-            cache,
-            tf.gather(max_lengths, rows),
-            beam_size,
-            options.length_penalty,
-            row_state,
-            num_best,
-            options.length_penalty_kind,
-        )
+        limits, penalty = tf.gather(max_lengths, rows), options.length_penalty
+        kind = options.length_penalty_kind
+        found = search(step, cache, limits, beam_size, penalty, row_state, num_best, kind)
         is_empty = tf.gather(source_lengths, rows) == 0  # [G]
         scores_of_empty = tf.where(tf.range(beam_size) == 0, 0.0, -float("inf"))  # [K]
         ids = tf.where(is_empty[:, None, None], PAD_ID, found.ids)

@@ -55,11 +55,9 @@ class Translation(NamedTuple):
 
 
 class Attention(NamedTuple):
-    """The attention weights of all layers and heads, for a text and its translation.
+    """The attention weights of all layers and heads, as in `AttentionScores`, of a translation.
 
-    The last two axes are queries and keys, and the weights of a query add up to 1. Query t of
-    `decoder` and `cross` predicts `target_pieces[t]` from `decoder_pieces[: t + 1]`, the target
-    shifted right (Figure 1 of the paper).
+    Query t of `decoder` and `cross` predicts `target_pieces[t]` from `decoder_pieces[: t + 1]`.
 
     Attributes:
         source_pieces: the S tokens of the source, its end included.
@@ -87,7 +85,8 @@ class Translator:
         defaults: default options of the search.
 
     Raises:
-        InputError: if the vocabularies of model and tokenizer differ in size.
+        InputError: if the vocabularies of model and tokenizer differ in size, or an argument of a
+            method has the wrong type or is out of range.
 
     Example:
         >>> from keras_transformer import Translator
@@ -118,9 +117,6 @@ class Translator:
             run_dir: the directory.
             checkpoint: the weights to load; None for the averaged, the best or the last weights,
                 whichever exist first.
-
-        Raises:
-            InputError: if the directory is missing, damaged, or not a run.
         """
         return cls.of(Run.load(run_dir), checkpoint)
 
@@ -131,16 +127,10 @@ class Translator:
         Args:
             run: the run.
             checkpoint: the weights to load, as for `load`.
-
-        Raises:
-            InputError: if a file is missing or damaged.
         """
-        given = {
-            name: run.settings[name]
-            for name in ("beam_size", "length_penalty", "length_penalty_kind")
-            if name in run.settings
-        }
-        return cls(run.model(checkpoint), run.tokenizer(), DecodingOptions(**given))
+        names = {"beam_size", "length_penalty", "length_penalty_kind"} & run.settings.keys()
+        defaults = DecodingOptions(**{name: run.settings[name] for name in names})
+        return cls(run.model(checkpoint), run.tokenizer(), defaults)
 
     def decoding_options(
         self,
@@ -148,16 +138,12 @@ class Translator:
         length_penalty: float | None = None,
         max_source_length: int | None = None,
     ) -> DecodingOptions:
-        """Returns the default options with the given changes.
+        """Returns the default options with changes, which are as for `translate`.
 
         Args:
-            beam_size: number of beams; 1 is greedy search; None for the default.
-            length_penalty: strength of the length penalty; None for the default.
-            max_source_length: longer texts are truncated to this many tokens; None for the
-                default.
-
-        Raises:
-            InputError: if a value is out of range.
+            beam_size: number of beams.
+            length_penalty: strength of the length penalty.
+            max_source_length: maximum length of a source in tokens.
         """
         given = {
             "beam_size": beam_size,
@@ -194,9 +180,6 @@ class Translator:
 
         Returns:
             A translation for each text, in the order of the texts.
-
-        Raises:
-            InputError: if an option is out of range, or `texts` is not a list of strings.
         """
         if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
             raise InputError(f"`texts` must be a list of strings. Received: {texts!r}")
@@ -229,9 +212,6 @@ class Translator:
             target: a translation of it, which is truncated to the maximum length of a translation;
                 None for the model's own translation. That has no end symbol if the search cut it
                 at its maximum length.
-
-        Raises:
-            InputError: if a text is not a string.
         """
         for name, text in (("source", source), ("target", "" if target is None else target)):
             if not isinstance(text, str):
@@ -267,10 +247,12 @@ class Translator:
     @functools.cached_property
     def _best_ids(self) -> Any:
         """The graph of `best_ids` with the default options."""
-        specs = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.int32)
         return tf.function(
             lambda ids, lengths: best_ids(self.model, ids, lengths, self.defaults),
-            input_signature=specs,
+            input_signature=[
+                tf.TensorSpec([None, None], tf.int32),
+                tf.TensorSpec([None], tf.int32),
+            ],
             autograph=False,
         )
 

@@ -16,7 +16,7 @@ Hypothesis = tuple[tuple[int, ...], float]  # (tokens, score)
 
 
 def float64(x: np.ndarray) -> np.ndarray:
-    """Return `x` in float64, so that float32 inputs do not lower the precision here."""
+    """`x` in float64, so that float32 inputs do not lower the precision here."""
     return np.asarray(x, dtype=np.float64)
 
 
@@ -64,14 +64,7 @@ def attention(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Section 3.2.1, equation 1: softmax(Q K^T / sqrt(d_k)) V, one example and one head.
 
-    Args:
-        query: [T, Hk].
-        key: [S, Hk].
-        value: [S, Hv].
-        mask: [T, S], True where the query may attend to the key.
-
-    Returns:
-        The output [T, Hv] and the attention weights [T, S].
+    Query [T, Hk], key [S, Hk], value [S, Hv], mask [T, S] -> output [T, Hv], weights [T, S].
     """
     query, key, value = float64(query), float64(key), float64(value)
     target_length, head_size = query.shape
@@ -103,18 +96,10 @@ def multi_head_attention(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Section 3.2.2: project, attend in every head, concatenate the heads, project.
 
-    Args:
-        query: [B, T, D].
-        value: [B, S, D]. Note the order of the arguments: the value is before the key.
-        key: [B, S, D].
-        weights: (kernel, bias) under each of "query" and "key" ([D, N*Hk], [N*Hk]),
-            "value" ([D, N*Hv], [N*Hv]) and "output" ([N*Hv, D], [D]).
-            Head n takes the columns n*H .. (n+1)*H.
-        num_heads: N.
-        mask: [B, T, S], True where the query may attend to the key. None: everywhere.
-
-    Returns:
-        The output [B, T, D] and the attention weights, after the softmax, [B, N, T, S].
+    Query [B, T, D], value and key [B, S, D], mask [B, T, S] or None -> output [B, T, D] and the
+    attention weights [B, N, T, S]. The weights are (kernel, bias) under each of "query" and "key"
+    ([D, N*Hk], [N*Hk]), "value" ([D, N*Hv], [N*Hv]) and "output" ([N*Hv, D], [D]); head n takes
+    the columns n*H .. (n+1)*H.
     """
     batch, target_length, _ = query.shape
     source_length = key.shape[1]
@@ -153,19 +138,10 @@ def feed_forward(
 def encoder_layer(
     x: np.ndarray, weights: dict, num_heads: int, mask: np.ndarray | None = None
 ) -> np.ndarray:
-    """Section 3.1, encoder: LayerNorm(x + Sublayer(x)) for two sub-layers.
+    """Section 3.1, encoder: LayerNorm(x + Sublayer(x)) for two sub-layers, [B, S, D].
 
-    Args:
-        x: [B, S, D].
-        weights: "self_attention" (see `multi_head_attention`),
-            "feed_forward" (kernel1 [D, F], bias1 [F], kernel2 [F, D], bias2 [D]),
-            and the norms that follow them, "self_attention_norm" and "feed_forward_norm":
-            (gamma [D], beta [D]).
-        num_heads: N.
-        mask: [B, S, S], True where the query may attend to the key. None: everywhere.
-
-    Returns:
-        [B, S, D].
+    The weights are "self_attention", "feed_forward" (kernel1, bias1, kernel2, bias2), and the norms
+    that follow them, "self_attention_norm" and "feed_forward_norm" (gamma, beta).
     """
     attended, _ = multi_head_attention(x, x, x, weights["self_attention"], num_heads, mask)
     x = layer_norm(x + attended, *weights["self_attention_norm"])
@@ -180,20 +156,10 @@ def decoder_layer(
     self_mask: np.ndarray | None = None,
     cross_mask: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Section 3.1, decoder: LayerNorm(x + Sublayer(x)) for three sub-layers.
+    """Section 3.1, decoder: LayerNorm(x + Sublayer(x)) for three sub-layers, [B, T, D].
 
-    Args:
-        x: [B, T, D].
-        encoder_output: [B, S, D].
-        weights: as in `encoder_layer`, and the "cross_attention" over the encoder's output
-            with its norm "cross_attention_norm".
-        num_heads: N.
-        self_mask: [B, T, T], True where the query may attend to the key. None: everywhere;
-            it is the caller who hides the later positions.
-        cross_mask: [B, T, S], likewise.
-
-    Returns:
-        [B, T, D].
+    The weights are as in `encoder_layer`, and the "cross_attention" over the encoder's output
+    [B, S, D] with its norm. It is the caller who hides the later positions.
     """
     attended, _ = multi_head_attention(x, x, x, weights["self_attention"], num_heads, self_mask)
     x = layer_norm(x + attended, *weights["self_attention_norm"])
@@ -218,16 +184,7 @@ def positional_encoding(length: int, d_model: int) -> np.ndarray:
 
 
 def positional_embedding(ids: np.ndarray, table: np.ndarray, start: int = 0) -> np.ndarray:
-    """Sections 3.4 and 3.5: table row * sqrt(d_model) + positional encoding.
-
-    Args:
-        ids: [B, T].
-        table: [V, D].
-        start: the position of the first column of `ids`.
-
-    Returns:
-        [B, T, D].
-    """
+    """Sections 3.4 and 3.5: row of the table [V, D] * sqrt(d_model) + encoding, [B, T, D]."""
     table = float64(table)
     batch, length = ids.shape
     d_model = table.shape[1]
@@ -242,19 +199,10 @@ def positional_embedding(ids: np.ndarray, table: np.ndarray, start: int = 0) -> 
 def label_smoothed_cross_entropy(
     logits: np.ndarray, targets: np.ndarray, smoothing: float, pad_id: int = 0
 ) -> np.ndarray:
-    """Section 5.4 (Szegedy et al., arXiv 1512.00567): the loss of each token, in nats.
+    """Section 5.4 (Szegedy et al., arXiv 1512.00567): the loss of each token, in nats, [B, T].
 
     The distribution to match has smoothing / V on each of the V classes, the true one and
     padding among them, and 1 - smoothing more on the true class.
-
-    Args:
-        logits: [B, T, V].
-        targets: [B, T]. Where it is `pad_id`, the loss is zero.
-        smoothing: the paper's epsilon_ls.
-        pad_id: the id of padding.
-
-    Returns:
-        [B, T].
     """
     logits = float64(logits)
     batch, length, vocab_size = logits.shape
@@ -289,23 +237,11 @@ def exhaustive_search(
     length_penalty: float,
     k: int,
 ) -> list[Hypothesis]:
-    """Section 6.1: what a beam search as wide as the space of hypotheses returns.
+    """Section 6.1: the k best hypotheses that a beam search without bounds would find, best first.
 
     A hypothesis is a sequence over `vocab_ids` (which holds `eos_id`) that either ends in its
     first EOS, with at most `max_length` tokens, or is cut: `max_length` tokens without an EOS.
     Its score is log probability / length penalty; the length counts EOS.
-
-    Args:
-        log_prob_fn: gives the log probabilities [V] of the token that follows a prefix.
-        eos_id: the id of EOS.
-        vocab_ids: the ids that may occur.
-        max_length: at least 1.
-        length_penalty: the exponent of the length penalty.
-        k: the number of hypotheses to return, K.
-
-    Returns:
-        The (tokens with their EOS if any, score) of the K best hypotheses, best first.
-        Equal scores are in the order of `vocab_ids`, as in a dictionary.
     """
     hypotheses: list[Hypothesis] = []
 
@@ -324,11 +260,9 @@ def exhaustive_search(
 
 
 def greedy_search(log_prob_fn: LogProbFn, eos_id: int, max_length: int) -> Hypothesis:
-    """The most probable token at every step, until EOS or `max_length` tokens (not in the paper).
+    """The most probable token at every step, until EOS or `max_length` tokens.
 
-    Returns:
-        The tokens with their EOS if any, and their log probability (without length penalty).
-        Equal probabilities go to the lowest id.
+    Returns the tokens with their EOS if any, and their log probability without length penalty.
     """
     tokens: tuple[int, ...] = ()
     total = 0.0

@@ -142,7 +142,7 @@ def _start(
 ) -> None:
     """Writes the tokenizer, then `corpus.json`."""
     # An interrupted call may have left these.
-    if {path.name for path in folder.iterdir()} - {"tokenizer.model", "corpus.json.tmp"}:
+    if {path.name for path in folder.iterdir()} - {"tokenizer.model", "tmp-corpus.json"}:
         raise InputError(
             f"{folder} holds something other than a prepared corpus: choose another folder"
         )

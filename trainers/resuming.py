@@ -27,7 +27,7 @@ RESUMABLE = (
     "accumulate",
 )
 # What a killed call may leave before there is a run.json or a corpus.
-BEFORE_MANIFEST = {"checkpoints", "tokenizer.model", "run.json.tmp"}
+BEFORE_MANIFEST = {"checkpoints", "tokenizer.model", "tmp-run.json"}
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """The summary of a run, against figures counted another way."""
 
+import dataclasses
 import json
 import shutil
 
@@ -36,7 +37,7 @@ def test_figures_of_a_run(run):
 
 
 def test_pairs_and_tokens_are_those_of_the_batches(run):
-    run.checkpoints = [run.last._replace(step=STEPS)]
+    run.checkpoints = [dataclasses.replace(run.last, step=STEPS)]
     pairs = TokenizedPairs(run.path / "corpus", "train")
     plan = BatchPlan(pairs.lengths, run.settings["tokens_per_batch"], run.settings["seed"])
     assert 2 * plan.batches_per_epoch < STEPS

@@ -60,14 +60,6 @@ def test_given_target(translator):
         assert "".join(pieces[:-1]).replace("▁", "") == text
 
 
-def test_no_key_of_the_future(translator):
-    decoder = translator.attention("red dog", "Katze und rot").decoder
-    num_pieces = decoder.shape[-1]
-    future = np.triu(np.ones((num_pieces, num_pieces), bool), k=1)
-    assert (decoder[..., future] == 0).all()
-    assert (decoder[..., ~future] > 0).all()
-
-
 def test_own_translation_is_what_translate_finds(translator):
     attention = translator.attention("red dog")
     vocabulary = translator.tokenizer.pieces(np.arange(translator.tokenizer.vocab_size)).numpy()
@@ -76,13 +68,6 @@ def test_own_translation_is_what_translate_finds(translator):
     (translation,) = translator.translate(["red dog"])
     assert text.decode() == translation.text
     check(attention, translator, ids_of(translator, "red dog"), ids)
-
-
-def test_repeats_exactly_and_leaves_no_state(translator):
-    first = translator.attention("red dog", "rot")
-    translator.attention("cats", "Katze und")
-    for one, other in zip(first, translator.attention("red dog", "rot"), strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 def test_blank_source(translator):

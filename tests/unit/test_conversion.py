@@ -10,13 +10,10 @@ import pytest
 import sentencepiece
 import tensorflow as tf
 
-from keras_transformer.config import TransformerConfig
 from keras_transformer.conversion import from_keras_nlp
 from keras_transformer.errors import InputError
 from keras_transformer.export import session
-from keras_transformer.model import Transformer
 from keras_transformer.tokenizer import Tokenizer
-from keras_transformer.translator import Translator
 
 TEXTS = ["the red dogs, the cats!", "Öl und KATZE", "", "x\u00e9 中文 [PAD] <s>"]
 PIECES = ["[PAD]", "the", "red", "[UNK]", "dog", "##s", "cat", ",", "!", "[", "]", "pad", "PAD"]
@@ -102,22 +99,6 @@ def test_word_pieces_in_a_fresh_process(tmp_path):
     assert process.returncode == 0, process.stderr.decode()
     joined = ["the red dogs , the cats !", "ol und katze", "", "xe 中 文 [ pad ] <unk> <unk> <unk>"]
     assert json.loads(process.stdout)["text"] == joined
-
-
-@pytest.fixture
-def translator():
-    tokenizer = from_keras_nlp(keras_nlp.tokenizers.WordPieceTokenizer(PIECES))
-    sizes = {"d_model": 10, "d_ff": 14, "num_heads": 2}
-    layers = {"num_encoder_layers": 1, "num_decoder_layers": 1}
-    config = TransformerConfig(vocab_size=tokenizer.vocab_size, **sizes, **layers)
-    return Translator(Transformer(config), tokenizer)
-
-
-def test_translation(translator):
-    (translation,) = translator.translate(["the red dogs, the cats!"])
-    assert not translation.truncated
-    pieces = translator.attention("the red dogs!").source_pieces
-    assert pieces == ("the", "red", "dog", "##s", "!", "</s>")
 
 
 @pytest.mark.parametrize(

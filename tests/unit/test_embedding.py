@@ -24,16 +24,24 @@ def assert_close(actual, expected, **tolerance):
     assert actual.shape == np.shape(expected)
 
 
+@pytest.mark.parametrize(
+    ("d_model", "expected"),
+    [
+        # The angles of position 1 are 1 and 1 / 10000^(2/4), i.e. 1/100; those of 2 are twice that.
+        (4, [[0.841471, 0.540302, 0.0099998, 0.99995], [0.909297, -0.416147, 0.0199987, 0.9998]]),
+        (3, [[0.841471, 0.540302, 0.0021544], [0.909297, -0.416147, 0.0043089]]),  # 10000^(-2/3)
+    ],
+)
+def test_sinusoids_by_hand(d_model, expected):
+    assert_close(sinusoidal_encoding(np.array([1, 2]), d_model), expected, atol=1e-6)
+    assert_close(reference.positional_encoding(3, d_model)[1:], expected, atol=1e-6)
+
+
 @pytest.mark.parametrize("d_model", WIDTHS)
 def test_sinusoids_are_the_oracles(d_model):
     encoding = sinusoidal_encoding(np.arange(T), d_model)
     assert encoding.dtype == "float32"
     assert_close(encoding, reference.positional_encoding(T, d_model))
-
-
-def test_sinusoids_of_any_positions():
-    expected = reference.positional_encoding(60, 10)[[53, 7, 7]]
-    assert_close(sinusoidal_encoding(np.array([53, 7, 7]), 10), expected)
 
 
 def test_sinusoids_far_beyond_any_table():

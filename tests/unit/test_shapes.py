@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from beartype import beartype
 
-from keras_transformer import Transformer, TransformerConfig, attention, layers, masks, model
+from keras_transformer import Transformer, TransformerConfig, attention, layers, model
 from keras_transformer.embedding import PositionalEmbedding
 
 B, N, S, T, V = 3, 2, 7, 11, 19
@@ -52,21 +52,3 @@ def test_shapes_of_the_core(settings, monkeypatch):
     inputs = {"source_ids": np.ones((B, S), "int32"), "target_ids": np.ones((B, T), "int32")}
     transformer(inputs)
     transformer.attention_scores(**inputs)
-
-
-QUERY, VALUE = np.ones((B, N, T, 5), "float32"), np.ones((B, N, S, 4), "float32")
-
-
-@pytest.mark.parametrize(
-    ("function", "arguments"),
-    [
-        (attention.dot_product_attention, (QUERY, VALUE, VALUE)),  # d_k of 5 and 4
-        (attention.dot_product_attention, (QUERY, QUERY, VALUE)),  # 11 keys and 7 values
-        (attention.dot_product_attention, (QUERY, QUERY, QUERY, np.ones((B, 1, S, T), bool))),
-        (masks.padding_mask, (np.ones((B, S), "float32"),)),
-        (masks.padding_mask, (np.ones(S, "int32"),)),
-    ],
-)
-def test_wrong_shapes_are_found(function, arguments):
-    with pytest.raises(jaxtyping.TypeCheckError):
-        checked(function)(*arguments)
