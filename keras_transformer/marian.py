@@ -25,12 +25,17 @@ LAYER_NAMES = {
     "feed_forward_norm/norm": "final_layer_norm",
 }
 WEIGHT_NAMES = {"kernel": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
+SHARED_EMBEDDING = "model.shared.weight"
+ENCODER_EMBEDDING = "model.encoder.embed_tokens.weight"
+DECODER_EMBEDDING = "model.decoder.embed_tokens.weight"
+OUTPUT_WEIGHT = "lm_head.weight"
+EMBEDDINGS = (SHARED_EMBEDDING, ENCODER_EMBEDDING, DECODER_EMBEDDING, OUTPUT_WEIGHT)
 OTHER_NAMES = {
-    "embedding/token_embedding/embeddings": "model.shared.weight",
+    "embedding/token_embedding/embeddings": SHARED_EMBEDDING,
     "embedding/output_bias": "final_logits_bias",
-    "source_embedding/token_embedding/embeddings": "model.encoder.embed_tokens.weight",
-    "target_embedding/token_embedding/embeddings": "model.decoder.embed_tokens.weight",
-    "output/kernel": "lm_head.weight",
+    "source_embedding/token_embedding/embeddings": ENCODER_EMBEDDING,
+    "target_embedding/token_embedding/embeddings": DECODER_EMBEDDING,
+    "output/kernel": OUTPUT_WEIGHT,
     "output/bias": "final_logits_bias",
 }
 

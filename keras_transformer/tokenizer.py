@@ -117,6 +117,14 @@ class Tokenizer(abc.ABC):
     def pieces(self, ids: tf.Tensor) -> tf.Tensor:
         """Returns the pieces of ids, int32 of any shape, as strings of the same shape."""
 
+    def sentencepiece_models(self) -> tuple[bytes, bytes]:
+        """Returns the SentencePiece models of source and target, for other engines.
+
+        Raises:
+            InputError: if there are none, or if they do not prepare a text alone.
+        """
+        raise InputError("Other engines need a tokenizer of SentencePiece. Received: word-pieces")
+
     def encode(self, texts: tf.Tensor, max_length: int) -> EncodedTexts:
         """Prepares texts for the encoder.
 
@@ -194,6 +202,12 @@ class SentencePieceTokenizer(Tokenizer):
             texts = (unicodedata.normalize("NFKC", text).lower() for text in texts)
         model = _train_sentencepiece(texts, vocab_size, model_type=model_type, byte_fallback=True)
         return cls(model + LOWERCASE_MARK if lowercase else model)
+
+    def sentencepiece_models(self) -> tuple[bytes, bytes]:
+        """Returns the model twice; see `Tokenizer`."""
+        if self._is_marked:
+            raise InputError("Other engines need a tokenizer that does not lower-case text")
+        return self.model, self.model
 
     @property
     def op(self) -> tf_text.SentencepieceTokenizer:
@@ -390,7 +404,7 @@ class MarianTokenizer(Tokenizer):
         return cls(MARIAN_HEADER + json.dumps(content).encode())
 
     @property
-    def target(self) -> Tokenizer:
+    def target(self) -> "MarianTokenizer":
         """The tokenizer of the target language."""
         return self._target
 
@@ -408,6 +422,10 @@ class MarianTokenizer(Tokenizer):
         tags = tf.strings.regex_replace(texts, f"{tag}.*", r"\1")
         tags = tf.ragged.boolean_mask(tags[:, None], is_tagged[:, None])
         return tf.ragged.map_flat_values(self._look_up, tf.concat([tags, pieces], axis=1))
+
+    def sentencepiece_models(self) -> tuple[bytes, bytes]:
+        """Returns the models of source and target; see `Tokenizer`."""
+        return self._sentencepiece, self.target._sentencepiece
 
     def _look_up(self, pieces: tf.Tensor) -> tf.Tensor:
         """Returns the ids of pieces, by a search for their hashes: a table would need a file."""

@@ -1,10 +1,13 @@
-"""What tests/make_marian_models.py wrote: Marian's models, and what Marian makes of sentences."""
+"""Models that Marian and Hugging Face saved, and what each makes of sentences.
+
+tests/make_marian_models.py and tests/make_huggingface_models.py wrote them.
+"""
 
 import tarfile
 from pathlib import Path
 from typing import NamedTuple
 
-ARCHIVE = Path(__file__).parent / "data/marian.tar.xz"
+DATA = Path(__file__).parent / "data"
 
 
 class Hypothesis(NamedTuple):
@@ -19,9 +22,9 @@ class Hypothesis(NamedTuple):
         return "".join(self.pieces).replace("\u2581", " ").strip()
 
 
-def extract(folder: Path) -> Path:
-    """Writes the folders "swish" and "relu", as Marian's releases are."""
-    with tarfile.open(ARCHIVE) as archive:
+def extract(name: str, folder: Path) -> Path:
+    """Writes the models of an archive: of Marian "swish" and "relu", of Hugging Face two others."""
+    with tarfile.open(DATA / f"{name}.tar.xz") as archive:
         archive.extractall(folder, filter="data")
     return folder
 

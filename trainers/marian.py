@@ -16,7 +16,15 @@ import sentencepiece
 
 from keras_transformer.config import BOS_ID, TransformerConfig
 from keras_transformer.errors import InputError, one_line
-from keras_transformer.marian import from_huggingface, huggingface_name
+from keras_transformer.marian import (
+    DECODER_EMBEDDING,
+    EMBEDDINGS,
+    ENCODER_EMBEDDING,
+    OUTPUT_WEIGHT,
+    SHARED_EMBEDDING,
+    from_huggingface,
+    huggingface_name,
+)
 from keras_transformer.model import Transformer
 from keras_transformer.run import Run
 from keras_transformer.tokenizer import SPECIAL_PIECES, MarianTokenizer
@@ -28,11 +36,6 @@ LAYER_NORM_EPSILONS = {"marian": 1e-9, "huggingface": 1e-5}
 # The bias of tokens that no translation contains: nothing in a softmax, little in a smoothed loss.
 NEVER = -1e3
 
-SHARED_EMBEDDING = "model.shared.weight"
-ENCODER_EMBEDDING = "model.encoder.embed_tokens.weight"
-DECODER_EMBEDDING = "model.decoder.embed_tokens.weight"
-OUTPUT_WEIGHT = "lm_head.weight"
-EMBEDDINGS = (SHARED_EMBEDDING, ENCODER_EMBEDDING, DECODER_EMBEDDING, OUTPUT_WEIGHT)
 
 # What the models' options must be; an option that is missing has the first value.
 MARIAN_OPTIONS: Mapping[str, tuple[str, ...]] = {
@@ -287,7 +290,7 @@ def _read_huggingface(folder: Path) -> MarianModel:
         },
         weights=_distinct(weights, is_shared, config.get("tie_word_embeddings", True)),
         vocabularies=vocabularies,
-        sentencepiece=[_read_bytes(folder / f"{side}.spm") for side in SIDES],
+        sentencepiece=[_read_sentencepiece(folder / f"{side}.spm") for side in SIDES],
         search=_search(
             generation.get("num_beams", config.get("num_beams", 1)),
             generation.get("length_penalty", config.get("length_penalty", 1.0)),
@@ -335,7 +338,7 @@ def _read_marian(folder: Path) -> MarianModel:
         },
         weights=_distinct(weights, SHARED_EMBEDDING in weights, OUTPUT_WEIGHT not in weights),
         vocabularies=[_read_vocabulary(file) for file in dict.fromkeys(files)],
-        sentencepiece=list(map(_read_bytes, sides)),
+        sentencepiece=list(map(_read_sentencepiece, sides)),
         search=_search(decoder.get("beam-size", 12), decoder.get("normalize", 0)),
         languages={},
     )
@@ -428,16 +431,25 @@ def _parse_yaml(path: Path, content: bytes) -> dict[str, Any]:
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
     try:
-        with np.load(path) as arrays:
+        with path.open("rb") as file, np.load(file) as arrays:
             return dict(arrays)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"{path} must be a model of Marian (.npz): {one_line(error)}") from error
 
 
+def _read_sentencepiece(path: Path) -> bytes:
+    content = _read_bytes(path)
+    try:
+        sentencepiece.SentencePieceProcessor(model_proto=content)
+    except RuntimeError as error:
+        raise InputError(f"{path} must be a SentencePiece model") from error
+    return content
+
+
 def _read_vocabulary(path: Path) -> dict[str, int]:
     """Reads the ids of pieces."""
     if path.suffix == ".spm":
-        processor = sentencepiece.SentencePieceProcessor(model_proto=_read_bytes(path))
+        processor = sentencepiece.SentencePieceProcessor(model_proto=_read_sentencepiece(path))
         return {processor.id_to_piece(i): i for i in range(len(processor))}
     content = _read_json(path) if path.suffix == ".json" else _read_yaml(path)
     try:

@@ -92,6 +92,12 @@ def test_heads_must_divide_d_model_unless_their_sizes_are_given(given):
         TransformerConfig(**sizes, **given)
 
 
+@pytest.mark.parametrize("d_model", [2, 9])
+def test_marians_positions_need_an_even_width(d_model):
+    with pytest.raises(InputError, match=f"`d_model` must be an even.*d_model={d_model}"):
+        TransformerConfig(vocab_size=V, d_model=d_model, num_heads=1, position_encoding="marian")
+
+
 # Table 3. No single vocabulary gives all of its counts: with 37,000 subwords base has 63 million,
 # not 65; with the 41,000 that base needs, big has 218, not 213.
 
