@@ -6,34 +6,24 @@ Trains a small model on the bundled corpus with all that happens beside the upda
 BLEU, checkpoints, saves between them.
 """
 
-import argparse
-import os
+import itertools
 import tempfile
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
+import keras
+import typer
 from bench.processes import memory
 
-from keras_transformer.trainers import training
-from keras_transformer.trainers.callbacks import StepLimit
 from keras_transformer.trainers.recipes import TrainSettings
+from keras_transformer.trainers.training import train
 
 
-class _Watch(StepLimit):
-    def on_train_batch_end(self, batch: int, logs: object = None) -> None:
-        super().on_train_batch_end(batch, logs)
-        if self.step % 250 == 0:
-            print(f"{self.step:6d} updates: {memory('VmRSS') / 1e6:8.1f} MB", flush=True)
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=2_500)
+def main(steps: int = 2_500) -> None:
+    """Trains, and prints."""
     settings = TrainSettings(
         data="bundled",
         vocab_size=1_000,
-        steps=parser.parse_args().steps,
+        steps=steps,
         tokens_per_batch=1_000,
         warmup_steps=100,
         steps_per_validation=250,
@@ -42,6 +32,16 @@ if __name__ == "__main__":
         keep_checkpoints=3,
         model={"d_model": 64, "d_ff": 128, "num_encoder_layers": 1, "num_decoder_layers": 1},
     )
-    training.StepLimit = _Watch  # type: ignore[misc]
+    updates = itertools.count(1)
+
+    def watch(batch: int, logs: object = None) -> None:
+        if (update := next(updates)) % 250 == 0:
+            print(f"{update:6d} updates: {memory('VmRSS') / 1e6:8.1f} MB", flush=True)
+
+    callback = keras.callbacks.LambdaCallback(on_train_batch_end=watch)
     with tempfile.TemporaryDirectory() as folder:
-        training.train(settings, Path(folder) / "run", verbose=0)
+        train(settings, Path(folder) / "run", verbose=0, callbacks=[callback])
+
+
+if __name__ == "__main__":
+    typer.run(main)

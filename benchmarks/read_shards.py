@@ -7,12 +7,12 @@ as many pairs as WMT14 English-French has, from lengths alone.
     python benchmarks/read_shards.py [--pairs 500000] [--seconds 20]
 """
 
-import argparse
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
+import typer
 from bench.processes import memory
 
 from keras_transformer.trainers.batches import BatchPlan, make_dataset
@@ -38,13 +38,11 @@ def write_text(folder: Path, rows: int) -> None:
     words = np.array(
         ["".join(random.choice(letters, 2 + i.bit_length() // 2)) for i in range(NUM_WORDS)]
     )
-    sizes = lengths(random, rows)
-    for side, language in enumerate(("en", "de")):
+    for language, sizes in zip(("en", "de"), lengths(random, rows).T, strict=True):
         with (folder / f"{language}.train.txt").open("w", encoding="utf-8") as file:
-            for row_sizes in np.array_split(sizes[:, side], max(1, rows // 10_000)):
-                ranks = np.minimum(random.zipf(1.2, row_sizes.sum()), NUM_WORDS) - 1
-                for line in np.split(words[ranks], np.cumsum(row_sizes)[:-1]):
-                    file.write(" ".join(line) + "\n")
+            for size in sizes:
+                ranks = np.minimum(random.zipf(1.2, size), NUM_WORDS) - 1
+                file.write(" ".join(words[ranks]) + "\n")
 
 
 def report(text: str) -> None:
@@ -52,38 +50,30 @@ def report(text: str) -> None:
     print(f"{text}, memory {memory('VmHWM') / 1e9:.2f} GB", flush=True)
 
 
-def main() -> None:
+def main(pairs: int = 500_000, seconds: float = 20.0) -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=500_000)
-    parser.add_argument("--seconds", type=float, default=20.0)
-    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_text(folder, arguments.pairs)
-        settings = TrainSettings(
-            data=str(folder), vocab_size=16_000, tokens_per_batch=TOKENS_PER_BATCH
-        )
+        write_text(folder, pairs)
+        settings = TrainSettings(data=name, vocab_size=16_000, tokens_per_batch=TOKENS_PER_BATCH)
         started = time.monotonic()
         prepare(settings, folder / "corpus")
-        seconds = time.monotonic() - started
-        report(f"prepare: {arguments.pairs / seconds:,.0f} pairs/s")
+        report(f"prepare: {pairs / (time.monotonic() - started):,.0f} pairs/s")
 
-        pairs = open_prepared(folder / "corpus").training
-        plan = BatchPlan(pairs.lengths, TOKENS_PER_BATCH, seed=1)
-        report(f"{pairs.lengths.mean():.1f} tokens a side, padding {plan.padding_share:.0%}")
+        corpus = open_prepared(folder / "corpus").training
+        plan = BatchPlan(corpus.lengths, TOKENS_PER_BATCH, seed=1)
+        report(f"{corpus.lengths.mean():.1f} tokens a side, padding {plan.padding_share:.0%}")
         for step in (0, 100_000):
             started = time.monotonic()
-            fresh = BatchPlan(pairs.lengths, TOKENS_PER_BATCH, seed=1)
-            next(iter(make_dataset(pairs, fresh, range(step, 10**6))))
+            fresh = BatchPlan(corpus.lengths, TOKENS_PER_BATCH, seed=1)
+            next(iter(make_dataset(corpus, fresh, range(step, 10**6))))
             print(f"from opening to the batch of step {step:,}: {time.monotonic() - started:.2f} s")
         tokens, started = 0, time.monotonic()
-        for _, labels, _ in make_dataset(pairs, plan, range(10**6)):
+        for _, labels, _ in make_dataset(corpus, plan, range(10**6)):
             tokens += int(np.count_nonzero(labels))
-            seconds = time.monotonic() - started
-            if seconds > arguments.seconds:
+            if (passed := time.monotonic() - started) > seconds:
                 break
-        report(f"read: {tokens / seconds:,.0f} target tokens/s")
+        report(f"read: {tokens / passed:,.0f} target tokens/s")
     started = time.monotonic()
     many = (lengths(np.random.default_rng(2), WMT_EN_FR_PAIRS // 9) * 1.15 + 1).astype(np.uint16)
     plan = BatchPlan(np.tile(many, (9, 1)), TOKENS_PER_BATCH, seed=1)
@@ -93,4 +83,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

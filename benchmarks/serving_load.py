@@ -8,7 +8,6 @@ the answers with those of a Session. Prints latencies, throughput, failures and 
 server, and fails if a request failed or an answer was wrong.
 """
 
-import argparse
 import random
 import shutil
 import subprocess
@@ -19,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import typer
 from bench.processes import free_ports, memory
 
 from keras_transformer.errors import InputError
@@ -60,63 +60,46 @@ def ask(
     return latencies, problems
 
 
-def wait_until_ready(client: RestClient) -> None:
-    """Asks for up to a minute."""
-    for _ in range(60):
-        try:
-            client.translate(TEXTS[:1])
-        except InputError:
-            time.sleep(1)
-        else:
-            return
-    raise SystemExit("The server did not start")
-
-
-def main() -> None:
+def main(
+    saved_model: Path, seconds: float = 600, clients: int = 32, swap_seconds: float = 20
+) -> None:
     """Runs the load and prints the figures."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("saved_model", type=Path, help="the folder of a version")
-    parser.add_argument("--seconds", type=float, default=600)
-    parser.add_argument("--clients", type=int, default=32)
-    parser.add_argument("--swap-seconds", type=float, default=20)
-    options = parser.parse_args()
-    session = SavedModelSession(options.saved_model)
+    session = SavedModelSession(saved_model)
     expected = [str(row["translation"]) for row in session.translate(TEXTS)]
     session.close()
     ports = free_ports(2)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "load"
-        shutil.copytree(options.saved_model, folder / "1")
+        shutil.copytree(saved_model, folder / "1")
         command = [sys.executable, "-c", SERVE, "serve", str(folder)]
         command += ["--port", str(ports[0]), "--grpc-port", str(ports[1])]
-        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        wait_until_ready(RestClient(f"http://127.0.0.1:{ports[0]}/v1/models/load"))
-        end = time.monotonic() + options.seconds
-        resident, version, swap = [], 1, time.monotonic() + options.swap_seconds
-        with ThreadPoolExecutor(options.clients) as pool:
-            clients = [
-                pool.submit(ask, number, ports, expected, end) for number in range(options.clients)
-            ]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        if not any(line.startswith("Try: ") for line in process.stderr or ()):
+            raise SystemExit("The server did not start")
+        end = time.monotonic() + seconds
+        resident, version, swap = [], 1, time.monotonic() + swap_seconds
+        with ThreadPoolExecutor(clients) as pool:
+            asked = [pool.submit(ask, number, ports, expected, end) for number in range(clients)]
             while time.monotonic() < end and process.poll() is None:
                 time.sleep(0.5)
                 resident.append(memory("VmRSS", process.pid) / 2**20)
                 if time.monotonic() > swap:
-                    version, swap = version + 1, swap + options.swap_seconds
+                    version, swap = version + 1, swap + swap_seconds
                     # As an export does: the folder gets its name when it is complete.
-                    shutil.copytree(options.saved_model, folder / ".new")
+                    shutil.copytree(saved_model, folder / ".new")
                     (folder / ".new").rename(folder / str(version))
                     shutil.rmtree(folder / str(version - 2), ignore_errors=True)
         process.terminate()
-        status = process.wait(60)
-    answers = [client.result() for client in clients]
+        process.communicate(timeout=60)
+    answers = [client.result() for client in asked]
     latencies = np.array([value for values, _ in answers for value in values] or [np.nan])
     problems = [problem for _, found in answers for problem in found]
     # Means, because batches come and go; the first tenth of the time is the start.
     tenths = " ".join(f"{part.mean():.0f}" for part in np.array_split(np.array(resident), 10))
     median, p90, p99, longest = 1000 * np.percentile(latencies, [50, 90, 99, 100])
-    rate = len(latencies) / options.seconds
-    print(f"clients {options.clients}, seconds {options.seconds:.0f}, versions {version}")
-    print(f"requests {len(latencies)}, a second {rate:.1f}")
+    status = process.returncode
+    print(f"clients {clients}, seconds {seconds:.0f}, versions {version}")
+    print(f"requests {len(latencies)}, a second {len(latencies) / seconds:.1f}")
     print(f"latency, ms: {median:.0f} median, {p90:.0f} p90, {p99:.0f} p99, {longest:.0f} maximum")
     print(f"memory, MiB: peak {max(resident):.0f}, means of tenths of the time {tenths}")
     print(f"problems {len(problems)}, exit status of the server {status}", *problems[:5], sep="\n")
@@ -124,4 +107,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -8,7 +8,6 @@ files are written or checkpoints averaged. When a training has ended, the next b
 a kill and fails at the first difference.
 """
 
-import argparse
 import random
 import subprocess
 import sys
@@ -17,19 +16,17 @@ import time
 from pathlib import Path
 
 import numpy as np
+import typer
 
 from keras_transformer.run import Run
 
 COMMAND = [sys.executable, "-c", "from keras_transformer.cli.main import main; main()", "train"]
 COMMAND += ["--data", "bundled", "--vocab-size", "500", "--resume"]
-SETTINGS = "--set tokens_per_batch=600 --set peak_rate=0.003 --set warmup_steps=20 "
-SETTINGS += "--set steps_per_validation=20 --set steps_per_save=7 --set bleu_sentences=5 "
-SETTINGS += "--set keep_checkpoints=4 --set average_last=3 --set ema_decay=0.9 --set r_drop=2.0 "
-SETTINGS += (
-    "--set clip_norm=1.0 --set model.d_model=16 --set model.d_ff=24 --set model.num_heads=2 "
-)
-SETTINGS += "--set model.num_encoder_layers=1 --set model.num_decoder_layers=1"
-COMMAND += SETTINGS.split()
+SETTINGS = "tokens_per_batch=600 peak_rate=0.003 warmup_steps=20 steps_per_validation=20 "
+SETTINGS += "steps_per_save=7 bleu_sentences=5 keep_checkpoints=4 average_last=3 ema_decay=0.9 "
+SETTINGS += "r_drop=2.0 clip_norm=1.0 model.d_model=16 model.d_ff=24 model.num_heads=2 "
+SETTINGS += "model.num_encoder_layers=1 model.num_decoder_layers=1"
+COMMAND += [f"--set={setting}" for setting in SETTINGS.split()]
 
 
 def train(run_dir: Path, steps: int, seconds: float | None = None) -> bool:
@@ -54,37 +51,30 @@ def assert_same(run: Run, expected: Run) -> None:
                 raise SystemExit(f"{run.path}: {name} {ours.path} differs from {expected.path}")
 
 
-def main() -> None:
+def main(kills: int = 50, steps: int = 150, seed: int = 1) -> None:
     """Runs the soak."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--steps", type=int, default=150)
-    parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="soak-"))
-    chance = random.Random(arguments.seed)
-
+    chance = random.Random(seed)
     began = time.monotonic()
-    train(folder / "alone", arguments.steps)
+    train(folder / "alone", steps)
     duration = time.monotonic() - began
     expected = Run.load(folder / "alone")
     print(f"A training without kills takes {duration:.1f} s: {folder / 'alone'}", flush=True)
 
-    kills = trainings = 0
-    while kills < arguments.kills:
+    killed, trainings, completed = 0, 0, False
+    while killed < kills or not completed:
         run_dir = folder / f"killed-{trainings:02d}"
-        moment = chance.uniform(0, duration)
-        if train(run_dir, arguments.steps, moment):
+        moment = chance.uniform(0, duration) if killed < kills else None
+        completed = train(run_dir, steps, moment)
+        if completed:
             assert_same(Run.load(run_dir), expected)
             print(f"{run_dir.name} is complete, and equal bit for bit", flush=True)
             trainings += 1
         else:
-            kills += 1
-            print(f"kill {kills:2d} after {moment:5.1f} s of {run_dir.name}", flush=True)
-    train(run_dir, arguments.steps)
-    assert_same(Run.load(run_dir), expected)
-    print(f"{kills} kills, {trainings + 1} trainings, all equal bit for bit")
+            killed += 1
+            print(f"kill {killed:2d} after {moment:5.1f} s of {run_dir.name}", flush=True)
+    print(f"{killed} kills, {trainings} trainings, all equal bit for bit")
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

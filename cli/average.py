@@ -1,18 +1,17 @@
 """`keras-transformer average`."""
 
-import shlex
 from typing import Annotated
 
-import typer
+from typer import Option
 
-from keras_transformer.cli.console import RunDirectory, load_tensorflow, progress_bar, say
+from keras_transformer.cli.console import ProgressBar, load_tensorflow, say, say_next
+from keras_transformer.cli.options import RunDirectory
 
 
 def average_command(
     run: RunDirectory,
     last: Annotated[
-        int | None,
-        typer.Option(help="Number of checkpoints to average. [default: the recipe's, or all]"),
+        int | None, Option(help="Number of checkpoints to average. [default: the recipe's, or all]")
     ] = None,
 ) -> None:
     """Average the weights of the newest checkpoints.
@@ -26,7 +25,7 @@ def average_command(
     from keras_transformer.trainers.prepared import is_prepared
 
     Run.load(run)  # raises the error if it is not a run directory
-    with locked(run), progress_bar("Averaging"):
+    with locked(run), ProgressBar("Averaging"):
         opened = Run.load(run)
         if last is None:
             kept = max(len(opened.checkpoints), 1)
@@ -34,5 +33,6 @@ def average_command(
         averaged = average_checkpoints(opened, last)
     steps = ", ".join(f"{step:,}" for step in averaged.metrics["of_steps"])
     say(f"Averaged: the checkpoints after {steps} updates: {run / averaged.file}")
-    options = " --data DATA" if is_prepared(opened.settings["data"]) else ""
-    say(f"Next: keras-transformer evaluate {shlex.quote(str(run))}{options}")
+    # A prepared corpus holds no text to evaluate.
+    options = ["--data", "DATA"] if is_prepared(opened.settings["data"]) else []
+    say_next(["evaluate", run, *options])

@@ -1,4 +1,4 @@
-"""What the commands share: options, output, progress bars, and quiet libraries.
+"""What the commands share: output, progress bars, and quiet libraries.
 
 Results go to standard output; progress, logs and errors go to standard error. With `--json`
 standard output holds one JSON object, or one on each line, and nothing else.
@@ -7,12 +7,12 @@ standard output holds one JSON object, or one on each line, and nothing else.
 import json
 import logging
 import os
+import shlex
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -20,33 +20,14 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
 
-from keras_transformer.config import CheckpointName
+from keras_transformer.errors import InputError
 
 stderr = Console(stderr=True, highlight=False, emoji=False)
-
-RunDirectory = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
-Checkpoint = Annotated[
-    CheckpointName | None,
-    typer.Option(help="The checkpoint to use. [default: averaged if it exists, else best]"),
-]
-BeamSize = Annotated[
-    int | None,
-    typer.Option(help="Number of beams; 1 is greedy search. [default: the run's, or 4]"),
-]
-LengthPenalty = Annotated[
-    float | None,
-    typer.Option(
-        help="Exponent of the length penalty; a larger one prefers longer translations. "
-        "[default: the run's, or 0.6]"
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as a JSON object.")]
 
 
 def say(message: str) -> None:
@@ -54,16 +35,26 @@ def say(message: str) -> None:
     stderr.print(message, markup=False, soft_wrap=True)
 
 
-def say_table(rows: Mapping[str, str]) -> None:
-    """Prints names and texts in two columns."""
-    width = max(map(len, rows))
-    for name, text in rows.items():
-        say(f"  {name:{width}}  {text}")
+def say_next(*commands: Sequence[object]) -> None:
+    """Suggests the commands, as words, that may follow."""
+    lines = (shlex.join(["keras-transformer", *map(str, words)]) for words in commands)
+    say(f"Next: {', or '.join(lines)}")
 
 
 def print_json(values: Mapping[str, Any]) -> None:
     """Prints a JSON object on a line of standard output."""
     typer.echo(json.dumps(values, ensure_ascii=False))
+
+
+@contextmanager
+def needs_extra(extra: str) -> Iterator[None]:
+    """Turns the error of a missing library into one that names the extra of the package."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"{error.name} is not installed: pip install 'keras3-transformer[{extra}]'"
+        ) from error
 
 
 @contextmanager
@@ -107,45 +98,34 @@ def load_tensorflow() -> None:
         os.close(saved)
 
 
-class Bar:
-    """A bar of a Rich display, which long work calls as its `progress` function."""
+class ProgressBar(Progress):
+    """A progress bar, if it is `shown` and standard error is a terminal.
 
-    def __init__(self, progress: Progress, task: TaskID) -> None:
-        self._progress = progress
-        self._task = task
+    Long work calls it as its `progress` function. `total` is the amount of work, if it is known.
+    """
 
-    def __call__(self, done: int, total: int | None = None, note: str = "") -> None:
-        """Adds the work done since the last call."""
-        self._progress.update(self._task, advance=done, total=total, note=note)
+    def __init__(self, label: str, total: int | None = None, shown: bool = True) -> None:
+        super().__init__(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=stderr,
+            # Rich takes any stream for a terminal where FORCE_COLOR is set, as on build servers.
+            disable=not (shown and sys.stderr.isatty()),
+            transient=True,
+            redirect_stdout=False,  # standard output may be a file
+            refresh_per_second=5,
+            speed_estimate_period=600,
+        )
+        self._bar = self.add_task(label, total=total, note="")
+
+    def __call__(self, done: int, total: int | None = None, **shown: Any) -> None:
+        """Adds the work done since the last call; `shown` may be a `note` or a `description`."""
+        self.update(self._bar, advance=done, total=total, **shown)
 
     def stage(self, label: str, total: int, done: int) -> None:
         """Starts the next stage of the work."""
-        self._progress.reset(self._task, description=label, total=total, completed=done, note="")
-
-    def label(self, label: str) -> None:
-        """Changes the label."""
-        self._progress.update(self._task, description=label)
-
-
-@contextmanager
-def progress_bar(label: str, total: int | None = None, shown: bool = True) -> Iterator[Bar]:
-    """Shows a progress bar, if it is `shown` and standard error is a terminal.
-
-    `total` is the amount of work; None if it is not known.
-    """
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=stderr,
-        # Rich takes any stream for a terminal where FORCE_COLOR is set, as on many build servers.
-        disable=not (shown and sys.stderr.isatty()),
-        transient=True,
-        redirect_stdout=False,  # standard output may be a file
-        refresh_per_second=5,
-        speed_estimate_period=600,
-    ) as progress:
-        yield Bar(progress, progress.add_task(label, total=total, note=""))
+        self.reset(self._bar, description=label, total=total, completed=done, note="")

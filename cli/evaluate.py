@@ -1,23 +1,14 @@
 """`keras-transformer evaluate`."""
 
 import json
-import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Option
 
-from keras_transformer.cli.console import (
-    BeamSize,
-    Checkpoint,
-    Json,
-    LengthPenalty,
-    RunDirectory,
-    load_tensorflow,
-    print_json,
-    progress_bar,
-    say,
-)
+from keras_transformer.cli.console import ProgressBar, load_tensorflow, print_json, say, say_next
+from keras_transformer.cli.options import BeamSize, Checkpoint, Json, LengthPenalty, RunDirectory
 from keras_transformer.errors import InputError
 
 LABELS = {
@@ -45,36 +36,36 @@ def evaluate_command(
     run: RunDirectory,
     data: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="The corpus, as for train, but not a folder that prepare wrote, which has no "
             "text. [default: the run's]"
         ),
     ] = None,
-    split: Annotated[str | None, typer.Option(help="Split to translate. [default: test]")] = None,
+    split: Annotated[str | None, Option(help="Split to translate. [default: test]")] = None,
     test_set: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="A test set of sacreBLEU, such as wmt14/full, in place of a corpus.",
             autocompletion=_test_sets,
         ),
     ] = None,
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
-    batch_size: Annotated[int, typer.Option(help="Number of sentences in a batch.")] = 64,
+    batch_size: Annotated[int, Option(help="Number of sentences in a batch.")] = 64,
     checkpoint: Checkpoint = None,
     tokenized_references: Annotated[
         Path | None,
-        typer.Option(help="File of references that the multimodal-translation papers prepared."),
+        Option(help="File of references that the multimodal-translation papers prepared."),
     ] = None,
     baseline: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="File of another system's translations, to test the difference for significance."
         ),
     ] = None,
     tokenize: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Tokenizer of sacreBLEU, such as char. [default: the target language's]",
             autocompletion=_tokenizers,
         ),
@@ -106,7 +97,7 @@ def evaluate_command(
     translator = Translator.of(opened, checkpoint)
     file = opened.checkpoint(checkpoint).file
     output = run / "evaluation" / name
-    with progress_bar("Translating", len(pairs)) as progress:
+    with ProgressBar("Translating", len(pairs)) as progress:
         scores = evaluate(
             translator,
             pairs,
@@ -121,34 +112,28 @@ def evaluate_command(
             notes={"data": data or test_set or "", "checkpoint": file},
             progress=progress,
         )
-    comparison = None
+    values = json.loads(Path(f"{output}.scores.json").read_text(encoding="utf-8"))
+    values |= {"baseline": None, "output": str(output)}
     if baseline_lines:
-        comparison = compare(
+        (bleu, signature), p_value = compare(
             read_sentences(f"{output}.hypothesis", len(pairs)),
             baseline_lines,
             [pair.target for pair in pairs],
             translator.tokenizer.lowercase,
             scores.tokenize,
         )
+        values["baseline"] = {"bleu": bleu, "signature": signature, "p_value": p_value}
     if as_json:
-        written = json.loads(Path(f"{output}.scores.json").read_text(encoding="utf-8"))
-        compared = comparison and {
-            "bleu": comparison.baseline.value,
-            "signature": comparison.baseline.signature,
-            "p_value": comparison.p_value,
-        }
-        print_json({**written, "baseline": compared, "output": str(output)})
+        print_json(values)
     else:
         for field, label in LABELS.items():
-            if found := getattr(scores, field):
-                typer.echo(f"{label:26} {found.value:5.2f}  {found.signature}")
-        if comparison:
-            value, signature = comparison.baseline
-            note = f"p = {comparison.p_value:.4f} by paired bootstrap"
-            typer.echo(f"{'BLEU of the baseline':26} {value:5.2f}  {signature}, {note}")
+            if found := values[field]:
+                typer.echo(f"{label:26} {found['value']:5.2f}  {found['signature']}")
+        if baseline_lines:
+            note = f"{signature}, p = {p_value:.4f} by paired bootstrap"
+            typer.echo(f"{'BLEU of the baseline':26} {bleu:5.2f}  {note}")
     say(
         f"Evaluation: {scores.num_pairs:,} sentences by {file}: "
         f"{output}.hypothesis, .reference, .source, .scores.json"
     )
-    path = shlex.quote(str(run))
-    say(f"Next: keras-transformer plot {path}, or keras-transformer export {path} MODELS/NAME")
+    say_next(["plot", run], ["export", run, "MODELS/NAME"])

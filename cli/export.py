@@ -1,25 +1,15 @@
 """`keras-transformer export` and `keras-transformer check`."""
 
-import json
-import shlex
+import operator
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
+from typer import Argument, Option
 
-from keras_transformer.cli.console import (
-    BeamSize,
-    Checkpoint,
-    Json,
-    LengthPenalty,
-    RunDirectory,
-    cleaned_up,
-    load_tensorflow,
-    print_json,
-    progress_bar,
-    say,
-)
+from keras_transformer.cli import console
+from keras_transformer.cli.console import ProgressBar, load_tensorflow, print_json, say, say_next
+from keras_transformer.cli.options import BeamSize, Checkpoint, Json, LengthPenalty, RunDirectory
 from keras_transformer.errors import InputError
 
 if TYPE_CHECKING:
@@ -37,47 +27,43 @@ def export_command(
     run: RunDirectory,
     folder: Annotated[
         Path,
-        typer.Argument(
+        Argument(
             metavar="MODELS/NAME",
             help="The model's folder. The SavedModel is written to MODELS/NAME/VERSION.",
         ),
     ],
-    version: Annotated[int, typer.Option(help="Number of the version.")] = 1,
+    version: Annotated[int, Option(help="Number of the version.")] = 1,
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
     max_source_length: Annotated[
-        int, typer.Option(help="Maximum number of tokens of a source; longer ones are cut.")
+        int, Option(help="Maximum number of tokens of a source; longer ones are cut.")
     ] = 512,
     checkpoint: Checkpoint = None,
     weights: Annotated[
         Literal["float32", "float16", "bfloat16"],
-        typer.Option(
+        Option(
             help="Type of the stored weights. The command prints what a smaller one costs in BLEU."
         ),
     ] = "float32",
     attention_layer: Annotated[
         int,
-        typer.Option(
-            help="Decoder layer that the signature `attention` shows, from 0; -1 is the last."
-        ),
+        Option(help="Decoder layer that the signature `attention` shows, from 0; -1 is the last."),
     ] = -1,
-    batching: Annotated[bool, typer.Option(help="Merge concurrent requests in the graph.")] = True,
-    max_batch_size: Annotated[
-        int, typer.Option(help="Maximum number of texts in a merged batch.")
-    ] = 256,
+    batching: Annotated[bool, Option(help="Merge concurrent requests in the graph.")] = True,
+    max_batch_size: Annotated[int, Option(help="Maximum number of texts in a merged batch.")] = 256,
     batch_timeout_micros: Annotated[
         int,
-        typer.Option(
+        Option(
             help="Microseconds that a batch waits for more requests. With 0, a request waits only "
             "while all threads are busy."
         ),
     ] = 0,
     num_batch_threads: Annotated[
-        int, typer.Option(help="Number of batches that each signature computes at a time.")
+        int, Option(help="Number of batches that each signature computes at a time.")
     ] = 2,
-    max_texts: Annotated[int, typer.Option(help="Maximum number of texts in a request.")] = 1_024,
+    max_texts: Annotated[int, Option(help="Maximum number of texts in a request.")] = 1_024,
     max_document_tokens: Annotated[
-        int, typer.Option(help="Maximum number of tokens in a `document` request.")
+        int, Option(help="Maximum number of tokens in a `document` request.")
     ] = 8_192,
 ) -> None:
     """Export a run as a SavedModel, and check it.
@@ -104,7 +90,7 @@ def export_command(
     translator = Translator.of(opened, checkpoint)
     options = translator.decoding_options(beam_size, length_penalty, max_source_length)
     pairs = read_validation_pairs(corpus_folder(opened))
-    with cleaned_up(), progress_bar("Exporting"):
+    with console.cleaned_up(), ProgressBar("Exporting"):
         path = export_saved_model(
             translator,
             folder,
@@ -121,13 +107,12 @@ def export_command(
     if weights != "float32":
         translator = Translator(translator.model, translator.tokenizer, options)
         _compare(path, translator, pairs[:MAX_PAIRS], opened.target)
-    served, saved = shlex.quote(str(folder)), shlex.quote(str(path))
-    say(f"Next: keras-transformer serve {served}, or keras-transformer translate {saved} TEXT")
+    say_next(["serve", folder], ["translate", path, "TEXT"])
 
 
 def check_command(
     model: Annotated[
-        Path, typer.Argument(metavar="SAVEDMODEL", help="An export, MODELS/NAME[/VERSION].")
+        Path, Argument(metavar="SAVEDMODEL", help="An export, MODELS/NAME[/VERSION].")
     ],
     as_json: Json = False,
 ) -> None:
@@ -144,7 +129,7 @@ def check_command(
         raise InputError(
             f"{model} is not an export: neither it nor a version in it holds a saved_model.pb"
         )
-    with progress_bar("Checking"):
+    with ProgressBar("Checking"):
         findings = check_saved_model(path, (lambda finding: None) if as_json else say_finding)
     if as_json:
         print_json({finding.name: finding._asdict() for finding in findings})
@@ -160,20 +145,19 @@ def say_finding(finding: "Finding") -> None:
 
 def _details(run: "Run", checkpoint: "CheckpointName | None") -> dict[str, Any]:
     """Returns where the model comes from, for its metadata."""
+    from keras_transformer.trainers.evaluation import read_evaluations
+
     chosen = run.checkpoint(checkpoint)
-    scores = {}
-    for file in sorted((run.path / "evaluation").glob("*.scores.json")):
-        try:
-            evaluated = json.loads(file.read_text(encoding="utf-8"))
-            if evaluated.get("checkpoint") == chosen.file:
-                scores[file.name.removesuffix(".scores.json")] = evaluated["bleu"]
-        except (OSError, ValueError, KeyError, AttributeError) as error:
-            raise InputError(f"{file} is damaged: evaluate the split again") from error
+    evaluations = read_evaluations(run.path / "evaluation")
     return {
         "source": run.source,
         "target": run.target,
         "checkpoint": {"step": chosen.step, "sha256": chosen.sha256, "metrics": chosen.metrics},
-        "bleu": scores,
+        "bleu": {
+            each.name: each.scores["bleu"]
+            for each in evaluations
+            if each.scores.get("checkpoint") == chosen.file
+        },
         "settings": run.settings,
     }
 
@@ -188,21 +172,18 @@ def _compare(path: Path, translator: "Translator", pairs: "list[Pair]", language
         say("The run holds no validation text to compare the rounded weights on")
         return
     sources, references = zip(*pairs, strict=True)
-    session = SavedModelSession(path)
-    with progress_bar("Comparing"):
+    with ProgressBar("Comparing"):
         exact = [each.text for each in translator.translate(sources)]
-        rows = by_length(sources, session.translate)
+        rows = by_length(sources, SavedModelSession(path).translate)
     rounded = [row["translation"] for row in rows]
-
-    def bleu(translations: list[str]) -> float:
-        scores = score(translations, references, language)
-        # A lower-casing model is scored without case.
-        return (scores.bleu_lowercased if translator.tokenizer.lowercase else scores.bleu).value
-
-    same = sum(one == other for one, other in zip(exact, rounded, strict=True))
+    scores = [score(translations, references, language) for translations in (rounded, exact)]
+    # A lower-casing model is scored without case.
+    field = "bleu_lowercased" if translator.tokenizer.lowercase else "bleu"
+    bleu, exact_bleu = (getattr(each, field).value for each in scores)
+    same = sum(map(operator.eq, exact, rounded))
     num_bytes = sum(file.stat().st_size for file in (path / "variables").glob("*.data-*"))
     say(
-        f"Rounded weights: {num_bytes / 1e6:.1f} MB; "
-        f"BLEU {bleu(rounded):.2f}, with float32 {bleu(exact):.2f}; "
-        f"{same:,} of {len(pairs):,} validation sentences have the same translation"
+        f"Rounded weights: {num_bytes / 1e6:.1f} MB; BLEU {bleu:.2f}, with float32 "
+        f"{exact_bleu:.2f}; {same:,} of {len(pairs):,} validation sentences have the same "
+        "translation"
     )

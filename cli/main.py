@@ -7,6 +7,7 @@ from typing import Annotated, Any, NoReturn
 
 import pydantic
 import typer
+from typer import Option
 
 from keras_transformer._version import __version__
 from keras_transformer.cli import (
@@ -27,18 +28,15 @@ from keras_transformer.errors import InputError, TrainingStoppedError
 
 
 class _Commands(typer.core.TyperGroup):
-    """The commands. Typer shows pydantic's messages; this group says what was expected and came."""
+    """The commands. Typer shows what pydantic expected; this group adds what came."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
             if isinstance(error.__cause__, pydantic.ValidationError):
-                (found, *_) = error.__cause__.errors(include_url=False)
-                expected = found["msg"].removeprefix("Input should be ").partition(", unable")[0]
-                error.message = f"It must be {expected}. Received: {found['input']}"
-                if found["type"] == "value_error":
-                    error.message = str(found["ctx"]["error"])
+                expected = error.message.removeprefix("Value error, ").rstrip(".")
+                error.message = f"{expected}. Received: {error.__cause__.errors()[0]['input']}"
             raise
 
 
@@ -80,10 +78,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version."
-        ),
+        bool, Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     show_log()
@@ -97,12 +92,9 @@ def main() -> None:
     """
     try:
         app()
-    except InputError as error:
+    except (InputError, TrainingStoppedError) as error:
         say(f"error: {error}")
-        _end(1)
-    except TrainingStoppedError as error:
-        say(f"error: {error}")
-        _end(error.status)
+        _end(getattr(error, "status", 1))
     except OSError as error:  # such as a full disk
         say(f"error: {error.filename or 'input or output'}: {error.strerror or error}")
         _end(1)

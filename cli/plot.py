@@ -1,31 +1,23 @@
 """`keras-transformer plot`."""
 
-import importlib.util
 import warnings
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
-from keras_transformer.cli.console import (
-    Checkpoint,
-    RunDirectory,
-    load_tensorflow,
-    progress_bar,
-    say,
-)
-from keras_transformer.errors import InputError
+from keras_transformer.cli.console import ProgressBar, load_tensorflow, needs_extra, say
+from keras_transformer.cli.options import Checkpoint, RunDirectory
 
 
 def plot_command(
     run: RunDirectory,
     output: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder for the report. [default: RUN/report]"),
+        Path | None, Option(metavar="DIR", help="Folder for the report. [default: RUN/report]")
     ] = None,
     text: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Sentence whose attention is drawn. [default: one that was evaluated, or one of "
             "the validation text]"
         ),
@@ -36,14 +28,15 @@ def plot_command(
 
     It shows curves, scores, examples, attention, the lengths of the corpus, and all settings.
     """
-    if not all(map(importlib.util.find_spec, ("matplotlib", "jinja2"))):
-        raise InputError("Plots need Matplotlib and Jinja: pip install 'keras3-transformer[plots]'")
     load_tensorflow()
-    from keras_transformer.cli.report import write_report
+    with needs_extra("plots"):
+        import matplotlib  # noqa: F401
+
+        from keras_transformer.cli.report import write_report
     from keras_transformer.run import Run
 
     # The pictures show a box for a character that no installed font has.
     warnings.filterwarnings("ignore", "Glyph .* missing from font")
-    with progress_bar("Drawing"):
+    with ProgressBar("Drawing"):
         path = write_report(Run.load(run), output or run / "report", text, checkpoint)
     say(f"Report: {path}")

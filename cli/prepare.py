@@ -1,28 +1,20 @@
 """`keras-transformer prepare`."""
 
-import shlex
 import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument
 
-from keras_transformer.cli.console import Json, load_tensorflow, print_json, progress_bar, say
-from keras_transformer.cli.train import (
-    Changes,
-    Data,
-    Recipe,
-    Source,
-    Target,
-    VocabSize,
-    make_settings,
-)
+from keras_transformer.cli.console import ProgressBar, load_tensorflow, print_json, say, say_next
+from keras_transformer.cli.options import Changes, Data, Json, Recipe, Source, Target, VocabSize
+from keras_transformer.cli.train import make_settings
 
 
 def prepare_command(
-    folder: Annotated[
-        Path, typer.Argument(metavar="CORPUS", help="New folder for the prepared corpus.")
-    ],
+    context: typer.Context,
+    folder: Annotated[Path, Argument(metavar="CORPUS", help="New folder for the prepared corpus.")],
     data: Data = None,
     recipe: Recipe = None,
     changes: Changes = None,
@@ -35,15 +27,13 @@ def prepare_command(
 
     If the command was interrupted, give it again: it continues.
     """
-    settings = make_settings(
-        recipe, changes, data=data, source=source, target=target, vocab_size=vocab_size
-    )
+    settings = make_settings(context)
     load_tensorflow()
     from keras_transformer.trainers.preparation import REASONS, prepare
     from keras_transformer.trainers.prepared import Manifest
 
     started = time.monotonic()
-    with progress_bar("Preparing") as progress:
+    with ProgressBar("Preparing") as progress:
         prepare(settings, folder, progress)
     split = Manifest.read(folder).train
     say(f"Prepared: {split} in {time.monotonic() - started:.1f} s: {folder}")
@@ -52,17 +42,17 @@ def prepare_command(
         for pair in split.examples[reason]:
             say(f"  {pair.source}  |  {pair.target}")
     # `train` needs the same settings, and takes the folder as its data.
-    options = [
-        ("--recipe", recipe),
-        ("--source", source),
-        ("--target", target),
-        ("--vocab-size", vocab_size),
-        *(("--set", each) for each in changes or () if each.partition("=")[0].strip() != "data"),
-        ("--data", folder),
-        ("--run-dir", "RUN"),
-    ]
-    words = [str(word) for option in options if option[1] is not None for word in option]
-    say(f"Next: keras-transformer train {shlex.join(words)}")
+    options = {
+        "--recipe": recipe,
+        "--source": source,
+        "--target": target,
+        "--vocab-size": vocab_size,
+    }
+    words = [word for each in options.items() if each[1] is not None for word in each]
+    for change in changes or ():
+        if change.partition("=")[0].strip() != "data":
+            words += ["--set", change]
+    say_next(["train", *words, "--data", folder, "--run-dir", "RUN"])
     if as_json:
         report = {"kept": split.kept, "dropped": split.dropped, "examples": split.examples}
         print_json({"corpus": str(folder), **report})

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from keras_transformer.cli.console import Bar, say
+from keras_transformer.cli.console import ProgressBar, say
 from keras_transformer.run import Run
 
 # How the metrics of a validation are shown.
@@ -27,7 +27,7 @@ class TrainingDisplay(keras.callbacks.Callback):
     The bar of the preparation becomes that of the training.
     """
 
-    def __init__(self, bar: Bar, run_dir: Path, steps: int) -> None:
+    def __init__(self, bar: ProgressBar, run_dir: Path, steps: int) -> None:
         super().__init__()
         self.bar = bar
         self.run_dir = run_dir
@@ -46,11 +46,11 @@ class TrainingDisplay(keras.callbacks.Callback):
 
     def on_test_begin(self, logs: Any = None) -> None:
         """Labels the bar during a validation."""
-        self.bar.label("Validating")
+        self.bar(0, description="Validating")
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Prints the validation that has just been saved."""
-        self.bar.label("Training")
+        self.bar(0, description="Training")
         *_, line = Run.load(self.run_dir).metrics()
         seconds = timedelta(seconds=round(time.monotonic() - (self.started or 0.0)))
         say(f"After {line['step']:,} updates, {seconds}: {describe(line)}")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jinja2
 import sacrebleu
@@ -14,7 +14,6 @@ import sacrebleu
 from keras_transformer import plots
 from keras_transformer.cli.evaluate import LABELS
 from keras_transformer.config import CheckpointName
-from keras_transformer.errors import InputError
 from keras_transformer.run import Checkpoint, Run
 from keras_transformer.schedules import WarmupSchedule
 from keras_transformer.trainers.batches import BatchPlan
@@ -27,9 +26,6 @@ from keras_transformer.trainers.prepared import (
     read_validation_pairs,
 )
 from keras_transformer.translator import Translator
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 DPI = 144  # 1.5 dots for each of a page's 96 pixels an inch
 NUM_EXAMPLES = 3  # best translations, and as many median and worst ones
@@ -56,23 +52,21 @@ def write_report(
     `text` is None.
 
     Raises:
-        InputError: if a file of the run is damaged, or `folder` cannot be a folder.
+        InputError: if a file of the run is damaged.
     """
     evaluations = read_evaluations(run.path / "evaluation")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise InputError(
-            f"`--output` must be a folder. Received: {folder}, where a file is in the way"
-        ) from error
+    folder.mkdir(parents=True, exist_ok=True)
     chosen = run.checkpoint(checkpoint) if run.last else None
+    about = f"Begun {run.created[:16].replace('T', ' ')} UTC; training: {run.status}"
+    if chosen:
+        about += f"; weights: {chosen.file}, after {chosen.step:,} updates"
     if text is None:
         known = [source for each in evaluations for source in each.sources]
         known += [pair.source for pair in read_validation_pairs(corpus_folder(run))]
         text = next(iter(known), None)
     values = {
         "title": f"{run.path.resolve().name}: {run.source} to {run.target}",
-        "about": _about(run, chosen),
+        "about": about,
         "curves": _curves(folder, run),
         "learning_rate": _learning_rate(folder, run),
         "labels": LABELS,
@@ -101,27 +95,24 @@ def rank(evaluation: Evaluation, lowercase: bool) -> list[tuple[int, float]]:
 
 def choose_examples(ranking: Sequence[tuple[int, float]]) -> list[tuple[str, int, float]]:
     """Returns label, row number and chrF of the best, the median and the worst translations."""
-    middle = max(0, (len(ranking) - NUM_EXAMPLES) // 2)
-    chosen = {
-        "Best": ranking[:NUM_EXAMPLES],
-        "Median": ranking[middle : middle + NUM_EXAMPLES],
-        "Worst": ranking[-NUM_EXAMPLES:],
-    }
-    return [(label, *each) for label, examples in chosen.items() for each in examples]
+    last = max(0, len(ranking) - NUM_EXAMPLES)
+    starts = {"Best": 0, "Median": last // 2, "Worst": last}
+    return [
+        (label, *each)
+        for label, start in starts.items()
+        for each in ranking[start : start + NUM_EXAMPLES]
+    ]
 
 
 def _draw(
     folder: Path,
     name: str,
     caption: str,
-    function: "Callable[..., Figure]",
+    function: Callable[..., Any],
     *args: Any,
     **options: Any,
 ) -> Picture:
-    """Writes a picture as `NAME.png` and `NAME-dark.png`, and returns it for the page.
-
-    `function` is one of `plots`; it gets the other arguments, and `style`.
-    """
+    """Writes what one of `plots` draws as `NAME.png` and `NAME-dark.png`, and returns both."""
     picture: Picture = {"caption": caption}
     for style, suffix in (("light", ""), ("dark", "-dark")):
         figure, png = function(*args, **options, style=style), io.BytesIO()
@@ -130,13 +121,6 @@ def _draw(
         picture[style] = base64.b64encode(png.getvalue()).decode()
         picture["width"] = round(figure.get_figwidth() * 96)
     return picture
-
-
-def _about(run: Run, checkpoint: Checkpoint | None) -> str:
-    facts = [f"Begun {run.created[:16].replace('T', ' ')} UTC", f"training: {run.status}"]
-    if checkpoint is not None:
-        facts.append(f"weights: {checkpoint.file}, after {checkpoint.step:,} updates")
-    return "; ".join(facts)
 
 
 def _curves(folder: Path, run: Run) -> Picture | None:
@@ -217,28 +201,18 @@ def _corpus(folder: Path, run: Run) -> dict[str, Any] | None:
         return None
     lengths = TokenizedPairs(corpus, "train").lengths
     plan = BatchPlan(lengths, run.settings["tokens_per_batch"], run.settings["seed"])
-    drawn = _draw(
-        folder,
-        "lengths",
-        "Lengths of the training sentences.",
-        plots.length_histogram,
-        lengths,
-        names=(run.source, run.target),
-        padding_share=plan.padding_share,
-    )
+    options = {"names": (run.source, run.target), "padding_share": plan.padding_share}
+    caption = "Lengths of the training sentences."
+    drawn = _draw(folder, "lengths", caption, plots.length_histogram, lengths, **options)
     return {"report": str(Manifest.read(corpus).train), "lengths": drawn}
 
 
 def _settings(run: Run, checkpoint: Checkpoint | None) -> dict[str, dict[str, Any]]:
     """Returns names and values by group; a setting has the name that `train --set` takes."""
-    training: dict[str, Any] = {}
-    for name, value in run.settings.items():
-        if isinstance(value, dict):
-            training |= {f"{name}.{key}": inner for key, inner in value.items()}
-        else:
-            training[name] = value
+    training = {name: value for name, value in run.settings.items() if name != "model"}
+    training |= {f"model.{name}": value for name, value in run.settings["model"].items()}
     groups = {"Model": run.config.to_dict(), "Training": training, "Versions": run.versions}
-    if checkpoint is not None:
+    if checkpoint:
         metrics = {
             name: f"{value:.4g}" if isinstance(value, float) else value
             for name, value in checkpoint.metrics.items()

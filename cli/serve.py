@@ -8,45 +8,40 @@ from pathlib import Path
 from typing import Annotated
 from urllib.parse import quote
 
-import typer
+from typer import Argument, Option
 
-from keras_transformer.cli.console import load_tensorflow, say
+from keras_transformer.cli.console import load_tensorflow, needs_extra, say
 from keras_transformer.errors import InputError
 
 
 def serve_command(
     folder: Annotated[
-        Path, typer.Argument(metavar="MODELS/NAME", help="A model's folder, as export writes it.")
+        Path, Argument(metavar="MODELS/NAME", help="A model's folder, as export writes it.")
     ],
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port for HTTP; 0 takes a free one.")
+        int, Option(min=0, max=65535, help="Port for HTTP; 0 takes a free one.")
     ] = 8501,
     grpc_port: Annotated[
         int | None,
-        typer.Option(
-            min=0, max=65535, help="Port for gRPC. [default: no gRPC]", show_default=False
-        ),
+        Option(min=0, max=65535, help="Port for gRPC. [default: no gRPC]", show_default=False),
     ] = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen at; with 0.0.0.0, other machines can connect.")
+        str, Option(help="Address to listen at; with 0.0.0.0, other machines can connect.")
     ] = "127.0.0.1",
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             help="Another host that requests may name; * is any. May be repeated. [default: only "
             "localhost if --host is a loopback address, else any]",
             show_default=False,
         ),
     ] = None,
     poll_seconds: Annotated[
-        float, typer.Option(min=0.01, help="Seconds between two looks for a new version.")
+        float, Option(min=0.01, help="Seconds between two looks for a new version.")
     ] = 1.0,
-    max_rows: Annotated[
-        int, typer.Option(min=1, help="Maximum number of texts in a request.")
-    ] = 256,
     max_body_bytes: Annotated[
-        int, typer.Option(min=1, help="Maximum size of a request, in bytes.")
-    ] = 4 << 20,
+        int, Option(min=1, max=2**31 - 1, help="Maximum size of a request, in bytes.")
+    ] = 4_194_304,
 ) -> None:
     """Serve an export over HTTP and gRPC, for development.
 
@@ -54,49 +49,36 @@ def serve_command(
     the model. It takes up new versions that appear in the folder.
     """
     load_tensorflow()
-    try:
+    with needs_extra("serve"):
         from keras_transformer.export.grpc_server import GrpcServer
         from keras_transformer.export.models import ServedModel
-        from keras_transformer.export.protocol import Limits
         from keras_transformer.export.server import HttpServer
         from keras_transformer.export.versions import version_paths
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"{error.name} is not installed: pip install 'keras3-transformer[serve]'"
-        ) from error
-
     if not host:
         raise InputError("`--host` must be an address, such as 127.0.0.1. Received: an empty one")
     if (folder / "saved_model.pb").is_file():
         parent = os.path.dirname(os.path.abspath(folder))
         raise InputError(f"{folder} is a version of a model: name its folder, {parent}")
     if not version_paths(folder):
-        raise InputError(
-            f"{folder} holds no model: expected {folder / '1' / 'saved_model.pb'} or another "
-            "version, as keras-transformer export writes it"
-        )
-    model = ServedModel(folder, Limits(max_body_bytes, max_rows))
+        raise InputError(f"{folder} holds no model: expected {folder / '1' / 'saved_model.pb'}")
+    model = ServedModel(folder)
     with contextlib.ExitStack() as stack:
-        stack.callback(model.close)
         # Ports first: loading a model takes long, and a port may be in use.
         with _listening(host, port):
-            http = HttpServer(model, host, port, allow_host or ())
+            http = HttpServer(model, host, port, max_body_bytes, allow_host or ())
             stack.callback(http.close)
         if grpc_port is not None:
             with _listening(host, grpc_port):
-                grpc = GrpcServer(model, host, grpc_port)
+                grpc = GrpcServer(model, host, grpc_port, max_body_bytes)
                 stack.callback(grpc.stop)
         model.poll()
-        (newest,) = model.status(model.name).model_version_status
-        if message := newest.status.error_message:
-            raise InputError(f"Version {newest.version} cannot be loaded: {message}")
-        model.watch(poll_seconds)
-        say(f"Model: {model.name}, version {newest.version}, on the local server")
+        stack.enter_context(model.watched(poll_seconds))
+        number = model.find(model.name).number
+        say(f"Model: {model.name}, version {number}, on the local server")
         if grpc_port is not None:
             grpc.start()
             say(f"gRPC: {grpc.address}")
-        # uvicorn raises the signal that stopped it again. With these handlers the command exits
-        # with 0.
+        # uvicorn raises its signal again. With these handlers the command exits with 0.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: http.stop())
         api = f"{http.url}/v1/models/{quote(model.name)}"

@@ -7,15 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from keras_transformer.cli.console import (
-    BeamSize,
-    LengthPenalty,
-    load_tensorflow,
-    print_json,
-    progress_bar,
-    say,
-)
+from keras_transformer.cli.console import ProgressBar, load_tensorflow, print_json, say
+from keras_transformer.cli.options import BeamSize, LengthPenalty
 from keras_transformer.errors import InputError
 from keras_transformer.export.rows import DEFAULT_SIGNATURE, Row, by_length, open_saved_model
 from keras_transformer.export.versions import find_version
@@ -32,39 +27,35 @@ def translate_command(
     context: typer.Context,
     model_or_text: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="RUN|SAVEDMODEL",
             help="A run directory or an export. Leave it out with --url or --grpc.",
         ),
     ] = None,
     texts: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="TEXT", help="[default: the lines of standard input]"),
+        list[str] | None, Argument(metavar="TEXT", help="[default: the lines of standard input]")
     ] = None,
     url: Annotated[
-        str | None,
-        typer.Option(help="Ask a model server over REST, at http://HOST:8501/v1/models/NAME."),
+        str | None, Option(help="Ask a model server over REST, at http://HOST:8501/v1/models/NAME.")
     ] = None,
     grpc: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="Ask a model server over gRPC, with --model."),
+        str | None, Option(metavar="HOST:PORT", help="Ask a model server over gRPC, with --model.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Name of the model on the gRPC server.")
+        str | None, Option(metavar="NAME", help="Name of the model on the gRPC server.")
     ] = None,
     signature: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Signature of the export or server: greedy is fast, document cuts no text. "
             f"[default: {DEFAULT_SIGNATURE}]"
         ),
     ] = None,
-    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds to wait for the server.")] = 60,
+    timeout: Annotated[float, Option(min=0.001, help="Seconds to wait for the server.")] = 60,
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
     as_json: Annotated[
-        bool,
-        typer.Option("--json", help="Print a JSON object a line: translation, score, truncated."),
+        bool, Option("--json", help="Print a JSON object a line: translation, score, truncated.")
     ] = False,
 ) -> None:
     """Translate texts; each gives one line of output.
@@ -85,8 +76,11 @@ def translate_command(
         if signature is not None:
             raise InputError(f"{model_or_text} is a run directory: it has no signature {signature}")
         translate = _open_run(model_or_text, search)
+    elif version := find_version(model_or_text):
+        _refuse(search, f"{version} is a SavedModel, whose search was fixed when it was exported")
+        translate = _open_export(str(version), signature or DEFAULT_SIGNATURE)
     else:
-        translate = _open_export(model_or_text, signature or DEFAULT_SIGNATURE, search)
+        raise InputError(f"{model_or_text} must be a run directory or a SavedModel")
     _print_translations(translate, texts, as_json)
 
 
@@ -100,21 +94,12 @@ def _open_server(
 ) -> Translate:
     from keras_transformer.export.clients import GrpcClient, RestClient
 
-    client: RestClient | GrpcClient
     if url is not None and grpc is None:
-        client = RestClient(url, signature=signature, timeout=timeout)
-    elif url is None and grpc is not None and model is not None:
+        return _counted(RestClient(url, signature=signature, timeout=timeout).translate)
+    if url is None and grpc is not None and model is not None:
         load_tensorflow()
-        client = GrpcClient(grpc, model, signature=signature, timeout=timeout)
-    else:
-        raise InputError("Give either --url URL, or --grpc HOST:PORT and --model NAME")
-
-    def translate(texts: list[str], progress: Progress) -> Sequence[Row]:
-        rows = client.translate(texts)
-        progress(len(rows))
-        return rows
-
-    return translate
+        return _counted(GrpcClient(grpc, model, signature=signature, timeout=timeout).translate)
+    raise InputError("Give either --url URL, or --grpc HOST:PORT and --model NAME")
 
 
 def _open_run(folder: str, search: Mapping[str, Any]) -> Translate:
@@ -122,34 +107,26 @@ def _open_run(folder: str, search: Mapping[str, Any]) -> Translate:
     from keras_transformer.translator import Translator
 
     translator = Translator.load(folder)
-
-    def translate(texts: list[str], progress: Progress) -> Sequence[Row]:
-        # The names are those of an export's outputs.
-        return [
-            {"translation": each.text, "score": each.score, "truncated": each.truncated}
-            for each in translator.translate(texts, **search, progress=progress)
-        ]
-
-    return translate
+    # The names are those of an export's outputs.
+    return lambda texts, progress: [
+        {"translation": each.text, "score": each.score, "truncated": each.truncated}
+        for each in translator.translate(texts, **search, progress=progress)
+    ]
 
 
-def _open_export(folder: str, signature: str, search: Mapping[str, float]) -> Translate:
-    version = find_version(folder)
-    if version is None:
-        raise InputError(f"{folder} must be a run directory or a SavedModel")
-    _refuse(search, f"{folder} is a SavedModel, whose search was fixed when it was exported")
+def _open_export(version: str, signature: str) -> Translate:
     load_tensorflow()
-    translate_rows = open_saved_model(str(version), signature)
+    translate = _counted(open_saved_model(version, signature))
+    return lambda texts, progress: by_length(texts, lambda batch: translate(batch, progress))
 
-    def translate(texts: list[str], progress: Progress) -> Sequence[Row]:
-        def translate_batch(batch: list[str]) -> list[Row]:
-            rows = translate_rows(batch)
-            progress(len(rows))
-            return rows
 
-        return by_length(texts, translate_batch)
+def _counted(translate: Callable[[list[str]], Sequence[Row]]) -> Translate:
+    def translate_and_count(texts: list[str], progress: Progress) -> Sequence[Row]:
+        rows = translate(texts)
+        progress(len(rows))
+        return rows
 
-    return translate
+    return translate_and_count
 
 
 def _print_translations(translate: Translate, texts: list[str], as_json: bool) -> None:
@@ -157,14 +134,13 @@ def _print_translations(translate: Translate, texts: list[str], as_json: bool) -
     is_typed = not texts and sys.stdin.isatty()
     # A bar would mix with the text on the same terminal.
     is_bar_shown = not (is_typed or sys.stdout.isatty())
-    number = 0
-    with progress_bar("Translating", len(texts) or None, is_bar_shown) as progress:
-        while chunk := list(itertools.islice(lines, 1 if is_typed else CHUNK_LINES)):
-            for row in translate(chunk, progress):
-                number += 1
-                if as_json:
-                    print_json(row)
-                else:
-                    typer.echo(" ".join(row["translation"].splitlines()))
-                if row.get("truncated", False):
-                    say(f"warning: text {number} is too long and its end was not translated")
+    chunks = iter(lambda: list(itertools.islice(lines, 1 if is_typed else CHUNK_LINES)), [])
+    with ProgressBar("Translating", len(texts) or None, is_bar_shown) as progress:
+        rows = itertools.chain.from_iterable(translate(chunk, progress) for chunk in chunks)
+        for number, row in enumerate(rows, 1):
+            if as_json:
+                print_json(row)
+            else:
+                typer.echo(" ".join(row["translation"].splitlines()))
+            if row.get("truncated", False):
+                say(f"warning: text {number} is too long and its end was not translated")

@@ -9,16 +9,11 @@ from types import FrameType
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
-from keras_transformer.cli.console import (
-    Json,
-    load_tensorflow,
-    print_json,
-    progress_bar,
-    say,
-    stderr,
-)
-from keras_transformer.errors import InputError
+from keras_transformer.cli import console
+from keras_transformer.cli.console import ProgressBar, load_tensorflow, print_json, say
+from keras_transformer.cli.options import Json
 from keras_transformer.export.rows import DEFAULT_SIGNATURE
 
 # Options that the command does not know are passed to Beam.
@@ -29,32 +24,26 @@ def translate_corpus_command(
     context: typer.Context,
     source: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="INPUT",
             help="A file with one text a line, or a quoted pattern for several files.",
         ),
     ],
     output: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="OUTPUT",
             help="New folder for the translations. Beam's options follow it, such as "
             "--runner=FlinkRunner.",
         ),
     ],
     model: Annotated[
-        str,
-        typer.Option(
-            metavar="MODELS/NAME[/VERSION]", help="An export; without VERSION, the newest."
-        ),
+        str, Option(metavar="MODELS/NAME[/VERSION]", help="An export; without VERSION, the newest.")
     ],
     signature: Annotated[
-        str,
-        typer.Option(help="Signature of the export: greedy is fast, document cuts no text."),
+        str, Option(help="Signature of the export: greedy is fast, document cuts no text.")
     ] = DEFAULT_SIGNATURE,
-    lines_per_shard: Annotated[
-        int, typer.Option(help="Number of lines in an output file.")
-    ] = 10_000,
+    lines_per_shard: Annotated[int, Option(help="Number of lines in an output file.")] = 10_000,
     as_json: Json = False,
 ) -> None:
     """Translate text files with Apache Beam.
@@ -65,15 +54,9 @@ def translate_corpus_command(
     logging.basicConfig(level=logging.ERROR)
     logging.getLogger("apache_beam.runners").setLevel(logging.CRITICAL)
     load_tensorflow()
-    try:
+    with console.needs_extra("bulk"):
         from keras_transformer.export.bulk import translate_corpus
-    except ModuleNotFoundError as error:
-        if error.name != "apache_beam":
-            raise
-        raise InputError(
-            "translate-corpus needs Apache Beam: pip install 'keras3-transformer[bulk]'"
-        ) from error
-    with _exit_on_signals(output), progress_bar("Translating"):
+    with _exit_on_signals(output), ProgressBar("Translating"):
         report = translate_corpus(
             source,
             output,
@@ -101,7 +84,7 @@ def _exit_on_signals(output: str) -> Iterator[None]:
     """Ends the process at SIGINT and SIGTERM. Beam's threads would outlive an exception."""
 
     def end(number: int, frame: FrameType | None) -> None:
-        stderr.show_cursor()
+        console.stderr.show_cursor()
         say(f"error: stopped by {signal.Signals(number).name}: delete {output} and start again")
         os._exit(128 + number)
 

@@ -1,7 +1,6 @@
 """Metadata and warm-up requests: the files in a SavedModel's `assets.extra/`."""
 
 import json
-import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -19,7 +18,6 @@ from keras_transformer.files import file_sha256
 FOLDER = "assets.extra"
 METADATA = "metadata.json"
 WARMUP = "tf_serving_warmup_requests"  # the name that TF Serving looks for
-FORMAT = "keras-transformer export"
 
 WeightsType = Literal["float32", "float16", "bfloat16"]  # types to store weights in
 
@@ -27,13 +25,11 @@ WeightsType = Literal["float32", "float16", "bfloat16"]  # types to store weight
 def write_metadata(path: Path, values: Mapping[str, Any]) -> None:
     """Writes `values`, time, versions and a SHA-256 of each file into the SavedModel at `path`."""
     packages = ("tensorflow", "tensorflow-text", "keras")
-    versions = {"keras3-transformer": __version__}
-    versions |= {package: metadata.version(package) for package in packages}
+    versions = {package: metadata.version(package) for package in packages}
     files = sorted(file for file in path.rglob("*") if file.is_file())
     written = {
-        "format": FORMAT,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": versions,
+        "versions": {"keras3-transformer": __version__, **versions},
         "git_revision": _git_revision(),
         "files": {str(file.relative_to(path)): file_sha256(file) for file in files},
         **values,
@@ -43,19 +39,13 @@ def write_metadata(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
-    """Reads what `write_metadata` wrote.
-
-    Raises:
-        InputError: if this package has not exported the SavedModel at `path`.
-    """
+    """Reads what `write_metadata` wrote; `InputError` if there is none."""
     file = path / FOLDER / METADATA
     try:
         values: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        if values["format"] == FORMAT:
-            return values
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError) as error:
         raise InputError(f"{path} is not an export of this package: cannot read {file}") from error
-    raise InputError(f"{path} is not an export of this package: {file} has another format")
+    return values
 
 
 def write_warmup(path: Path, name: str, requests: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
@@ -66,11 +56,10 @@ def write_warmup(path: Path, name: str, requests: Sequence[tuple[str, Mapping[st
     (path / FOLDER).mkdir()
     with tf.io.TFRecordWriter(str(path / FOLDER / WARMUP)) as writer:
         for signature, inputs in requests:
-            request = predict_pb2.PredictRequest()
+            tensors = {key: tf.make_tensor_proto(inputs[key], tf.string) for key in inputs}
+            request = predict_pb2.PredictRequest(inputs=tensors)
             request.model_spec.name = name
             request.model_spec.signature_name = signature
-            for key, values in inputs.items():
-                request.inputs[key].CopyFrom(tf.make_tensor_proto(values, tf.string))
             log = prediction_log_pb2.PredictLog(request=request)
             writer.write(prediction_log_pb2.PredictionLog(predict_log=log).SerializeToString())
 
@@ -86,13 +75,11 @@ def read_warmup(path: Path) -> Iterator[predict_pb2.PredictRequest]:
 def _git_revision() -> str | None:
     """Returns the commit of this package's source, or None outside a checkout."""
     root = Path(__file__).parents[1]
-    if not (root / ".git").exists() or shutil.which("git") is None:
+    if not (root / ".git").exists():
         return None
-    described = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return described.stdout.strip() or None
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        described = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):  # there is no git, or no commit
+        return None
+    return described.stdout.strip()

@@ -16,17 +16,17 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import apache_beam as beam
 from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.metrics.metric import Metrics, MetricsFilter
-from apache_beam.ml.inference.base import ModelHandler, RunInference
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from apache_beam.runners.runner import PipelineResult
+from apache_beam.utils.shared import Shared
 
 from keras_transformer.errors import InputError, one_line
 from keras_transformer.export.rows import (
@@ -62,49 +62,11 @@ class Shard(NamedTuple):
 class BulkReport(NamedTuple):
     """Counts of a translated corpus, from the runner's metrics, and the time of the call."""
 
-    lines: int
-    failed: int  # lines with an empty translation
-    truncated: int  # lines whose end was not translated
-    shards: int
     seconds: float
-
-
-COUNTS = BulkReport._fields[:-1]  # that the runner's metrics give
-
-
-class SavedModelHandler(ModelHandler[Shard, tuple[Shard, list[Row]], Translate]):
-    """A SavedModel for Beam's RunInference; an example is a shard.
-
-    Args:
-        path: the folder of a version, as workers see it.
-        signature: one that turns `text` into `translation`.
-    """
-
-    def __init__(self, path: str, signature: str = DEFAULT_SIGNATURE) -> None:
-        # One shard at a time: `translate_lines` makes the model's batches, sorted by length.
-        super().__init__(min_batch_size=1, max_batch_size=1)
-        self._path = path
-        self._signature = signature
-
-    def load_model(self) -> Translate:
-        """Loads the model, which the threads of a process share."""
-        return open_saved_model(self._path, self._signature)
-
-    def run_inference(
-        self,
-        batch: Sequence[Shard],
-        model: Translate,
-        inference_args: dict[str, Any] | None = None,
-    ) -> Iterable[tuple[Shard, list[Row]]]:
-        """Returns the shard with the model's outputs for each of its lines."""
-        (shard,) = batch
-        rows = translate_lines(shard.lines, model)
-        if len(rows) > BATCH_ROWS and all("failed" in row for row in rows):
-            raise InputError(
-                f"{shard.path}: all of {len(rows):,} lines fail, from line "
-                f"{shard.first_line:,} on: {rows[0]['failed']}"
-            )
-        return [(shard, rows)]
+    lines: int = 0
+    failed: int = 0  # lines with an empty translation
+    truncated: int = 0  # lines whose end was not translated
+    shards: int = 0
 
 
 def translate_corpus(
@@ -124,13 +86,10 @@ def translate_corpus(
         output: a folder that is empty or does not exist.
         model: `MODELS/NAME`, whose newest version is used, or the folder of a version. On a remote
             file system it must be the folder of a version.
-        signature: the signature of the model that translates.
+        signature: one that turns `text` into `translation`.
         lines_per_shard: the number of lines in an output file.
         beam_options: options of Beam and its runners. Without `--runner` the pipeline runs in this
             process, in memory of about four times the size of the text.
-
-    Returns:
-        Counts, as the runner's metrics give them.
 
     Raises:
         InputError: if the input, the model or an option cannot be used, or `output` is not empty.
@@ -157,12 +116,12 @@ def translate_corpus(
         | "Files" >> beam.Create(list(enumerate(paths)))
         | "Read" >> beam.FlatMap(read_shards, lines_per_shard)
         | "Spread" >> beam.Reshuffle()  # over all workers
-        | "Translate" >> RunInference(SavedModelHandler(str(version), signature))
+        | "Translate" >> beam.Map(translate_shard, str(version), signature, Shared())
         | "Write" >> beam.Map(write_shard, output=output)
     )
     counters = _run(pipeline).metrics().query(MetricsFilter().with_namespace(METRICS))["counters"]
-    counts = dict.fromkeys(COUNTS, 0) | {each.key.metric.name: each.result for each in counters}
-    return BulkReport(**counts, seconds=time.monotonic() - started)
+    counts = {counter.key.metric.name: counter.result for counter in counters}
+    return BulkReport(time.monotonic() - started, **counts)
 
 
 def read_shards(file: tuple[int, str], lines_per_shard: int) -> Iterator[Shard]:
@@ -187,12 +146,27 @@ def read_shards(file: tuple[int, str], lines_per_shard: int) -> Iterator[Shard]:
         raise InputError(f"Cannot read {path}: {one_line(error)}") from error
 
 
+def translate_shard(
+    shard: Shard, version: str, signature: str, shared: Shared
+) -> tuple[Shard, list[Row]]:
+    """Returns the shard with the outputs for its lines; threads of a process share the model."""
+    rows = translate_lines(
+        shard.lines, shared.acquire(lambda: open_saved_model(version, signature))
+    )
+    if len(rows) > BATCH_ROWS and all("failed" in row for row in rows):
+        raise InputError(
+            f"{shard.path}: all of {len(rows):,} lines fail, from line "
+            f"{shard.first_line:,} on: {rows[0]['failed']}"
+        )
+    return shard, rows
+
+
 def translate_lines(lines: Sequence[bytes], translate: Translate) -> list[Row]:
     """Returns the model's outputs for each line, or the reason why the line `failed`."""
 
-    def translate_batch(batch: list[bytes]) -> list[Row]:
+    def translate_batch(batch: list[bytes]) -> Sequence[Row]:
         try:
-            return [*translate([line.decode() for line in batch])]
+            return translate([line.decode() for line in batch])
         except Exception as error:  # invalid UTF-8, or any error of the model's graph
             if len(batch) == 1:
                 return [{"translation": "", "failed": one_line(error)}]
@@ -204,16 +178,19 @@ def translate_lines(lines: Sequence[bytes], translate: Translate) -> list[Row]:
 def write_shard(translated: tuple[Shard, list[Row]], output: str) -> None:
     """Writes the translations of a shard, and its problems if there are any."""
     shard, rows = translated
+    failed = sum("failed" in row for row in rows)
+    problems = [
+        f"{shard.path}\t{number}\t{row.get('failed', TOO_LONG)}"
+        for number, row in enumerate(rows, start=shard.first_line)
+        if "failed" in row or row.get("truncated", False)
+    ]
+    if problems:
+        _write(FileSystems.join(output, f"problems-{shard.name}.tsv"), problems)
     lines = [" ".join(row["translation"].splitlines()) for row in rows]
-    numbered = list(enumerate(rows, start=shard.first_line))
-    failed = {number: row["failed"] for number, row in numbered if "failed" in row}
-    truncated = {number: TOO_LONG for number, row in numbered if row.get("truncated", False)}
-    if problems := sorted((failed | truncated).items()):
-        table = [f"{shard.path}\t{number}\t{reason}" for number, reason in problems]
-        _write(FileSystems.join(output, f"problems-{shard.name}.tsv"), table)
     _write(FileSystems.join(output, f"translation-{shard.name}"), lines)
-    counts = (len(lines), len(failed), len(truncated), 1)
-    for name, count in zip(COUNTS, counts, strict=True):
+    truncated = len(problems) - failed
+    counts = {"lines": len(lines), "failed": failed, "truncated": truncated, "shards": 1}
+    for name, count in counts.items():
         Metrics.counter(METRICS, name).inc(count)
 
 
@@ -247,12 +224,10 @@ def _pipeline_options(arguments: Sequence[str]) -> PipelineOptions:
     options = PipelineOptions([*arguments])
     standard = options.view_as(StandardOptions)
     if standard.runner is None:  # only another runner may have options that Beam does not know
-        known = options.get_all_options()
-        unknown = options.get_all_options(retain_unknown_options=True).keys() - known.keys()
+        known = options.get_all_options().keys()
+        unknown = options.get_all_options(retain_unknown_options=True).keys() - known
         if unknown or (arguments and not arguments[0].startswith("--")):
-            raise InputError(
-                f"Neither an option of this command nor of Beam: {' '.join(arguments)}"
-            )
+            raise InputError(f"Neither an option of this command nor of Beam: {[*arguments]}")
         standard.runner = LOCAL_RUNNER
     return options
 
@@ -263,7 +238,7 @@ def _run(pipeline: beam.Pipeline) -> PipelineResult:
         result = pipeline.run()
         result.wait_until_finish()
     except Exception as error:
-        lines = [line for line in str(error).splitlines() if line.strip()] or [repr(error)]
-        message = re.sub(r"( \[while running .*?\])+$", "", lines[-1])
-        raise InputError(re.sub(r"^[\w.]*InputError: ", "", message)) from error
+        last_line = (str(error).strip() or repr(error)).splitlines()[-1]
+        message = re.sub(r"^[\w.]*InputError: |( \[while running .*?\])+$", "", last_line)
+        raise InputError(message) from error
     return result

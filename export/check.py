@@ -24,15 +24,13 @@ from keras_transformer.files import file_sha256
 
 PYTHON_OPS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}  # only a Python process can run these
 
+PIECES = {"source_pieces", "target_pieces", "source_lengths", "target_lengths"}
 # The inputs and outputs of each signature.
 SIGNATURES = {
     "serving_default": (("text",), {"translation", "score", "truncated"}),
     "greedy": (("text",), {"translation", "score", "truncated"}),
     "nbest": (("text",), {"translations", "scores"}),
-    "attention": (
-        ("text",),
-        {"source_pieces", "target_pieces", "source_lengths", "target_lengths", "attention"},
-    ),
+    "attention": (("text",), {*PIECES, "attention"}),
     "score": (("text", "target"), {"log_probability", "score", "truncated"}),
     "document": (("text",), {"translation", "score", "sentences"}),
 }
@@ -78,15 +76,15 @@ def check_saved_model(
     export = open_export(Path(path))
     findings = []
     for name, check in CHECKS.items():
-        problem, detail = None, ""
         try:
-            detail = check(export)
+            finding = Finding(name, None, check(export))
         except InputError as error:
-            problem = str(error)
+            finding = Finding(name, str(error), "")
         except Exception as error:  # a damaged file may break a check anywhere
-            problem = f"cannot be checked: {type(error).__name__}: {one_line(error)}"
-        findings.append(Finding(name, problem, detail))
-        report(findings[-1])
+            reason = f"{type(error).__name__}: {one_line(error)}"
+            finding = Finding(name, f"cannot be checked: {reason}", "")
+        findings.append(finding)
+        report(finding)
     return findings
 
 
@@ -157,7 +155,7 @@ def check_weights(export: Export) -> str:
 
 def check_warmup(export: Export) -> str:
     """Checks that each signature has a warm-up request."""
-    names = [name for name, _ in _read_requests(export)]
+    names = [name for name, _ in _warmup_requests(export)]
     if missing := sorted(set(SIGNATURES) - set(names)):
         raise InputError(f"no request for {', '.join(missing)}")
     return f"{len(names)} requests"
@@ -167,17 +165,13 @@ def check_session(export: Export) -> str:
     """Runs the examples, the warm-up requests, and an empty request to each signature."""
     examples = export.metadata["examples"]
     texts = [example["text"] for example in examples]
-    empty: list[Request] = [
-        (name, {key: [] for key in inputs}) for name, (inputs, _) in SIGNATURES.items()
-    ]
-    requests = [("serving_default", {"text": texts}), *_read_requests(export), *empty]
+    requests: list[Request] = [("serving_default", {"text": texts}), *_warmup_requests(export)]
+    requests += [(name, {key: [] for key in inputs}) for name, (inputs, _) in SIGNATURES.items()]
     answers = _run_session(export.path, requests)
     for (name, inputs), outputs in zip(requests, answers, strict=True):
-        num_rows = {len(column) for column in (*inputs.values(), *outputs.values())}
-        if len(num_rows) > 1:
-            raise InputError(
-                f"{name} must return as many rows as it takes. Received: {sorted(num_rows)}"
-            )
+        sizes = {len(column) for column in (*inputs.values(), *outputs.values())}
+        if len(sizes) > 1:
+            raise InputError(f"{name} must return as many rows as it takes. Received: {sizes}")
     rows = zip(*answers[0].values(), strict=True)
     for example, row in zip(examples, rows, strict=True):
         answer = {"text": example["text"], **dict(zip(answers[0], row, strict=True))}
@@ -190,17 +184,12 @@ def check_session(export: Export) -> str:
     )
 
 
-def _read_requests(export: Export) -> list[Request]:
-    return [
-        (
-            request.model_spec.signature_name,
-            {
-                name: [text.decode() for text in tf.make_ndarray(tensor).tolist()]
-                for name, tensor in request.inputs.items()
-            },
-        )
-        for request in read_warmup(export.path)
-    ]
+def _warmup_requests(export: Export) -> list[Request]:
+    requests = []
+    for request in read_warmup(export.path):
+        arrays = {name: tf.make_ndarray(tensor) for name, tensor in request.inputs.items()}
+        requests.append((request.model_spec.signature_name, session.columns_of(arrays)))
+    return requests
 
 
 def _run_session(path: Path, requests: Iterable[Request]) -> list[dict[str, list[Any]]]:

@@ -6,7 +6,7 @@ send requests of a few texts of about the same length. Threads may share a clien
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import urllib3
@@ -88,23 +88,12 @@ class RestClient:
             InputError: if the server cannot be reached, takes too long, refuses the request, or
                 does not answer with a translation for each text.
         """
-        strings = [
-            text.decode(errors="replace") if isinstance(text, bytes) else text for text in texts
-        ]
-        return by_length(
-            strings, self._predict, max_rows=self._max_rows, max_size=REQUEST_CHARACTERS
-        )
+        return _translate(texts, self._predict, self._max_rows, self._url)
 
-    def _predict(self, texts: list[str]) -> list[Row]:
+    def _predict(self, texts: list[str]) -> Any:
         question = {"signature_name": self._signature, "instances": texts}
         try:
-            response = self._pool.request(
-                "POST",
-                f"{self._url}:predict",
-                # A lone surrogate, which UTF-8 does not have, becomes a question mark.
-                body=json.dumps(question, ensure_ascii=False).encode(errors="replace"),
-                headers={"Content-Type": "application/json"},
-            )
+            response = self._pool.request("POST", f"{self._url}:predict", json=question)
         except ReadTimeoutError as error:
             raise InputError(f"{self._url} did not answer within {self._timeout:g} s") from error
         except HTTPError as error:
@@ -119,7 +108,7 @@ class RestClient:
         if response.status != 200:
             reason = one_line(answer.get("error") or response.reason)
             raise InputError(f"{self._url} answered with status {response.status}: {reason}")
-        return _require_translations(answer.get("predictions"), len(texts), self._url)
+        return answer.get("predictions")
 
     def close(self) -> None:
         """Closes the connections."""
@@ -132,7 +121,7 @@ class GrpcClient:
     Args:
         target: the server, `HOST:PORT`.
         model: name of the model.
-        signature: of the model; its only input must be `text`.
+        signature: as for `RestClient`.
         timeout: seconds that a request and its retries may take.
         retries: how often a request is sent again when the server is not available, with longer
             waits each time; at most 4.
@@ -150,35 +139,44 @@ class GrpcClient:
         max_rows: int = REQUEST_ROWS,
     ) -> None:
         import grpc
+        from tensorflow_serving.apis.model_pb2 import ModelSpec
         from tensorflow_serving.apis.prediction_service_pb2_grpc import PredictionServiceStub
 
+        policy = {
+            "maxAttempts": min(1 + retries, 5),  # gRPC's maximum
+            "initialBackoff": f"{BACKOFF_SECONDS}s",
+            "maxBackoff": "5s",
+            "backoffMultiplier": 2,
+            "retryableStatusCodes": ["UNAVAILABLE"],
+        }
+        config = {"methodConfig": [{"name": [{}], "retryPolicy": policy}]} if retries else {}
         self._name = f"grpc://{target}/{model}"
-        self._model = model
-        self._signature = signature
+        self._spec = ModelSpec(name=model, signature_name=signature)
         self._timeout = timeout
         self._max_rows = max_rows
-        self._channel = grpc.insecure_channel(target, options=_channel_options(retries))
+        self._channel = grpc.insecure_channel(
+            target,
+            options=[
+                ("grpc.max_receive_message_length", -1),
+                ("grpc.initial_reconnect_backoff_ms", int(1000 * BACKOFF_SECONDS)),
+                ("grpc.service_config", json.dumps(config)),
+            ],
+        )
         self._stub = PredictionServiceStub(self._channel)
 
     def translate(self, texts: Sequence[str | bytes]) -> list[Row]:
         """Returns the signature's outputs for each text; as `RestClient.translate`."""
-        encoded = [
-            text if isinstance(text, bytes) else text.encode(errors="replace") for text in texts
-        ]
-        return by_length(
-            encoded, self._predict, max_rows=self._max_rows, max_size=REQUEST_CHARACTERS
-        )
+        return _translate(texts, self._predict, self._max_rows, self._name)
 
-    def _predict(self, texts: list[bytes]) -> list[Row]:
+    def _predict(self, texts: list[str]) -> Any:
         import grpc
         import tensorflow as tf
         from tensorflow_serving.apis.predict_pb2 import PredictRequest
 
         from keras_transformer.export.session import rows_of
 
-        request = PredictRequest(inputs={"text": tf.make_tensor_proto(texts, tf.string)})
-        request.model_spec.name = self._model
-        request.model_spec.signature_name = self._signature
+        inputs = {"text": tf.make_tensor_proto(texts, tf.string)}
+        request = PredictRequest(model_spec=self._spec, inputs=inputs)
         try:
             response = self._stub.Predict(request, timeout=self._timeout)
         except grpc.RpcError as error:
@@ -188,10 +186,9 @@ class GrpcClient:
             raise InputError(f"{self._name} {message}") from error
         outputs = {name: tf.make_ndarray(tensor) for name, tensor in response.outputs.items()}
         try:
-            rows = rows_of(outputs)
+            return rows_of(outputs)
         except (ValueError, TypeError):  # the outputs do not have the same number of rows
-            rows = None
-        return _require_translations(rows, len(texts), self._name)
+            return None
 
     def close(self) -> None:
         """Closes the connection."""
@@ -207,29 +204,27 @@ class _Retries(urllib3.Retry):
         return super().increment(*args, **kwargs)
 
 
-def _channel_options(retries: int) -> list[tuple[str, Any]]:
-    options: list[tuple[str, Any]] = [
-        ("grpc.max_receive_message_length", -1),
-        ("grpc.initial_reconnect_backoff_ms", int(1000 * BACKOFF_SECONDS)),
-    ]
-    if retries:
-        policy = {
-            "maxAttempts": min(1 + retries, 5),  # gRPC's maximum
-            "initialBackoff": f"{BACKOFF_SECONDS}s",
-            "maxBackoff": "5s",
-            "backoffMultiplier": 2,
-            "retryableStatusCodes": ["UNAVAILABLE"],
-        }
-        config = {"methodConfig": [{"name": [{}], "retryPolicy": policy}]}
-        options.append(("grpc.service_config", json.dumps(config)))
-    return options
+def _translate(
+    texts: Sequence[str | bytes],
+    predict: Callable[[list[str]], Any],
+    max_rows: int,
+    server: str,
+) -> list[Row]:
+    """Returns the rows that `predict` returns for the texts, in batches of about one length."""
 
+    def translate_batch(batch: list[str]) -> list[Row]:
+        rows = predict(batch)
+        if (
+            isinstance(rows, list)
+            and len(rows) == len(batch)
+            and all(isinstance(row, dict) and "translation" in row for row in rows)
+        ):
+            return rows
+        raise InputError(
+            f"{server} must answer with a `translation` for each of {len(batch)} texts"
+        )
 
-def _require_translations(rows: Any, count: int, server: str) -> list[Row]:
-    if (
-        isinstance(rows, list)
-        and len(rows) == count
-        and all(isinstance(row, dict) and isinstance(row.get("translation"), str) for row in rows)
-    ):
-        return rows
-    raise InputError(f"{server} must answer with a `translation` for each of {count} texts")
+    # A lone surrogate, which UTF-8 does not have, becomes a question mark.
+    encoded = [text if isinstance(text, bytes) else text.encode(errors="replace") for text in texts]
+    strings = [text.decode(errors="replace") for text in encoded]
+    return by_length(strings, translate_batch, max_rows=max_rows, max_size=REQUEST_CHARACTERS)

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import grpc
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.framework.tensor_pb2 import TensorProto
 from tensorflow_serving.apis import (
     get_model_metadata_pb2,
     get_model_status_pb2,
@@ -22,19 +23,12 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
 )
 
-from keras_transformer.export.models import ServedModel
-from keras_transformer.export.protocol import (
-    STOP_SECONDS,
-    check_rows,
-    inputs_from_proto,
-    invalid,
-    message_of,
-    proto_of,
-)
+from keras_transformer.export.models import STOP_SECONDS, ServedModel, invalid, message_of
 from keras_transformer.export.rows import DEFAULT_SIGNATURE
 
+# The fields in which TF Serving sends the values of an output, by the kind of its NumPy type.
+FIELDS = {"O": "string_val", "b": "bool_val", "f": "float_val", "i": "int_val"}
 CODES = {code.value[0]: code for code in grpc.StatusCode}
-NUM_THREADS = 40  # calls at the same time; others wait
 
 
 @contextmanager
@@ -44,6 +38,16 @@ def _errors_as_status(context: grpc.ServicerContext) -> Iterator[None]:
         yield
     except tf.errors.OpError as error:
         context.abort(CODES[error.error_code], message_of(error))
+
+
+def proto_of(array: np.ndarray) -> TensorProto:
+    """Returns an output of an export as TF Serving sends it."""
+    proto = TensorProto(
+        dtype=tf.as_dtype(array.dtype).as_datatype_enum,
+        tensor_shape=tf.TensorShape(array.shape).as_proto(),
+    )
+    getattr(proto, FIELDS[array.dtype.kind]).extend(array.ravel().tolist())
+    return proto
 
 
 class _Service(
@@ -57,22 +61,16 @@ class _Service(
         self, request: predict_pb2.PredictRequest, context: grpc.ServicerContext
     ) -> predict_pb2.PredictResponse:
         with _errors_as_status(context):
-            loaded = self._model.find(*_model_and_version(request.model_spec))
-            name = request.model_spec.signature_name or DEFAULT_SIGNATURE
-            inputs = inputs_from_proto(request, loaded.signature(name))
-            for array in inputs.values():
-                check_rows(len(np.atleast_1d(array)), self._model.limits.max_rows)
-            outputs = loaded.run(name, inputs)
+            spec = request.model_spec
+            loaded = self._model.find(*_model_and_version(spec))
+            outputs = loaded.predict(request)
             wanted = request.output_filter or outputs.keys()
             if unknown := set(wanted) - outputs.keys():
-                raise invalid(f"The signature {name} has no outputs {sorted(unknown)}")
-            response = predict_pb2.PredictResponse(
-                outputs={output: proto_of(outputs[output]) for output in wanted}
-            )
-            response.model_spec.name = self._model.name
-            response.model_spec.signature_name = name
-            response.model_spec.version.value = loaded.number
-            return response
+                raise invalid(f"There are no outputs {sorted(unknown)}")
+            spec.signature_name = spec.signature_name or DEFAULT_SIGNATURE
+            spec.version.value = loaded.number
+            protos = {name: proto_of(outputs[name]) for name in wanted}
+            return predict_pb2.PredictResponse(model_spec=spec, outputs=protos)
 
     def GetModelMetadata(  # noqa: N802
         self,
@@ -82,10 +80,10 @@ class _Service(
         with _errors_as_status(context):
             if list(request.metadata_field) != ["signature_def"]:
                 raise invalid("`metadata_field` must be signature_def")
-            loaded = self._model.find(*_model_and_version(request.model_spec))
-            response = get_model_metadata_pb2.GetModelMetadataResponse()
-            response.model_spec.name = self._model.name
-            response.model_spec.version.value = loaded.number
+            spec = request.model_spec
+            loaded = self._model.find(*_model_and_version(spec))
+            spec.version.value = loaded.number
+            response = get_model_metadata_pb2.GetModelMetadataResponse(model_spec=spec)
             response.metadata["signature_def"].Pack(loaded.signature_map)
             return response
 
@@ -106,23 +104,18 @@ def _model_and_version(spec: model_pb2.ModelSpec) -> tuple[str, int | None]:
 
 
 class GrpcServer:
-    """Serves a model over gRPC, from `start` on.
-
-    Args:
-        model: the model; the caller opens and closes it.
-        host: the address to listen at; `address` has it and the port.
-        port: 0 is a free one.
+    """Serves a model over gRPC at `address`, from `start` on; the arguments are `HttpServer`'s.
 
     Raises:
         RuntimeError: if it cannot listen there.
     """
 
-    def __init__(self, model: ServedModel, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(self, model: ServedModel, host: str, port: int, max_body_bytes: int) -> None:
         self._server = grpc.server(
-            futures.ThreadPoolExecutor(NUM_THREADS),
+            futures.ThreadPoolExecutor(max_workers=40),  # more calls wait
             options=[
                 ("grpc.so_reuseport", 0),  # so that a port in use is an error
-                ("grpc.max_receive_message_length", min(model.limits.max_body_bytes, 2**31 - 1)),
+                ("grpc.max_receive_message_length", max_body_bytes),
                 ("grpc.max_send_message_length", -1),
             ],
         )

@@ -1,147 +1,80 @@
-"""TF Serving's JSON: requests to arrays, and arrays to answers.
+"""TF Serving's JSON: requests to arrays of strings, and arrays to answers.
 
-The rules are those of TF Serving's `util/json_tensor.cc`. This module is stricter in two places:
-text after the JSON and invalid UTF-8 are errors.
+The rules are those of TF Serving's `util/json_tensor.cc`, for the tensors of exports. This module
+is stricter: text after the JSON, invalid UTF-8 and base64 without its padding are errors. All
+errors are `tf.errors.InvalidArgumentError`.
 """
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from keras_transformer.export.protocol import check_rows, invalid
-from keras_transformer.export.session import TensorInfo
+from keras_transformer.export.models import invalid
+from keras_transformer.export.session import columns_of, rows_of
 
 
 def parse(body: bytes) -> dict[str, Any]:
-    """Returns the JSON object that a request holds.
-
-    Raises:
-        tf.errors.InvalidArgumentError: if it holds something else.
-    """
+    """Returns the JSON object that a request holds."""
     try:
         document = json.loads(body)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise invalid(f"JSON Parse error: {error}") from None
     if not isinstance(document, dict):
         raise invalid("JSON Parse error: The document is not an object")
     return document
 
 
-def inputs_from_json(
-    document: Mapping[str, Any], infos: Mapping[str, TensorInfo], max_rows: int
-) -> dict[str, np.ndarray]:
-    """Returns the arrays of a request, by input.
-
-    `infos` are the inputs of the signature, and `max_rows` is the maximum length of each.
-
-    Raises:
-        tf.errors.InvalidArgumentError: if the request does not fit the signature.
-    """
+def inputs_from_json(document: Mapping[str, Any], names: Iterable[str]) -> dict[str, np.ndarray]:
+    """Returns the arrays of a request; `names` are those of the signature's inputs."""
+    keys = set(names)
+    needed = f"with the keys {sorted(keys)}"
     if ("instances" in document) == ("inputs" in document):
         raise invalid("A request must have one of the keys 'instances' and 'inputs'")
+    columns = document.get("inputs")
     if "instances" in document:
-        columns = _columns_of_rows(document["instances"], infos)
-    else:
-        columns = _columns_of_inputs(document["inputs"], infos)
-    for column in columns.values():  # before the values are converted, which takes longer
-        if isinstance(column, list):
-            check_rows(len(column), max_rows)
-    return {name: _array(column, infos[name].dtype) for name, column in columns.items()}
+        columns = document["instances"]
+        if not isinstance(columns, list) or not columns:
+            raise invalid("'instances' must be a list with at least one item")
+        if any(map(_is_object, columns)):
+            if not all(_is_object(row) and row.keys() == keys for row in columns):
+                raise invalid(f"Each of 'instances' must be an object {needed}")
+            columns = {key: [row[key] for row in columns] for key in keys}
+    if not _is_object(columns) and len(keys) == 1:
+        columns = dict.fromkeys(keys, columns)
+    if not isinstance(columns, dict) or not columns.keys() >= keys:
+        raise invalid(f"The inputs must be an object {needed}")
+    return {key: _array(columns[key]) for key in keys}
 
 
 def answer(outputs: Mapping[str, np.ndarray], row_format: bool) -> dict[str, Any]:
-    """Returns the answer: a list for each output or, in the row format, an item for each row.
-
-    Raises:
-        tf.errors.InvalidArgumentError: if JSON cannot hold the type of an output, or if an output
-            in the row format has no rows.
-    """
-    columns = {name: _json_values(name, array) for name, array in sorted(outputs.items())}
-    (first, *others) = columns.values()
-    if not row_format:
-        return {"outputs": columns if others else first}
-    for name, column in columns.items():
-        if not isinstance(column, list):
-            raise invalid(f"Output {name} has no rows")
-    if not others:
-        return {"predictions": first}
-    rows = zip(*columns.values(), strict=True)
-    return {"predictions": [dict(zip(columns, row, strict=True)) for row in rows]}
-
-
-def _columns_of_rows(rows: object, infos: Mapping[str, TensorInfo]) -> dict[str, Any]:
-    if not isinstance(rows, list) or not rows:
-        raise invalid("'instances' must be a list with at least one item")
-    if not any(map(_is_object, rows)):
-        return {_only_input(infos): rows}
-    for number, row in enumerate(rows):
-        if not _is_object(row) or row.keys() != infos.keys():
-            raise invalid(
-                f"Item {number} of 'instances' must be an object with the keys {sorted(infos)}"
-            )
-    return {name: [row[name] for row in rows] for name in infos}
-
-
-def _columns_of_inputs(inputs: Any, infos: Mapping[str, TensorInfo]) -> dict[str, Any]:
-    if not _is_object(inputs):
-        return {_only_input(infos): inputs}
-    if missing := infos.keys() - inputs.keys():
-        raise invalid(f"'inputs' must have the keys {sorted(infos)}. Missing: {sorted(missing)}")
-    return {name: inputs[name] for name in infos}
-
-
-def _only_input(infos: Mapping[str, TensorInfo]) -> str:
-    if len(infos) != 1:
-        raise invalid(f"The signature has several inputs: name them, {sorted(infos)}")
-    return next(iter(infos))
+    """Returns the answer: a list for each output or, in the row format, an object for each row."""
+    arrays = {
+        # 0.1, not 0.10000000149011612
+        name: array.astype(str).astype(float) if array.dtype == np.float32 else array
+        for name, array in outputs.items()
+    }
+    if row_format:
+        return {"predictions": rows_of(arrays)}
+    return {"outputs": columns_of(arrays)}
 
 
 def _is_object(value: object) -> bool:
     return isinstance(value, dict) and value.keys() != {"b64"}
 
 
-def _array(value: object, dtype: tf.DType) -> np.ndarray:
-    """Turns nested lists into an array."""
+def _array(value: object) -> np.ndarray:
+    """Turns nested lists of strings into an array of bytes."""
     items = np.array(value, object)  # lists of different lengths stay lists, which are refused
+    return np.array([_bytes(item) for item in items.flat], object).reshape(items.shape)
+
+
+def _bytes(value: Any) -> bytes:
     try:
-        values = [_element(item, dtype) for item in items.flat]
-        return np.array(values, dtype.as_numpy_dtype).reshape(items.shape)
-    except (ValueError, OverflowError) as error:
-        raise invalid(f"A JSON value is not of expected type: {dtype.name}: {error}") from None
-
-
-def _element(value: Any, dtype: tf.DType) -> Any:
-    kind = type(value)
-    if dtype == tf.string and kind is str:
+        if isinstance(value, dict):
+            return base64.b64decode(value["b64"], validate=True)
         return value.encode()
-    if dtype == tf.string and kind is dict and isinstance(value.get("b64"), str):
-        text = "".join(value["b64"].split())  # TF Serving ignores white space
-        return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
-    if (
-        (dtype.is_bool and kind is bool)
-        or (dtype.is_integer and kind is int and dtype.min <= value <= dtype.max)
-        or (dtype.is_floating and kind in (int, float))
-    ):
-        return value
-    raise ValueError(str(value)[:100])
-
-
-def _json_values(name: str, array: np.ndarray) -> Any:
-    """Turns an array into nested lists of JSON's types."""
-    if array.dtype == np.float32:
-        array = array.astype(str).astype(np.float64)  # 0.1, not 0.10000000149011612
-    if array.dtype.kind == "c":
-        raise invalid(f"Failed to write JSON value for tensor type: {array.dtype.name}")
-    if array.dtype != object:
-        return array.tolist()
-
-    def json_string(value: bytes) -> Any:
-        if name.endswith("_bytes"):
-            return {"b64": base64.b64encode(value).decode()}
-        return value.decode(errors="replace")
-
-    return np.vectorize(json_string, otypes=[object])(array).tolist()
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise invalid(f"A JSON value is not a string: {value!r:.100}") from None

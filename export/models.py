@@ -1,52 +1,61 @@
-"""The versions of a model on disk: the newest is loaded, warmed up and served."""
+"""The versions of a model on disk: the newest is loaded, warmed up and served.
+
+Errors are TensorFlow's, `tf.errors.OpError`: their codes are those of gRPC.
+"""
 
 import gc
 import logging
 import os
+import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow.core.framework.types_pb2 import DataType
+from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 from tensorflow_serving.apis.get_model_metadata_pb2 import SignatureDefMap
 from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusResponse, ModelVersionStatus
+from tensorflow_serving.apis.predict_pb2 import PredictRequest
 
+from keras_transformer.errors import InputError
 from keras_transformer.export.assets import read_warmup
-from keras_transformer.export.protocol import (
-    Limits,
-    inputs_from_proto,
-    invalid,
-    message_of,
-    not_found,
-)
 from keras_transformer.export.rows import DEFAULT_SIGNATURE
-from keras_transformer.export.session import SavedModelSession, Signature
+from keras_transformer.export.session import SavedModelSession
 from keras_transformer.export.versions import version_paths
+
+MAX_MESSAGE = 1024  # characters of an error message, as in TF Serving
+STOP_SECONDS = 60  # that a server which stops gives the requests that it is computing
 
 _logger = logging.getLogger(__name__)
 
 
-class LoadedVersion:
-    """The version in `MODELS/NAME/VERSION`, loaded and warmed up.
+def invalid(message: str) -> tf.errors.InvalidArgumentError:
+    """Returns the error of a request that is not valid."""
+    return tf.errors.InvalidArgumentError(None, None, message)
 
-    Raises:
-        ValueError: if it cannot be loaded.
-        tf.errors.OpError: if a warm-up request fails.
-    """
+
+def message_of(error: BaseException) -> str:
+    """Returns the line of an error that says what happened, without the names of nodes."""
+    message = error.message if isinstance(error, tf.errors.OpError) else str(error)
+    message = re.split(r"^Node: .*\n", message, flags=re.MULTILINE)[-1]
+    message = message.removeprefix("Graph execution error:").strip()
+    return message.partition("\n")[0][:MAX_MESSAGE]
+
+
+class LoadedVersion:
+    """The version in `MODELS/NAME/VERSION`, loaded and warmed up."""
 
     def __init__(self, path: Path) -> None:
         self.number = int(path.name)
         self._session = SavedModelSession(path)
-        saved_model = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
-        self.signature_map = SignatureDefMap(signature_def=saved_model.meta_graphs[0].signature_def)
+        self.signature_map = SignatureDefMap(signature_def=self._session.signatures)
         for request in read_warmup(path):
-            name = request.model_spec.signature_name or DEFAULT_SIGNATURE
-            self.run(name, inputs_from_proto(request, self.signature(name)))
+            self.predict(request)
 
-    def signature(self, name: str) -> Signature:
+    def signature(self, name: str) -> SignatureDef:
         """Returns a signature; raises `FailedPreconditionError` if there is none of this name."""
         if name not in self._session.signatures:
             raise tf.errors.FailedPreconditionError(
@@ -57,114 +66,89 @@ class LoadedVersion:
     def run(self, signature: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns the outputs of a signature; raises `OpError` if the graph refuses the inputs."""
         try:
-            outputs: dict[str, Any] = self._session.run(signature, inputs)
-        except (ValueError, TypeError) as error:  # the graph takes no such value or shape
+            return self._session.run(signature, inputs)
+        except (ValueError, TypeError) as error:  # the graph takes no such shape
             raise invalid(message_of(error)) from error
-        # A Session returns a scalar string as bytes, not as an array.
-        return {
-            name: np.array(value, object) if isinstance(value, bytes) else value
-            for name, value in outputs.items()
-        }
+
+    def predict(self, request: PredictRequest) -> dict[str, np.ndarray]:
+        """Returns the outputs for a request; raises `OpError` if it does not fit its signature."""
+        name = request.model_spec.signature_name or DEFAULT_SIGNATURE
+        inputs = self.signature(name).inputs
+        expected = {key: DataType.Name(info.dtype) for key, info in inputs.items()}
+        received = {key: DataType.Name(tensor.dtype) for key, tensor in request.inputs.items()}
+        if received != expected:
+            raise invalid(f"The inputs of {name} must be {expected}. Received: {received}")
+        try:
+            arrays = {key: tf.make_ndarray(tensor) for key, tensor in request.inputs.items()}
+        except (TypeError, ValueError) as error:  # more or fewer values than the shape says
+            raise invalid(f"An input cannot be read: {message_of(error)}") from None
+        return self.run(name, arrays)
 
 
 class ServedModel:
-    """The newest version in a folder.
+    """The newest version in a folder, `MODELS/NAME`.
 
     The old version answers while a new one is loaded and warmed up, and requests that have begun
     keep it in memory. If a version cannot be loaded, the old one stays in place, and the new one is
     tried again when its files change.
-
-    Args:
-        folder: `MODELS/NAME`.
-        limits: the limits of a request; None for the defaults.
     """
 
-    def __init__(self, folder: str | Path, limits: Limits | None = None) -> None:
+    def __init__(self, folder: str | Path) -> None:
         self.name = os.path.basename(os.path.abspath(folder))
-        self.limits = limits or Limits()
         self._folder = Path(folder)
         self._loaded: LoadedVersion | None = None
-        self._states: dict[int, ModelVersionStatus] = {}
         self._tried: object = None  # the files of the last version that was loaded, or failed
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
 
     def poll(self) -> None:
-        """Loads the newest version, if its files are not those that were tried last."""
+        """Loads the newest version, if its files are not those that were tried last.
+
+        It raises `InputError` if that fails.
+        """
         path = next(iter(version_paths(self._folder)), None)
         if path is None or (files := _files(path)) == self._tried:
             return
         self._tried = files
-        number = int(path.name)
         try:
-            loaded = LoadedVersion(path)
+            self._loaded = LoadedVersion(path)
         except Exception as error:  # the files may hold anything
-            failed = _failed(number, error)
-            message = failed.status.error_message
-            _logger.warning("Version %d of %s cannot be loaded: %s", number, self.name, message)
-            available = {} if self._loaded is None else _available(self._loaded.number)
-            self._states = {number: failed, **available}
-        else:
-            _logger.info("Version %d of %s is available", number, self.name)
-            self._loaded, self._states = loaded, _available(number)
-            gc.collect()  # the graph of the old version refers to itself
+            message = f"Version {path.name} of {self.name} cannot be loaded: {message_of(error)}"
+            raise InputError(message) from error
+        _logger.info("Version %s of %s is available", path.name, self.name)
+        gc.collect()  # the graph of the old version refers to itself
 
-    def watch(self, seconds: float) -> None:
-        """Starts a thread that polls, until `close`."""
+    @contextmanager
+    def watched(self, seconds: float) -> Iterator[None]:
+        """Polls in a thread while the context lasts."""
+        stop = threading.Event()
 
         def work() -> None:
-            while not self._stop.wait(seconds):
+            while not stop.wait(seconds):
                 try:
                     self.poll()
-                except OSError as error:  # such as a file that vanishes: the next poll may work
-                    _logger.warning("%s cannot be read: %s", self._folder, error)
+                except (InputError, OSError) as error:  # such as a file that vanishes
+                    _logger.warning("%s", error)
 
-        self._thread = threading.Thread(target=work, name="versions")
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stops polling."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
+        thread = threading.Thread(target=work, name="versions")
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
 
     def find(self, name: str, version: int | None = None) -> LoadedVersion:
-        """Returns the loaded version, for a request to a model and to a version; None is any.
-
-        Raises:
-            tf.errors.NotFoundError: if this model or this version is not loaded.
-        """
+        """Returns the loaded version; raises `NotFoundError` if it is not the one asked for."""
         loaded = self._loaded
         if name != self.name or loaded is None or version not in (None, loaded.number):
             which = f"Latest({name})" if version is None else f"Specific({name}, {version})"
-            raise not_found(f"Servable not found for request: {which}")
+            raise tf.errors.NotFoundError(None, None, f"Servable not found for request: {which}")
         return loaded
 
     def status(self, name: str, version: int | None = None) -> GetModelStatusResponse:
-        """Returns the states of the loaded version and of a newer one that failed, or of `version`.
-
-        Raises:
-            tf.errors.NotFoundError: if there is no such model or version.
-        """
-        states = self._states if name == self.name else {}
-        found = [states[number] for number in states if version in (None, number)]
-        if not found:
-            what = "any versions" if version is None else f"version {version}"
-            raise not_found(f"Could not find {what} of model {name}")
-        return GetModelStatusResponse(model_version_status=found)
-
-
-def _available(number: int) -> dict[int, ModelVersionStatus]:
-    return {number: ModelVersionStatus(version=number, state="AVAILABLE", status={})}
-
-
-def _failed(number: int, error: Exception) -> ModelVersionStatus:
-    message = message_of(error)
-    if error.__cause__ is not None:
-        message += f": {message_of(error.__cause__)}"
-    code = error.error_code if isinstance(error, tf.errors.OpError) else tf.errors.UNKNOWN
-    status = {"error_code": code, "error_message": message}
-    return ModelVersionStatus(version=number, state="END", status=status)
+        """Returns the state of the version that `find` returns."""
+        number = self.find(name, version).number
+        state = ModelVersionStatus(version=number, state="AVAILABLE", status={})
+        return GetModelStatusResponse(model_version_status=[state])
 
 
 def _files(path: Path) -> object:

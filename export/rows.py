@@ -1,6 +1,7 @@
 """Texts in batches of about the same length, and the signatures that translate them."""
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -21,68 +22,45 @@ def by_length(
     translate: Callable[[list[Text]], Sequence[Answer]],
     *,
     max_rows: int = BATCH_ROWS,
-    max_size: int | None = None,
+    max_size: float = math.inf,
 ) -> list[Answer]:
-    """Translates texts in batches of similar length: a batch takes as long as its longest text.
+    """Returns the answers to texts, asked in batches of about one length.
 
-    Args:
-        texts: in any order.
-        translate: returns an answer for each text of a batch.
-        max_rows: the maximum number of texts in a batch.
-        max_size: the maximum of texts times the length of the longest of a batch; None for any.
-            A longer text is a batch of its own.
-
-    Returns:
-        The answers in the order of the texts.
-
-    Raises:
-        ValueError: if `translate` does not return an answer for each text.
+    A batch takes as long as its longest text. It has at most `max_rows` texts, and their number
+    times the length of the longest is at most `max_size`. A longer text is a batch of its own.
     """
-    answers: dict[int, Answer] = {}
-    batch: list[int] = []
-
-    def flush() -> None:
-        translated = translate([texts[number] for number in batch])
-        answers.update(zip(batch, translated, strict=True))
-        batch.clear()
-
+    batches: list[list[int]] = []
     for number in sorted(range(len(texts)), key=lambda number: len(texts[number])):
-        size = (len(batch) + 1) * len(texts[number])
-        if len(batch) == max_rows or (batch and max_size is not None and size > max_size):
-            flush()
-        batch.append(number)
-    if batch:
-        flush()
+        count = len(batches[-1]) if batches else max_rows
+        if count == max_rows or (count + 1) * len(texts[number]) > max_size:
+            batches.append([])
+        batches[-1].append(number)
+    answers: dict[int, Answer] = {}
+    for batch in batches:
+        answers |= zip(batch, translate([texts[number] for number in batch]), strict=True)
     return [answers[number] for number in range(len(texts))]
 
 
 def open_saved_model(
     path: str, signature: str = DEFAULT_SIGNATURE
 ) -> Callable[[Sequence[str | bytes]], list[Row]]:
-    """Loads a SavedModel, and returns a function from texts to the outputs of a signature.
-
-    Args:
-        path: the folder of a version.
-        signature: one that turns `text` into `translation`.
+    """Loads a version, and returns a function from texts to the outputs of a signature.
 
     Raises:
-        InputError: if there is no such SavedModel or signature.
+        InputError: if the signature does not turn `text` into `translation`, or cannot be loaded.
     """
     from keras_transformer.export.session import SavedModelSession
 
     try:
         session = SavedModelSession(path)
     except ValueError as error:
-        cause = error.__cause__
-        reason = "" if isinstance(cause, KeyError) else f": {one_line(cause)}"
-        raise InputError(f"{error}{reason}") from error
+        raise InputError(one_line(error)) from error
     suitable = [
         name
         for name, tensors in session.signatures.items()
-        if set(tensors.inputs) == {"text"} and "translation" in tensors.outputs
+        if list(tensors.inputs) == ["text"] and "translation" in tensors.outputs
     ]
     if signature not in suitable:
-        session.close()
         raise InputError(
             f"{path} has no signature {signature} that translates. There are: "
             f"{', '.join(sorted(suitable)) or 'none'}"

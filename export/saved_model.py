@@ -1,8 +1,9 @@
 """From a model to a SavedModel that takes strings and returns strings, for TF Serving."""
 
+import copy
 import dataclasses
+import functools
 import os
-import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -15,18 +16,12 @@ import tensorflow as tf
 from keras_transformer.config import DecodingOptions
 from keras_transformer.errors import InputError, one_line
 from keras_transformer.export.assets import WeightsType, write_metadata, write_warmup
-from keras_transformer.export.check import (
-    SIGNATURES,
-    Finding,
-    check_saved_model,
-    require_success,
-)
+from keras_transformer.export.check import SIGNATURES, Finding, check_saved_model, require_success
 from keras_transformer.export.options import ServingOptions
 from keras_transformer.export.session import rows_of
 from keras_transformer.model import Transformer
 from keras_transformer.tokenizer import Tokenizer
 from keras_transformer.translation import (
-    TranslatedTexts,
     align_texts,
     score_texts,
     translate_documents,
@@ -35,6 +30,7 @@ from keras_transformer.translation import (
 from keras_transformer.translator import Translator
 
 NO_SCORE = -1e9  # in place of -inf and NaN, which JSON does not have
+MAX_BYTES = 4 << 20  # of the texts of a request: a tokenizer reads even what is then cut
 MAX_ENQUEUED_BATCHES = 64  # of a signature; the server refuses more as unavailable
 # The signatures that merge requests. The outputs of `attention` are as wide as the longest text of
 # a batch, and one request to `document` may be as much work as a full batch.
@@ -46,59 +42,48 @@ SignatureFunction = Callable[..., Outputs]
 
 
 class ServingModule(tf.Module):
-    """The variables and graphs that a SavedModel holds.
+    """The variables and graphs that a SavedModel holds; its arguments are `export_saved_model`'s.
 
     The variables are copies of the weights. The Keras model is no attribute: TF Serving's loader
     cannot find the variables of a module that holds a Keras 3 model (keras issue 20095).
-
-    The arguments are those of `export_saved_model`.
-
-    Attributes:
-        stored: the weights, in the type in which they are stored.
-        graphs: the graph of each signature, by name.
     """
-
-    graphs: dict[str, Any]
 
     def __init__(
         self,
         translator: Translator,
-        options: DecodingOptions,
         serving: ServingOptions,
         attention_layer: int,
         weights: WeightsType,
     ) -> None:
         super().__init__()
-        model, tokenizer = translator.model, _SharedTokenizer(translator.tokenizer)
+        model = translator.model
         self.stored = [
             tf.Variable(tf.cast(weight.value, weights), trainable=False, name=weight.name)
             for weight in model.weights
         ]
-        self.graphs = {}
-        functions = _signature_functions(model, tokenizer, options, serving, attention_layer)
-        for name, function in functions.items():
+        self.graphs: dict[str, Any] = {}  # of each signature
+        for name, function in _signatures(translator, serving, attention_layer).items():
             compute = _with_weights(function, model, self.stored)
             if serving.batching and name in MERGED:
-                row_shape = (options.beam_size,) if name == "nbest" else ()
+                row_shape = (translator.defaults.beam_size,) if name == "nbest" else ()
                 compute = _merged(compute, serving, row_shape)
             self.graphs[name] = _signature_graph(compute, serving, SIGNATURES[name][0])
 
 
-def _signature_functions(
-    model: Transformer,
-    tokenizer: Tokenizer,
-    options: DecodingOptions,
-    serving: ServingOptions,
-    attention_layer: int,
+def _signatures(
+    translator: Translator, serving: ServingOptions, attention_layer: int
 ) -> dict[str, SignatureFunction]:
     """Returns what each signature computes, from its inputs, string [B], to its outputs."""
+    model, tokenizer = translator.model, _shared(translator.tokenizer)
+    options = translator.defaults
 
-    def serving_default(text: tf.Tensor) -> Outputs:
-        return _best(translate_texts(model, tokenizer, text, options))
-
-    def greedy(text: tf.Tensor) -> Outputs:
-        one_beam = dataclasses.replace(options, beam_size=1)
-        return _best(translate_texts(model, tokenizer, text, one_beam))
+    def best(options: DecodingOptions, text: tf.Tensor) -> Outputs:
+        found = translate_texts(model, tokenizer, text, options)
+        return {
+            "translation": found.translations[:, 0],  # [B]
+            "score": _finite(found.scores[:, 0]),  # [B]
+            "truncated": found.truncated,  # [B]
+        }
 
     def nbest(text: tf.Tensor) -> Outputs:
         found = translate_texts(model, tokenizer, text, options, options.beam_size)
@@ -130,8 +115,14 @@ def _signature_functions(
             "sentences": found.num_sentences,  # [B]
         }
 
-    functions = (serving_default, greedy, nbest, attention, score, document)
-    return {function.__name__: function for function in functions}
+    return {
+        "serving_default": functools.partial(best, options),
+        "greedy": functools.partial(best, dataclasses.replace(options, beam_size=1)),
+        "nbest": nbest,
+        "attention": attention,
+        "score": score,
+        "document": document,
+    }
 
 
 def _with_weights(
@@ -155,20 +146,20 @@ def _signature_graph(
 
     TF Serving checks no shape, and a bad request must not fail the others of its batch.
     """
-    max_texts = serving.max_texts
+    specs = [tf.TensorSpec([None], tf.string, name=name) for name in inputs]
 
-    @tf.function(
-        input_signature=[tf.TensorSpec([None], tf.string, name=name) for name in inputs],
-        autograph=False,
-    )
+    @tf.function(input_signature=specs, autograph=False)
     def graph(*texts: tf.Tensor) -> Outputs:
         vectors = [tf.ensure_shape(text, [None]) for text in texts]
         sizes = [tf.size(vector) for vector in vectors]
         for condition, expected in (
-            (sizes[0] <= max_texts, f"at most {max_texts} texts"),
+            (sizes[0] <= serving.max_texts, f"at most {serving.max_texts} texts"),
             (sizes[0] == sizes[-1], "inputs of one size"),
         ):
             vectors = [_require(vector, condition, expected, *sizes) for vector in vectors]
+        size = tf.add_n([tf.reduce_sum(tf.strings.length(vector)) for vector in vectors])
+        expected = f"at most {MAX_BYTES} bytes of text"
+        vectors = [_require(vector, size <= MAX_BYTES, expected, size) for vector in vectors]
         return function(*vectors)
 
     return graph
@@ -202,35 +193,18 @@ def _merged(
     return compute
 
 
-class _SharedTokenizer(Tokenizer):
-    """Wraps each of a tokenizer's methods in one function, which all graphs call.
+def _shared(tokenizer: Tokenizer) -> Tokenizer:
+    """Returns the tokenizer with one function for each method, which all graphs call.
 
     Each op holds the tokenizer's complete model, so a file with few of them is smaller.
     """
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        texts, ids = tf.TensorSpec([None], tf.string), tf.TensorSpec([None, None], tf.int32)
-        self._tokenize_graph = tf.function(tokenizer.tokenize, [texts], autograph=False)
-        self._detokenize_graph = tf.function(tokenizer.detokenize, [ids], autograph=False)
-        self._pieces_graph = tf.function(tokenizer.pieces, [ids], autograph=False)
-        is_own = tokenizer.target is tokenizer
-        self._target = self if is_own else _SharedTokenizer(tokenizer.target)
-
-    @property
-    def target(self) -> Tokenizer:
-        return self._target
-
-    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        return self._tokenize_graph(texts)
-
-    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        raise NotImplementedError  # `tokenize` does not call it here
-
-    def detokenize(self, ids: tf.Tensor) -> tf.Tensor:
-        return self._detokenize_graph(ids)
-
-    def pieces(self, ids: tf.Tensor) -> tf.Tensor:
-        return self._pieces_graph(ids)
+    shared = copy.copy(tokenizer)
+    texts, ids = tf.TensorSpec([None], tf.string), tf.TensorSpec([None, None], tf.int32)
+    for name, spec in (("tokenize", texts), ("detokenize", ids), ("pieces", ids)):
+        setattr(shared, name, tf.function(getattr(tokenizer, name), [spec], autograph=False))
+    if tokenizer.target is not tokenizer:
+        shared.own_target = _shared(tokenizer.target)
+    return shared
 
 
 def _require(
@@ -240,14 +214,6 @@ def _require(
     message = f"A request must have {expected}. Received:"
     with tf.control_dependencies([tf.debugging.Assert(condition, [message, *received])]):
         return tf.identity(texts)
-
-
-def _best(found: TranslatedTexts) -> Outputs:
-    return {
-        "translation": found.translations[:, 0],  # [B]
-        "score": _finite(found.scores[:, 0]),  # [B]
-        "truncated": found.truncated,  # [B]
-    }
 
 
 def _finite(scores: tf.Tensor) -> tf.Tensor:
@@ -268,7 +234,7 @@ def export_saved_model(
     check: bool = True,
     report: Callable[[Finding], None] = lambda finding: None,
 ) -> Path:
-    """Writes `folder/version/`, a SavedModel that TF Serving loads.
+    """Writes `folder/version/`, a SavedModel that TF Serving loads, and returns its path.
 
     `check.SIGNATURES` lists its signatures: `serving_default` takes `text`, string [B], and
     returns `translation`, string [B], `score`, float32 [B], and `truncated`, bool [B]. The
@@ -289,9 +255,6 @@ def export_saved_model(
         check: whether to check the SavedModel.
         report: called with each finding of the check.
 
-    Returns:
-        The folder of the version.
-
     Raises:
         InputError: if the version exists already, cannot be written, or fails its check.
     """
@@ -301,40 +264,37 @@ def export_saved_model(
     if path.exists():
         raise InputError(f"{path} exists already: choose another version, or delete it")
     num_layers = len(translator.model.decoder_layers)
-    if not -num_layers <= attention_layer < num_layers:
+    if attention_layer not in range(-num_layers, num_layers):
         raise InputError(
             f"`attention_layer` must be at least {-num_layers} and below {num_layers}. "
             f"Received: attention_layer={attention_layer}"
         )
-    options, serving = options or translator.defaults, serving or ServingOptions()
-    translator = Translator(translator.model, translator.tokenizer, options)
-    module = ServingModule(translator, options, serving, attention_layer, weights)
+    serving = serving or ServingOptions()
+    translator = Translator(translator.model, translator.tokenizer, options or translator.defaults)
+    module = ServingModule(translator, serving, attention_layer, weights)
     texts = list(examples or EXAMPLES)
     metadata = {
         "model": translator.model.config.to_dict(),
         "num_params": translator.model.count_params(),
         "weights": weights,
         "tokenizer_sha256": translator.tokenizer.fingerprint,
-        "decoding": dataclasses.asdict(options),
+        "decoding": dataclasses.asdict(translator.defaults),
         "serving": dataclasses.asdict(serving),
         **(details or {}),
     }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=".writing-", dir=path.parent))
-        try:
-            tf.saved_model.save(module, temporary, signatures=module.graphs)
+        with tempfile.TemporaryDirectory(prefix=".writing-", dir=path.parent) as temporary:
+            written = Path(temporary) / path.name
+            tf.saved_model.save(module, written, signatures=module.graphs)
             name = os.path.basename(os.path.abspath(folder))
-            write_warmup(temporary, name, _warmup_requests(texts))
+            write_warmup(written, name, _warmup_requests(texts))
             answers = _answers(translator, module, texts)
-            write_metadata(temporary, {**metadata, "examples": answers})
+            write_metadata(written, {**metadata, "examples": answers})
             if check:
-                findings = check_saved_model(temporary, report)
+                findings = check_saved_model(written, report)
                 require_success(findings, "The export failed its check and was deleted")
-            temporary.chmod(0o755)  # mkdtemp allows only the owner
-            os.rename(temporary, path)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+            written.rename(path)
     except (OSError, tf.errors.OpError) as error:
         raise InputError(f"Cannot write {path}: {one_line(error)}") from error
     return path
@@ -354,15 +314,11 @@ def _answers(
     ]
 
 
-def _warmup_requests(texts: Sequence[str]) -> list[tuple[str, dict[str, list[str]]]]:
+def _warmup_requests(texts: list[str]) -> list[tuple[str, dict[str, list[str]]]]:
     """Returns a short request to each signature, and one of several texts.
 
     The first run of a signature prepares its graph, which takes much longer than a translation.
     """
     shortest = [min(texts, key=len)]
-    signatures = ("serving_default", "greedy", "nbest", "attention", "document")
-    return [
-        *((signature, {"text": shortest}) for signature in signatures),
-        ("serving_default", {"text": list(texts)}),
-        ("score", {"text": shortest, "target": shortest}),
-    ]
+    requests = [(name, dict.fromkeys(keys, shortest)) for name, (keys, _) in SIGNATURES.items()]
+    return [*requests, ("serving_default", {"text": texts})]

@@ -4,9 +4,9 @@ The URLs, status codes and answers are those of TF Serving's
 `model_servers/http_rest_api_handler.cc`.
 """
 
+import gzip
 import html
 import ipaddress
-import json
 import socket
 import zlib
 from collections.abc import Mapping, Sequence
@@ -24,13 +24,12 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
 from keras_transformer.export import json_tensors
-from keras_transformer.export.models import ServedModel
-from keras_transformer.export.protocol import STOP_SECONDS, invalid, message_of
+from keras_transformer.export.models import STOP_SECONDS, ServedModel, invalid, message_of
 from keras_transformer.export.rows import DEFAULT_SIGNATURE
 
 HTTP_STATUS = {
@@ -47,21 +46,18 @@ class _ModelName(StringConvertor):
     regex = "[^/:]+"
 
 
-class _Route(Route):
-    """A route without a query, which is a part of the path in TF Serving."""
-
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        return (Match.NONE, {}) if scope["query_string"] else super().matches(scope)
-
-
 register_url_convertor("model", _ModelName())
 
 
-def make_app(model: ServedModel, allowed_hosts: Sequence[str] = ("*",)) -> Starlette:
-    """Returns an ASGI application: the REST interface, and the page at `/`.
+class _Route(Route):
+    """A route that takes a query string for a part of the path, as TF Serving does."""
 
-    A request may name one of `allowed_hosts`; "*" is any.
-    """
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        return (Match.NONE, {}) if scope.get("query_string") else super().matches(scope)
+
+
+def _make_app(model: ServedModel, allowed_hosts: Sequence[str], max_body_bytes: int) -> Starlette:
+    """Returns an ASGI application: the REST interface, and the page at `/`."""
     text = resources.files("keras_transformer.export").joinpath("page.html").read_text("utf-8")
     content = text.replace("{{model}}", html.escape(model.name))
 
@@ -69,19 +65,18 @@ def make_app(model: ServedModel, allowed_hosts: Sequence[str] = ("*",)) -> Starl
         return HTMLResponse(content)
 
     async def predict(request: Request) -> Response:
-        body = await _body(request, model.limits.max_body_bytes)
+        body = await _body(request, max_body_bytes)
         return await run_in_threadpool(_predict, model, request.path_params, body)
 
     def status(request: Request) -> Response:
-        name, version = _model_and_version(request.path_params)
-        return _json(_to_dict(model.status(name, version)))
+        name, version = request.path_params["name"], request.path_params.get("version")
+        return JSONResponse(_to_dict(model.status(name, version)))
 
     def metadata(request: Request) -> Response:
-        name, version = _model_and_version(request.path_params)
-        loaded = model.find(name, version)
-        spec = {"name": name, "signature_name": "", "version": str(loaded.number)}
+        loaded = model.find(**request.path_params)
+        spec = {"name": model.name, "signature_name": "", "version": str(loaded.number)}
         signatures = _to_dict(loaded.signature_map)
-        return _json({"model_spec": spec, "metadata": {"signature_def": signatures}})
+        return JSONResponse({"model_spec": spec, "metadata": {"signature_def": signatures}})
 
     routes = [Route("/", page)]
     for path in ("/v1/models/{name:model}", "/v1/models/{name:model}/versions/{version:int}"):
@@ -90,7 +85,7 @@ def make_app(model: ServedModel, allowed_hosts: Sequence[str] = ("*",)) -> Starl
             _Route(f"{path}/metadata", metadata),
             _Route(f"{path}:predict", predict, methods=["POST"]),
         ]
-    # A model has no labels of versions: a status lists all versions, the rest is malformed.
+    # TF Serving ignores the label of a status.
     routes.append(_Route("/v1/models/{name:model}/labels/{label}", status))
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts, www_redirect=False)
     handlers = dict.fromkeys((HTTPException, tf.errors.OpError, Exception), _error)
@@ -100,50 +95,32 @@ def make_app(model: ServedModel, allowed_hosts: Sequence[str] = ("*",)) -> Starl
 
 
 async def _body(request: Request, max_bytes: int) -> bytes:
-    too_large = HTTPException(413, f"The request is larger than {max_bytes} bytes")
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > max_bytes:
-            raise too_large
-    if request.headers.get("content-encoding", "").lower() == "gzip":
-        unzip = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+    body = await request.body()
+    if request.headers.get("content-encoding") == "gzip":
         try:
-            body = unzip.decompress(body, max_bytes + 1)
-        except zlib.error as error:
+            body = gzip.decompress(body)
+        except (OSError, EOFError, zlib.error) as error:
             raise invalid(f"The request is not valid gzip: {error}") from None
-        if len(body) > max_bytes:
-            raise too_large
+    if len(body) > max_bytes:
+        raise HTTPException(413, f"The request is larger than {max_bytes} bytes")
     return body
 
 
 def _predict(model: ServedModel, path_params: Mapping[str, Any], body: bytes) -> Response:
     document = json_tensors.parse(body)
-    loaded = model.find(*_model_and_version(path_params))
+    loaded = model.find(**path_params)
     name = document.get("signature_name") or DEFAULT_SIGNATURE
     if not isinstance(name, str):
         raise invalid("'signature_name' must be a string")
-    infos = loaded.signature(name).inputs
-    inputs = json_tensors.inputs_from_json(document, infos, model.limits.max_rows)
+    inputs = json_tensors.inputs_from_json(document, loaded.signature(name).inputs)
     outputs = loaded.run(name, inputs)
-    return _json(json_tensors.answer(outputs, row_format="instances" in document))
-
-
-def _model_and_version(path_params: Mapping[str, Any]) -> tuple[str, int | None]:
-    """Returns the model and the version that a path names."""
-    return path_params["name"], path_params.get("version")
+    return JSONResponse(json_tensors.answer(outputs, row_format="instances" in document))
 
 
 def _to_dict(message: Message) -> dict[str, Any]:
     return json_format.MessageToDict(
         message, always_print_fields_with_no_presence=True, preserving_proto_field_name=True
     )
-
-
-def _json(content: dict[str, Any], status: int = 200) -> Response:
-    # Like TF Serving, and unlike Starlette's JSONResponse, this writes NaN.
-    text = json.dumps(content, ensure_ascii=False)
-    return Response(text.encode(errors="replace"), status, media_type="application/json")
 
 
 async def _error(request: Request, error: Exception) -> Response:
@@ -155,7 +132,7 @@ async def _error(request: Request, error: Exception) -> Response:
         if status in (404, 405):  # no route has this path and method
             status = 400 if request.url.path.startswith("/v1/") else 404
             message = f"Malformed request: {request.method} {request.url.path}"
-    return _json({"error": message}, status)
+    return JSONResponse({"error": message}, status)
 
 
 class HttpServer:
@@ -165,6 +142,7 @@ class HttpServer:
         model: the model; the caller opens and closes it.
         host: the address to listen at; `url` has it and the port.
         port: 0 is a free one.
+        max_body_bytes: the maximum size of a request.
         allow_hosts: hosts that a request may name, besides those of this machine; "*" is any.
             Without them, any host is allowed unless `host` is a loopback address.
 
@@ -175,8 +153,9 @@ class HttpServer:
     def __init__(
         self,
         model: ServedModel,
-        host: str = "127.0.0.1",
-        port: int = 0,
+        host: str,
+        port: int,
+        max_body_bytes: int,
         allow_hosts: Sequence[str] = (),
     ) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -187,18 +166,15 @@ class HttpServer:
         address, bound = self._socket.getsockname()[:2]
         name = f"[{host}]" if ":" in host else host
         self.url = f"http://{name}:{bound}"
-        if allow_hosts or ipaddress.ip_address(address).is_loopback:
-            app = make_app(model, [name, *LOCAL_HOSTS, *allow_hosts])
-        else:
-            app = make_app(model)
-        self._server = uvicorn.Server(
-            uvicorn.Config(
-                app,
-                log_config=None,
-                log_level="error",
-                timeout_graceful_shutdown=STOP_SECONDS,
-            )
+        any_host = not (allow_hosts or ipaddress.ip_address(address).is_loopback)
+        hosts = ["*"] if any_host else [name, *LOCAL_HOSTS, *allow_hosts]
+        config = uvicorn.Config(
+            _make_app(model, hosts, max_body_bytes),
+            log_config=None,
+            log_level="error",
+            timeout_graceful_shutdown=STOP_SECONDS,
         )
+        self._server = uvicorn.Server(config)
 
     def run(self) -> None:
         """Serves until `stop`, SIGTERM or SIGINT; then waits for requests that have begun."""

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 if __name__ == "__main__":
     # TensorFlow imports Keras if it is there. Here it must not, to show that nothing needs Keras.
@@ -21,6 +21,7 @@ if __name__ == "__main__":
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 
 TEXT_OPS = (
     "sentencepiece_tokenizer",
@@ -30,21 +31,6 @@ TEXT_OPS = (
 )
 
 
-class TensorInfo(NamedTuple):
-    """An input or output of a signature."""
-
-    name: str  # in the graph
-    dtype: tf.DType
-    shape: tuple[int | None, ...] | None  # a None stands for any size, and None alone for any rank
-
-
-class Signature(NamedTuple):
-    """The inputs and outputs of a signature, by name."""
-
-    inputs: dict[str, TensorInfo]
-    outputs: dict[str, TensorInfo]
-
-
 class SavedModelSession:
     """Runs the signatures of a SavedModel. Threads may share it.
 
@@ -52,13 +38,13 @@ class SavedModelSession:
         path: the folder of a version, `MODELS/NAME/VERSION`.
 
     Attributes:
-        signatures: the signatures by name.
+        signatures: the protocol buffers of the signatures, by name.
 
     Raises:
-        ValueError: if it does not hold a SavedModel with a signature `serving_default`.
+        ValueError: if it does not hold a complete SavedModel.
     """
 
-    signatures: dict[str, Signature]
+    signatures: dict[str, SignatureDef]
 
     def __init__(self, path: str | Path) -> None:
         text = metadata.distribution("tensorflow-text")
@@ -68,54 +54,39 @@ class SavedModelSession:
         try:
             with self._session.graph.as_default():
                 meta_graph = tf.compat.v1.saved_model.load(self._session, ["serve"], str(path))
-            self.signatures = {
-                name: Signature(_tensors(signature.inputs), _tensors(signature.outputs))
-                for name, signature in meta_graph.signature_def.items()
-                if not name.startswith("__")  # TensorFlow's own
-            }
-            _ = self.signatures["serving_default"]
-        except (OSError, RuntimeError, KeyError, ValueError, tf.errors.OpError) as error:
+        except (OSError, RuntimeError, ValueError, tf.errors.OpError) as error:
             self._session.close()
-            raise ValueError(
-                f"{path} does not hold a complete SavedModel with a signature serving_default"
-            ) from error
+            raise ValueError(f"{path} does not hold a complete SavedModel: {error}") from error
+        self.signatures = {
+            name: signature
+            for name, signature in meta_graph.signature_def.items()
+            if not name.startswith("__")  # TensorFlow's own
+        }
 
-    def run(
-        self, signature: str, inputs: Mapping[str, Any], timeout: float | None = None
-    ) -> dict[str, np.ndarray]:
-        """Runs a signature.
+    def run(self, signature: str, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Returns the outputs of a signature by name.
 
         Args:
             signature: its name.
-            inputs: all inputs of the signature by name; strings as bytes.
-            timeout: seconds after which the run is cancelled; None for never. A merged request
-                is answered when its batch ends.
-
-        Returns:
-            The outputs by name.
+            inputs: all its inputs by name; strings as bytes.
 
         Raises:
-            KeyError: if there is no such signature, or no such input.
-            tf.errors.DeadlineExceededError: if it takes longer than `timeout`.
+            KeyError: if there is no such signature, or if an input is missing.
         """
         tensors = self.signatures[signature]
-        feeds = {tensors.inputs[name].name: value for name, value in inputs.items()}
+        feeds = {info.name: inputs[name] for name, info in tensors.inputs.items()}
         fetches = {name: info.name for name, info in tensors.outputs.items()}
-        options = timeout and tf.compat.v1.RunOptions(timeout_in_ms=max(1, int(1_000 * timeout)))
-        outputs: dict[str, np.ndarray] = self._session.run(fetches, feeds, options or None)
+        outputs: dict[str, np.ndarray] = self._session.run(fetches, feeds)
         return outputs
 
     def translate(
         self, texts: Sequence[str | bytes], signature: str = "serving_default"
     ) -> list[dict[str, Any]]:
-        """Runs a signature whose only input is `text`.
+        """Returns the outputs for each text by name, with strings decoded.
 
         Args:
-            texts: the texts.
-            signature: its name.
-
-        Returns:
-            The outputs by name for each text, with strings decoded.
+            texts: any number up to the graph's limit; bytes are UTF-8.
+            signature: one whose only input is `text`.
         """
         encoded = [
             text if isinstance(text, bytes) else text.encode(errors="replace") for text in texts
@@ -127,26 +98,21 @@ class SavedModelSession:
         self._session.close()
 
 
-def rows_of(outputs: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
-    """Turns outputs, tensors with a leading dimension of B, into B rows of numbers and strings."""
-    columns = [decoded(array.tolist()) for array in outputs.values()]
-    return [dict(zip(outputs, row, strict=True)) for row in zip(*columns, strict=True)]
+def columns_of(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Returns arrays as nested lists of numbers and strings."""
+    return {name: _decoded(array.tolist()) for name, array in arrays.items()}
 
 
-def decoded(value: Any) -> Any:
-    """Returns nested lists of bytes or numbers with the bytes decoded."""
+def rows_of(arrays: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+    """Turns arrays with a leading dimension of B into B rows of numbers and strings."""
+    columns = columns_of(arrays)
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _decoded(value: Any) -> Any:
     if isinstance(value, list):
-        return [decoded(item) for item in value]
+        return [_decoded(item) for item in value]
     return value.decode() if isinstance(value, bytes) else value
-
-
-def _tensors(infos: Mapping[str, Any]) -> dict[str, TensorInfo]:
-    tensors = {}
-    for name, info in infos.items():
-        shape = tf.TensorShape(info.tensor_shape)
-        sizes = None if shape.rank is None else tuple(shape.as_list())
-        tensors[name] = TensorInfo(info.name, tf.as_dtype(info.dtype), sizes)
-    return tensors
 
 
 def _main() -> None:
@@ -154,8 +120,7 @@ def _main() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         outputs = session.run(request["signature_name"], request["inputs"])
-        answer = {name: decoded(array.tolist()) for name, array in outputs.items()}
-        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.write(json.dumps(columns_of(outputs)) + "\n")
 
 
 if __name__ == "__main__":

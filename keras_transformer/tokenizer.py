@@ -60,6 +60,7 @@ class Tokenizer(abc.ABC):
         model: the content of the file that `save` writes.
         vocab_size: number of ids.
         lowercase: whether it lower-cases all text.
+        own_target: the tokenizer of the target language, if that is another one.
 
     Raises:
         InputError: if a file is missing or is no tokenizer, or a vocabulary is too small.
@@ -68,6 +69,7 @@ class Tokenizer(abc.ABC):
     model: bytes
     vocab_size: int
     lowercase: bool = False
+    own_target: "Tokenizer | None" = None
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
@@ -93,7 +95,7 @@ class Tokenizer(abc.ABC):
     @property
     def target(self) -> "Tokenizer":
         """The tokenizer of the target language: this one, unless each language has its own."""
-        return self
+        return self.own_target or self
 
     @property
     def fingerprint(self) -> str:
@@ -363,10 +365,12 @@ class MarianTokenizer(Tokenizer):
 
     def __init__(self, model: bytes, side: Literal[0, 1] = 0) -> None:
         self.model, self._side = model, side
+        self.own_target = None if side else MarianTokenizer(model, side=1)
         try:
             content = json.loads(model.removeprefix(MARIAN_HEADER))
-            self._sentencepiece = base64.b64decode(content["sentencepiece"][side])
-            sentencepiece.SentencePieceProcessor(model_proto=self._sentencepiece)  # raises errors
+            source, target = map(base64.b64decode, content["sentencepiece"])
+            self._models = source, target
+            sentencepiece.SentencePieceProcessor(model_proto=self._models[side])  # raises errors
             vocabularies = content["vocabularies"]
             self._substitutions = content["substitutions"]
         except (ValueError, KeyError, IndexError, TypeError, RuntimeError) as error:
@@ -378,7 +382,6 @@ class MarianTokenizer(Tokenizer):
         hashes = _hash(pieces[4:]).numpy()  # no text becomes a special piece
         order = hashes.argsort()
         self._hashes, self._ids = hashes[order], order.astype(np.int32) + 4
-        self._target = self if side else MarianTokenizer(model, side=1)
 
     @classmethod
     def from_files(
@@ -403,16 +406,11 @@ class MarianTokenizer(Tokenizer):
         }
         return cls(MARIAN_HEADER + json.dumps(content).encode())
 
-    @property
-    def target(self) -> "MarianTokenizer":
-        """The tokenizer of the target language."""
-        return self._target
-
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         if self._side == 0:
             for pattern, replacement in self._substitutions:
                 texts = tf.strings.regex_replace(texts, pattern, replacement)
-        op = tf_text.SentencepieceTokenizer(model=self._sentencepiece, out_type=tf.string)
+        op = tf_text.SentencepieceTokenizer(model=self._models[self._side], out_type=tf.string)
         tag = rf"^\s*({LANGUAGE_TAG})"
         if self._side or not self._has_tags:
             return tf.ragged.map_flat_values(self._look_up, op.tokenize(texts))
@@ -425,7 +423,7 @@ class MarianTokenizer(Tokenizer):
 
     def sentencepiece_models(self) -> tuple[bytes, bytes]:
         """Returns the models of source and target; see `Tokenizer`."""
-        return self._sentencepiece, self.target._sentencepiece
+        return self._models
 
     def _look_up(self, pieces: tf.Tensor) -> tf.Tensor:
         """Returns the ids of pieces, by a search for their hashes: a table would need a file."""
@@ -437,7 +435,7 @@ class MarianTokenizer(Tokenizer):
     def detokenize(self, ids: tf.Tensor) -> tf.Tensor:
         """Joins ids, int32 [B, S], into texts, string [B]; drops pad, bos and eos."""
         is_special = (ids == PAD_ID) | (ids == BOS_ID) | (ids == EOS_ID)  # [B, S]
-        op = tf_text.SentencepieceTokenizer(model=self._sentencepiece, out_type=tf.string)
+        op = tf_text.SentencepieceTokenizer(model=self._models[self._side], out_type=tf.string)
         return op.detokenize(tf.ragged.boolean_mask(self.pieces(ids), ~is_special))
 
     def pieces(self, ids: tf.Tensor) -> tf.Tensor:

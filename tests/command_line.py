@@ -3,7 +3,9 @@
 import io
 import logging
 import re
+import socket
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,15 @@ def cli(*arguments, stdin=b""):
         finally:
             logger.setLevel(level)
         return code, sys.stdout.getvalue(), sys.stderr.getvalue()
+
+
+def free_ports(count):
+    """Ports that nothing listens to."""
+    with ExitStack() as stack:
+        sockets = [
+            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)
+        ]
+        return [each.getsockname()[1] for each in sockets]
 
 
 def assert_documented(command, values):

@@ -4,11 +4,8 @@ serving_default  text -> translation (the version, a colon, upper case), score (
                  a negative number), truncated (longer than 20 bytes)
 nbest            text -> translations (text with 1, 2, and nothing), scores
 attention        text -> its letters, the same in reverse, and the reversed identity
-sums             x int32 [B], y float32 [B, 2] -> total float32 [B], raw_bytes string [B]
 checked          text -> length int32 [B]; an error if a text is "bad"
-scalar           text -> joined string [], all texts in one
-complex          text -> z complex64 [B], which JSON cannot hold
-big              x uint64 [B] -> y uint64 [B], the same
+pairs            text, target -> joined, both with a colon between
 merged           text -> size int32 [B], the rows of concurrent requests; waits for 4 rows
 """
 
@@ -20,19 +17,19 @@ from typing import NamedTuple
 
 import tensorflow as tf
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
-from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
+from tensorflow_serving.apis import predict_pb2
 
 from keras_transformer.export.grpc_server import GrpcServer
 from keras_transformer.export.models import ServedModel
-from keras_transformer.export.protocol import Limits
 from keras_transformer.export.server import HttpServer
 from keras_transformer.export.session import SavedModelSession
 
 TEXT = [tf.TensorSpec([None], tf.string, name="text")]
-LIMIT = 20
+LIMIT = 20  # bytes of a text
+MAX_BODY_BYTES = 60_000
 
 
-def save_model(folder: Path, version: int, *, nbest=True, attention=True, warmup=()) -> Path:
+def save_model(folder: Path, version: int, *, nbest=True, attention=True) -> Path:
     """Writes a version, and renames it into place as an export does."""
 
     @tf.function(input_signature=TEXT)
@@ -49,7 +46,7 @@ def save_model(folder: Path, version: int, *, nbest=True, attention=True, warmup
         translations = [text + "1", text + "2", tf.zeros_like(text)]
         return {
             "translations": tf.stack(translations, axis=1),
-            "scores": tf.tile([[-0.5, -1.25, -1e9]], [tf.size(text), 1]),
+            "scores": tf.tile([[-0.5, -1.2500001, -1e9]], [tf.size(text), 1]),
         }
 
     @tf.function(input_signature=TEXT)
@@ -65,27 +62,9 @@ def save_model(folder: Path, version: int, *, nbest=True, attention=True, warmup
             "attention": tf.tile(tf.reverse(identity, [1])[None], [tf.size(text), 1, 1]),
         }
 
-    @tf.function(
-        input_signature=[
-            tf.TensorSpec([None], tf.int32, name="x"),
-            tf.TensorSpec([None, 2], tf.float32, name="y"),
-        ]
-    )
-    def sums(x, y):
-        total = tf.cast(x, tf.float32) + tf.reduce_sum(y, axis=1)
-        return {"total": total, "raw_bytes": tf.strings.join([b"\xff", tf.strings.as_string(x)])}
-
-    @tf.function(input_signature=TEXT)
-    def scalar(text):
-        return {"joined": tf.strings.reduce_join(text)}
-
-    @tf.function(input_signature=TEXT)
-    def complex_(text):
-        return {"z": tf.cast(tf.strings.length(text), tf.complex64)}
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.uint64, name="x")])
-    def big(x):
-        return {"y": tf.identity(x)}
+    @tf.function(input_signature=[*TEXT, tf.TensorSpec([None], tf.string, name="target")])
+    def pairs(text, target):
+        return {"joined": tf.strings.join([text, ":", target])}
 
     @tf.function(input_signature=TEXT)
     def checked(text):
@@ -102,10 +81,7 @@ def save_model(folder: Path, version: int, *, nbest=True, attention=True, warmup
 
     signatures = {
         "serving_default": serving_default,
-        "sums": sums,
-        "scalar": scalar,
-        "complex": complex_,
-        "big": big,
+        "pairs": pairs,
         "checked": checked,
         "merged": merged,
         **({"nbest": nbest_} if nbest else {}),
@@ -113,22 +89,7 @@ def save_model(folder: Path, version: int, *, nbest=True, attention=True, warmup
     }
     partial = folder / f".{version}.partial"
     tf.saved_model.save(tf.Module(), str(partial), signatures)
-    if warmup:
-        write_warmup(partial, warmup)
     return partial.rename(folder / str(version))
-
-
-def write_warmup(path: Path, requests) -> None:
-    """Writes warm-up requests, of a signature and texts each."""
-    file = path / "assets.extra" / "tf_serving_warmup_requests"
-    file.parent.mkdir(exist_ok=True)
-    with tf.io.TFRecordWriter(str(file)) as writer:
-        for signature, texts in requests:
-            request = predict_request(signature, {"text": tf.make_tensor_proto(texts, tf.string)})
-            log = prediction_log_pb2.PredictionLog(
-                predict_log=prediction_log_pb2.PredictLog(request=request)
-            )
-            writer.write(log.SerializeToString())
 
 
 def open_as_a_server(folder: Path) -> SavedModelSession:
@@ -149,48 +110,36 @@ def open_as_a_server(folder: Path) -> SavedModelSession:
 
 def predict_request(signature, inputs, model="fake", version=None) -> predict_pb2.PredictRequest:
     """Returns a request of TF Serving's gRPC interface."""
-    request = predict_pb2.PredictRequest()
+    request = predict_pb2.PredictRequest(inputs=inputs)
     request.model_spec.name = model
     request.model_spec.signature_name = signature
     if version is not None:
         request.model_spec.version.value = version
-    for name, proto in inputs.items():
-        request.inputs[name].CopyFrom(proto)
     return request
 
 
 class Serving(NamedTuple):
-    """A server that runs.
-
-    Attributes:
-        url: of the HTTP server.
-        grpc: host and port of the gRPC server.
-        model: what they serve.
-        stop: asks it to stop, as a signal does.
-    """
+    """A server that runs; `stop` asks it to stop, as a signal does."""
 
     url: str
     grpc: str
-    model: ServedModel
     stop: Callable[[], None]
 
 
 @contextmanager
-def serving(
-    folder: Path, limits: Limits | None = None, host: str = "127.0.0.1", allow_hosts=()
-) -> Iterator[Serving]:
+def serving(folder: Path, host: str = "127.0.0.1", allow_hosts=()) -> Iterator[Serving]:
     """Serves a model in a thread, on free ports of this machine."""
-    model = ServedModel(folder, limits)
+    model = ServedModel(folder)
     model.poll()
-    http, grpc = HttpServer(model, host, 0, allow_hosts), GrpcServer(model)
+    http = HttpServer(model, host, 0, MAX_BODY_BYTES, allow_hosts)
+    grpc = GrpcServer(model, "127.0.0.1", 0, MAX_BODY_BYTES)
     grpc.start()
     thread = threading.Thread(target=http.run)
     thread.start()
     try:
-        yield Serving(http.url, grpc.address, model, http.stop)
+        yield Serving(http.url, grpc.address, http.stop)
     finally:
         http.stop()
         thread.join(20)
         grpc.stop()
-        model.close()
         assert not thread.is_alive()

@@ -10,21 +10,18 @@ from keras_transformer.run import Checkpoint, Run
 def average_checkpoints(run: Run, last: int) -> Checkpoint:
     """Averages the weights of the newest checkpoints into the run's averaged one.
 
+    Every command then uses the averaged checkpoint by default.
+
     Args:
         run: the run.
         last: number of checkpoints (5 for base, 20 for big: section 6.1).
 
-    Returns:
-        The averaged checkpoint, which every command uses by default from now on.
-
     Raises:
         InputError: if the run keeps fewer checkpoints, or one is damaged or of another model.
     """
-    if last < 1:
-        raise InputError(f"`last` must be at least 1. Received: last={last}")
-    if last > len(run.checkpoints):
+    if not 1 <= last <= len(run.checkpoints):
         raise InputError(
-            f"`last` must be at most the {len(run.checkpoints)} checkpoints that {run.path} "
+            f"`last` must be from 1 to the {len(run.checkpoints)} checkpoints that {run.path} "
             f"keeps; `keep_checkpoints` says how many. Received: last={last}"
         )
     chosen = run.checkpoints[-last:]

@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -119,33 +118,17 @@ def _bucket_bounds(longest: int) -> list[int]:
     return bounds
 
 
-class ReplicaShard(NamedTuple):
-    """The part of every batch that one process reads: the rows of its own replicas.
-
-    Row i of a batch goes to replica i modulo `num_replicas`.
-
-    Attributes:
-        num_replicas: replicas of all processes.
-        first_replica: the first replica of this process.
-        num_local_replicas: replicas of this process.
-    """
-
-    num_replicas: int = 1
-    first_replica: int = 0
-    num_local_replicas: int = 1
-
-
-ONE_REPLICA = ReplicaShard()
-
-
 def make_dataset(
     pairs: TokenizedPairs,
     plan: BatchPlan,
     steps: range,
     static_shapes: bool = False,
-    shard: ReplicaShard = ONE_REPLICA,
+    num_replicas: int = 1,
+    replicas: range = range(1),
 ) -> tf.data.Dataset:
     """Feeds the batches of `steps` to `model.fit`.
+
+    Row i of a batch goes to replica i modulo `num_replicas`.
 
     Args:
         pairs: the token ids.
@@ -153,24 +136,24 @@ def make_dataset(
         steps: steps, counted from 0.
         static_shapes: whether to pad every batch of a bucket to the same shape, rows included,
             so that XLA compiles once a bucket.
-        shard: the part of each batch to read.
+        num_replicas: number of replicas of all processes.
+        replicas: those of this process, which reads their rows alone.
 
     Returns:
-        Elements (inputs, labels, weights), one for each step and local replica: `source_ids` int32
-        [B, S] and `target_ids` int32 [B, T], labels int32 [B, T], and weights float32 [B, T],
-        1 / (tokens of the batch of all replicas), 0 at padding. A replica without a row gets a row
-        of padding.
+        Elements (inputs, labels, weights), one for each step and replica of `replicas`:
+        `source_ids` int32 [B, S] and `target_ids` int32 [B, T], labels int32 [B, T], and weights
+        float32 [B, T], 1 / (tokens of the batch of all replicas), 0 at padding. A replica without
+        a row gets a row of padding.
     """
 
     def batches() -> Iterator[tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]]:
         for step in steps:
             bucket, rows = plan.batch(step)
             weight = 1 / plan.lengths[rows, 1].sum(dtype=np.float32)
-            stop = shard.first_replica + shard.num_local_replicas
-            for replica in range(shard.first_replica, stop):
-                texts = pairs.read(rows[replica :: shard.num_replicas].tolist())
+            for replica in replicas:
+                texts = pairs.read(rows[replica::num_replicas].tolist())
                 if static_shapes:
-                    shape = (-(-bucket.batch_rows // shard.num_replicas), bucket.length)
+                    shape = (-(-bucket.batch_rows // num_replicas), bucket.length)
                 else:
                     shape = (max(1, len(texts)), 1)
                 yield _pad(texts, shape, weight)
@@ -179,8 +162,8 @@ def make_dataset(
     weights = tf.TensorSpec((None, None), tf.float32)
     signature = ({"source_ids": ids, "target_ids": ids}, ids, weights)
     dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
-    elements = len(steps) * shard.num_local_replicas
-    dataset = dataset.apply(tf.data.experimental.assert_cardinality(elements)).prefetch(8)
+    num_elements = len(steps) * len(replicas)
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(num_elements)).prefetch(8)
     options = tf.data.Options()
     # The end of an iterator would wait for the tuner, which has nothing to tune here.
     options.autotune.enabled = False
@@ -197,9 +180,11 @@ def distribute(
     """Returns the batches of `make_dataset`; each process reads its own shard of them."""
 
     def read(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        local = context.num_replicas_in_sync // context.num_input_pipelines
-        shard = ReplicaShard(context.num_replicas_in_sync, context.input_pipeline_id * local, local)
-        return make_dataset(pairs, plan, steps, static_shapes, shard)
+        num_replicas = context.num_replicas_in_sync
+        num_local = num_replicas // context.num_input_pipelines
+        first = context.input_pipeline_id * num_local
+        replicas = range(first, first + num_local)
+        return make_dataset(pairs, plan, steps, static_shapes, num_replicas, replicas)
 
     if strategy.num_replicas_in_sync == 1:
         return make_dataset(pairs, plan, steps, static_shapes)

@@ -1,20 +1,24 @@
-"""The callbacks of `train`: validation BLEU, saving and stopping."""
+"""The callbacks of `train`: progress, validation BLEU, saving and stopping."""
 
 import logging
 import math
 import signal
 import threading
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
 import keras
+import numpy as np
 import sacrebleu
+from keras import ops
 
 from keras_transformer.errors import InputError, TrainingStoppedError
 from keras_transformer.model import Transformer
 from keras_transformer.run import Run, State
-from keras_transformer.trainers.progress import TrainingProgress
+from keras_transformer.trainers.grammar import Pair
 from keras_transformer.trainers.recipes import Metric, TrainSettings
 from keras_transformer.trainers.scores import bleu_tokenizer, make_bleu
 from keras_transformer.trainers.strategies import Workers
@@ -28,6 +32,84 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 Logs: TypeAlias = dict[str, Any] | None
 
 
+class TrainingProgress(keras.callbacks.Callback):
+    """Counts updates, and copies and restores the variables that the next update depends on.
+
+    It is the first callback of `fit`: at the end of an epoch, it copies the weights before
+    `ExactSwap` swaps them with their average. `fit` ends after `max_steps` updates.
+    """
+
+    def __init__(self, model: keras.Model, metrics: Sequence[keras.Metric], max_steps: int) -> None:
+        super().__init__()
+        self.step = 0
+        self.max_steps = max_steps
+        self._variables = _state_variables(model)
+        self._metric_variables = {
+            f"metrics/{variable.path}": variable
+            for metric in metrics
+            for variable in metric.variables
+        }
+        self._metric_values: dict[str, np.ndarray] = {}
+        self._state: dict[str, np.ndarray] = {}
+        self._started = time.monotonic()
+
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
+        """Restores the metrics of a resumed epoch, which `fit` has just reset."""
+        for name, value in self._metric_values.items():
+            self._metric_variables[name].assign(value)
+        self._metric_values = {}
+
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
+        """Counts an update."""
+        self.step += 1
+        if self.step >= self.max_steps:
+            self.model.stop_training = True
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Copies the state; the next epoch starts with new metrics."""
+        self.take_state(has_metrics=False)
+
+    def take_state(self, has_metrics: bool = True) -> None:
+        """Copies the variables of the model, the optimizer, dropout and the metrics."""
+        variables = self._variables | (self._metric_variables if has_metrics else {})
+        self._state = {name: ops.convert_to_numpy(each) for name, each in variables.items()}
+
+    def pop_state(self) -> State:
+        """Returns the copy, which is as large as three models, and forgets it."""
+        arrays, self._state = self._state, {}
+        return State(arrays, time.monotonic() - self._started)
+
+    def restore(self, state: State, step: int) -> None:
+        """Restores a saved state; `KeyError` or `ValueError` if it is of another model."""
+        for name, variable in self._variables.items():
+            variable.assign(state.arrays[name])
+        self._metric_values = {
+            name: state.arrays[name] for name in self._metric_variables if name in state.arrays
+        }
+        self.step = step
+        self._started = time.monotonic() - state.seconds
+
+
+def _state_variables(model: keras.Model) -> dict[str, keras.Variable]:
+    """Names the variables of a model, its dropout and its optimizer.
+
+    Keras numbers optimizers and random states through a process; these names do not depend on it.
+    """
+    metrics = {id(variable) for variable in model.metrics_variables}
+    named, num_random = {}, 0
+    for variable in model.variables:
+        if id(variable) in metrics:
+            continue
+        name = f"model/{variable.path}"
+        if variable.path.endswith("seed_generator_state"):
+            name, num_random = f"random/{num_random}", num_random + 1
+        named[name] = variable
+    for variable in model.optimizer.variables:
+        scope, _, path = variable.path.partition("/")
+        named[f"optimizer/{scope.rstrip('_0123456789')}/{path}"] = variable
+    return named
+
+
 class ValidationBleu(keras.callbacks.Callback):
     """Translates validation sentences greedily and adds `val_bleu`, or `val_chrf` too, to the logs.
 
@@ -35,25 +117,19 @@ class ValidationBleu(keras.callbacks.Callback):
     """
 
     def __init__(
-        self,
-        translator: Translator,
-        sources: list[str],
-        references: list[str],
-        language: str,
-        has_chrf: bool = False,
+        self, translator: Translator, pairs: Sequence[Pair], settings: TrainSettings
     ) -> None:
         super().__init__()
         self.translator = translator
-        self.sources = sources
-        self.references = references
+        self.sources, self.references = map(list, zip(*pairs, strict=True))
         lowercase = translator.tokenizer.lowercase
         self.scorers: dict[str, sacrebleu.BLEU | sacrebleu.CHRF] = {
-            "val_bleu": make_bleu(bleu_tokenizer(language), lowercase)
+            "val_bleu": make_bleu(bleu_tokenizer(settings.target), lowercase)
         }
-        if has_chrf:
+        if settings.metric == "chrf":
             self.scorers["val_chrf"] = sacrebleu.CHRF(lowercase=lowercase)
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Translates the sentences and adds the scores to the logs."""
         try:
             translations = self.translator.translate(self.sources, beam_size=1)
@@ -80,28 +156,23 @@ class ExactSwap(keras.callbacks.SwapEMAWeights):
         pass
 
 
-class StopSignals:
+@contextmanager
+def stop_signals() -> Iterator[set[signal.Signals]]:
     """Records SIGTERM and SIGINT; a second signal of the same kind has its usual effect."""
+    received: set[signal.Signals] = set()
+    before: dict[int, Any] = {}
 
-    def __init__(self) -> None:
-        self.received: set[signal.Signals] = set()
-        self._before: dict[signal.Signals, Any] = {}
+    def note(number: int, frame: FrameType | None) -> None:
+        received.add(signal.Signals(number))
+        signal.signal(number, before[number])
 
-    def __enter__(self) -> Self:
-        """Starts to record signals, which only the main thread can."""
-        if threading.current_thread() is threading.main_thread():
-            for number in STOP_SIGNALS:
-                self._before[number] = signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Restores the handlers."""
-        for number, handler in self._before.items():
+    if threading.current_thread() is threading.main_thread():  # no other may set handlers
+        before |= {number: signal.signal(number, note) for number in STOP_SIGNALS}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
             signal.signal(number, handler)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self.received.add(signal.Signals(number))
-        signal.signal(number, self._before[signal.Signals(number)])
 
 
 class SaveRun(keras.callbacks.Callback):
@@ -118,7 +189,7 @@ class SaveRun(keras.callbacks.Callback):
         interval: int,
         progress: TrainingProgress,
         workers: Workers,
-        signals: StopSignals,
+        signals: set[signal.Signals],
     ) -> None:
         super().__init__()
         self.run = run
@@ -148,7 +219,7 @@ class SaveRun(keras.callbacks.Callback):
             self.last_save = time.monotonic()
         self._stop(stops)
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Saves a checkpoint."""
         state = self.progress.pop_state()
         if self.workers.is_chief:
@@ -185,18 +256,16 @@ class SaveRun(keras.callbacks.Callback):
         )
 
     def _warn_of_zero_bleu(self) -> None:
-        if self.settings.metric not in (None, "bleu"):
-            return
-        scores = [line["val_bleu"] for line in self.run.metrics() if "val_bleu" in line]
-        if len(scores) == NUM_ZERO_BLEU and max(scores) < 0.005:  # 0.00 as it is printed
+        scores = [line.get("val_bleu", math.inf) for line in self.run.metrics()]
+        is_zero = len(scores) == NUM_ZERO_BLEU and max(scores) < 0.005  # 0.00 as it is printed
+        if is_zero and self.settings.metric in (None, "bleu"):
             logger.warning(
-                "Validation BLEU was 0 at the first %d validations, so the loss chooses the best "
-                "checkpoint; if it stays 0, try --metric chrf",
-                NUM_ZERO_BLEU,
+                "Validation BLEU was 0 at the first validations, so the loss chooses the best "
+                "checkpoint; if it stays 0, try --metric chrf"
             )
 
     def _stops(self) -> list[bool]:
-        return [number in self.signals.received for number in STOP_SIGNALS]
+        return [number in self.signals for number in STOP_SIGNALS]
 
     def _stop(self, stops: list[bool]) -> None:
         """Raises `TrainingStoppedError` if any worker has received a signal."""
@@ -215,9 +284,8 @@ def is_over(run: Run, settings: TrainSettings) -> bool:
         return False
     if run.last.step >= settings.steps:
         return True
-    validated = [state for state in run.states if state.step == run.last.step]
-    hours = validated[-1].metrics["seconds"] / 3600 if validated else 0.0
-    if settings.max_hours is not None and hours >= settings.max_hours:
+    seconds = [each.metrics["seconds"] for each in run.states if each.step == run.last.step]
+    if max(seconds, default=0.0) / 3600 >= (settings.max_hours or math.inf):
         return True
     later = [line for line in run.metrics() if run.best.step < line["step"] <= run.last.step]
     return settings.patience is not None and len(later) >= settings.patience

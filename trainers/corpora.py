@@ -83,39 +83,29 @@ def _bundled(source: str, target: str) -> Corpus:
 
 
 def _folder(folder: Path, source: str, target: str) -> Corpus:
-    if folder.is_file():
-        raise InputError(
-            f"{folder} is a file: data must be {KINDS}; docs/tutorial.md makes a folder of "
-            "tab-separated pairs"
-        )
     if not folder.is_dir():
-        raise InputError(f"There is no folder {folder}: data must be {KINDS}")
+        raise InputError(f"There is no folder {folder}: data must be {KINDS}; see docs/tutorial.md")
     if (folder / "corpus.json").is_file():
         raise InputError(
             f"{folder} is a prepared corpus, for `train`, and holds no text: name the folder that "
             "it was prepared from"
         )
-    splits: dict[str, set[str]] = {}
+    splits = []
     for language in (source, target):
-        names = (path.name for path in folder.glob(f"{language}.*.txt"))
-        splits[language] = {name[len(language) + 1 : -len(".txt")] for name in names}
-        if not splits[language]:
-            raise InputError(
-                f"{folder} holds no file {language}.SPLIT.txt, such as {language}.train.txt"
-            )
-    common = sorted(splits[source] & splits[target])
+        files = folder.glob(f"{language}.*.txt")
+        splits.append({file.name[len(language) + 1 : -len(".txt")] for file in files})
+    common = sorted(set.intersection(*splits))
     if not common:
-        raise InputError(f"{folder} has no split with a file for both {source} and {target}")
+        raise InputError(
+            f"{folder} must hold files {source}.SPLIT.txt and {target}.SPLIT.txt of a split, such "
+            f"as {source}.train.txt and {target}.train.txt"
+        )
 
     def read(split: str) -> Iterator[Pair]:
         paths = [folder / f"{language}.{split}.txt" for language in (source, target)]
-        files = [read_lines(path) for path in paths]
-        for number, texts in enumerate(itertools.zip_longest(*files)):
+        for texts in itertools.zip_longest(*map(read_lines, paths)):
             if None in texts:
-                counts = [
-                    number + (text is not None) + sum(1 for _ in file)
-                    for text, file in zip(texts, files, strict=True)
-                ]
+                counts = [sum(1 for _ in read_lines(path)) for path in paths]
                 raise InputError(
                     f"{paths[0]} and {paths[1]} must have the same number of lines. "
                     f"Received: {counts[0]} and {counts[1]}"
@@ -146,29 +136,22 @@ def _tfds(data: str, source: str, target: str) -> Corpus:
     name = data.removeprefix("tfds:")
     try:
         builder = tfds.builder(name)
-    except tfds.core.registered.DatasetNotFoundError as error:
+    except (ValueError, AssertionError, TypeError) as error:  # of a name or configuration
         raise InputError(
-            f"TensorFlow Datasets has no {name!r}. Translation data sets are, for example: "
-            "wmt14_translate/de-en, ted_hrlr_translate/pt_to_en, opus"
+            f"TensorFlow Datasets has no {name!r}, as it has wmt14_translate/de-en: "
+            f"{one_line(error)}"
         ) from error
-    except (ValueError, AssertionError, TypeError) as error:  # of a configuration or version
-        raise InputError(f"TensorFlow Datasets cannot load {name!r}: {one_line(error)}") from error
     languages = list(builder.info.features or {})
     for language in (source, target):
         if language not in languages:
             raise InputError(f"{data} holds {', '.join(languages)}. Received: {language!r}")
 
-    def prepare() -> None:  # does nothing the second time
-        try:
-            builder.download_and_prepare()
-        except Exception as error:  # of the network, the disk, the archive, ...
-            raise InputError(f"{data} cannot be prepared: {one_line(error)}") from error
-
-    if not builder.info.splits:  # some data sets have none before the download
-        prepare()
+    try:
+        builder.download_and_prepare()  # does nothing the second time
+    except Exception as error:  # of the network, the disk, the archive, ...
+        raise InputError(f"{data} cannot be prepared: {one_line(error)}") from error
 
     def read(split: str) -> Iterator[Pair]:
-        prepare()
         try:
             for example in builder.as_dataset(split=split).as_numpy_iterator():
                 yield Pair(example[source].decode(), example[target].decode())

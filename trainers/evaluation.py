@@ -17,23 +17,15 @@ from keras_transformer.translator import Translator
 def load_test_set(name: str, source: str, target: str) -> list[Pair]:
     """Reads one of sacreBLEU's test sets, which it downloads the first time.
 
-    Args:
-        name: for example "wmt14/full".
-        source: source language.
-        target: target language.
-
     Raises:
         InputError: if there is no such test set, or it cannot be downloaded.
     """
     languages = f"{source}-{target}"
-    if name not in sacrebleu.DATASETS:
+    if name not in sacrebleu.DATASETS or languages not in sacrebleu.DATASETS[name].langpairs:
         raise InputError(
-            f"sacreBLEU has no test set {name!r}. There are, for example: "
-            "wmt14/full, wmt16, wmt20, iwslt17, multi30k/2016"
+            f"sacreBLEU has no test set {name!r} of {languages}. It has, for example, wmt14/full, "
+            "wmt16, wmt20, iwslt17 and multi30k/2016"
         )
-    if languages not in sacrebleu.DATASETS[name].langpairs:
-        pairs = ", ".join(sacrebleu.DATASETS[name].langpairs)
-        raise InputError(f"The test set {name} holds {pairs}. Received: {languages}")
     try:
         sources = sacrebleu.get_source_file(name, languages)
         references = sacrebleu.get_reference_files(name, languages)[0]
@@ -43,11 +35,7 @@ def load_test_set(name: str, source: str, target: str) -> list[Pair]:
 
 
 def read_sentences(path: str | Path, count: int) -> list[str]:
-    """Reads a file that must have `count` lines.
-
-    Raises:
-        InputError: if it cannot be read, or has another number of lines.
-    """
+    """Reads a file that must have `count` lines."""
     lines = list(read_lines(path))
     if len(lines) != count:
         raise InputError(f"{path} must have {count} lines. Received: {len(lines)} lines")
@@ -119,16 +107,14 @@ def evaluate(
     for name, lines in columns.items():
         text = "".join(f"{_join_lines(line)}\n" for line in lines)
         Path(f"{output}.{name}").write_text(text, encoding="utf-8")
-    options = translator.decoding_options(beam_size, length_penalty)
     values = {
         name: value._asdict() if isinstance(value, Score) else value
         for name, value in scores._asdict().items()
-    } | {
-        **(notes or {}),
-        "beam_size": options.beam_size,
-        "length_penalty": options.length_penalty,
     }
-    Path(f"{output}.scores.json").write_text(json.dumps(values, indent=2) + "\n")
+    options = translator.decoding_options(beam_size, length_penalty)
+    decoding = {"beam_size": options.beam_size, "length_penalty": options.length_penalty}
+    content = json.dumps({**values, **(notes or {}), **decoding}, indent=2)
+    Path(f"{output}.scores.json").write_text(content + "\n")
     return scores
 
 
@@ -138,29 +124,17 @@ def _join_lines(text: str) -> str:
 
 
 class Evaluation(NamedTuple):
-    """What `evaluate` wrote about a split.
-
-    Attributes:
-        name: name of the split.
-        scores: content of `.scores.json`.
-        sources: source sentences.
-        references: their reference translations.
-        hypotheses: the model's translations.
-    """
+    """What `evaluate` wrote about a split."""
 
     name: str
-    scores: dict[str, Any]
+    scores: dict[str, Any]  # content of `.scores.json`
     sources: list[str]
     references: list[str]
     hypotheses: list[str]
 
 
 def read_evaluations(folder: Path) -> list[Evaluation]:
-    """Reads what `evaluate` wrote to a folder, by the names of the splits.
-
-    Raises:
-        InputError: if a file is missing or damaged.
-    """
+    """Reads what `evaluate` wrote to a folder; `InputError` if a file is missing or damaged."""
     evaluations = []
     for file in sorted(folder.glob("*.scores.json")):
         name = file.name.removesuffix(".scores.json")

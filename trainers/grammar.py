@@ -394,7 +394,8 @@ class Sampler:
     def _adverbials(self, verb: Verb, subject: Nominal, detail: float) -> dict[Slot, Pair]:
         if verb is VERBS["be"]:
             adjective = ADJECTIVES[self._adjective(subject.kind or "person")]
-            return {Slot.COMPLEMENT: Pair(f"very {adjective.english}", f"sehr {adjective.german}")}
+            very, sehr = self._pick((("", ""), ("very ", "sehr ")))
+            return {Slot.COMPLEMENT: Pair(very + adjective.english, sehr + adjective.german)}
         adverbials = {}
         for slot, name, probability in (
             (Slot.COMPLEMENT, verb.complement, 1.0),
@@ -445,12 +446,7 @@ class Sampler:
 
 
 def generate(num_pairs: int, seed: int) -> list[Pair]:
-    """Generates sentence pairs, none of which shares a sentence with another.
-
-    Args:
-        num_pairs: number of pairs.
-        seed: determines the pairs, for every version of Python.
-    """
+    """Generates sentence pairs, none of which shares a sentence with another."""
     sampler = Sampler(seed)
     pairs: list[Pair] = []
     seen: set[str] = set()

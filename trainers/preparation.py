@@ -10,9 +10,9 @@ import itertools
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import regex
@@ -54,19 +54,12 @@ REASONS = {
 }
 
 Progress = Callable[[int], None]
-# Maps the texts of both sides to the ids of each pair, [B, (tokens)], each side with its `EOS_ID`,
-# and to the lengths without it, [B, 2].
-TokenizePairs = Callable[[Sequence[str], Sequence[str]], tuple[tf.RaggedTensor, tf.Tensor]]
-
-
-def no_progress(pairs: int) -> None:
-    """Shows nothing."""
 
 
 def prepare(
     settings: TrainSettings,
     folder: Path,
-    progress: Progress = no_progress,
+    progress: Progress = lambda pairs: None,
     tokenizer: Tokenizer | None = None,
 ) -> PreparedCorpus:
     """Cleans and tokenizes a corpus into `folder`, or continues where an earlier call ended.
@@ -84,18 +77,20 @@ def prepare(
         InputError: if the data does not fit the settings, or the folder holds something else.
     """
     corpus = load_corpus(settings.data, settings.source, settings.target)
-    _warn_of_equal_sides(corpus.name, list(itertools.islice(corpus.pairs("train"), 1_000)))
+    first = list(itertools.islice(corpus.pairs("train"), 1_000))
+    if sum(pair.source == pair.target for pair in first) > len(first) / 10:
+        logger.warning("%s: both sides are equal in many pairs", corpus.name)
     val_split = corpus.validation_split
     validation = list(corpus.pairs(val_split)) if val_split else []
-    for name in ("source_script", "target_script"):
-        _check_script(name, getattr(settings, name))
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"Cannot create the folder {folder}: {error.strerror}") from error
+    if not val_split:
+        names = ", ".join(VALIDATION_SPLITS)
+        logger.warning("No validation: %s has none of the splits %s", corpus.name, names)
     is_folder = Path(settings.data).is_dir()
     data = str(Path(settings.data).resolve()) if is_folder else settings.data
     made_from = {"data": data, **{name: getattr(settings, name) for name in SETTINGS}}
+    scripts = [_letters(settings, name) for name in ("source_script", "target_script")]
+    with named_failure(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         if not is_prepared(folder):
             _start(folder, corpus, settings, made_from, tokenizer)
@@ -103,41 +98,23 @@ def prepare(
         saved = load_tokenizer(folder)
         if tokenizer is not None and tokenizer.fingerprint != saved.fingerprint:
             raise InputError(f"`tokenizer` is not the one that {folder} was prepared with")
-        tokenize = _make_tokenize(saved)
+        cleaner = _Cleaner(saved, settings, scripts)
         # The validation split is first, so that an error in it shows at once and not after hours.
         val = Manifest.read(folder).val
-        if val is None:
-            logger.warning(
-                "No validation: %s was prepared from text that has none of the splits %s",
-                folder,
-                ", ".join(VALIDATION_SPLITS),
-            )
-        elif not val.is_complete:
-            text = json.dumps(validation, ensure_ascii=False).encode()
-            write_atomically(folder / "val.pairs.json", text, CAN_CONTINUE)
         if val is not None:
-            _write_split(folder, "val", validation, tokenize, settings, no_progress)
-        _write_split(folder, "train", corpus.pairs("train"), tokenize, settings, progress)
+            if not val.is_complete:
+                text = json.dumps(validation, ensure_ascii=False).encode()
+                write_atomically(folder / "val.pairs.json", text, CAN_CONTINUE)
+            _write_split(folder, "val", validation, cleaner, lambda pairs: None)
+        _write_split(folder, "train", corpus.pairs("train"), cleaner, progress)
         return open_prepared(folder)
-
-
-def _warn_of_equal_sides(name: str, pairs: list[Pair]) -> None:
-    """Warns of a corpus that holds one language twice, such as after a wrong delimiter."""
-    num_equal = sum(pair.source == pair.target for pair in pairs)
-    if num_equal > len(pairs) / 10:
-        logger.warning(
-            "%s: both sides are equal in %d of the first %d pairs. Has each its own language?",
-            name,
-            num_equal,
-            len(pairs),
-        )
 
 
 def _start(
     folder: Path,
     corpus: Corpus,
     settings: TrainSettings,
-    made_from: dict[str, object],
+    made_from: dict[str, Any],
     tokenizer: Tokenizer | None,
 ) -> None:
     """Writes the tokenizer, then `corpus.json`."""
@@ -169,8 +146,7 @@ def _write_split(
     folder: Path,
     name: Literal["train", "val"],
     pairs: Iterable[Pair],
-    tokenize: TokenizePairs,
-    settings: TrainSettings,
+    cleaner: "_Cleaner",
     progress: Progress,
 ) -> None:
     """Writes the shards that are not there yet, and the manifest after each."""
@@ -180,27 +156,30 @@ def _write_split(
     check_shards(folder, name, split.shards)
     if split.is_complete:
         return
-    num_finished = len(split.shards)
+    finished = list(split.shards)
     seen = np.zeros(0, np.uint64)  # hashes of the pairs of earlier shards
     iterator = iter(pairs)
     for index in itertools.count():
         chunk = list(itertools.islice(iterator, PAIRS_PER_SHARD))
         text_sha256 = sha256("\n".join(map("\t".join, chunk)).encode())
         path = shard_path(folder, name, index)
-        is_finished = index < num_finished
-        if is_finished and split.shards[index].text_sha256 != text_sha256:
+        if index < len(finished) and finished[index].text_sha256 != text_sha256:
             raise InputError(f"{path} was made from other text: prepare the corpus in a new folder")
         if not chunk:
             break
         is_repeated = np.zeros(len(chunk), bool)
-        if settings.drop_duplicates:
+        if cleaner.settings.drop_duplicates:
             is_repeated, seen = _mark_repeated(chunk, seen)
-        if is_finished:
+        if index < len(finished):
             progress(len(chunk))
             continue
-        shard, dropped = _write_shard(
-            path, chunk, text_sha256, is_repeated, tokenize, settings, progress
-        )
+        values, dropped = cleaner.clean(chunk, is_repeated, progress)
+        file = io.BytesIO()
+        np.save(file, values)
+        content = file.getvalue()
+        write_atomically(path, content, CAN_CONTINUE)
+        kept = len(chunk) - sum(map(len, dropped.values()))
+        shard = CorpusShard(text_sha256=text_sha256, sha256=sha256(content), kept=kept)
         split.shards.append(shard)
         for reason, found in dropped.items():
             split.dropped[reason] = split.dropped.get(reason, 0) + len(found)
@@ -214,90 +193,79 @@ def _write_split(
     logger.info("Corpus, %s: %s in %.1f s: %s", name, split, time.monotonic() - started, folder)
 
 
-def _make_tokenize(tokenizer: Tokenizer) -> TokenizePairs:
-    # Traced once: the tokenizer's op is made anew for each graph, which takes long.
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)] * 2, autograph=False)
-    def tokenize(sources: tf.Tensor, targets: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor]:
+class _Cleaner:
+    """Tokenizes pairs, and drops some."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        settings: TrainSettings,
+        scripts: list[regex.Pattern[str] | None],
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.settings = settings
+        self.scripts = scripts  # the letters that each side may have
+        # Traced once: the tokenizer's op is made anew for each graph, which takes long.
+        texts = tf.TensorSpec([None], tf.string)
+        self.tokenize = tf.function(self._tokenize, [texts, texts], autograph=False)
+
+    def _tokenize(
+        self, sources: tf.Tensor, targets: tf.Tensor
+    ) -> tuple[tf.RaggedTensor, tf.Tensor]:
+        """Returns the ids of each pair, [B, (tokens)], and both lengths without EOS_ID, [B, 2]."""
         size = tf.size(sources)
-        sides = tokenizer.tokenize(sources), tokenizer.target.tokenize(targets)  # [B, (tokens)]
+        target = self.tokenizer.target
+        sides = self.tokenizer.tokenize(sources), target.tokenize(targets)  # [B, (tokens)]
         end = tf.fill([size, 1], EOS_ID)  # [B, 1]
         ids = tf.concat([sides[0], end, sides[1], end], axis=1)  # [B, (tokens)]
         return ids, tf.stack([side.row_lengths() for side in sides], axis=1)
 
-    return tokenize
+    def clean(
+        self, pairs: list[Pair], is_repeated: np.ndarray, progress: Progress
+    ) -> tuple[np.ndarray, dict[str, list[Pair]]]:
+        """Returns the content of a shard, and the dropped pairs by reason."""
+        all_lengths, all_ids = [], []
+        dropped: dict[str, list[Pair]] = {}
+        for start in range(0, len(pairs), PAIRS_PER_CALL):
+            chunk = pairs[start : start + PAIRS_PER_CALL]
+            tokens, num_tokens = self.tokenize(*zip(*chunk, strict=True))
+            ids, lengths = tokens.flat_values.numpy(), num_tokens.numpy()
+            reasons = self.reasons(chunk, lengths, is_repeated[start : start + len(chunk)])
+            for row in np.flatnonzero(reasons):
+                dropped.setdefault(str(reasons[row]), []).append(chunk[row])
+            lengths += 1  # the end symbols
+            is_kept = reasons == ""
+            all_lengths.append(lengths[is_kept].ravel())
+            all_ids.append(ids[np.repeat(is_kept, lengths.sum(axis=1))])
+            progress(len(chunk))
+        values = np.concatenate([*all_lengths, *all_ids])
+        return values.astype(np.uint16 if values.max(initial=0) < 2**16 else np.int32), dropped
+
+    def reasons(
+        self, pairs: list[Pair], lengths: np.ndarray, is_repeated: np.ndarray
+    ) -> np.ndarray:
+        """Returns for each pair the first key of `REASONS` that applies; "" if it is kept."""
+        shorter, longer = lengths.min(axis=1), lengths.max(axis=1)
+        ratio = self.settings.max_length_ratio
+        applies = {
+            "empty": shorter == 0,
+            "too_long": longer >= self.settings.max_length,  # the end symbol is one more
+            "length_ratio": longer > (np.inf if ratio is None else ratio) * np.maximum(shorter, 1),
+            "script": np.array([not all(map(_is_of, pair, self.scripts)) for pair in pairs]),
+            "duplicate": is_repeated,
+        }
+        return np.select(list(applies.values()), list(applies), default="")
 
 
-def _write_shard(
-    path: Path,
-    pairs: list[Pair],
-    text_sha256: str,
-    is_repeated: np.ndarray,
-    tokenize: TokenizePairs,
-    settings: TrainSettings,
-    progress: Progress,
-) -> tuple[CorpusShard, dict[str, list[Pair]]]:
-    """Tokenizes and writes a shard; returns its entry in the manifest and the dropped pairs."""
-    all_lengths, all_ids = [], []
-    dropped: dict[str, list[Pair]] = {}
-    for start in range(0, len(pairs), PAIRS_PER_CALL):
-        chunk = pairs[start : start + PAIRS_PER_CALL]
-        tokens, num_tokens = tokenize(*zip(*chunk, strict=True))
-        ids, lengths = tokens.flat_values.numpy(), num_tokens.numpy()
-        reasons = _drop_reasons(chunk, lengths, is_repeated[start : start + len(chunk)], settings)
-        for row in np.flatnonzero(reasons):
-            dropped.setdefault(str(reasons[row]), []).append(chunk[row])
-        lengths += 1  # the end symbols
-        is_kept = reasons == ""
-        all_lengths.append(lengths[is_kept].ravel())
-        all_ids.append(ids[np.repeat(is_kept, lengths.sum(axis=1))])
-        progress(len(chunk))
-    values = np.concatenate([*all_lengths, *all_ids])
-    file = io.BytesIO()
-    np.save(file, values.astype(np.uint16 if values.max(initial=0) < 2**16 else np.int32))
-    write_atomically(path, file.getvalue(), CAN_CONTINUE)
-    shard = CorpusShard(
-        text_sha256=text_sha256,
-        sha256=sha256(file.getvalue()),
-        kept=len(pairs) - sum(map(len, dropped.values())),
-    )
-    return shard, dropped
-
-
-def _drop_reasons(
-    pairs: list[Pair], lengths: np.ndarray, is_repeated: np.ndarray, settings: TrainSettings
-) -> np.ndarray:
-    """Says why each pair is dropped: the first key of `REASONS` that applies; "" if it is kept."""
-    shorter, longer = lengths.min(axis=1), lengths.max(axis=1)
-    ratio = settings.max_length_ratio
-    scripts = (settings.source_script, settings.target_script)
-    applies = {
-        "empty": shorter == 0,
-        "too_long": longer >= settings.max_length,  # the end symbol is one more
-        "length_ratio": longer > (np.inf if ratio is None else ratio) * np.maximum(shorter, 1),
-        "script": np.array(
-            [
-                any(
-                    script is not None and not _is_script(text, script)
-                    for text, script in zip(pair, scripts, strict=True)
-                )
-                for pair in pairs
-            ]
-        ),
-        "duplicate": is_repeated,
-    }
-    return np.select(list(applies.values()), list(applies), default="")
-
-
-def _is_script(text: str, script: str) -> bool:
-    """Whether at least half of a text's letters are of a Unicode script."""
-    letters = len(regex.findall(r"\p{L}", text))
-    return 2 * len(regex.findall(rf"[\p{{L}}&&\p{{Script={script}}}]", text, regex.V1)) >= letters
-
-
-def _check_script(name: str, script: str | None) -> None:
-    """Raises `InputError` unless the script is one of Unicode's."""
+def _letters(settings: TrainSettings, name: str) -> regex.Pattern[str] | None:
+    """Returns the pattern of a script's letters; `InputError` if Unicode has no such script."""
+    script = getattr(settings, name)
     try:
-        regex.compile(rf"\p{{Script={script or 'Latin'}}}")
+        return (
+            None
+            if script is None
+            else regex.compile(rf"[\p{{L}}&&\p{{Script={script}}}]", regex.V1)
+        )
     except regex.error as error:
         raise InputError(
             f"`{name}` must be a Unicode script, such as Latin or Cyrillic. "
@@ -305,16 +273,13 @@ def _check_script(name: str, script: str | None) -> None:
         ) from error
 
 
+def _is_of(text: str, script: regex.Pattern[str] | None) -> bool:
+    """Whether at least half of a text's letters are of a script."""
+    return script is None or 2 * len(script.findall(text)) >= len(regex.findall(r"\p{L}", text))
+
+
 def _mark_repeated(pairs: list[Pair], seen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Marks pairs that are equal to earlier ones.
-
-    Args:
-        pairs: some pairs.
-        seen: hashes of the pairs before them, 8 bytes each, sorted.
-
-    Returns:
-        A mask of the pairs, and `seen` with the hashes of these.
-    """
+    """Returns which pairs are equal to earlier ones, and the sorted hashes of all pairs so far."""
     digests = [hashlib.blake2b("\0".join(pair).encode(), digest_size=8).digest() for pair in pairs]
     hashes = np.frombuffer(b"".join(digests), np.uint64)
     is_first = np.zeros(len(pairs), bool)

@@ -46,33 +46,20 @@ SETTINGS = (
 
 
 class CorpusShard(pydantic.BaseModel):
-    """A file of token ids.
+    """A file of token ids."""
 
-    Attributes:
-        text_sha256: hash of the text that the shard was made from.
-        sha256: hash of the file.
-        kept: number of pairs in the file.
-    """
-
-    text_sha256: str
-    sha256: str
-    kept: int
+    text_sha256: str  # of the text that it was made from
+    sha256: str  # of the file
+    kept: int  # number of pairs
 
 
 class Split(pydantic.BaseModel):
-    """What was written of a split.
-
-    Attributes:
-        shards: the files.
-        is_complete: whether all files are written.
-        dropped: number of dropped pairs by reason; see `preparation.REASONS`.
-        examples: some dropped pairs by reason.
-    """
+    """What was written of a split."""
 
     shards: list[CorpusShard] = []
     is_complete: bool = False
-    dropped: dict[str, int] = {}
-    examples: dict[str, list[Pair]] = {}
+    dropped: dict[str, int] = {}  # number of pairs by reason, a key of `preparation.REASONS`
+    examples: dict[str, list[Pair]] = {}  # some of them
 
     @property
     def kept(self) -> int:
@@ -86,39 +73,22 @@ class Split(pydantic.BaseModel):
 
 
 class Manifest(pydantic.BaseModel):
-    """The content of `corpus.json`.
-
-    Attributes:
-        format_version: of the folder's files.
-        made_from: the data, and the values of `SETTINGS`.
-        tokenizer_sha256: the tokenizer's fingerprint.
-        train: the training split.
-        val: the validation split; None if there is none.
-    """
+    """The content of `corpus.json`."""
 
     format_version: Literal[3] = 3
-    made_from: dict[str, Any]
+    made_from: dict[str, Any]  # the data, and the values of `SETTINGS`
     tokenizer_sha256: str
     train: Split = Split()
-    val: Split | None
+    val: Split | None  # None if the data has no validation split
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
-        """Reads the manifest of a prepared corpus.
-
-        Raises:
-            InputError: if there is none, or it is damaged.
-        """
+        """Reads the manifest of a prepared corpus; `InputError` if it is missing or damaged."""
         path = folder / "corpus.json"
         try:
             return cls.model_validate_json(path.read_bytes())
-        except FileNotFoundError as error:
-            raise InputError(f"There is no file {path}") from error
         except (OSError, pydantic.ValidationError) as error:
-            raise InputError(
-                f"{path} is damaged or of another version: delete {folder} and prepare the corpus "
-                "again"
-            ) from error
+            raise _damaged(path) from error
 
     def write(self, folder: Path) -> None:
         """Writes the manifest of a prepared corpus."""
@@ -143,11 +113,10 @@ class TokenizedPairs:
         written: Split = getattr(Manifest.read(folder), split)
         if not written.is_complete:
             raise InputError(f"{folder} is not complete: to continue, run: {_command(folder)}")
-        shards = written.shards
-        check_shards(folder, split, shards)
+        check_shards(folder, split, written.shards)
         lengths, starts = [], []
         self._ids: list[np.ndarray] = []
-        for index, shard in enumerate(shards):
+        for index, shard in enumerate(written.shards):
             # A plain view of the file: slicing NumPy's memmap class is slower.
             values = np.asarray(np.load(shard_path(folder, split, index), mmap_mode="r"))
             lengths.append(values[: 2 * shard.kept].reshape(-1, 2).astype(np.int32))
@@ -156,7 +125,7 @@ class TokenizedPairs:
             self._ids.append(values[2 * shard.kept :])
         self.lengths: np.ndarray = np.concatenate(lengths)
         self._starts: np.ndarray = np.concatenate(starts)  # [rows], in the row's shard
-        self._last_rows: np.ndarray = np.cumsum([shard.kept for shard in shards]) - 1
+        self._last_rows: np.ndarray = np.cumsum([shard.kept for shard in written.shards]) - 1
 
     def read(self, rows: Sequence[int]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Returns the (source, target) token ids of rows, int32, each with its `EOS_ID`."""
@@ -171,19 +140,12 @@ class TokenizedPairs:
 
 
 class PreparedCorpus(NamedTuple):
-    """A corpus ready to train on.
-
-    Attributes:
-        tokenizer: of both languages.
-        training: the training split.
-        validation: the validation split; None if there is none.
-        validation_pairs: the validation split's text.
-    """
+    """A corpus ready to train on."""
 
     tokenizer: Tokenizer
     training: TokenizedPairs
     validation: TokenizedPairs | None
-    validation_pairs: list[Pair]
+    validation_pairs: list[Pair]  # the text of `validation`
 
 
 def is_prepared(folder: str | Path) -> bool:
@@ -194,11 +156,6 @@ def is_prepared(folder: str | Path) -> bool:
 def is_complete(folder: Path) -> bool:
     """Whether `prepare` finished a folder; it writes the training split last."""
     return is_prepared(folder) and Manifest.read(folder).train.is_complete
-
-
-def has_pairs(folder: Path) -> bool:
-    """Whether a folder holds training pairs; it may be incomplete."""
-    return is_prepared(folder) and Manifest.read(folder).train.kept > 0
 
 
 def corpus_folder(run: Run) -> Path:
@@ -216,23 +173,16 @@ def corpus_folder(run: Run) -> Path:
 def open_prepared(folder: str | Path, settings: TrainSettings | None = None) -> PreparedCorpus:
     """Opens what `prepare` wrote.
 
-    Args:
-        folder: the folder.
-        settings: the settings that it must have been made with; None for any.
-
     Raises:
-        InputError: if it is not complete, damaged, or made with other settings.
+        InputError: if it is not complete, damaged, or made with other settings than `settings`.
     """
     folder = Path(folder)
     if settings is not None:
         check_settings(folder, {name: getattr(settings, name) for name in SETTINGS})
-    has_validation = Manifest.read(folder).val is not None
-    return PreparedCorpus(
-        load_tokenizer(folder),
-        TokenizedPairs(folder, "train"),
-        TokenizedPairs(folder, "val") if has_validation else None,
-        read_validation_pairs(folder),
-    )
+    training = TokenizedPairs(folder, "train")
+    validation = None if Manifest.read(folder).val is None else TokenizedPairs(folder, "val")
+    pairs = read_validation_pairs(folder)
+    return PreparedCorpus(load_tokenizer(folder), training, validation, pairs)
 
 
 def read_validation_pairs(folder: str | Path) -> list[Pair]:
@@ -258,21 +208,10 @@ def check_settings(folder: Path, settings: dict[str, Any]) -> None:
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
-    """Reads the tokenizer of a corpus.
-
-    Raises:
-        InputError: if it is missing, damaged, or not the one that the corpus was prepared with.
-    """
+    """Reads the tokenizer of a corpus; `InputError` if it is missing or another one."""
     path = folder / "tokenizer.model"
-    try:
-        tokenizer = Tokenizer.load(path)
-    except InputError as error:
-        raise InputError(f"{error}: {_advice(folder)}") from error
-    if tokenizer.fingerprint != Manifest.read(folder).tokenizer_sha256:
-        raise InputError(
-            f"{path} is not the tokenizer that {folder} was prepared with: {_advice(folder)}"
-        )
-    return tokenizer
+    _check_file(path, Manifest.read(folder).tokenizer_sha256)
+    return Tokenizer.load(path)
 
 
 def shard_path(folder: Path, split: str, index: int) -> Path:
@@ -281,25 +220,23 @@ def shard_path(folder: Path, split: str, index: int) -> Path:
 
 
 def check_shards(folder: Path, split: str, shards: Sequence[CorpusShard]) -> None:
-    """Reads a split's files and checks their hashes.
-
-    Raises:
-        InputError: if a file is missing or damaged.
-    """
+    """Reads a split's files; `InputError` if one is missing or damaged."""
     for index, shard in enumerate(shards):
-        path = shard_path(folder, split, index)
-        if not path.is_file():
-            raise InputError(f"{path} is missing: {_advice(folder)}")
-        if file_sha256(path) != shard.sha256:
-            raise _damaged(path)
+        _check_file(shard_path(folder, split, index), shard.sha256)
+
+
+def _check_file(path: Path, sha256: str) -> None:
+    """Raises `InputError` unless a file has this hash."""
+    if not path.is_file() or file_sha256(path) != sha256:
+        raise _damaged(path)
 
 
 def _damaged(path: Path) -> InputError:
-    return InputError(f"{path} is damaged: {_advice(path.parent)}")
-
-
-def _advice(folder: Path) -> str:
-    return f"delete {folder}, then run: {_command(folder)}"
+    folder = path.parent
+    again = "prepare the corpus again" if path.name == "corpus.json" else f"run: {_command(folder)}"
+    return InputError(
+        f"{path} is missing, damaged or of another version: delete {folder}, then {again}"
+    )
 
 
 def _command(folder: Path) -> str:

@@ -36,8 +36,8 @@ class TrainSettings:
     """How to train. A recipe holds some of the settings; the run directory records all of them.
 
     Attributes:
-        data: "bundled", "tfds:NAME[/CONFIG]", a folder of files `{language}.{split}.txt`, or a
-            folder that `prepare` wrote.
+        data: "bundled", "tfds:NAME[/CONFIG]", a folder of files `{language}.{split}.txt`, or one
+            that `prepare` wrote.
         source: source language.
         target: target language.
         tokenizer: "bpe" or "unigram" (SentencePiece), or "wordpiece".
@@ -140,43 +140,34 @@ class TrainSettings:
 
     def __post_init__(self) -> None:
         config = self.config(vocab_size=8)  # checks `preset` and `model`
-        if self.max_length > self.tokens_per_batch:
-            raise InputError(
-                "`max_length` must be at most `tokens_per_batch`. Received: "
-                f"max_length={self.max_length}, tokens_per_batch={self.tokens_per_batch}"
-            )
-        if config.position_encoding == "learned" and self.max_length > config.max_length:
-            raise InputError(
-                f"`max_length` must be at most the model's {config.max_length} learned "
-                f"positions. Received: max_length={self.max_length}"
-            )
-        if self.lowercase and self.tokenizer == "wordpiece":
-            raise InputError(
-                '`lowercase` needs the tokenizer "bpe" or "unigram". Received: '
-                'tokenizer="wordpiece", lowercase=True'
-            )
-        if self.cooldown and (self.patience or self.max_hours):
-            raise InputError(
-                "`cooldown` fixes the last step: `patience` and `max_hours` must be none. "
-                f"Received: patience={self.patience}, max_hours={self.max_hours}"
-            )
-        if self.metric in ("bleu", "chrf") and not self.bleu_sentences:
-            raise InputError(
-                f"The `metric` {self.metric} needs validation sentences to translate. "
-                f'Received: metric="{self.metric}", bleu_sentences=0'
-            )
-        if self.average_last > self.keep_checkpoints:
-            raise InputError(
-                "`average_last` must be at most `keep_checkpoints`. Received: "
-                f"average_last={self.average_last}, keep_checkpoints={self.keep_checkpoints}"
-            )
+        is_learned = config.position_encoding == "learned"
+        for rule, is_broken in {
+            "`max_length` must be at most `tokens_per_batch`": (
+                self.max_length > self.tokens_per_batch
+            ),
+            f"`max_length` must be at most the model's {config.max_length} learned positions": (
+                is_learned and self.max_length > config.max_length
+            ),
+            "`lowercase` needs the `tokenizer` bpe or unigram": (
+                self.lowercase and self.tokenizer == "wordpiece"
+            ),
+            "`cooldown` fixes the last step: `patience` and `max_hours` must be none": (
+                self.cooldown and (self.patience or self.max_hours)
+            ),
+            "`metric` needs `bleu_sentences` to translate": (
+                self.metric in ("bleu", "chrf") and not self.bleu_sentences
+            ),
+            "`average_last` must be at most `keep_checkpoints`": (
+                self.average_last > self.keep_checkpoints
+            ),
+        }.items():
+            if is_broken:
+                names = re.findall(r"`(\w+)`", rule)
+                received = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+                raise InputError(f"{rule}. Received: {received}")
 
     def config(self, vocab_size: int) -> TransformerConfig:
-        """Returns the sizes of the model.
-
-        Raises:
-            InputError: if `model` holds `vocab_size` or `preset`.
-        """
+        """Returns the sizes of the model."""
         for name in ("vocab_size", "preset"):
             if name in self.model:
                 raise InputError(f"`{name}` must not be in `model`: it is a setting of its own")
@@ -184,11 +175,7 @@ class TrainSettings:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Makes settings of plain values.
-
-        Raises:
-            InputError: if a setting is one of the model's.
-        """
+        """Makes settings of plain values."""
         for name in values:
             if hasattr(TransformerConfig, name) and not hasattr(cls, name):
                 raise InputError(f"Unknown setting {name}: it is the model's, model.{name}")
@@ -249,13 +236,10 @@ def change_recipe(recipe: Mapping[str, Any], changes: Iterable[str]) -> dict[str
                 f"A change must have the form key=value or model.key=value. Received: {change!r}"
             )
         of_model, name, text = match.groups()
-        if not of_model:
-            changed[name] = _parse(text.strip())
-            continue
-        model = changed.get("model", {})
-        if not isinstance(model, Mapping):
-            raise InputError(f"`model` must be a table. Received: model={model!r}")
-        changed["model"] = {**model, name: _parse(text.strip())}
+        value = _parse(text.strip())
+        changed |= (
+            {"model": {**changed.get("model", {}), name: value}} if of_model else {name: value}
+        )
     return changed
 
 

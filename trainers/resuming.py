@@ -7,9 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from keras_transformer.errors import InputError
-from keras_transformer.files import locked
+from keras_transformer.files import locked, named_failure
 from keras_transformer.run import Run
-from keras_transformer.trainers.prepared import has_pairs
+from keras_transformer.trainers.prepared import (
+    Manifest,
+    corpus_folder,
+    is_prepared,
+    load_tokenizer,
+)
 from keras_transformer.trainers.recipes import TrainSettings
 
 logger = logging.getLogger(__name__)
@@ -34,14 +39,12 @@ BEFORE_MANIFEST = {"checkpoints", "tokenizer.model", "tmp-run.json"}
 def locked_run_dir(path: Path, resume: bool) -> Iterator[None]:
     """Creates or opens the run directory, and locks it.
 
-    An `InputError` before there is a prepared corpus or a run leaves the directory as it was.
+    An `InputError` before a pair is prepared leaves the directory as it was.
     """
     is_new = not path.exists()
-    try:
+    with named_failure(path):
         path.mkdir(parents=True, exist_ok=True)
-        found = {each.name for each in path.iterdir()}
-    except OSError as error:
-        raise InputError(f"Cannot create the directory {path}: {error.strerror}") from error
+    found = {each.name for each in path.iterdir()}
     if found and not resume:
         advice = "continue it with --resume, or " if found & {"run.json", "corpus"} else ""
         raise InputError(f"{path} exists and is not empty: {advice}choose another run directory")
@@ -51,7 +54,9 @@ def locked_run_dir(path: Path, resume: bool) -> Iterator[None]:
         try:
             yield
         except InputError:
-            if not (found or (path / "run.json").is_file() or has_pairs(path / "corpus")):
+            corpus = path / "corpus"
+            has_pairs = is_prepared(corpus) and Manifest.read(corpus).train.kept
+            if not (found or has_pairs or (path / "run.json").is_file()):
                 for each in path.iterdir():
                     shutil.rmtree(each) if each.is_dir() else each.unlink()
                 if is_new:
@@ -66,7 +71,7 @@ def open_run(settings: TrainSettings, path: Path) -> Run | None:
         InputError: if a setting must not change, or the run has lost what it needs.
     """
     if not (path / "run.json").is_file():
-        if (path / "checkpoints").is_dir() and any((path / "checkpoints").iterdir()):
+        if list((path / "checkpoints").glob("*")):
             raise InputError(
                 f"{path} holds checkpoints, but {path}/run.json is missing: restore it from a "
                 "copy, or choose another run directory"
@@ -79,16 +84,34 @@ def open_run(settings: TrainSettings, path: Path) -> Run | None:
             "%s/metrics.jsonl is missing: only the metrics of the checkpoints are left", path
         )
         run.restore_metrics()
+    _restore_tokenizer(run)
     if run.settings["average_last"] != settings.average_last:
         run.status, run.averaged = "training", None  # `train` computes the average again
     run.settings = settings.to_dict()
     return run
 
 
+def _restore_tokenizer(run: Run) -> None:
+    """Copies a lost or damaged tokenizer from the run's corpus."""
+    try:
+        run.tokenizer()
+    except InputError:
+        folder = corpus_folder(run)
+        if is_prepared(folder):
+            saved = load_tokenizer(folder)
+            if saved.fingerprint == run.tokenizer_sha256:
+                logger.warning("%s/tokenizer.model is restored from the corpus", run.path)
+                return run.save_tokenizer(saved)
+        raise
+
+
 def _check_settings(run: Run, settings: TrainSettings) -> None:
-    if run.last and settings.steps < run.last.step:
+    """Raises `InputError` if the run cannot be resumed with these settings."""
+    last = run.last.step if run.last else 0
+    newest = max([last, *(state.step for state in run.states)])
+    if settings.steps <= newest and settings.steps != last:
         raise InputError(
-            f"`steps` must be at least the {run.last.step} updates that {run.path} has. "
+            f"`steps` must be more than the {newest} updates that {run.path} has saved. "
             f"Received: steps={settings.steps}"
         )
     for name, value in settings.to_dict().items():

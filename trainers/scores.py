@@ -30,11 +30,7 @@ _TOKENIZERS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def base_language(language: str) -> str:
-    """Returns the two-letter code of a language, without region or script.
-
-    Args:
-        language: such as "zh-CN", "ja_JP" or "jpn"; an unknown code stays as it is.
-    """
+    """Returns the two-letter code of a language such as "zh-CN" or "jpn", if it is known."""
     code = re.split("[-_]", language.lower())[0]
     return _TWO_LETTERS.get(code, code)
 
@@ -42,12 +38,7 @@ def base_language(language: str) -> str:
 def bleu_tokenizer(language: str) -> str:
     """Returns the name of the sacreBLEU tokenizer for a target language.
 
-    It is "zh" for Chinese; sacreBLEU's morphological analyzer for Japanese and Korean if its
-    packages are installed, otherwise "char"; "char" for Thai, Lao, Khmer, Burmese, Tibetan and
-    Dzongkha; and "13a" for every other language.
-
-    Args:
-        language: as for `base_language`.
+    It is "char" where the language's own tokenizer is not installed, or there is none.
     """
     code = base_language(language)
     name, packages = _TOKENIZERS.get(code, ("13a", ()))
@@ -55,15 +46,7 @@ def bleu_tokenizer(language: str) -> str:
 
 
 def make_bleu(tokenize: str, lowercase: bool = False) -> sacrebleu.BLEU:
-    """Returns sacreBLEU's BLEU.
-
-    Args:
-        tokenize: name of a tokenizer of sacreBLEU.
-        lowercase: whether to ignore case.
-
-    Raises:
-        InputError: if there is no such tokenizer, or sacreBLEU cannot load it.
-    """
+    """Returns sacreBLEU's BLEU; `InputError` if it has no such tokenizer, or cannot load it."""
     if tokenize not in sacrebleu.BLEU.TOKENIZERS:
         names = ", ".join(sacrebleu.BLEU.TOKENIZERS)
         raise InputError(f"`tokenize` must be one of {names}. Received: tokenize={tokenize!r}")
@@ -75,16 +58,10 @@ def make_bleu(tokenize: str, lowercase: bool = False) -> sacrebleu.BLEU:
 
 
 class Score(NamedTuple):
-    """A score of a corpus.
+    """A score of a corpus; only scores with the same signature are comparable."""
 
-    Attributes:
-        value: 0 to 100.
-        signature: settings and version of sacreBLEU, then our own steps. Only
-            scores with the same signature are comparable.
-    """
-
-    value: float
-    signature: str
+    value: float  # 0 to 100
+    signature: str  # settings and version of sacreBLEU, then our own steps
 
 
 class Scores(NamedTuple):
@@ -187,11 +164,7 @@ def multimodal_form(texts: Iterable[str], language: str) -> list[str]:
 
 
 def paper_form(texts: Iterable[str], language: str) -> list[str]:
-    """Prepares raw text as for the figures of Table 2.
-
-    The steps are those of tensor2tensor's script for translations. Its references are tokenized
-    files; ours are raw text, and go through the same steps.
-    """
+    """Prepares raw text as for the figures of Table 2, by the steps of tensor2tensor's script."""
     normalizer, tokenizer = MosesPunctNormalizer(language), MosesTokenizer(language)
     lines = [
         tokenizer.tokenize(normalizer.replace_unicode_punct(text), return_str=True)
@@ -203,15 +176,10 @@ def paper_form(texts: Iterable[str], language: str) -> list[str]:
 
 
 class Comparison(NamedTuple):
-    """A paired bootstrap test against another system (Koehn 2004).
+    """A paired bootstrap test against another system (Koehn 2004)."""
 
-    Attributes:
-        baseline: BLEU of the other system; its signature is the test's.
-        p_value: probability of a difference at least as large by chance.
-    """
-
-    baseline: Score
-    p_value: float
+    baseline: Score  # BLEU of the other system, with the signature of the test
+    p_value: float  # probability of a difference at least as large by chance
 
 
 def compare(
@@ -244,8 +212,8 @@ def compare(
         test_type="bs",
         n_samples=NUM_RESAMPLES,
     )
-    found: tuple[dict[str, Any], dict[str, list[Any]]] = test()
-    signatures, columns = found
+    results: Any = test()
+    signatures, columns = results
     other, this = columns["BLEU"]
     # sacreBLEU calls even equal scores significantly different.
     p_value = 1.0 if this.score == other.score else this.p_value

@@ -43,13 +43,17 @@ class Workers:
             return list(flags)
         return [bool(count) for count in self._sum(np.array(flags, np.float32)).numpy()]
 
-    def have_same(self, text: str) -> bool:
-        """Returns whether the workers' texts are equal; waits for all workers."""
+    def check_same(self, name: str, text: str) -> None:
+        """Raises `InputError` unless the workers' texts are equal; waits for all workers."""
         if self.count == 1:
-            return True
+            return
         digest = zlib.crc32(text.encode()) % 2**16  # the sum over many replicas is exact
         total = self._sum(np.array([digest], np.float32)).numpy()[0]
-        return bool(total == digest * self.strategy.num_replicas_in_sync)
+        if total != digest * self.strategy.num_replicas_in_sync:
+            raise InputError(
+                f"The workers' {name} differ: start all of them with the same command, "
+                "on the same run directory"
+            )
 
     def wait(self) -> None:
         """Waits until all workers have called it."""
@@ -90,7 +94,7 @@ def make_strategy(name: StrategyName | None = None) -> tf.distribute.Strategy:
             several GPUs, else "one".
 
     Raises:
-        InputError: if there is no such strategy, or the machines are not named.
+        InputError: if the machines are not named.
     """
     gpus = tf.config.list_physical_devices("GPU")
     are_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
@@ -106,21 +110,12 @@ def make_strategy(name: StrategyName | None = None) -> tf.distribute.Strategy:
     if name == "mirrored":
         devices = tf.config.list_logical_devices("GPU" if gpus else "CPU")
         return _mirrored(tuple(device.name for device in devices))
-    if name == "multiworker":
-        resolver = _cluster()
-        logger.info("Waiting until all workers have started")  # TensorFlow does, for an hour
-        try:
-            return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
-        except (tf.errors.OpError, RuntimeError) as error:
-            if "program startup" in str(error):
-                raise InputError(
-                    "`strategy`=multiworker must be the first that TensorFlow does in a program: "
-                    "start the training in a process of its own"
-                ) from error
-            raise _lost(error) from error
-    raise InputError(
-        f"`strategy` must be one, mirrored or multiworker. Received: strategy={name!r}"
-    )
+    resolver = _cluster()
+    logger.info("Waiting until all workers have started")  # TensorFlow does, for an hour
+    try:
+        return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
+    except tf.errors.OpError as error:
+        raise _lost(error) from error
 
 
 @functools.cache
@@ -129,11 +124,10 @@ def _mirrored(devices: tuple[str, ...]) -> tf.distribute.Strategy:
     return tf.distribute.MirroredStrategy(list(devices))
 
 
-def _lost(error: Exception) -> TrainingStoppedError:
-    reason = str(getattr(error, "message", error)).strip().partition("\n")[0]
+def _lost(error: tf.errors.OpError) -> TrainingStoppedError:
     return TrainingStoppedError(
         "Another worker is gone: start all workers again with the same command, and training "
-        f"continues from the last save ({type(error).__name__}: {reason[:200]})",
+        f"continues from the last save ({type(error).__name__}: {one_line(error.message, 200)})",
         LOST_WORKER_STATUS,
     )
 
@@ -141,29 +135,20 @@ def _lost(error: Exception) -> TrainingStoppedError:
 def _cluster() -> tf.distribute.cluster_resolver.ClusterResolver:
     """Reads the machines from TF_CONFIG, else from SLURM's variables."""
     resolvers = tf.distribute.cluster_resolver
-    if os.environ.get("TF_CONFIG"):
-        resolver = resolvers.TFConfigClusterResolver
-        expected = (
-            'TF_CONFIG must be of the form {"cluster": {"worker": ["HOST:PORT", ...]}, '
-            '"task": {"type": "worker", "index": 0}}'
-        )
-    elif "SLURM_PROCID" in os.environ:
-        resolver = resolvers.SlurmClusterResolver
-        expected = (
-            "SLURM's environment must name the machines and their GPUs: start one worker a machine "
-            "by srun, with nvidia-smi or CUDA_VISIBLE_DEVICES for the GPUs"
-        )
-    else:
-        raise InputError(
-            "`strategy`=multiworker needs the environment variable TF_CONFIG, or SLURM's, to name "
-            "the machines: see docs/scaling.md"
-        )
+    is_slurm = "SLURM_PROCID" in os.environ and not os.environ.get("TF_CONFIG")
     try:
-        cluster = resolver()
+        cluster = (
+            resolvers.SlurmClusterResolver() if is_slurm else resolvers.TFConfigClusterResolver()
+        )
         jobs = cluster.cluster_spec()
         jobs.task_address(cluster.task_type, cluster.task_id)
         if not set(jobs.jobs) <= {"chief", "worker"}:
             raise ValueError(f"the jobs are {', '.join(jobs.jobs)}")
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-        raise InputError(f"{expected}. Received: {one_line(error)}") from error
+        raise InputError(
+            "`strategy`=multiworker needs SLURM's environment, with one worker a machine, or the "
+            'environment variable TF_CONFIG, of the form {"cluster": {"worker": ["HOST:PORT", '
+            '...]}, "task": {"type": "worker", "index": 0}}: see docs/scaling.md. '
+            f"Received: {one_line(error)}"
+        ) from error
     return cluster

@@ -4,7 +4,7 @@ import functools
 import json
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 
 import keras
@@ -20,11 +20,12 @@ from keras_transformer.trainers.batches import BatchPlan, distribute
 from keras_transformer.trainers.callbacks import (
     ExactSwap,
     SaveRun,
-    StopSignals,
+    TrainingProgress,
     ValidationBleu,
     is_over,
+    stop_signals,
 )
-from keras_transformer.trainers.preparation import Progress, no_progress, prepare
+from keras_transformer.trainers.preparation import Progress, prepare
 from keras_transformer.trainers.prepared import (
     PreparedCorpus,
     corpus_folder,
@@ -32,7 +33,6 @@ from keras_transformer.trainers.prepared import (
     is_prepared,
     open_prepared,
 )
-from keras_transformer.trainers.progress import TrainingProgress
 from keras_transformer.trainers.recipes import TrainSettings
 from keras_transformer.trainers.resuming import locked_run_dir, open_run
 from keras_transformer.trainers.strategies import Workers, make_strategy
@@ -50,7 +50,7 @@ def train(
     verbose: int = 1,
     *,
     resume: bool = False,
-    progress: Progress = no_progress,
+    progress: Progress = lambda pairs: None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
 ) -> Run:
     """Trains a model and writes its run directory.
@@ -80,8 +80,7 @@ def train(
             _train(run, settings, corpus, verbose, callbacks, workers)
         elif run.status == "complete":
             logger.info("%s is complete", path)
-            return run
-        if workers.is_chief:
+        if workers.is_chief and run.status != "complete":
             _finish(run, settings)
         workers.wait()
         return run if workers.is_chief else Run.load(path)
@@ -92,18 +91,14 @@ def _open(
 ) -> tuple[Run, PreparedCorpus | None]:
     """Opens the run, and its corpus unless the training is over; only the chief creates files."""
     run, corpus = _open_as_chief(settings, path, progress) if workers.is_chief else (None, None)
-    # The other workers wait here until the chief's files exist. Only the chief sets a flag.
-    must_train, is_complete = workers.any_set(
-        corpus is not None, run is not None and run.status == "complete"
-    )
-    _check_same(workers, json.dumps(settings.to_dict(), sort_keys=True), "settings")
+    # The other workers wait here until the chief's files exist.
+    (must_train,) = workers.any_set(corpus is not None)
+    workers.check_same("settings", json.dumps(settings.to_dict(), sort_keys=True))
     if run is None:
         if not (path / "run.json").is_file():
             raise InputError(f"All workers must share the directory {path}; this one does not")
         run = Run.load(path)
-        run.status = "complete" if is_complete else "training"
-        if must_train:
-            corpus = open_prepared(corpus_folder(run), settings)
+        corpus = open_prepared(corpus_folder(run), settings) if must_train else None
     return run, corpus
 
 
@@ -112,42 +107,20 @@ def _open_as_chief(
 ) -> tuple[Run, PreparedCorpus | None]:
     """Opens or creates the run, and its corpus unless the training is over."""
     run = open_run(settings, path)
-    is_done = run is not None and is_over(run, settings)
-    if run is not None and is_done and not _has_lost_tokenizer(run):
+    if run is not None and is_over(run, settings):
         return run, None
     corpus = _open_corpus(settings, path, progress)
     tokenizer = corpus.tokenizer
     if run is None:
         config = settings.config(tokenizer.vocab_size)
-        run = Run.create(
-            path, config, tokenizer, settings.source, settings.target, settings.to_dict()
-        )
+        languages = settings.source, settings.target
+        run = Run.create(path, config, tokenizer, *languages, settings.to_dict())
     elif run.tokenizer_sha256 != tokenizer.fingerprint:
         raise InputError(
             f"{path} was trained with another tokenizer than that of its corpus: bring back the "
             "text that it was trained on, or choose another run directory"
         )
-    elif _has_lost_tokenizer(run):
-        logger.warning("%s/tokenizer.model is restored from the corpus", path)
-        run.save_tokenizer(tokenizer)
-    return run, None if is_done else corpus
-
-
-def _has_lost_tokenizer(run: Run) -> bool:
-    try:
-        run.tokenizer()
-    except InputError:
-        return True
-    return False
-
-
-def _check_same(workers: Workers, text: str, name: str) -> None:
-    """Raises `InputError` unless all workers call it with the same text."""
-    if not workers.have_same(text):
-        raise InputError(
-            f"The workers' {name} differ: start all of them with the same command, "
-            "on the same run directory"
-        )
+    return run, corpus
 
 
 def _open_corpus(settings: TrainSettings, path: Path, progress: Progress) -> PreparedCorpus:
@@ -158,14 +131,11 @@ def _open_corpus(settings: TrainSettings, path: Path, progress: Progress) -> Pre
         corpus = open_prepared(path / "corpus", settings)  # without the text, which may be gone
     else:
         corpus = prepare(settings, path / "corpus", progress)
-    if corpus.validation is None:
-        if settings.patience is not None:
-            raise InputError(
-                "`patience` needs a validation split, and the corpus has none. "
-                f"Received: patience={settings.patience}"
-            )
-        if settings.bleu_sentences:
-            logger.warning("No validation BLEU: the corpus has no validation split")
+    if corpus.validation is None and settings.patience is not None:
+        raise InputError(
+            "`patience` needs a validation split, and the corpus has none. "
+            f"Received: patience={settings.patience}"
+        )
     return corpus
 
 
@@ -188,32 +158,23 @@ def _train(
     replicas = workers.strategy.num_replicas_in_sync
     logger.info("Devices: %d %s, %s", replicas, kind, settings.precision)
     keras.utils.set_random_seed(settings.seed)
-    with _precision(settings.precision), workers.strategy.scope():
-        _fit(run, settings, corpus, plan, verbose, callbacks, workers)
+    policy = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(settings.precision)
+    try:
+        with workers.strategy.scope():
+            _fit(run, settings, corpus, plan, verbose, callbacks, workers)
+    finally:
+        keras.config.set_dtype_policy(policy)
 
 
 def _finish(run: Run, settings: TrainSettings) -> None:
     """Averages the last checkpoints, and marks the run as complete."""
-    wanted = settings.average_last
-    if wanted:
-        last = min(wanted, len(run.checkpoints))
-        if last < wanted:
-            logger.warning(
-                "Averaging %d instead of %d checkpoints: there are no more", last, wanted
-            )
+    last = min(settings.average_last, len(run.checkpoints))
+    if last < settings.average_last:
+        logger.warning("Averaging %d checkpoints: there are no more", last)
+    if last:
         average_checkpoints(run, last)
     run.finish()
-
-
-@contextmanager
-def _precision(policy: str) -> Iterator[None]:
-    """Sets Keras's default dtype policy for a while."""
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(policy)
-    try:
-        yield
-    finally:
-        keras.config.set_dtype_policy(before)
 
 
 def _fit(
@@ -231,25 +192,21 @@ def _fit(
     interval = settings.steps_per_validation or min(
         plan.batches_per_epoch, MAX_STEPS_PER_VALIDATION
     )
-    _resume(run, settings, progress, workers)
+    _resume(run, progress, workers)
     data = functools.partial(distribute, workers.strategy)
     validation, steps = None, range(0)
     if corpus.validation is not None:
         validation_plan = BatchPlan(corpus.validation.lengths, settings.tokens_per_batch, seed=None)
         steps = range(validation_plan.batches_per_epoch)
         validation = data(corpus.validation, validation_plan, steps)
-    with StopSignals() as signals:
+    with stop_signals() as signals:
         callbacks: list[keras.callbacks.Callback] = [progress]
         if settings.ema_decay is not None:
             callbacks.append(ExactSwap(swap_on_epoch=True))
         pairs = corpus.validation_pairs[: settings.bleu_sentences]
         if pairs and workers.is_chief:
-            sources, references = map(list, zip(*pairs, strict=True))
             translator = Translator(model, corpus.tokenizer)
-            bleu = ValidationBleu(
-                translator, sources, references, settings.target, settings.metric == "chrf"
-            )
-            callbacks.append(bleu)
+            callbacks.append(ValidationBleu(translator, pairs, settings))
         callbacks.append(SaveRun(run, model, settings, interval, progress, workers, signals))
         if workers.is_chief:
             callbacks += [keras.callbacks.TensorBoard(run.path / "tensorboard"), *user_callbacks]
@@ -269,23 +226,17 @@ def _fit(
                 break
 
 
-def _resume(
-    run: Run, settings: TrainSettings, progress: TrainingProgress, workers: Workers
-) -> None:
+def _resume(run: Run, progress: TrainingProgress, workers: Workers) -> None:
     """Restores the last saved state, if there is one."""
     if run.states:
         state, step = run.load_state()
-        if step >= settings.steps:
-            raise InputError(
-                f"`steps` must be more than the {step} updates that {run.path} has saved. "
-                f"Received: steps={settings.steps}"
-            )
         try:
             progress.restore(state, step)
-        except InputError as error:
-            raise InputError(f"{run.path / run.states[-1].file}: {error}") from error
+        except (KeyError, ValueError) as error:
+            file = run.path / run.states[-1].file
+            raise InputError(f"{file} does not hold the training state of this model") from error
         logger.info("Resumed after %d updates", step)
-    _check_same(workers, str(progress.step), "saved states")
+    workers.check_same("saved states", str(progress.step))
     if workers.is_chief:
         run.reopen()
         run.drop_metrics_after(progress.step)

@@ -29,9 +29,9 @@ Batch: TypeAlias = tuple[Inputs, tf.Tensor, tf.Tensor]  # inputs, labels, weight
 
 
 def add_token_weights(inputs: Inputs, labels: tf.Tensor) -> Batch:
-    """Adds the weights that `TrainingModel` needs; for `tf.data.Dataset.map`.
+    """Adds the weights that `TrainingModel` needs to the batches of all replicas together.
 
-    Apply it to batches of all replicas together, before `fit` splits them.
+    Apply it by `tf.data.Dataset.map`, before `fit` splits the batches.
 
     Args:
         inputs: `source_ids` [B, S] and `target_ids` [B, T].
@@ -51,9 +51,8 @@ class Adam(keras.optimizers.Adam):
     It takes the arguments of `keras.optimizers.Adam`, and updates a weight and its moments by one
     operation of TensorFlow instead of a dozen.
 
-    Deviations: like Keras and TensorFlow, it has the form with epsilon-hat that Kingma and Ba
-    (2015) mention before section 2.1, rate * sqrt(1 - beta_2^t) / (1 - beta_1^t) * m / (sqrt(v) +
-    epsilon), and not their Algorithm 1, which adds epsilon to sqrt(v / (1 - beta_2^t)).
+    Deviations: like Keras and TensorFlow, it adds epsilon to sqrt(v), as Kingma and Ba (2015)
+    mention before section 2.1, and not to sqrt(v / (1 - beta_2^t)), as in their Algorithm 1.
     """
 
     def finalize_variable_values(self, var_list: Sequence[keras.Variable]) -> None:
@@ -62,13 +61,7 @@ class Adam(keras.optimizers.Adam):
     def update_step(
         self, gradient: tf.Tensor, variable: keras.Variable, learning_rate: tf.Tensor
     ) -> None:
-        """Updates a weight and its moments in one pass.
-
-        Args:
-            gradient: gradient of the weight.
-            variable: the weight.
-            learning_rate: a scalar.
-        """
+        """Updates a weight and its moments in one pass."""
         index = self._get_variable_index(variable)
         step = ops.cast(self.iterations + 1, "float32")
         tf.raw_ops.ResourceApplyAdam(
@@ -137,14 +130,11 @@ class TrainingModel(keras.Model):
             optimizer: an `Adam` of this module, or a `LossScaleOptimizer` of one.
             loss: a loss per token with `reduction="sum"`.
             metrics: as for `keras.Model.compile`.
-
-        Raises:
-            ValueError: if `optimizer` or `loss` has another type or reduction.
         """
         if not isinstance(getattr(optimizer, "inner_optimizer", optimizer), Adam):
             raise ValueError(
-                "`optimizer` must be a `keras_transformer.trainers.training_model.Adam`, because "
-                f"this model sums the gradients itself. Received: optimizer={optimizer!r}"
+                "`optimizer` must be a `keras_transformer.trainers.training_model.Adam`. "
+                f"Received: optimizer={optimizer!r}"
             )
         if getattr(loss, "reduction", None) != "sum":
             raise ValueError(f'`loss` must have reduction="sum". Received: loss={loss!r}')
@@ -159,18 +149,7 @@ class TrainingModel(keras.Model):
         sample_weight: tf.Tensor | None = None,
         training: bool = True,
     ) -> tf.Tensor:
-        """Computes the loss; see the class.
-
-        Args:
-            x: inputs of the model.
-            y: labels, int [B, T].
-            y_pred: logits, float [B, T, V].
-            sample_weight: float [B, T].
-            training: whether to add the divergence of `r_drop`.
-
-        Returns:
-            float32, a scalar.
-        """
+        """Returns the weighted sum over the tokens, with the divergence of `r_drop` in training."""
         loss = super().compute_loss(x, y, y_pred, sample_weight, training)
         if not (training and self.r_drop):
             return loss

@@ -115,8 +115,7 @@ def growth(axis: str, value: int, size: str = "small") -> Case:
         "beam": 4,
         "systems": ("process", "memory"),
     }
-    changed = {axis: value} if axis in case else {"size": f"{size}-{axis[0].upper()}{value}"}
-    case |= changed
+    case |= {axis: value} if axis in case else {"size": f"{size}-{axis[0].upper()}{value}"}
     return {**case, "model": f"{case['size']}-forced", "max_tokens": case["target"]}
 
 
@@ -131,18 +130,13 @@ def all_cases() -> Iterator[Case]:
     """Yields all cases; those that share a model come together."""
     sizes = ("base", "tiny")
     stops = ("forced", "natural")
-    for shape in itertools.product(sizes, stops, (25, 100), (32, 16, 1), (4, 1)):
-        yield decoding(*shape)
-    for beam in (4, 1):
-        yield multi30k(beam)
-    for size, lengths in itertools.product(sizes[::-1], ("multi30k", "wmt", "full")):
-        yield training(size, lengths)
-    for target in (32, 256):
-        yield growth("target", target, "base")
-    for axis, values in GROWTH.items():
-        for value in values:
-            yield growth(axis, value)
+    shapes = itertools.product(sizes, stops, (25, 100), (32, 16, 1), (4, 1))
+    yield from itertools.starmap(decoding, shapes)
+    yield from map(multi30k, (4, 1))
+    batches = itertools.product(sizes[::-1], ("multi30k", "wmt", "full"))
+    yield from itertools.starmap(training, batches)
+    yield from (growth("target", target, "base") for target in (32, 256))
+    yield from (growth(axis, value) for axis, values in GROWTH.items() for value in values)
     # Reads batches of 25,000 tokens in training order, without a model.
     yield {"id": "pipeline", "kind": "pipeline", "systems": ("pipeline",)}
-    for size in sizes:
-        yield start(size)
+    yield from map(start, sizes)

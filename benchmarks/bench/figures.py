@@ -18,18 +18,16 @@ PANELS = {
 
 def draw(results: Results, page: Path) -> dict[str, str]:
     """Draws what was measured, beside the page; returns the files' names."""
-    names = {}
-    for name, figure in (("speed", _speed(results)), ("growth", _growth(results))):
-        if figure is not None:
-            path = page.with_name(f"{page.stem}-{name}.png")
-            figure.savefig(path, dpi=110)
-            names[name] = path.name
+    figures = {"speed": _speed(results), "growth": _growth(results)}
+    names = {name: f"{page.stem}-{name}.png" for name, figure in figures.items() if figure}
+    for name, file in names.items():
+        figures[name].savefig(page.with_name(file), dpi=110)
     return names
 
 
 def _speed(results: Results) -> Figure | None:
     rates = {
-        title: results.of("rate", case, (TRAINERS if "training" in case else DECODERS)[::-1])
+        title: results.systems(case, (TRAINERS if "training" in case else DECODERS)[::-1]).rate
         for case, title in PANELS.items()
         if case in results.cases.index
     }

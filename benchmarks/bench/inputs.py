@@ -1,7 +1,6 @@
 """Inputs of the systems: texts of made-up words, batches of real lengths, and their operations."""
 
 import itertools
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,24 +27,18 @@ def words(vocab_size: int) -> list[str]:
 
 
 def texts(case: Case) -> list[str]:
-    """Sources of a decoding case, of `source` tokens each, the end included.
-
-    If translations end by themselves, the lengths differ: from half to one and a half of it.
-    """
-    random = np.random.default_rng([case["source"], case["batch"]])
+    """Sources of a decoding case, of `source` tokens each, the end included."""
+    source, batch = case["source"], case["batch"]
+    random = np.random.default_rng([source, batch])
     vocabulary = words(sizes_of(case["size"]).vocab_size)
-    source = case["source"]
-    lengths = np.full(case["batch"], source)
-    if case["target"] is None:
-        lengths = random.integers(source // 2, source + source // 2 + 1, case["batch"])
+    lengths = np.full(batch, source)
+    if case["target"] is None:  # translations end by themselves
+        lengths = random.integers(source // 2, source + source // 2 + 1, batch)
     return [" ".join(random.choice(vocabulary, length - 1)) for length in lengths]
 
 
 def pair_lengths(name: str, rows: int = 30_000) -> np.ndarray:
-    """Lengths in tokens, ends included, of both sides of pairs, int [rows, 2].
-
-    With 30,000 pairs the last batch of a bucket, which may be small, is as rare as in a corpus.
-    """
+    """Lengths in tokens, ends included, of both sides of pairs, int [rows, 2]."""
     if name == "full":
         return np.full((rows, 2), FULL_LENGTH)
     if name == "multi30k":
@@ -64,23 +57,19 @@ class _RandomPairs:
         self.lengths, self.vocab_size = lengths, vocab_size
 
     def read(self, rows: list[int]) -> list[tuple[np.ndarray, ...]]:
-        return [tuple(self._text(row, side) for side in (0, 1)) for row in rows]
+        def text(row: int, side: int) -> np.ndarray:
+            random = np.random.default_rng([row, side])
+            ids = random.integers(NUM_SPECIAL_IDS, self.vocab_size, self.lengths[row, side])
+            return np.append(ids[:-1], EOS_ID).astype(np.int32)
 
-    def _text(self, row: int, side: int) -> np.ndarray:
-        random = np.random.default_rng([row, side])
-        ids = random.integers(NUM_SPECIAL_IDS, self.vocab_size, self.lengths[row, side])
-        return np.append(ids[:-1], EOS_ID).astype(np.int32)
+        return [(text(row, 0), text(row, 1)) for row in rows]
 
 
 def batches(case: Case) -> dict[str, list[Any]]:
     """Batches of an epoch that is planned as `keras-transformer train` does.
 
     In order of length, they are the middle batch of each of `num_batches` equal parts of the
-    epoch's tokens.
-
-    Returns:
-        "batches": ({"source_ids", "target_ids"}, labels, weights) of each, padded to its longest
-        text; and "bucket_batches", padded to the shape of the bucket, for XLA.
+    epoch's tokens: padded to its longest text, and padded to the shape of its bucket, for XLA.
     """
     from keras_transformer.trainers.batches import BatchPlan, make_dataset
 
@@ -101,50 +90,26 @@ def batches(case: Case) -> dict[str, list[Any]]:
 def case_flops(case: Case) -> float | None:
     """Operations of a turn, padding not counted; None if they depend on the translations."""
     if case["kind"] == "training":
-        pairs = [
-            (int(np.count_nonzero(source)), int(np.count_nonzero(target)))
+        sizes = sizes_of(case["size"])
+        return 3 * sum(  # the backward pass takes twice as many as the forward pass
+            pass_flops(sizes, np.count_nonzero(source), np.count_nonzero(target))
             for inputs, labels, _ in case["batches"]
             for source, target in zip(inputs["source_ids"], labels, strict=True)
-        ]
-        return training_flops(sizes_of(case["size"]), pairs)
+        )
     if case["kind"] == "decoding" and case["target"]:
-        sources = [case["source"]] * case["batch"]
-        return decoding_flops(sizes_of(case["size"]), sources, case["target"], case["beam"])
+        sizes = sizes_of(case["size"])
+        return case["batch"] * pass_flops(sizes, case["source"], case["target"], case["beam"])
     return None
 
 
-def decoding_flops(
-    sizes: TransformerConfig, sources: Sequence[int], target: int, beam: int
-) -> float:
-    """Operations of decoding: the matrix products, two operations for each multiplication.
-
-    `sources` are the tokens of each source, `target` the steps, `beam` the hypotheses a source.
-    """
-    return sum(
-        2 * (_encoder_products(sizes, source) + beam * _decoder_products(sizes, source, target))
-        for source in sources
-    )
-
-
-def training_flops(sizes: TransformerConfig, pairs: Sequence[tuple[int, int]]) -> float:
-    """Operations of an update: a forward pass, and twice that backward, for pairs of lengths."""
-    return sum(
-        6 * (_encoder_products(sizes, source) + _decoder_products(sizes, source, target))
-        for source, target in pairs
-    )
-
-
-def _encoder_products(sizes: TransformerConfig, source: int) -> float:
-    """Multiplications of encoding a source, and of projecting it for the decoder's layers."""
-    d = sizes.d_model
-    layer = source * (4 * d * d + 2 * d * sizes.d_ff) + 2 * d * source * source
-    return sizes.num_encoder_layers * layer + sizes.num_decoder_layers * source * 2 * d * d
-
-
-def _decoder_products(sizes: TransformerConfig, source: int, target: int) -> float:
-    """Multiplications of `target` steps."""
+def pass_flops(sizes: TransformerConfig, source: int, target: int, beam: int = 1) -> float:
+    """Operations of a forward pass or of decoding: two for each multiplication of matrices."""
     d, layers = sizes.d_model, sizes.num_decoder_layers
+    encoder_layer = source * (4 * d * d + 2 * d * sizes.d_ff) + 2 * d * source * source
+    encoder = sizes.num_encoder_layers * encoder_layer
+    projections = layers * source * 2 * d * d  # keys and values of the decoder's cross-attention
     # Query and output of both attentions, keys and values of one, feed-forward; output projection.
     step = layers * (6 * d * d + 2 * d * sizes.d_ff) + d * sizes.vocab_size
     attended = target * (target + 1) / 2 + target * source  # keys seen, over all steps
-    return target * step + layers * 2 * d * attended
+    decoder = target * step + layers * 2 * d * attended
+    return 2 * (encoder + projections + beam * decoder)

@@ -34,7 +34,6 @@ class Session(Translating):
         self.signature = {1: "greedy", 4: "serving_default"}[case["beam"]]
 
     def run(self) -> list[str]:
-        """Translates all texts by one request."""
         outputs = self.session.run(self.signature, {"text": [each.encode() for each in self.texts]})
         return [text.decode() for text in outputs["translation"]]
 
@@ -54,7 +53,6 @@ class InProcess(Translating):
         self.translator = Translator(run.model(), run.tokenizer(), options(case["beam"]))
 
     def run(self) -> list[str]:
-        """Translates all texts by one call."""
         with fixed_length(self.case["max_tokens"]):  # when the graph is traced
             found = self.translator.translate(self.texts)
         return [translation.text for translation in found]
@@ -74,11 +72,7 @@ class Memory(InProcess):
 
 
 class Fit:
-    """Training as `train` does it: the loss, optimizer, metrics and batches.
-
-    Args:
-        jit: whether XLA compiles.
-    """
+    """Training as `train` does it: the loss, optimizer, metrics and batches."""
 
     def __init__(self, jit: bool = False) -> None:
         self.jit = jit
@@ -88,7 +82,6 @@ class Fit:
         return training_model(sizes_of(case["size"]), self.jit)
 
     def prepare(self, case: Case) -> None:
-        """Makes two turns, of which the first compiles."""
         import keras
         import tensorflow as tf
 
@@ -101,17 +94,15 @@ class Fit:
         self.iterator = iter(dataset)
         self.model = self.make(case)
         self.model.make_train_function()
-        for _ in range(2):
+        for _ in range(2):  # the first compiles
             self.run()
 
     def run(self) -> None:
-        """Makes an update with each batch, as the loop of Keras's `fit` does."""
-        for _ in range(self.num_updates):
+        for _ in range(self.num_updates):  # as the loop of Keras's `fit` does
             logs = self.model.train_function(self.iterator)
         float(logs["loss"])  # waits for the last update
 
     def count(self, output: None) -> dict[str, Any]:
-        """Target tokens that are not padding."""
         return {"tokens": self.tokens}
 
 
@@ -141,7 +132,6 @@ class Pipeline:
     """Batches of 25,000 tokens, from a prepared corpus on disk, in training order."""
 
     def prepare(self, case: Case) -> None:
-        """Prepares the bundled corpus."""
         from keras_transformer.trainers.batches import BatchPlan, make_dataset
         from keras_transformer.trainers.preparation import prepare
         from keras_transformer.trainers.prepared import open_prepared
@@ -159,10 +149,8 @@ class Pipeline:
         next(self.batches)
 
     def run(self) -> int:
-        """Reads some batches; returns their target tokens."""
         batches = itertools.islice(self.batches, NUM_BATCHES)
         return sum(int((labels.numpy() != 0).sum()) for _, labels, _ in batches)
 
     def count(self, output: int) -> dict[str, Any]:
-        """Target tokens, and how many pairs were prepared a second."""
         return {"tokens": output, "pairs_per_second": self.pairs_per_second}

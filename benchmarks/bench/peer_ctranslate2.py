@@ -8,11 +8,7 @@ from bench.systems import THREADS, Translating
 
 
 class CTranslate2(Translating):
-    """CTranslate2 and SentencePiece.
-
-    Args:
-        compute_type: "float32" or "int8".
-    """
+    """CTranslate2, in "float32" or "int8", and SentencePiece."""
 
     imports = ("ctranslate2", "sentencepiece")
     stored = "ctranslate2"
@@ -33,8 +29,7 @@ class CTranslate2(Translating):
         )
 
     def run(self) -> list[str]:
-        """Translates all texts; it sorts them by length itself."""
-        found = self.translator.translate_batch(
+        found = self.translator.translate_batch(  # it sorts the texts by length itself
             self.pieces.encode(self.texts, out_type=str),
             max_batch_size=self.case["batch"],
             beam_size=self.case["beam"],

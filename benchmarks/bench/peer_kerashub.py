@@ -51,12 +51,10 @@ class Layers:
         ]
 
     def embed(self, ids: Any, start: Any = 0) -> Any:
-        """Embeddings and positions, float [B, T, D]."""
         tokens = self.embedding(ids) * self.d_model**0.5
         return self.dropout(tokens + self.positions(tokens, start_index=start))
 
     def encode(self, source_ids: Any) -> Any:
-        """Runs the encoder, float [B, S, D]."""
         x = self.embed(source_ids)
         for layer in self.encoders:
             x = layer(x, padding_mask=source_ids != PAD_ID)
@@ -80,8 +78,7 @@ class Layers:
 
     def load(self, case: Case) -> None:
         """Takes over a case's weights; the layers must be built."""
-        with np.load(case["folder"] / "weights.npz") as arrays:
-            weights = dict(arrays)
+        weights = np.load(case["folder"] / "weights.npz")
         self.embedding.embeddings.assign(weights["embedding/token_embedding/embeddings"])
         for stack, layers in (("encoder", self.encoders), ("decoder", self.decoders)):
             for i, layer in enumerate(layers):
@@ -93,10 +90,10 @@ class Layers:
                     variable.assign(array.reshape(variable.shape))  # heads have an axis there
 
     def decode_step(self, ids: Any, index: Any, state: Any, is_first: bool = False) -> Any:
-        """Runs the decoder for one position.
+        """Runs the decoder for one position; returns logits and the new state.
 
         The state is the caches of self-attention and cross-attention, [B, L, 2, T, N, H] and
-        [B, L, 2, S, N, H], the encoder's output and its mask. Returns logits and the new state.
+        [B, L, 2, S, N, H], the encoder's output and its mask.
         """
         self_cache, cross_cache, encoder_output, mask = state
         x = self.embed(ids, start=index)
@@ -138,11 +135,8 @@ class Layers:
             logits, new = self.decode_step(ids, index - 1, state)
             return logits, None, (new[0], *state[1:])
 
-        sampler = (
-            keras_hub.samplers.BeamSampler(num_beams=beam)
-            if beam > 1
-            else keras_hub.samplers.GreedySampler()
-        )
+        samplers = keras_hub.samplers
+        sampler = samplers.BeamSampler(beam) if beam > 1 else samplers.GreedySampler()
         return sampler(next=step, prompt=prompt, cache=state, index=1, stop_token_ids=stop)
 
 
@@ -164,7 +158,6 @@ class KerasHubTranslator(Translating):
         self.generate = tf.function(generate, jit_compile=True, autograph=False)
 
     def run(self) -> list[str]:
-        """Translates all texts as one batch."""
         ids = [[*pieces, EOS_ID] for pieces in self.pieces.encode(self.texts)]
         longest = max(map(len, ids))
         batch = [row + [PAD_ID] * (longest - len(row)) for row in ids]
@@ -178,7 +171,6 @@ class KerasHubFit(Fit):
     """`TransformerEncoder` and `TransformerDecoder` in Keras's `fit`, without label smoothing."""
 
     def make(self, case: Case) -> keras.Model:
-        """Returns the compiled model."""
         model = Layers(sizes_of(case["size"])).model()
         model.compile(
             optimizer=keras.optimizers.Adam(1e-4, beta_2=0.98, epsilon=1e-9),

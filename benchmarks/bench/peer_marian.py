@@ -37,7 +37,7 @@ NAMES = {
 
 
 class Marian(Translating):
-    """Translates by `generate`."""
+    """Translates by `generate`, in batches of similar lengths."""
 
     def load(self, case: Case) -> None:
         torch.set_num_threads(THREADS)
@@ -45,7 +45,6 @@ class Marian(Translating):
         self.model = marian(case)
 
     def run(self) -> list[str]:
-        """Translates all texts, in batches of similar lengths."""
         translations = [""] * len(self.texts)
         order = sorted(range(len(self.texts)), key=lambda i: -len(self.texts[i]))
         for start in range(0, len(order), self.case["batch"]):
@@ -71,10 +70,8 @@ def marian(case: Case) -> MarianMTModel:
     from keras_transformer.run import Run
 
     sizes = Run.load(case["run"]).config
-    with np.load(case["folder"] / "weights.npz") as arrays:
-        weights = dict(arrays)
     state = {}
-    for name, array in weights.items():
+    for name, array in np.load(case["folder"] / "weights.npz").items():
         if name.endswith("kernel"):
             array = array.T.copy()
         for ours, theirs in NAMES.items():
@@ -125,7 +122,6 @@ class MarianLoss(nn.Module):
         self.model = MarianMTModel(marian_config(sizes))
 
     def forward(self, source_ids: Any, target_ids: Any, labels: Any) -> Any:
-        """Returns the loss."""
         return self.model(
             input_ids=source_ids,
             attention_mask=(source_ids != PAD_ID).long(),

@@ -1,5 +1,6 @@
 """PyTorch: `nn.Transformer`, and the training loop of its systems."""
 
+import functools
 import math
 from typing import Any
 
@@ -33,11 +34,9 @@ class Seq2Seq(nn.Module):
         )
 
     def embed(self, ids: Any) -> Any:
-        """Embeddings and positions."""
         return self.dropout(self.embedding(ids) * self.scale + self.positions[: ids.shape[1]])
 
     def forward(self, source_ids: Any, target_ids: Any, labels: Any) -> Any:
-        """Returns the loss."""
         source_padding, length = source_ids == PAD_ID, target_ids.shape[1]
         x = self.transformer(
             self.embed(source_ids),
@@ -58,23 +57,20 @@ class TorchTransformer:
     """An ordinary training loop over the same batches again and again."""
 
     def make(self, sizes: TransformerConfig) -> nn.Module:
-        """Returns a model that computes the loss of source ids, target ids and labels."""
+        """A model that computes the loss of source ids, target ids and labels."""
         return Seq2Seq(sizes)
 
     def prepare(self, case: Case) -> None:
         torch.set_num_threads(THREADS)
         torch.manual_seed(1)
+        tensor = functools.partial(torch.tensor, dtype=torch.long)
         self.batches = [
-            [
-                torch.tensor(ids, dtype=torch.long)
-                for ids in (inputs["source_ids"], inputs["target_ids"], labels)
-            ]
+            (tensor(inputs["source_ids"]), tensor(inputs["target_ids"]), tensor(labels))
             for inputs, labels, _ in case["batches"]
         ]
         self.model = self.make(sizes_of(case["size"])).train()
-        self.optimizer = torch.optim.Adam(
-            self.model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9
-        )
+        parameters = self.model.parameters()
+        self.optimizer = torch.optim.Adam(parameters, lr=1e-4, betas=(0.9, 0.98), eps=1e-9)
         self.run()
 
     def run(self) -> None:
@@ -84,5 +80,4 @@ class TorchTransformer:
             self.optimizer.step()
 
     def count(self, output: None) -> dict[str, Any]:
-        """Target tokens that are not padding."""
         return {"tokens": sum(int((labels != PAD_ID).sum()) for *_, labels in self.batches)}

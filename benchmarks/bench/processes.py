@@ -12,6 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from bench.cases import CEILINGS, Case
@@ -41,10 +42,9 @@ def new_process(log: Path) -> ProcessPoolExecutor:
 
 
 def take_turns(case: Case, rounds: int, log: Path) -> tuple[list[Row], dict[str, Row]]:
-    """Measures a case: every system once a round, with the ceilings where the report needs them.
+    """Measures every system once a round, with the ceilings where the report needs them.
 
-    Returns:
-        `system`, `round` and `seconds` of each turn; and by system what it counted.
+    Returns `system`, `round` and `seconds` of each turn; and by system what it counted.
     """
     turns: list[Row] = []
     counts: dict[str, Row] = {}
@@ -77,10 +77,7 @@ def take_turns(case: Case, rounds: int, log: Path) -> tuple[list[Row], dict[str,
 
 
 def take_starts(case: Case, rounds: int, log: Path) -> tuple[list[Row], dict[str, Row]]:
-    """Starts the systems in turns, from nothing to the first translation; as `take_turns`.
-
-    A turn also has the seconds of its stages, `import`, `load` and `first`, and the `peak`.
-    """
+    """Starts the systems in turns, from nothing to the first translation; as `take_turns`."""
     turns: list[Row] = []
     counts: dict[str, Row] = {}
     # The round before the first brings the files into the page cache.
@@ -101,53 +98,45 @@ def _start(log: Path) -> None:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:THREADS])
 
 
-# The following functions run in a system's process, and these are its system's.
+# The following functions run in a system's process, and this is its system.
 
-_system: Any = None
-_output: Any = None
-_resident = 0
+_this = SimpleNamespace()
 
 
 def _prepare(name: str, case: Case) -> float:
-    """Builds and warms up; returns the seconds."""
-    global _system, _resident
-    _system = make_system(name)
+    _this.system = make_system(name)
     started = time.perf_counter()
-    _system.prepare(case)
+    _this.system.prepare(case)
     seconds = time.perf_counter() - started
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
-    _resident = memory("VmRSS")
+    _this.resident = memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     return seconds
 
 
 def _run() -> float:
-    global _output
     started = time.perf_counter()
-    _output = _system.run()
+    _this.output = _this.system.run()
     return time.perf_counter() - started
 
 
 def _count() -> Row:
-    """Counts what the last run made, and the memory of the runs beyond the model."""
     peak = memory("VmHWM")
-    return {**_system.count(_output), "peak": peak, "grown": peak - _resident}
+    return {**_this.system.count(_this.output), "peak": peak, "grown": peak - _this.resident}
 
 
 def _start_up(name: str, case: Case) -> tuple[Row, Row]:
     """Translates once; returns the stages, and the bytes on disk."""
-    moments = [time.perf_counter()]
+    stages, started = {}, time.perf_counter()
     system = make_system(name)
-    for module in system.imports:
-        import_module(module)
-    moments.append(time.perf_counter())
-    system.load(case)
-    moments.append(time.perf_counter())
-    system.count(system.run())
-    moments.append(time.perf_counter())
-    seconds = [after - before for before, after in itertools.pairwise(moments)]
-    stages = dict(zip(("import", "load", "first"), seconds, strict=True))
+    for stage, work in {
+        "import": lambda: [*map(import_module, system.imports)],
+        "load": lambda: system.load(case),
+        "first": lambda: system.count(system.run()),
+    }.items():
+        work()
+        stages[stage] = time.perf_counter() - started - sum(stages.values())
     stored = (case["folder"] / (system.stored or "nothing")).rglob("*")
     size = sum(path.stat().st_size for path in stored if path.is_file())
     return {**stages, "peak": memory("VmHWM")}, {"bytes": size or None}
@@ -161,8 +150,6 @@ def memory(name: str, pid: int | str = "self") -> int:
 
 def free_ports(count: int) -> list[int]:
     """Ports that nothing listens to."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+    with ExitStack() as stack:
+        opened = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [each.getsockname()[1] for each in opened]

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import jinja2
 import numpy as np
@@ -29,45 +29,26 @@ TEMPLATE = Path(__file__).with_name("page.md.jinja")
 BUSY = 0.15  # cores that other processes may use
 MIN_SHARE = 0.75  # of the ceiling, for a training step of base
 MAX_COST = 1.5  # of a target token at 256, over that at 32
-FIT = ("fit", "fit-xla")
 
-
-class Target(NamedTuple):
-    """The fastest of `ours` must be `ratio` times as fast as the fastest of `peers`."""
-
-    label: str
-    case: str
-    ours: tuple[str, ...]
-    peers: tuple[str, ...]
-    ratio: float
-
-
-def _targets() -> Iterator[Target]:
-    process, session, ct2, marian = (
-        (name,) for name in ("process", "session", "ctranslate2", "marian")
-    )
-    in_session = "the same: SavedModel in a Session"
-    case = "decoding/base/forced/S25/B32/K4"
-    label = "Decoding, base, 32 sentences, beam 4: in process"
-    yield Target(label, case, process, ct2, 1.1)
-    yield Target(in_session, case, session, ct2, 0.8)
-    yield Target("the same", case, session, marian, 1.6)
-    case = "decoding/base/forced/S25/B1/K4"
-    label = "One sentence, beam 4: SavedModel in a Session"
-    yield Target(label, case, session, ct2, 0.9)
-    yield Target("the same", case, session, marian, 2.5)
-    yield Target("Multi30k, text to text: in process", "multi30k/K4", process, ct2, 1.1)
-    yield Target(in_session, "multi30k/K4", session, ct2, 1.1)
-    hub = ("keras-hub-fit", "keras-hub-fit-xla")
-    for size, torch_ratio, hub_ratio in (("tiny", 2.0, 1.5), ("base", 1.5, 1.3)):
-        for lengths in ("Multi30k", "WMT"):
-            case = f"training/{size}/{lengths.lower()}"
-            label = f"Training, {size}, lengths of {lengths}"
-            yield Target(label, case, FIT, ("torch-transformer",), torch_ratio)
-            yield Target(label, case, FIT, hub, hub_ratio)
-
-
-TARGETS = tuple(_targets())
+FIT, TORCH = ("fit", "fit-xla"), ("torch-transformer",)
+HUB = ("keras-hub-fit", "keras-hub-fit-xla")
+BATCH, ONE = "decoding/base/forced/S25/B32/K4", "decoding/base/forced/S25/B1/K4"
+# A label, a case, systems of ours, systems of peers, and how many times as fast the fastest of ours
+# must be.
+TARGETS = [
+    ("Decoding, base, 32 sentences, beam 4: in process", BATCH, ["process"], ["ctranslate2"], 1.1),
+    ("the same: SavedModel in a Session", BATCH, ["session"], ["ctranslate2"], 0.8),
+    ("the same", BATCH, ["session"], ["marian"], 1.6),
+    ("One sentence, beam 4: SavedModel in a Session", ONE, ["session"], ["ctranslate2"], 0.9),
+    ("the same", ONE, ["session"], ["marian"], 2.5),
+    ("Multi30k, text to text: in process", "multi30k/K4", ["process"], ["ctranslate2"], 1.1),
+    ("the same: SavedModel in a Session", "multi30k/K4", ["session"], ["ctranslate2"], 1.1),
+] + [
+    (f"Training, {size}, lengths of {name}", f"training/{size}/{name.lower()}", FIT, peers, ratio)
+    for size, ratios in (("tiny", (2.0, 1.5)), ("base", (1.5, 1.3)))
+    for name in ("Multi30k", "WMT")
+    for peers, ratio in zip((TORCH, HUB), ratios, strict=True)
+]
 
 
 class Results:
@@ -90,47 +71,51 @@ class Results:
         """The measured cases of a kind."""
         return self.cases[self.cases.kind == kind]
 
-    def of(self, column: str, case: str, systems: Sequence[str]) -> pd.Series:
-        """A column of the medians for those of the systems that were measured."""
-        if case not in self.cases.index:
-            return pd.Series(dtype=float)
-        return self.medians.loc[case, column].reindex(systems).dropna()
+    def systems(self, case: str, names: Sequence[str]) -> pd.DataFrame:
+        """The medians of those of the systems that were measured."""
+        rows = self.medians[self.medians.index.get_level_values("case") == case]
+        return rows.droplevel("case").reindex(names).dropna(subset="seconds")
 
-    def fastest(self, case: str, systems: Sequence[str]) -> str | None:
-        """The fastest of the systems that were measured."""
-        seconds = self.of("seconds", case, systems)
-        return None if seconds.empty else str(seconds.idxmin())
+    def measured(self, kind: str, systems: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """Yields each case of a kind with the medians of each of the systems that were measured."""
+        for case, values in self.kind(kind).iterrows():
+            for name, medians in self.systems(case, systems).iterrows():
+                yield {**values, **medians, "id": case, "system": LABELS[name]}
 
-    def ratio(self, target: Target) -> float:
-        """The median over the rounds: what slows a round slows both systems. NaN: not measured."""
-        ours, peer = (self.fastest(target.case, names) for names in (target.ours, target.peers))
-        if ours is None or peer is None:
-            return np.nan
-        of_case = self.rounds[self.rounds.case == target.case]
+    def ratio(self, case: str, ours: Sequence[str], peers: Sequence[str]) -> tuple[str, float]:
+        """The fastest peer, and how many times as fast our fastest system is. NaN: not measured.
+
+        It is the median over the rounds: what slows a round slows both systems.
+        """
+        found = [self.systems(case, names).seconds for names in (ours, peers)]
+        peer = peers[-1] if found[1].empty else str(found[1].idxmin())
+        if any(seconds.empty for seconds in found):
+            return peer, np.nan
+        of_case = self.rounds[self.rounds.case == case]
         seconds = of_case.pivot(index="round", columns="system", values="seconds")
-        return float((seconds[peer] / seconds[ours]).median())
+        return peer, float((seconds[peer] / seconds[found[0].idxmin()]).median())
 
     def share(self, case: str, systems: Sequence[str]) -> float:
         """Part of the ceiling that the fastest of the systems reaches. NaN: not measured."""
-        system = self.fastest(case, systems)
+        found = self.systems(case, systems)
         products = self.rounds[(self.rounds.case == case) & self.rounds.system.isin(CEILINGS)]
-        if system is None or products.empty:
+        if found.empty or products.empty:
             return np.nan
-        row = self.medians.loc[(case, system)]
-        return float(row.flops / row.seconds / (products.flops / products.seconds).max())
+        rates = found.flops / found.seconds
+        return float(rates.max() / (products.flops / products.seconds).max())
 
     def growth(self) -> Iterator[tuple[str, pd.DataFrame]]:
         """Yields each axis with `value`, `seconds` and `grown`, if two values were measured."""
+        columns = [("seconds", "process"), ("grown", "memory")]
+        found = self.medians.unstack("system").reindex(columns=columns)
+        found.columns = ["seconds", "grown"]
+        found["grown"] = found.grown.clip(lower=2**20)
         cases = self.kind("growth")
         for name, group in cases.groupby(cases.index.str.rsplit("/", n=1).str[0], sort=False):
             size, axis = name.removeprefix("growth-").split("/")
-            found = self.medians[["seconds", "grown"]].unstack("system").reindex(group.index)
-            if {"process", "memory"} <= {*found.seconds}:
-                grown = found.grown["memory"].clip(lower=2**20)
-                columns = {"seconds": found.seconds["process"], "grown": grown}
-                frame = pd.DataFrame({"value": group.value.astype(int), **columns}).dropna()
-                if len(frame) > 1:
-                    yield axis if size == "small" else f"{axis}, {size}", frame
+            frame = group[["value"]].astype(int).join(found).dropna()
+            if len(frame) > 1:
+                yield axis if size == "small" else f"{axis}, {size}", frame
 
 
 def write(rounds: pd.DataFrame, page: Path) -> None:
@@ -167,20 +152,22 @@ def render(results: Results, figures: dict[str, str]) -> str:
     template = jinja2.Template(TEMPLATE.read_text("utf-8"), trim_blocks=True)
     page = template.render(
         figures=figures,
+        number=_format,
         dates=" to ".join(sorted({rounds.when.min()[:10], rounds.when.max()[:10]})),
         last=rounds.iloc[-1],
         ceilings=dict((products.flops / products.seconds / 1e9).groupby("system").median()),
         same=", ".join(f"{LABELS[name]} {share:.1%}" for name, share in same.dropna().items()),
         several=rounds.revision.nunique() > 1 or rounds.machine.nunique() > 1,
         busy=busy and f"{busy} of {rounds.case.nunique()}",
-        targets=_target_table(results),
+        targets=_targets(results),
         decoding=list(_decoding(results)),
-        multi30k=list(_multi30k(results)),
+        multi30k=list(results.measured("multi30k", DECODERS)),
         training=_training(results),
-        growth=_growth(results),
-        start=_start(results),
-        peaks=_peaks(results),
-        pipeline=_pipeline(results),
+        growth=list(results.growth()),
+        exponent=_exponent,
+        start=list(results.measured("start", DECODERS)),
+        peaks=list(results.measured("decoding", DECODERS)),
+        pipeline=results.systems("pipeline", ["pipeline"]).to_dict("records"),
         preparation=_preparation(results),
     )
     return re.sub(r"\n{3,}", "\n\n", page).strip() + "\n"
@@ -206,30 +193,27 @@ def _rates(results: Results, cases: pd.DataFrame, systems: Sequence[str]) -> pd.
     return cells.where(~best, "**" + cells + "**").rename(columns=LABELS)
 
 
-def _target_table(results: Results) -> str:
+def _targets(results: Results) -> str:
     rows = []
-    for target in TARGETS:
-        peer = LABELS[results.fastest(target.case, target.peers) or target.peers[-1]]
-        ratio = results.ratio(target)
-        row = [target.label, peer, f"{target.ratio:.1f} x", _format(ratio, "**{:.2f} x**")]
-        rows.append([*row, _verdict(ratio - target.ratio)])
-    label = "Training step, base, without padding"
+
+    def add(ours: str, over: str, target: str, form: str, value: float, margin: float) -> None:
+        verdict = "not measured" if pd.isna(margin) else "reached" if margin >= 0 else "not reached"
+        rows.append([ours, over, target, _format(value, form), verdict])
+
+    for label, case, ours, peers, least in TARGETS:
+        peer, ratio = results.ratio(case, ours, peers)
+        add(label, LABELS[peer], f"{least:.1f} x", "**{:.2f} x**", ratio, ratio - least)
     share = results.share("training/base/full", FIT)
-    row = [label, "matrix product", f"{MIN_SHARE:.0%}", _format(share, "**{:.0%}**")]
-    rows.append([*row, _verdict(share - MIN_SHARE)])
+    label = "Training step, base, without padding"
+    add(label, "matrix product", f"{MIN_SHARE:.0%}", "**{:.0%}**", share, share - MIN_SHARE)
     short, long = (
-        results.of("seconds", f"growth-base/target/{length:05}", ["process"]).sum() / length
+        results.systems(f"growth-base/target/{length:05}", ["process"]).seconds.sum() / length
         for length in (32, 256)
     )
-    label = "Cost of a target token at 256, base, beam 4"
     cost = long / short if short and long else np.nan
-    row = [label, "at 32", f"below {MAX_COST:.1f} x", _format(cost, "**{:.2f} x**")]
-    rows.append([*row, _verdict(MAX_COST - cost)])
+    label = "Cost of a target token at 256, base, beam 4"
+    add(label, "at 32", f"below {MAX_COST:.1f} x", "**{:.2f} x**", cost, MAX_COST - cost)
     return _table(["ours", "over", "target", "measured", ""], rows)
-
-
-def _verdict(margin: float) -> str:
-    return "not measured" if pd.isna(margin) else "reached" if margin >= 0 else "not reached"
 
 
 def _decoding(results: Results) -> Iterator[tuple[str, int | None, str]]:
@@ -239,24 +223,11 @@ def _decoding(results: Results) -> Iterator[tuple[str, int | None, str]]:
         shape = group[["source", "batch", "beam"]].astype(int)
         rows = shape.sort_values([*shape]).astype(str).join(_rates(results, group, DECODERS))
         if is_forced:
-            rows["our best, of the ceiling"] = [
-                _format(results.share(case, DECODERS[:2]), "{:.0%}") for case in rows.index
-            ]
+            shares = [results.share(case, DECODERS[:2]) for case in rows.index]
+            rows["our best, of the ceiling"] = [_format(share, "{:.0%}") for share in shares]
         title = f"{size.capitalize()}, {'forced length' if is_forced else 'natural stop'}"
         length = int(group.target.iloc[0]) if is_forced else None
         yield title, length, _table([*rows], rows.to_numpy())
-
-
-def _multi30k(results: Results) -> Iterator[tuple[str, int, str]]:
-    """Yields the number of captions, the beam, and a table."""
-    head = ["", "target tokens per second", "seconds", "BLEU", "equal to our first row's"]
-    for case, beam in results.kind("multi30k").beam.items():
-        found = results.medians.loc[case].reindex(DECODERS).dropna(subset="seconds")
-        rows = []
-        for name, row in found.iterrows():
-            figures = (f"{row.rate:,.0f}", f"{row.seconds:.2f}", f"{row.bleu:.2f}")
-            rows.append([LABELS[name], *figures, f"{row.same:.1%}"])
-        yield f"{found.sentences.iloc[0]:,.0f}", int(beam), _table(head, rows)
 
 
 def _training(results: Results) -> str:
@@ -268,51 +239,8 @@ def _training(results: Results) -> str:
     return _table(head, np.column_stack([cells, rates, shares]))
 
 
-def _growth(results: Results) -> str:
-    def exponent(frame: pd.DataFrame, column: str) -> str:
-        slope, _ = np.polyfit(np.log(frame.value), np.log(frame[column]), 1)
-        return f"**{slope:.2f}**"
-
-    rows = [
-        [
-            axis,
-            " ".join(f"{value:,}" for value in frame.value),
-            " ".join(f"{seconds:.3g}" for seconds in frame.seconds),
-            exponent(frame, "seconds"),
-            " ".join(f"{grown / 1e6:,.0f}" for grown in frame.grown),
-            exponent(frame, "grown"),
-        ]
-        for axis, frame in results.growth()
-    ]
-    return _table(["", "sizes", "seconds", "exponent", "megabytes", "exponent"], rows)
-
-
-def _start(results: Results) -> str:
-    rows = []
-    for case, size in results.kind("start")["size"].items():
-        found = results.medians.loc[case].reindex(DECODERS).dropna(subset="seconds")
-        for name, row in found.iterrows():
-            stages = [f"{row[stage]:.2f}" for stage in ("import", "load", "first", "seconds")]
-            megabytes = [_format(size / 1e6, "{:,.0f}") for size in (row.peak, row.bytes)]
-            rows.append([size, LABELS[name], *stages, *megabytes])
-    head = ["", "", "import", "load", "first translation", "all", "memory", "on disk"]
-    return _table(head, rows)
-
-
-def _peaks(results: Results) -> str:
-    rows = []
-    for size in ("base", "tiny"):
-        peaks = results.of("peak", f"decoding/{size}/forced/S100/B32/K4", DECODERS)
-        rows += [[size, LABELS[name], f"{peak / 1e6:,.0f}"] for name, peak in peaks.items()]
-    return _table(["", "", "memory"], rows)
-
-
-def _pipeline(results: Results) -> dict[str, str]:
-    return {
-        name: f"{found.iloc[0]:,.0f}"
-        for name, column in (("rate", "rate"), ("pairs", "pairs_per_second"))
-        if len(found := results.of(column, "pipeline", ["pipeline"]))
-    }
+def _exponent(sizes: pd.Series, costs: pd.Series) -> float:
+    return float(np.polyfit(np.log(sizes), np.log(costs), 1)[0])
 
 
 def _preparation(results: Results) -> str:

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
+import psutil
 
 from bench import inputs, models
 from bench.cases import Case
@@ -22,13 +23,7 @@ PACKAGES += ("ctranslate2", "numpy")
 
 
 def measure(cases: list[Case], path: Path, num_rounds: int) -> None:
-    """Measures cases and adds the rounds of each to a table as soon as it is done.
-
-    Args:
-        cases: from `bench.cases`.
-        path: the table, a CSV file.
-        num_rounds: turns of each system.
-    """
+    """Measures cases, and adds the rounds of each to a CSV file as soon as it is done."""
     os.environ.update(ENVIRONMENT)
     path.parent.mkdir(parents=True, exist_ok=True)
     log = path.with_suffix(".log")
@@ -41,17 +36,17 @@ def measure(cases: list[Case], path: Path, num_rounds: int) -> None:
                 print("  skipped: it needs --run and --data (or MULTI30K)")
                 continue
             _complete(case, Path(folder), log)
-            row = {"case": case["id"], **_machine(), "busy": _busy_cores()}
+            row = {"case": case["id"], **_machine()}
             row |= {"sentences": len(case.get("texts", ())), "flops": inputs.case_flops(case)}
             take = take_starts if case["kind"] == "start" else take_turns
             turns, counts = take(case, num_rounds, log)
+            if not turns:
+                continue
             _compare(case, counts)
             found = pd.DataFrame([{**row, **counts[turn["system"]], **turn} for turn in turns])
-            for system, group in found.groupby("system", sort=False) if turns else ():
-                print(f"  {system:20}{group.seconds.median():8.2f} s", flush=True)
+            print(found.groupby("system", sort=False).seconds.median().to_string(), flush=True)
             rounds = pd.read_csv(path) if path.exists() else pd.DataFrame({"case": []})
-            rounds = pd.concat([rounds[rounds.case != case["id"]], found])
-            rounds.to_csv(path, index=False)
+            pd.concat([rounds[rounds.case != case["id"]], found]).to_csv(path, index=False)
     print(f"Done in {(time.monotonic() - began) / 60:.1f} minutes: {path}")
 
 
@@ -91,34 +86,19 @@ def _compare(case: Case, counts: dict[str, Row]) -> None:
             counts[name]["bleu"] = round(bleu.score, 2)
 
 
-def _busy_cores(seconds: float = 1.0) -> float:
-    """Cores that other processes use while the systems wait."""
-
-    def idle() -> int:
-        fields = Path("/proc/stat").read_text().splitlines()[0].split()
-        return int(fields[4]) + int(fields[5])  # idle, and waiting for a disk
-
-    before, began = idle(), time.perf_counter()
-    time.sleep(seconds)
-    free = (idle() - before) / os.sysconf("SC_CLK_TCK") / (time.perf_counter() - began)
-    return round(max(0.0, (os.cpu_count() or 1) - free), 2)
-
-
 def _machine() -> dict[str, Any]:
     """What the figures depend on, and the time."""
     info = Path("/proc/cpuinfo").read_text()
     cpu = info.split("model name\t: ")[1].splitlines()[0]
     vector = next((name for name in ("avx512f", "avx2") if name in info), "no AVX2")
-    memory = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
+    memory = round(psutil.virtual_memory().total / 2**30)
     cores = len(os.sched_getaffinity(0))
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in PACKAGES)
-    command = ["git", "describe", "--always", "--dirty"]
-    revision = subprocess.run(
-        command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
-    )
+    describe = f"git -C {Path(__file__).parent} describe --always --dirty"
     return {
         "machine": f"{cpu} ({vector}), {THREADS} of {cores} cores, {memory} GiB, no GPU. "
         f"Python {platform.python_version()}, {versions}",
-        "revision": revision.stdout.strip(),
+        "revision": subprocess.getoutput(describe),
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "busy": round(psutil.cpu_percent(1.0) / 100 * (os.cpu_count() or 1), 2),  # by others
     }

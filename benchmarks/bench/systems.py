@@ -36,15 +36,10 @@ def make_system(name: str) -> Any:
 
 
 class Translating:
-    """What systems that translate share.
+    """What systems that translate share."""
 
-    Attributes:
-        imports: modules that `load` needs, to time their import apart.
-        stored: the folder that `load` reads, in the model's folder, for its size on disk.
-    """
-
-    imports: tuple[str, ...] = ()
-    stored = ""
+    imports: tuple[str, ...] = ()  # modules that `load` needs, to time their import apart
+    stored = ""  # the folder that `load` reads, in the model's folder, for its size on disk
 
     def prepare(self, case: Case) -> None:
         self.load(case)
@@ -69,30 +64,24 @@ class Translating:
         lengths = [len(pieces) for pieces in self.pieces.encode(output)]
         if target is not None and set(lengths) != {target}:
             raise RuntimeError(f"Translations must be of {target} tokens. Received: {lengths}")
-        ends = 0 if target is not None else len(output)
+        ends = len(output) if target is None else 0
         return {"tokens": sum(lengths) + ends, "answers": output}
 
 
 class Product:
-    """Matrix products of 2048 x 2048 in float32: the ceiling.
-
-    Args:
-        library: "torch" or "tensorflow".
-    """
+    """Matrix products of 2048 x 2048 in float32, by "torch" or "tensorflow": the ceiling."""
 
     def __init__(self, library: str) -> None:
         self.library = library
 
     def prepare(self, case: Case) -> None:
+        library = import_module(self.library)
+        self.multiply = library.matmul
         if self.library == "torch":
-            import torch
-
-            torch.set_num_threads(THREADS)
-            self.matrix, self.multiply = torch.rand(SIDE, SIDE), torch.mm
+            library.set_num_threads(THREADS)
+            self.matrix = library.rand(SIDE, SIDE)
         else:
-            import tensorflow as tf
-
-            self.matrix, self.multiply = tf.random.uniform([SIDE, SIDE]), tf.matmul
+            self.matrix = library.random.uniform([SIDE, SIDE])
         self.run()
 
     def run(self) -> None:
@@ -100,5 +89,4 @@ class Product:
             self.multiply(self.matrix, self.matrix)
 
     def count(self, output: None) -> dict[str, Any]:
-        """Operations: two for each multiplication."""
-        return {"flops": PRODUCTS * 2.0 * SIDE**3}
+        return {"flops": PRODUCTS * 2.0 * SIDE**3}  # two for each multiplication

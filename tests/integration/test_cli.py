@@ -105,23 +105,6 @@ def test_one_line_out_for_each_line_in(tiny_run, tiny_translator):
     assert (code, err) == (0, "")
 
 
-def test_saved_model_in_its_own_process(saved_model, tiny_translator):
-    texts = ["red dog .", "", "one " * 23]
-    process = subprocess.run(
-        [sys.executable, "-c", "from keras_transformer.cli.main import main; main()"]
-        + ["translate", str(saved_model / "3")],
-        input="".join(f"{text}\n" for text in texts).encode(),
-        capture_output=True,
-        check=False,
-    )
-    assert process.returncode == 0, process.stderr.decode()
-    expected = tiny_translator.translate(texts, beam_size=1, max_source_length=MAX_SOURCE_LENGTH)
-    lines = [one_line(translation.text) for translation in expected]
-    assert process.stdout.decode().split("\n") == [*lines, ""]
-    warning = b"warning: text 3 is too long and its end was not translated\n"
-    assert process.stderr.count(b"warning:") == process.stderr.count(warning) == 1
-
-
 def test_evaluate_writes_files_and_prints_scores(tiny_run, corpus_dir, tiny_translator):
     code, out, err = cli("evaluate", tiny_run.path, "--beam-size", 1)  # on the run's own data
     assert code == 0, err
@@ -136,24 +119,14 @@ def test_evaluate_writes_files_and_prints_scores(tiny_run, corpus_dir, tiny_tran
     for _, value, signature in lines:
         assert re.fullmatch(r"\d+\.\d\d", value)
         assert re.fullmatch(r"nrefs:1\|case:.*\|version:.+", signature)
-    folder = tiny_run.path / "evaluation"
-    said = f"Evaluation: 9 sentences by {tiny_run.best.file}: {folder / 'test'}.hypothesis"
-    assert said in err
-
-    sources = (corpus_dir / "en.test.txt").read_text(encoding="utf-8")
-    hypotheses = [t.text for t in tiny_translator.translate(sources.splitlines(), beam_size=1)]
-    assert {path.name for path in folder.iterdir()} == {
-        f"test.{name}" for name in ("source", "reference", "hypothesis", "scores.json")
-    }
-    assert (folder / "test.source").read_text(encoding="utf-8") == sources
-    references = (corpus_dir / "de.test.txt").read_text(encoding="utf-8")
-    assert (folder / "test.reference").read_text(encoding="utf-8") == references
-    written = (folder / "test.hypothesis").read_text(encoding="utf-8")
-    assert written == "".join(f"{one_line(text)}\n" for text in hypotheses)
-    scores = json.loads((folder / "test.scores.json").read_text())
+    output = tiny_run.path / "evaluation" / "test"
+    assert f"Evaluation: 9 sentences by {tiny_run.best.file}: {output}.hypothesis" in err
+    sources = (corpus_dir / "en.test.txt").read_text(encoding="utf-8").splitlines()
+    expected = [one_line(found.text) for found in tiny_translator.translate(sources, beam_size=1)]
+    assert Path(f"{output}.hypothesis").read_text(encoding="utf-8").splitlines() == expected
+    scores = json.loads(Path(f"{output}.scores.json").read_text())
     assert lines[0][1:] == [f"{scores['bleu']['value']:.2f}", scores["bleu"]["signature"]]
-    assert scores["data"] == str(corpus_dir)
-    assert scores["checkpoint"] == tiny_run.best.file
+    assert (scores["data"], scores["checkpoint"]) == (str(corpus_dir), tiny_run.best.file)
     assert (scores["num_pairs"], scores["beam_size"]) == (9, 1)
 
 
@@ -182,7 +155,8 @@ def test_translate_for_a_machine(tiny_run, tiny_translator, saved_model):
     for path, options in ((tiny_run.path, ["--beam-size", 1]), (saved_model, [])):
         stdin = "".join(f"{text}\n" for text in texts).encode()
         code, out, err = cli("translate", path, *options, "--json", stdin=stdin)
-        assert code == 0, err
+        warning = "warning: text 3 is too long and its end was not translated\n"
+        assert (code, err) == (0, warning if path == saved_model else "")
         longest = MAX_SOURCE_LENGTH if path == saved_model else None
         found = tiny_translator.translate(texts, beam_size=1, max_source_length=longest)
         for line, expected in zip(out.removesuffix("\n").split("\n"), found, strict=True):
@@ -225,7 +199,7 @@ def test_a_stopped_export_leaves_nothing(tiny_run, tmp_path, monkeypatch):
     [
         (["translate", "{run}", "x", "--beam-size", 0], "`beam_size` .*"),
         (["translate", "{run}", "x", "--length-penalty", "inf"], "`length_penalty` .*"),
-        (["translate", "{model}", "x", "--beam-size", 1], ".*tiny is a SavedModel.*: beam_size .*"),
+        (["translate", "{model}", "x", "--beam-size", 1], ".*3 is a SavedModel.*: beam_size .*"),
         (["translate", "{none}", "x"], "{none} must be a run directory or a SavedModel"),
         (["evaluate", "{none}"], "There is no run directory {none}"),
         (["evaluate", "{empty}"], "{empty} is not a run directory: .*"),
@@ -260,8 +234,11 @@ def test_invalid_utf8_on_standard_input(saved_model):
         (["fly"], "No such command 'fly'"),
         (["train", "--data", "bundled"], "Missing option '--run-dir'"),
         (["evaluate", "run", "--checkpoint", "worst"], "'--checkpoint': 'worst' is not one of"),
-        (["export", "a", "b", "--version", "x"], "It must be a valid integer. Received: x"),
-        (["serve", "a", "--port", "99999"], "It must be less than or equal to 65535. Received: 99"),
+        (
+            ["export", "a", "b", "--version", "x"],
+            "should be a valid integer, unable to parse string as an integer. Received: x",
+        ),
+        (["serve", "a", "--port", "99999"], "should be less than or equal to 65535. Received: 99"),
     ],
 )
 def test_wrong_usage(arguments, message):

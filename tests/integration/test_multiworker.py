@@ -4,13 +4,14 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
 
 import numpy as np
 import pytest
+from close_runs import assert_close_runs
+from command_line import free_ports
 
 from keras_transformer.run import Run
 
@@ -61,24 +62,15 @@ def start(run_dir, arguments, log, worker=None, ports=()):
         )  # fmt: skip
 
 
-def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
 class Pair:
-    """Two workers, and what they print."""
+    """Two workers, with the same arguments and each with its own, and what they print."""
 
-    def __init__(self, run_dir, arguments):
+    def __init__(self, run_dir, arguments, *own):
         self.logs = [run_dir.with_name(f"{run_dir.name}.{i}.log") for i in range(2)]
         ports = free_ports(2)
         self.processes = [
-            start(run_dir, arguments, log, i, ports) for i, log in enumerate(self.logs)
+            start(run_dir, [*arguments, *own[i : i + 1]], log, i, ports)
+            for i, log in enumerate(self.logs)
         ]
 
     def wait_for(self, pattern):
@@ -129,17 +121,11 @@ def one(arguments, tmp_path_factory):
 
 def assert_same_training(run, expected):
     assert run.status == "complete"
-    for ours, theirs in zip(run.model("last").weights, expected.model("last").weights, strict=True):
-        if not theirs.path.endswith("key/bias"):  # its gradient is rounding error
-            np.testing.assert_allclose(
-                ours, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max(), err_msg=theirs.path
-            )
-    for ours, theirs in zip(run.metrics(), expected.metrics(), strict=True):
-        assert ours == pytest.approx(theirs, rel=1e-4)
+    assert_close_runs(run, expected)
 
 
 def weights_of(run, checkpoint):
-    """All weights but the keys' biases, see above, as one vector."""
+    """All weights but the keys' biases, as one vector: see close_runs.py."""
     model = run.model("last")
     run.load_weights(model, checkpoint)
     values = [w.numpy().ravel() for w in model.weights if not w.path.endswith("key/bias")]
@@ -227,19 +213,7 @@ def test_bad_input_of_the_chief_ends_both(arguments, pair, tmp_path):
     assert "is not a run directory" in workers.logs[0].read_text()
 
 
-def test_other_settings_on_one_worker(arguments, tmp_path):
-    logs = [tmp_path / f"{i}.log" for i in range(2)]
-    ports = free_ports(2)
-    processes = [
-        start(tmp_path / "run", [*arguments, "--seed", str(i)], log, i, ports)
-        for i, log in enumerate(logs)
-    ]
-    try:
-        statuses = {process.wait(60) for process in processes}
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    assert statuses <= {1, 75}
-    assert 1 in statuses
-    assert "The workers' settings differ" in "".join(log.read_text() for log in logs)
+def test_other_settings_on_one_worker(arguments, pair, tmp_path):
+    workers = pair(tmp_path / "run", arguments, "--seed=0", "--seed=1")
+    assert 1 in workers.exit_statuses(60), workers.output()
+    assert "The workers' settings differ" in workers.output()

@@ -5,12 +5,12 @@ import json
 import os
 import re
 import runpy
-import socket
 import sys
 from pathlib import Path
 
 import nbformat
 import pytest
+from command_line import free_ports
 from nbclient import NotebookClient
 
 import keras_transformer
@@ -48,14 +48,6 @@ def test_installs_the_tested_versions(name):
     pins = dict(re.findall(r'"([\w-]+)(?:\[\w+\])?==([\w.]+)"', install))
     assert "tensorflow" in pins
     assert pins == {package: tested[package] for package in pins}
-
-
-def free_ports(count):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = tuple(each.getsockname()[1] for each in sockets)
-    for each in sockets:
-        each.close()
-    return ports
 
 
 # Small values for the parameters; all others stay.

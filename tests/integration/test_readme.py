@@ -35,10 +35,11 @@ FASTER = {"10000": "2", "20000": "3"}
 
 def test_sentences_are_of_the_language_of_the_demo():
     """A newcomer has no other model yet."""
-    readme = (ROOT / "README.md").read_text("utf-8")
-    sentences = re.findall(r'"([A-Z][a-z ]+\.)"', readme)
-    assert len(sentences) > 3
-    assert set(sentences) <= set(EXAMPLES)
+    pages = [ROOT / "README.md", ROOT / "export/docker/compose.yaml", *ROOT.glob("docs/**/*.md")]
+    for page in pages:
+        sentences = re.findall(r'"([A-Z][a-z]* [a-z ]+\.)"', page.read_text("utf-8"))
+        assert page.name != "README.md" or len(sentences) > 3
+        assert set(sentences) <= set(EXAMPLES), page
 
 
 @pytest.mark.programs

@@ -68,18 +68,19 @@ def test_serves_takes_up_versions_and_stops(folder):
         process.stderr.close()
 
 
-def test_folder_without_versions(tmp_path):
-    for folder in (tmp_path, tmp_path / "none"):
+def test_folder_that_is_no_model(folder, tmp_path, monkeypatch):
+    for empty in (tmp_path, tmp_path / "none"):
         with pytest.raises(InputError, match=r"holds no model: expected .*/1/saved_model\.pb"):
-            serve_command(folder)
-
-
-def test_version_instead_of_the_model(folder, monkeypatch):
+            serve_command(empty)
     with pytest.raises(InputError, match=r"/3 is a version of a model: name its folder, .*/fake$"):
         serve_command(folder / "3")
     monkeypatch.chdir(folder / "3")
     with pytest.raises(InputError, match=r"name its folder, /.*/fake$"):
         serve_command(Path())
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "saved_model.pb").write_bytes(b"half")
+    with pytest.raises(InputError, match=r"Version 1 of .* cannot be loaded: "):
+        serve_command(tmp_path, port=0)
 
 
 def test_no_host(folder):
@@ -88,19 +89,12 @@ def test_no_host(folder):
         serve_command(folder, host="")
 
 
-def test_broken_model(tmp_path):
-    (tmp_path / "1").mkdir()
-    (tmp_path / "1" / "saved_model.pb").write_bytes(b"half")
-    with pytest.raises(InputError, match="Version 1 cannot be loaded: "):
-        serve_command(tmp_path, port=0)
-
-
 @pytest.mark.parametrize("option", ["port", "grpc_port"])
 def test_port_in_use(folder, option):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(InputError, match=f"Cannot listen at 127.0.0.1:{port}: .*; choose"):
-            serve_command(folder, max_body_bytes=2**31, **{"port": 0, option: port})
+            serve_command(folder, **{"port": 0, option: port})
 
 
 def test_missing_extra(folder, monkeypatch):

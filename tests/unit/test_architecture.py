@@ -115,7 +115,10 @@ def test_unknown_public_name():
         _ = keras_transformer.GPT
 
 
-@pytest.mark.parametrize("module", ["keras_transformer", "keras_transformer.cli.main"])
+@pytest.mark.parametrize(
+    "module",
+    ["keras_transformer", "keras_transformer.cli.main", "keras_transformer.export.clients"],
+)
 def test_import_leaves_tensorflow_alone(module):
     script = f"import sys, {module}; sys.exit(bool({{'tensorflow', 'keras'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -11,8 +11,8 @@ import tensorflow as tf
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from bench import report
-from bench.cases import CEILINGS, QUICK, all_cases
-from bench.inputs import batches, decoding_flops, pair_lengths, training_flops
+from bench.cases import CEILINGS, QUICK, all_cases, sizes_of
+from bench.inputs import batches, case_flops, pair_lengths, pass_flops
 from bench.models import fixed_length
 from bench.processes import take_turns
 from bench.systems import SYSTEMS
@@ -50,14 +50,16 @@ def page_of(**systems):
 def test_decoding_flops_by_hand():
     # Encoder, 3 tokens: 3 (4 * 4 + 2 * 2 * 3) = 84, scores and heads 2 * 2 * 9 = 36. Cross: 24.
     # A decoder's token: 6 * 4 + 12 = 36, logits 10. Keys seen in 2 steps: 1 + 2 + 2 * 3 = 9.
-    one = decoding_flops(SIZES, [3], target=2, beam=2)
-    assert one == 2 * (84 + 36 + 24 + 2 * (2 * 46 + 36))
-    assert decoding_flops(SIZES, [3, 3, 3], 2, 2) == 3 * one
+    assert pass_flops(SIZES, 3, target=2, beam=2) == 2 * (84 + 36 + 24 + 2 * (2 * 46 + 36))
 
 
-def test_training_flops_by_hand():
-    assert training_flops(SIZES, [(3, 2)]) == 6 * (84 + 36 + 24 + 2 * 46 + 36)
-    assert training_flops(SIZES, [(3, 2), (3, 2)]) == 2 * training_flops(SIZES, [(3, 2)])
+def test_flops_of_cases():
+    tiny = sizes_of("tiny")
+    case = {"kind": "decoding", "size": "tiny", "source": 7, "target": 5, "batch": 3, "beam": 2}
+    assert case_flops(case) == 3 * pass_flops(tiny, 7, 5, 2)
+    batch = ({"source_ids": np.array([[4, 5, 0]])}, np.array([[6, 0]]), None)
+    case = {"kind": "training", "size": "tiny", "batches": [batch, batch]}
+    assert case_flops(case) == 2 * 3 * pass_flops(tiny, 2, 1)
 
 
 def test_cases_are_named_once_and_have_systems():
@@ -65,7 +67,7 @@ def test_cases_are_named_once_and_have_systems():
     names = {case["id"] for case in cases}
     assert len(names) == len(cases)
     assert {name for case in cases for name in case["systems"]} <= {*SYSTEMS}
-    assert {target.case for target in report.TARGETS} | {*QUICK} <= names
+    assert {case for _, case, *_ in report.TARGETS} | {*QUICK} <= names
 
 
 def test_targets_reached_missed_and_not_measured():

@@ -22,6 +22,7 @@ PUBLIC = [
 ]
 # Keras documents these.
 KERAS = {"build", "call", "compute_output_shape", "from_config", "get_config"}
+KERAS |= {"compute_loss", "update_step"}
 WITH_EXAMPLES = [
     path.stem
     for path in sorted((ROOT / "keras_transformer").glob("*.py"))

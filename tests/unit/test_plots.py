@@ -199,6 +199,15 @@ def test_bleu_by_length():
     assert [bar.get_height() for bar in axes.patches] == pytest.approx(expected)
 
 
+def test_bleu_of_a_language_without_spaces():
+    """By hand: of 9 characters the 8th is wrong, and so are 1, 2, 3 and 4 n-grams."""
+    references, hypotheses = ["我喜欢大的黑色狗。", "我是猫。"], ["我喜欢大的黑色猫。", "我是猫。"]
+    figure = plots.bleu_by_length(hypotheses, references, bounds=[4], tokenize="char")
+    assert labels(figure.axes[0].xaxis) == ["4\nn = 1", "9\nn = 1"]
+    expected = [100, 100 * (8 / 9 * 6 / 8 * 5 / 7 * 4 / 6) ** 0.25]
+    assert [bar.get_height() for bar in figure.axes[0].patches] == pytest.approx(expected)
+
+
 def test_bars_hold_about_as_many_sentences():
     references = ["w " * n for n in range(1, 61)]
     axes = plots.bleu_by_length(references, references).axes[0]

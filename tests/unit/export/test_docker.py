@@ -1,9 +1,8 @@
-"""The files for TensorFlow Serving name files, ports and volumes that exist."""
+"""The files for TensorFlow Serving name files, paths and volumes that exist."""
 
 import re
 from pathlib import Path
 
-import pytest
 import yaml
 
 FOLDER = Path(__file__).parents[3] / "export" / "docker"
@@ -15,47 +14,29 @@ def load(name):
     return list(yaml.safe_load_all((FOLDER / name).read_text(encoding="utf-8")))
 
 
-@pytest.fixture(scope="module")
-def compose():
-    return load("compose.yaml")[0]["services"]
-
-
-@pytest.fixture(scope="module")
-def pod():
-    return load("kubernetes.yaml")[0]["spec"]["template"]
-
-
 def config_of(arguments):
     """Returns the path of the server's configuration in the container."""
     (path,) = (each.removeprefix(CONFIG) for each in arguments if each.startswith(CONFIG))
     return path
 
 
-def test_compose_mounts_files_that_exist(compose):
-    for service in compose.values():
+def test_compose():
+    services = load("compose.yaml")[0]["services"]
+    for service in services.values():
         mounts = dict(re.match(r"(.*):(/.*):ro$", mount).groups() for mount in service["volumes"])
         assert all((FOLDER / source).is_file() for source in mounts if source.startswith("./"))
-    mounts = [mount.split(":")[-2] for mount in compose["serving"]["volumes"]]
-    assert config_of(compose["serving"]["command"]) in mounts
-    assert compose["serving"]["environment"]["MODEL_BASE_PATH"] in mounts
-
-
-def test_compose_is_for_this_machine_alone(compose):
-    published = [port for service in compose.values() for port in service["ports"]]
-    assert all(port.startswith("127.0.0.1:") for port in published)
-
-
-def test_prometheus_reads_what_the_servers_offer(compose, pod):
+    serving = services["serving"]
+    mounts = [mount.split(":")[-2] for mount in serving["volumes"]]
+    assert config_of(serving["command"]) in mounts
+    assert serving["environment"]["MODEL_BASE_PATH"] in mounts
     (job,) = load("prometheus.yml")[0]["scrape_configs"]
     ((host, port),) = (target.split(":") for target in job["static_configs"][0]["targets"])
     assert job["metrics_path"] == METRICS
-    assert any(published.endswith(f":{port}") for published in compose[host]["ports"])
-    annotations = pod["metadata"]["annotations"]
-    assert annotations["prometheus.io/path"] == METRICS
-    assert annotations["prometheus.io/port"] == port
+    assert any(published.endswith(f":{port}") for published in services[host]["ports"])
 
 
-def test_kubernetes_mounts_what_it_names(pod):
+def test_kubernetes():
+    pod = load("kubernetes.yaml")[0]["spec"]["template"]
     (container,) = pod["spec"]["containers"]
     mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
     volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
@@ -66,14 +47,4 @@ def test_kubernetes_mounts_what_it_names(pod):
     assert f"create configmap {config} --from-file={name}" in text
     environment = {entry["name"]: entry["value"] for entry in container["env"]}
     assert environment["MODEL_BASE_PATH"] in mounts
-    # The status of a model is 200 even when its only version has failed.
-    for probe in ("readinessProbe", "startupProbe"):
-        path = f"/v1/models/{environment['MODEL_NAME']}/metadata"
-        assert container[probe]["httpGet"]["path"] == path
-
-
-def test_kubernetes_service_finds_the_pod(pod):
-    service = load("kubernetes.yaml")[1]["spec"]
-    assert service["selector"].items() <= pod["metadata"]["labels"].items()
-    names = {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
-    assert {port["targetPort"] for port in service["ports"]} == names
+    assert pod["metadata"]["annotations"]["prometheus.io/path"] == METRICS

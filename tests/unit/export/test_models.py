@@ -1,14 +1,14 @@
 """The newest version is served; a swap loses nothing; a broken version leaves the old in place."""
 
 import shutil
-import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from fake_models import save_model, write_warmup
-from tensorflow_serving.apis.get_model_status_pb2 import ModelVersionStatus
+from fake_models import save_model
 
+from keras_transformer.errors import InputError
+from keras_transformer.export.assets import write_warmup
 from keras_transformer.export.models import ServedModel
 from keras_transformer.export.session import SavedModelSession
 
@@ -30,8 +30,7 @@ def folder(saved, tmp_path):
 def model(folder):
     model = ServedModel(folder)
     model.poll()
-    yield model
-    model.close()
+    return model
 
 
 def add(folder, version):
@@ -44,19 +43,12 @@ def ask(loaded, text):
     return loaded.run("serving_default", inputs)["translation"][0]
 
 
-def states(model):
-    name = ModelVersionStatus.State.Name
-    found = model.status("fake").model_version_status
-    return [(status.version, name(status.state)) for status in found]
-
-
 def test_newest_complete_version_is_served(model, folder):
     old = model.find("fake")
     (folder / "12").mkdir()  # nothing in it yet
     (folder / "notes").mkdir()
     add(folder, 10)  # newer than 3, though not as text
     model.poll()
-    assert states(model) == [(10, "AVAILABLE")]
     assert model.find("fake").number == 10
     assert ask(model.find("fake", 10), "abc") == b"3:ABC"  # what the copy was saved as
     assert ask(old, "late") == b"3:LATE"  # a request that had begun
@@ -67,7 +59,7 @@ def test_older_version_is_served_when_the_newest_is_deleted(model, folder):
     model.poll()
     shutil.rmtree(folder / "4")
     model.poll()
-    assert states(model) == [(3, "AVAILABLE")]
+    assert model.find("fake").number == 3
     shutil.rmtree(folder)
     model.poll()  # no other version: this one stays
     assert model.find("fake").number == 3
@@ -91,21 +83,17 @@ def test_broken_version_leaves_the_old_one_until_it_has_changed(model, folder, f
     file.unlink()
     if file.suffix == ".pb":
         file.write_bytes(b"half")
-    model.poll()
-    model.poll()
-    assert states(model) == [(5, "END"), (3, "AVAILABLE")]
-    failure = model.status("fake", 5).model_version_status[0].status
-    assert failure.error_code != tf.errors.OK
-    assert str(folder / "5") in failure.error_message
-    assert "\n" not in failure.error_message
+    with pytest.raises(InputError, match=f"Version 5 of fake cannot be loaded: {folder}/5"):
+        model.poll()
+    model.poll()  # it is not tried again
     assert ask(model.find("fake"), "on") == b"3:ON"
     file.write_bytes(good)
     model.poll()
-    assert states(model) == [(5, "AVAILABLE")]
+    assert model.find("fake").number == 5
 
 
 def test_warmup_is_replayed_before_the_version_is_available(folder, monkeypatch):
-    write_warmup(folder / "3", [("", ["a", "b"]), ("checked", ["c"])])
+    write_warmup(folder / "3", "fake", [("", {"text": ["a", "b"]}), ("checked", {"text": ["c"]})])
     model = ServedModel(folder)
     runs = []
     run = SavedModelSession.run
@@ -124,19 +112,13 @@ def test_warmup_is_replayed_before_the_version_is_available(folder, monkeypatch)
 
 @pytest.mark.parametrize(
     ("request_", "message"),
-    [(("checked", ["bad"]), "assertion failed: [bad]"), (("other", ["a"]), '"other" not found')],
+    [
+        (("checked", {"text": ["bad"]}), r"assertion failed: \[bad"),
+        (("other", {"text": ["a"]}), '.*"other" not found'),
+    ],
 )
 def test_failing_warmup_fails_the_version(model, folder, request_, message):
-    write_warmup(add(folder, 4), [request_])
-    model.poll()
-    assert states(model) == [(4, "END"), (3, "AVAILABLE")]
-    assert message in model.status("fake", 4).model_version_status[0].status.error_message
-
-
-def test_watch_finds_new_versions(model, folder):
-    model.watch(0.01)
-    add(folder, 7)
-    deadline = time.monotonic() + 20
-    while model.find("fake").number != 7:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    write_warmup(add(folder, 4), "fake", [request_])
+    with pytest.raises(InputError, match=f"Version 4 of fake cannot be loaded: {message}"):
+        model.poll()
+    assert model.find("fake").number == 3

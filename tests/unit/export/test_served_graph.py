@@ -1,5 +1,6 @@
 """The exported graph itself refuses bad requests and merges good ones, whatever the server does."""
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -10,8 +11,13 @@ from fake_models import open_as_a_server
 from keras_transformer.errors import InputError
 from keras_transformer.export.check import SIGNATURES
 from keras_transformer.export.options import ServingOptions
-from keras_transformer.export.saved_model import _merged, _signature_graph
-from keras_transformer.export.session import decoded
+from keras_transformer.export.saved_model import (
+    MAX_BYTES,
+    _merged,
+    _signature_graph,
+    _warmup_requests,
+)
+from keras_transformer.export.session import columns_of
 
 LIMITS = ServingOptions()  # of the fixture `exported`
 WAIT = 3_000_000  # microseconds; threads start much sooner
@@ -23,10 +29,9 @@ def send(session, *requests):
     def answer(signature, inputs):
         arrays = {name: np.array(value, object) for name, value in inputs.items()}
         try:
-            outputs = session.run(signature, arrays, timeout=300)
+            return columns_of(session.run(signature, arrays))
         except tf.errors.InvalidArgumentError as error:
             return error.message
-        return {name: decoded(array.tolist()) for name, array in outputs.items()}
 
     with ThreadPoolExecutor(len(requests)) as pool:
         return list(pool.map(answer, *zip(*requests, strict=True)))
@@ -59,6 +64,18 @@ def test_empty_requests_are_answered_at_once(served):
 def test_large_requests_are_refused(served):
     for answer in send(served, *everywhere(["a"] * (LIMITS.max_texts + 1))):
         assert "at most 1024 texts. Received:] [1025]" in answer
+
+
+def test_many_bytes_are_refused(served):
+    for answer in send(served, *everywhere(["a" * MAX_BYTES, "b"])):
+        assert re.search(r"at most 4194304 bytes of text. Received:\] \[\d+\]", answer)
+
+
+def test_warm_up_is_a_short_request_to_each_signature_and_one_of_all_texts():
+    requests = _warmup_requests(["one two", "red", "one dog"])
+    expected = [(name, ["red"]) for name in SIGNATURES]
+    expected.append(("serving_default", ["one two", "red", "one dog"]))
+    assert sorted((name, inputs["text"]) for name, inputs in requests) == sorted(expected)
 
 
 def test_large_documents_are_refused(served):

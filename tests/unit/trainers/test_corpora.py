@@ -21,9 +21,23 @@ def write(tmp_path):
     return write_files
 
 
-def test_languages_must_differ():
-    with pytest.raises(InputError, match=r"Source and target language must differ\. .*'de' twice"):
-        load_corpus("bundled", "de", "de")
+@pytest.mark.parametrize(
+    ("data", "languages", "message"),
+    [
+        ("bundled", ("de", "de"), "Source and target language must differ. .*'de' twice"),
+        ("bundled", ("en", "fr"), "holds the languages en and de. .*'fr'"),
+        ("nowhere", ("en", "de"), "There is no folder nowhere: data must be 'bundled'"),
+        ("{folder}", ("en", "de"), r"must hold files en\.SPLIT\.txt and de\.SPLIT\.txt"),
+        ("tfds:parrots", ("en", "de"), "TensorFlow Datasets has no 'parrots'.*wmt14_translate"),
+        ("tfds:ted_hrlr_translate/xx_to_en", ("xx", "en"), "has no 'ted_hrlr_translate/xx_to_en'"),
+        ("tfds:parrot_translate", ("en", "de"), r"tfds:parrot_translate holds .* Received: 'de'$"),
+    ],
+)
+def test_no_such_corpus(tfds_dir, data, languages, message):
+    (tfds_dir / "de.val.txt").touch()
+    (tfds_dir / "en.train.txt").touch()
+    with pytest.raises(InputError, match=message):
+        load_corpus(data.format(folder=tfds_dir), *languages)
 
 
 # Bundled.
@@ -41,12 +55,6 @@ def test_bundled_both_ways():
     # Which language is which, by their articles.
     sources, targets = zip(*there.pairs("val"), strict=True)
     assert sum(" the " in text for text in sources) > 100 > sum(" the " in text for text in targets)
-
-
-@pytest.mark.parametrize("languages", [("en", "fr"), ("pt", "de")])
-def test_bundled_has_two_languages(languages):
-    with pytest.raises(InputError, match=f"holds the languages en and de. .*{languages[0]}.*"):
-        load_corpus("bundled", *languages)
 
 
 # Folders.
@@ -98,30 +106,6 @@ def test_only_a_line_feed_ends_a_line(write, character):
     assert list(corpus.pairs("train")) == [(line, "eine Zeile"), ("next", "noch eine")]
 
 
-def test_folder_missing(tmp_path):
-    with pytest.raises(InputError, match=r"There is no folder .*/nowhere: data must be 'bundled'"):
-        load_corpus(str(tmp_path / "nowhere"), "en", "de")
-
-
-@pytest.mark.parametrize(("language", "other"), [("en", "de"), ("de", "en")])
-def test_folder_without_a_language(tmp_path, language, other):
-    (tmp_path / f"{other}.train.txt").touch()
-    (tmp_path / f"{language}.txt").touch()  # of no split
-    with pytest.raises(InputError, match=rf"no file {language}.SPLIT.txt, such as {language}\.tr"):
-        load_corpus(str(tmp_path), "en", "de")
-
-
-def test_folder_without_a_common_split(write):
-    with pytest.raises(InputError, match="no split with a file for both en and de"):
-        write(en_train="a\n", de_val="b\n")
-
-
-def test_unknown_split_says_what_there_is(write):
-    corpus = write(en_train="a\n", de_train="b\n", en_val="c\n", de_val="d\n")
-    with pytest.raises(InputError, match=r"has no split 'test'. There are: train, val$"):
-        corpus.pairs("test")
-
-
 @pytest.mark.parametrize("lines", [(3, 5), (5, 3), (2, 3)])
 def test_line_counts_must_be_equal(write, lines):
     corpus = write(en_train="a\n" * lines[0], de_train="b\n" * lines[1])
@@ -140,19 +124,6 @@ def test_invalid_utf8_names_the_line(write):
         list(corpus.pairs("train"))
 
 
-def test_empty_split(write):
-    corpus = write(en_train="", de_train="")
-    with pytest.raises(InputError, match="the split 'train' is empty"):
-        corpus.pairs("train")
-
-
-def test_file_that_vanished(write, tmp_path):
-    corpus = write(en_train="a\n", de_train="b\n")
-    (tmp_path / "de.train.txt").unlink()
-    with pytest.raises(InputError, match=r"Cannot read .*de.train.txt: No such file"):
-        corpus.pairs("train")
-
-
 def test_pairs_are_streamed():
     read = []
 
@@ -164,6 +135,18 @@ def test_pairs_are_streamed():
     pairs = Corpus("endless", ("train",), endless).pairs("train")
     assert [next(pairs).source for _ in range(3)] == ["train 0", "train 1", "train 2"]
     assert len(read) <= 4
+
+
+def test_splits_that_cannot_be_read(write, tmp_path):
+    corpus = write(en_train="a\n", de_train="b\n", en_val="", de_val="")
+    (tmp_path / "de.train.txt").unlink()
+    for split, message in {
+        "test": "has no split 'test'. There are: train, val$",
+        "val": "the split 'val' is empty",
+        "train": "Cannot read .*de.train.txt: No such file",
+    }.items():
+        with pytest.raises(InputError, match=message):
+            corpus.pairs(split)
 
 
 # TensorFlow Datasets.
@@ -205,54 +188,6 @@ def test_tfds(tfds_dir, is_prepared):
         # TFDS shuffles once, by a hash of the keys.
         assert sorted(corpus.pairs(split)) == sorted((en, pt) for pt, en in expected)
         assert list(corpus.pairs(split)) == list(corpus.pairs(split))
-
-
-def test_tfds_configuration(tmp_path):
-    """A data set of the catalogue, with the splits of its metadata and made-up text."""
-    with tfds.testing.mock_data(num_examples=7, data_dir=str(tmp_path)):
-        builder = tfds.builder("ted_hrlr_translate/pt_to_en")
-        splits = [
-            tfds.core.SplitInfo(name=name, shard_lengths=[7], num_bytes=99)
-            for name in ("train", "validation", "test")
-        ]
-        builder.info.set_splits(tfds.core.SplitDict(splits))
-        builder.data_path.mkdir(parents=True)
-        builder.info.write_to_directory(builder.data_dir)
-        corpus = load_corpus("tfds:ted_hrlr_translate/pt_to_en", "pt", "en")
-        assert set(corpus.splits) == {"train", "validation", "test"}
-        pairs = list(corpus.pairs("train"))
-        assert len(pairs) == 7
-        assert all(isinstance(text, str) and text for pair in pairs for text in pair)
-        turned = load_corpus("tfds:ted_hrlr_translate/pt_to_en", "en", "pt").pairs("train")
-        assert list(turned) == [(target, source) for source, target in pairs]
-
-
-def test_tfds_unknown_name(tfds_dir):
-    with pytest.raises(
-        InputError, match=r"TensorFlow Datasets has no 'parrots'\. .*wmt14_translate"
-    ):
-        load_corpus("tfds:parrots", "en", "de")
-
-
-def test_tfds_unknown_configuration(tfds_dir):
-    with pytest.raises(InputError, match=r"cannot load 'ted_hrlr_translate/xx_to_en': .*xx_to_en"):
-        load_corpus("tfds:ted_hrlr_translate/xx_to_en", "xx", "en")
-
-
-def test_tfds_unknown_language(tfds_dir):
-    with pytest.raises(InputError, match=r"tfds:parrot_translate holds .*\. Received: 'de'$"):
-        load_corpus("tfds:parrot_translate", "en", "de")
-
-
-def test_tfds_that_cannot_be_prepared(tfds_dir, monkeypatch):
-    def fail(builder, download_manager, pipeline):
-        raise OSError("the archive is\n  gone")
-
-    monkeypatch.setattr(ParrotTranslate, "_split_generators", fail)
-    message = "^tfds:parrot_translate cannot be prepared: .*the archive is gone"
-    with pytest.raises(InputError, match=message) as caught:
-        load_corpus("tfds:parrot_translate", "en", "pt")
-    assert "\n" not in str(caught.value)
 
 
 def test_tfds_damaged(tfds_dir):

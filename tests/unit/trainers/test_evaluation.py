@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import pytest
 import sacrebleu
@@ -63,18 +64,15 @@ def test_test_set(downloads):
     assert downloads == [("wmt14/full", "en-de")] * 2
 
 
-def test_unknown_test_set():
-    with pytest.raises(InputError, match=r"no test set 'wmt99'\. .*wmt14/full"):
-        load_test_set("wmt99", "en", "de")
+@pytest.mark.parametrize(("name", "target"), [("wmt99", "de"), ("wmt14/full", "xx")])
+def test_unknown_test_set(name, target):
+    with pytest.raises(InputError, match=f"no test set '{name}' of en-{target}.*wmt14/full"):
+        load_test_set(name, "en", target)
 
 
-@pytest.mark.parametrize("error", [SystemExit(1), OSError("x")])
-def test_no_network(monkeypatch, error):
-    def download(*args):
-        raise error
-
-    monkeypatch.setattr(sacrebleu, "get_source_file", download)
-    with pytest.raises(InputError, match=r"cannot download wmt14/full: (SystemE|OSE)"):
+def test_no_network(monkeypatch):
+    monkeypatch.setattr(sacrebleu, "get_source_file", lambda *_: sys.exit(1))
+    with pytest.raises(InputError, match=r"cannot download wmt14/full: SystemExit"):
         load_test_set("wmt14/full", "en", "de")
 
 

@@ -26,18 +26,6 @@ GERMAN = {"target": "de", "tokenizer": "bpe", "vocab_size": 37_000}
 FRENCH = {"target": "fr", "tokenizer": "wordpiece", "vocab_size": 32_000}
 
 
-@pytest.fixture
-def write(tmp_path):
-    """Writes a recipe file."""
-
-    def write_file(content):
-        path = tmp_path / "mine.toml"
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return path
-
-    return write_file
-
-
 # The recipes of the package.
 
 
@@ -75,8 +63,9 @@ def test_multi30k_keeps_to_the_published_budget(name):
 # Recipe files.
 
 
-def test_file(write):
-    path = write('data = "bundled"\nsteps = 1_300\nlength_penalty = 1\n[model]\nd_ff = 17\n')
+def test_file(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('data = "bundled"\nsteps = 1_300\nlength_penalty = 1\n[model]\nd_ff = 17\n')
     expected = TrainSettings(data="bundled", steps=1300, length_penalty=1.0, model={"d_ff": 17})
     for recipe in (path, str(path)):
         assert TrainSettings.from_dict(load_recipe(recipe)) == expected
@@ -91,30 +80,15 @@ def test_run_directory(tiny_run, tiny_settings, tmp_path, monkeypatch):
     assert load_recipe("./demo") == tiny_run.settings
 
 
-def test_missing_recipe_says_which_there_are():
+def test_recipes_that_cannot_be_read(tmp_path):
     names = ", ".join(recipe_names())
     with pytest.raises(InputError, match=f"^Cannot read the recipe Demo: No such .*: {names}$"):
         load_recipe("Demo")
-
-
-@pytest.mark.parametrize("content", ["", "[7]", "{}"])
-def test_damaged_run_directory(tmp_path, content):
-    (tmp_path / "run.json").write_text(content)
-    with pytest.raises(InputError, match=f"{re.escape(str(tmp_path))}: it is damaged"):
-        load_recipe(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (b'data = "\xe4"\n', "utf-8"),
-        ("steps", "line 1|end of doc"),
-    ],
-)
-def test_damaged_file(write, content, reason):
-    path = write(content)
-    with pytest.raises(InputError, match=rf"{re.escape(str(path))}: it is damaged .*({reason})"):
-        load_recipe(path)
+    for name, content in {"mine.toml": "steps", "run.json": "{}"}.items():
+        (tmp_path / name).write_text(content)
+    for path in (tmp_path / "mine.toml", tmp_path):
+        with pytest.raises(InputError, match=f"{path}: it is damaged"):
+            load_recipe(path)
 
 
 # Changes.
@@ -154,14 +128,6 @@ def test_malformed_changes(change):
         change_recipe({}, [change])
 
 
-@pytest.mark.parametrize(
-    ("recipe", "changes"), [({"model": 5}, []), ({}, ["model=5", "model.d_ff=7"])]
-)
-def test_model_that_is_no_table(recipe, changes):
-    with pytest.raises(InputError, match=r"^`model` must be a .*Received: model="):
-        TrainSettings.from_dict(change_recipe({"data": "bundled", **recipe}, changes))
-
-
 # Settings.
 
 
@@ -169,25 +135,13 @@ def test_model_that_is_no_table(recipe, changes):
     ("name", "value", "expected"),
     [
         ("data", 7, "a valid string"),
-        ("steps", "7", "a valid integer"),
-        ("steps", True, "a valid integer"),
         ("steps", 0, "at least 1"),
-        ("steps", 10**20, "less than 2147483648"),
-        ("vocab_size", 7.5, "a valid integer"),
         ("length_penalty", 5.1, "at most 5"),
-        ("jit", 1, "a valid boolean"),
         ("model", None, "a valid dictionary"),
-        ("tokenizer", "char", "'bpe', 'unigram' or 'wordpiece'"),
         ("strategy", "tpu", "'one', 'mirrored' or 'multiworker'"),
-        ("precision", "float16", "'float32', 'mixed_bfloat16' or 'mixed_float16'"),
-        ("beam_size", 1001, "at most 1000"),
-        ("average_last", -1, "at least 0"),
-        ("seed", 2**32, "less than 4294967296"),
         ("label_smoothing", 1.0, "less than 1"),
         ("peak_rate", 0.0, "greater than 0"),
         ("r_drop", float("inf"), "a finite number"),
-        ("max_length", 1, "at least 2"),
-        ("max_length_ratio", 0.9, "at least 1"),
     ],
 )
 def test_wrong_values(name, value, expected):
@@ -199,17 +153,17 @@ def test_wrong_values(name, value, expected):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"step": 7, "depth": 3}, "^Unknown setting step, depth. There are: data, source, "),
+        ({"step": 7}, "^Unknown setting step. There are: data, source, "),
         ({"dropout_rate": 0.2}, "^Unknown setting dropout_rate: .* model.dropout_rate$"),
         ({"model": {"d_modle": 7}}, "^Unknown setting d_modle. There are: vocab_size, d_model"),
         ({"model": {"vocab_size": 7}}, "`vocab_size` must not be in `model`"),
         ({"preset": "huge"}, "`preset` must be one of tiny, base, big, A-1-head, .*'huge'"),
-        ({"metric": "chrf"}, "bleu_sentences=0"),
+        ({"metric": "chrf"}, "metric='chrf', bleu_sentences=0"),
         ({"average_last": 6, "keep_checkpoints": 5}, "average_last=6, keep_checkpoints=5"),
         ({"max_length": 50, "tokens_per_batch": 49}, "max_length=50, tokens_per_batch=49"),
         ({"cooldown": 0.5, "patience": 3}, "patience=3, max_hours=None"),
         ({"cooldown": 0.5, "max_hours": 7.0}, "patience=None, max_hours=7.0"),
-        ({"tokenizer": "wordpiece", "lowercase": True}, "^`lowercase` needs the tokenizer"),
+        ({"tokenizer": "wordpiece", "lowercase": True}, "^`lowercase` needs the `tokenizer`"),
         (
             {"max_length": 37, "model": {"position_encoding": "learned", "max_length": 31}},
             "31 learned positions. Received: max_length=37",
@@ -219,8 +173,3 @@ def test_wrong_values(name, value, expected):
 def test_settings_that_contradict_each_other(values, message):
     with pytest.raises(InputError, match=message):
         TrainSettings.from_dict({"data": "bundled", **values})
-
-
-def test_data_is_needed():
-    with pytest.raises(InputError, match="`data` is missing"):
-        TrainSettings.from_dict({"steps": 7})

@@ -3,20 +3,20 @@
 import dataclasses
 import hashlib
 import os
-import re
 import shutil
 import signal
 
 import keras
 import numpy as np
 import pytest
+from close_runs import assert_close_runs
 
 from keras_transformer import run as run_module
 from keras_transformer.errors import InputError, TrainingStoppedError
 from keras_transformer.files import locked
 from keras_transformer.run import Run
 from keras_transformer.trainers.averaging import average_checkpoints
-from keras_transformer.trainers.callbacks import StopSignals
+from keras_transformer.trainers.callbacks import stop_signals
 from keras_transformer.trainers.preparation import prepare
 from keras_transformer.trainers.training import train
 
@@ -189,18 +189,6 @@ def test_killed_while_resuming(long_settings, complete, tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("eager")
-def test_killed_in_the_first_line_of_metrics(short_settings, tmp_path, monkeypatch):
-    settings = dataclasses.replace(short_settings, steps=3)
-    with monkeypatch.context() as patch:
-        patch.setattr(Run, "save_checkpoint", lambda *args, **kwargs: kill())
-        with pytest.raises(KilledError):
-            train(settings, tmp_path / "run", verbose=0)
-    lines = tmp_path / "run" / "metrics.jsonl"
-    lines.write_bytes(lines.read_bytes()[:-9])
-    assert [line["step"] for line in resume(settings, tmp_path / "run").metrics()] == [3]
-
-
-@pytest.mark.usefixtures("eager")
 def test_killed_before_there_is_a_manifest(short_settings, tmp_path):
     prepare(short_settings, tmp_path / "corpus")
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
@@ -226,9 +214,9 @@ def test_a_second_signal_has_its_usual_effect():
     seen = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
     try:
-        with StopSignals() as signals:
+        with stop_signals() as received:
             os.kill(os.getpid(), signal.SIGTERM)
-            assert signals.received == {signal.SIGTERM}
+            assert received == {signal.SIGTERM}
             assert not seen
             os.kill(os.getpid(), signal.SIGTERM)
             assert seen == [signal.SIGTERM]
@@ -259,12 +247,7 @@ def test_damaged_files(long_settings, complete, stopped, caplog):
     (path / "run.json").write_text(manifest.replace(stopped.states[0].sha256, sha256))
     damage(last)
     (path / "metrics.jsonl").unlink()
-    shard = path / "corpus" / "train-00000.npy"
-    shard.write_bytes(shard.read_bytes()[:-3])
-    advice = f"{shard} is damaged: delete {shard.parent}, then run: keras-transformer train"
-    with pytest.raises(InputError, match=f"^{re.escape(advice)}.* --resume$"):
-        resume(long_settings, path)
-    shutil.rmtree(shard.parent)
+    shutil.rmtree(path / "corpus")  # it is prepared again
     assert_same_run(resume(long_settings, path), complete)
     assert f"{last.name} is damaged" in caplog.text
     assert "Resumed after 4 updates" in caplog.text
@@ -280,7 +263,7 @@ def test_state_of_another_model(long_settings, stopped):
     name = "optimizer/adam/embedding_token_embedding_embeddings_momentum"
     state.arrays[name] = state.arrays[name][:-1]
     stopped.save_state(state, step)
-    with pytest.raises(InputError, match=r"/state-\d{8}\.npz: The training state must hold"):
+    with pytest.raises(InputError, match=r"/state-\d{8}\.npz does not hold the training state"):
         resume(long_settings, stopped.path)
 
 
@@ -291,31 +274,22 @@ def test_missing_tokenizer_is_restored_from_the_corpus(long_settings, copy):
         spoil(tokenizer)
         resume(long_settings, copy.path)
         assert tokenizer.read_bytes() == expected
+    os.remove(tokenizer)
+    os.remove(copy.path / "corpus" / "tokenizer.model")
+    with pytest.raises(InputError, match=f"delete {copy.path}/corpus, then run: .* --resume$"):
+        resume(long_settings, copy.path)
 
 
-def test_tokenizer_and_corpus_are_made_again_from_the_text(long_settings, complete, stopped):
-    tokenizer = stopped.path / "tokenizer.model"
-    expected = tokenizer.read_bytes()
-    tokenizer.unlink()
-    (stopped.path / "corpus" / "tokenizer.model").unlink()
-    with pytest.raises(InputError, match=f"delete {stopped.path}/corpus, then run: "):
-        resume(long_settings, stopped.path)
-    shutil.rmtree(stopped.path / "corpus")
-    assert_same_run(resume(long_settings, stopped.path), complete)
-    assert tokenizer.read_bytes() == expected
-
-
-def test_text_of_another_tokenizer(long_settings, copy, tmp_path):
+def test_text_of_another_tokenizer(long_settings, stopped, tmp_path):
     text = shutil.copytree(long_settings.data, tmp_path / "text")
-    copy.settings["data"] = str(text)
-    copy.finish()
+    stopped.settings["data"] = str(text)
+    stopped.finish()
     settings = dataclasses.replace(long_settings, data=str(text))
-    (copy.path / "tokenizer.model").unlink()
-    shutil.rmtree(copy.path / "corpus")
+    shutil.rmtree(stopped.path / "corpus")
     for file in text.glob("*.train.*"):
         file.write_text("abc\n" * 50)
     with pytest.raises(InputError, match="bring back the text"):
-        resume(settings, copy.path)
+        resume(settings, stopped.path)
 
 
 def test_checkpoints_without_their_manifest_are_kept(long_settings, copy):
@@ -344,13 +318,7 @@ def test_resumed_on_other_devices(long_settings, tmp_path):
     mirrored = dataclasses.replace(settings, strategy="mirrored", accumulate=2)
     killed_after(8, mirrored, tmp_path / "run")
     assert Run.load(tmp_path / "run").states[-1].step == 8
-    run = resume(settings, tmp_path / "run")
-    for ours, theirs in zip(run.model("last").weights, expected.model("last").weights, strict=True):
-        if not theirs.path.endswith("key/bias"):  # its gradient is rounding error
-            largest = np.abs(theirs).max()
-            np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * largest)
-    for ours, theirs in zip(run.metrics(), expected.metrics(), strict=True):
-        assert ours == pytest.approx(theirs, rel=1e-4)
+    assert_close_runs(resume(settings, tmp_path / "run"), expected)
 
 
 # Time.
@@ -446,23 +414,13 @@ def test_resuming_a_complete_run_changes_nothing(long_settings, copy):
     ("change", "message"),
     [
         ({"warmup_steps": 4}, "with warmup_steps=2, .* Received: warmup_steps=4"),
-        ({"steps": 10}, "at least the 11 updates .* Received: steps=10"),
+        ({"steps": 10}, "more than the 11 updates .* Received: steps=10"),
         ({"steps": 12}, "with steps=11, .* because it ends with a cooldown. Received: steps=12"),
     ],
 )
 def test_settings_that_must_not_change(long_settings, complete, change, message):
     with pytest.raises(InputError, match=message):
         resume(dataclasses.replace(long_settings, **change), complete.path)
-
-
-@pytest.mark.usefixtures("eager")
-def test_no_more_updates_than_are_saved(short_settings, tmp_path):
-    settings = dataclasses.replace(short_settings, steps=9, steps_per_save=2)
-    killed_after(2, settings, tmp_path / "run")
-    before = (tmp_path / "run" / "run.json").read_bytes()
-    with pytest.raises(InputError, match=r"`steps` must be more than the 2 updates .*: steps=1"):
-        resume(dataclasses.replace(settings, steps=1), tmp_path / "run")
-    assert (tmp_path / "run" / "run.json").read_bytes() == before
 
 
 def test_another_name_of_the_same_folder(long_settings, copy, monkeypatch):
@@ -481,7 +439,7 @@ def test_run_directory_in_use(tiny_settings, tmp_path):
     with locked(tmp_path / "run"), pytest.raises(InputError, match="Another call is writing"):
         train(tiny_settings, tmp_path / "run", verbose=0)
     (tmp_path / "thesis.txt").write_text("years of work")
-    for path, message in (("", "exists and is not empty: choose"), ("thesis.txt", "Cannot create")):
+    for path, message in (("", "exists and is not empty: choose"), ("thesis.txt", "Cannot write")):
         with pytest.raises(InputError, match=message):
             train(tiny_settings, tmp_path / path, verbose=0)
     with pytest.raises(InputError, match="is not a run directory"):

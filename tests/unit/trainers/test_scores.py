@@ -43,14 +43,6 @@ def test_score_is_sacrebleus():
     assert scores.num_pairs == 3
 
 
-@pytest.mark.parametrize("language", ["de", "fr", "cs", "ja", "zh", "th"])
-def test_perfect_scores(language):
-    references = [*REFERENCES, "\u201eJa-Wort\u201c & <s> | l'eau", "猫が好きです。"]
-    found = values(score(references, references, language))
-    expected = PROTOCOLS if language in ("de", "fr") else ("bleu", "bleu_lowercased", "chrf")
-    assert found == pytest.approx(dict.fromkeys(expected, 100))
-
-
 def test_score_by_hand():
     # All n-grams of the hypothesis match; it has 4 words of 6: the brevity penalty is e^(1 - 6/4).
     scores = values(score(["a b c d"], ["a b c d e f"], "fr"))
@@ -131,15 +123,6 @@ def test_languages_without_spaces(monkeypatch, language):
     )
 
 
-@pytest.mark.parametrize(
-    ("source", "target", "shown"),
-    [("fr", "de", False), ("en", "cs", False), ("de", "en", False), ("eng", "de_DE", True)],
-)
-def test_protocols_of_papers_are_for_their_languages(source, target, shown):
-    scores = score(HYPOTHESES, REFERENCES, target, source_language=source)
-    assert (scores.bleu_paper is not None) == (scores.bleu_multimodal is not None) == shown
-
-
 def test_tokenizers_that_cannot_be_used(monkeypatch):
     with pytest.raises(InputError, match=r"`tokenize` must be one of .*char.*tokenize='mecab'$"):
         make_bleu("mecab")
@@ -203,9 +186,9 @@ def test_signatures_tell_the_settings():
         signature = getattr(scores, name).signature.split("|")
         assert common | expected <= set(signature), name
         assert len(signature) == len(set(signature))
-    assert "compounds" not in score(HYPOTHESES, REFERENCES, "fr").bleu_paper.signature
-    given = score(HYPOTHESES, REFERENCES, "de", tokenized_references=REFERENCES)
+    given = score(HYPOTHESES, REFERENCES, "de", REFERENCES, source_language="fr")
     assert given.bleu_multimodal.signature.endswith("|refs:given")
+    assert given.bleu_paper is None  # it has no figure for French to German
 
 
 # Two systems.
@@ -214,30 +197,15 @@ SENTENCES = [f"the dog number {number} sees a red cat" for number in range(31)]
 HALF_WRONG = [text if number % 2 else "a b" for number, text in enumerate(SENTENCES)]
 
 
-def test_identical_systems_do_not_differ():
-    comparison = compare(HALF_WRONG, list(HALF_WRONG), SENTENCES)
-    assert comparison.baseline.value == sacrebleu.corpus_bleu(HALF_WRONG, [SENTENCES]).score
-    assert comparison.p_value > 0.5
-
-
 @pytest.mark.parametrize("is_better", [True, False])
-def test_clearly_different(is_better):
+def test_comparison(is_better):
     this, other = (SENTENCES, HALF_WRONG) if is_better else (HALF_WRONG, SENTENCES)
     comparison = compare(this, other, SENTENCES)
     assert comparison.p_value < 0.01
     assert comparison.baseline.value == sacrebleu.corpus_bleu(other, [SENTENCES]).score
     assert comparison.baseline.signature.startswith("nrefs:1|bs:1000|seed:12345|case:mixed|")
-
-
-def test_systems_without_case():
-    capitals = [text.upper() for text in SENTENCES]
-    assert compare(SENTENCES, capitals, SENTENCES).p_value < 0.01
-    comparison = compare(SENTENCES, capitals, SENTENCES, lowercase=True)
-    assert comparison.baseline.value == pytest.approx(100)
-    assert "|case:lc|" in comparison.baseline.signature
-    assert comparison.p_value == 1
-
-
-def test_compare_needs_as_many_translations():
+    assert compare(this, list(this), SENTENCES).p_value == 1
+    capitals = [text.upper() for text in this]
+    assert compare(this, capitals, SENTENCES, lowercase=True).p_value == 1
     with pytest.raises(InputError, match="`baseline` must have 31"):
-        compare(SENTENCES, SENTENCES[:-1], SENTENCES)
+        compare(this, other[:-1], SENTENCES)

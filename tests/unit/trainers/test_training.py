@@ -1,5 +1,4 @@
 import dataclasses
-import json
 import math
 from types import SimpleNamespace
 
@@ -58,13 +57,9 @@ def plan_of(run, settings):
 def test_run_is_complete(tiny_run, tiny_settings):
     assert tiny_run.status == "complete"
     assert Run.load(tiny_run.path) == tiny_run
-    manifest = json.loads((tiny_run.path / "run.json").read_text())
-    assert manifest["status"] == "complete"
-    assert manifest["settings"] == dataclasses.asdict(tiny_settings)
-    assert TrainSettings.from_dict(manifest["settings"]) == tiny_settings
-    assert (manifest["source"], manifest["target"]) == ("en", "de")
-    assert manifest["config"]["vocab_size"] == 290
-    assert tiny_settings.model.items() <= manifest["config"].items()
+    assert TrainSettings.from_dict(tiny_run.settings) == tiny_settings
+    assert (tiny_run.source, tiny_run.target) == ("en", "de")
+    assert tiny_run.config == tiny_settings.config(vocab_size=290)
 
 
 def test_run_holds_what_is_documented(tiny_run):
@@ -81,22 +76,17 @@ def test_run_holds_what_is_documented(tiny_run):
         *("corpus.json", "tokenizer.model", "train-00000.npy", "val-00000.npy", "val.pairs.json"),
     }
     for part in ("train", "validation"):
-        (events,) = names(f"tensorboard/{part}")
-        assert events.startswith("events.out.tfevents.")
+        assert len(names(f"tensorboard/{part}")) == 1
 
 
-def test_updates_are_counted_exactly(tiny_run):
-    # Five updates, validated every three.
-    assert tiny_run.last.step == 5
+def test_metrics_are_of_each_validation(tiny_run):
+    """Five updates, validated every three; the best has the lowest loss."""
     metrics = tiny_run.metrics()
     assert [line["step"] for line in metrics] == [3, 5]
     names = {"loss", "token_loss", "perplexity", "accuracy"}
     assert set(metrics[0]) == {"step"} | names | {f"val_{name}" for name in names}
     assert {"step": 5, **tiny_run.last.metrics} == metrics[1]
-
-
-def test_best_checkpoint_has_the_lowest_validation_loss(tiny_run):
-    lowest = min(tiny_run.metrics(), key=lambda line: line["val_token_loss"])
+    lowest = min(metrics, key=lambda line: line["val_token_loss"])
     assert {"step": tiny_run.best.step, **tiny_run.best.metrics} == lowest
 
 
@@ -120,14 +110,6 @@ def test_validation_metrics_are_those_of_the_saved_weights(tiny_run, tiny_settin
 
 
 # Updates and seeds.
-
-
-@pytest.mark.usefixtures("eager")
-def test_other_seed_other_weights(short_run, short_settings, tmp_path):
-    settings = dataclasses.replace(short_settings, steps=1, seed=2)
-    other = train(settings, tmp_path / "other", verbose=0)
-    differ = [np.any(a != b) for a, b in zip(weights(short_run), weights(other), strict=True)]
-    assert all(differ)
 
 
 def test_defaults_of_vocabulary_and_validation(short_run, short_settings):
@@ -215,14 +197,12 @@ def test_patience_ends_the_training(tiny_settings, tmp_path, monkeypatch):
         "translate",
         lambda self, texts, **_: [Translation("", 0.0, False, ())] * len(texts),
     )
-    settings = dataclasses.replace(
-        tiny_settings, steps=9, steps_per_validation=1, bleu_sentences=4, patience=2
-    )
+    changes = {"steps": 9, "steps_per_validation": 1, "bleu_sentences": 4, "patience": 2}
+    settings = dataclasses.replace(tiny_settings, **changes)
     run = train(settings, tmp_path / "run", verbose=0)
     assert [line["val_bleu"] for line in run.metrics()] == [5.0, 7.0, 6.0, 6.9]
     assert (run.best.step, run.last.step, run.status) == (2, 4, "complete")
-    again = train(settings, tmp_path / "run", verbose=0, resume=True)
-    assert again.last.step == 4
+    assert train(settings, tmp_path / "run", verbose=0, resume=True).last.step == 4
 
 
 def fake_bleu(values):
@@ -261,19 +241,10 @@ def test_prepared_corpus_trains_as_its_text(short_run, short_settings, tmp_path,
     )
     run = train(settings, tmp_path / "run", verbose=0)
     assert run.averaged.metrics["of_steps"] == [3, 6, 7]
-    assert "Averaging 3 instead of 5 checkpoints: there are no more" in caplog.messages
-    assert "No validation BLEU: the corpus has no validation split" in caplog.messages
+    assert "Averaging 3 checkpoints: there are no more" in caplog.messages
     assert not (tmp_path / "run" / "corpus").exists()
     for one, other in zip(weights(short_run), weights(run), strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-def test_prepared_corpus_of_other_settings(short_settings, tmp_path):
-    prepare(short_settings, tmp_path / "corpus")
-    settings = dataclasses.replace(short_settings, data=str(tmp_path / "corpus"), max_length=7)
-    with pytest.raises(InputError, match=r"prepared with max_length=8. Received: max_length=7"):
-        train(settings, tmp_path / "run", verbose=0)
-    assert not (tmp_path / "run").exists()
 
 
 # What goes wrong.
@@ -284,9 +255,7 @@ def test_loss_that_is_no_number(short_settings, tmp_path):
     settings = dataclasses.replace(
         short_settings, peak_rate=1e30, warmup_steps=1, precision="mixed_bfloat16"
     )
-    with pytest.raises(
-        InputError, match=r"`loss` is (nan|inf) after 2 updates: .* lower `peak_rate`"
-    ):
+    with pytest.raises(InputError, match=r"`loss` is (nan|inf) after 2 updates: "):
         train(settings, tmp_path / "run", verbose=0)
     assert training.keras.config.dtype_policy().name == "float32"
     run = Run.load(tmp_path / "run")
@@ -294,23 +263,11 @@ def test_loss_that_is_no_number(short_settings, tmp_path):
     assert run.best is run.last is None
 
 
-def test_runs_are_never_overwritten(tiny_run, tiny_settings):
-    def contents():
-        return {path: path.read_bytes() for path in tiny_run.path.rglob("*") if path.is_file()}
-
-    before = contents()
-    with pytest.raises(
-        InputError, match="exists and is not empty: continue it with --resume, or choose"
-    ):
-        train(tiny_settings, tiny_run.path, verbose=0)
-    assert contents() == before
-
-
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
         ({"data": "nowhere"}, "There is no folder nowhere"),
-        ({"target": "fr"}, r"holds no file fr\.SPLIT\.txt"),
+        ({"target": "fr"}, r"must hold files en\.SPLIT\.txt and fr\.SPLIT\.txt"),
         ({"vocab_size": 261}, "`vocab_size` must be at least .* vocab_size=261"),
         ({"max_length": 2}, "No sentence pair of train is left: 16 because a side has more than"),
     ],

@@ -89,8 +89,8 @@ def test_scores_ignore_case_where_the_tokenizer_does():
             translate=lambda sources, beam_size: [SimpleNamespace(text=text) for text in sources],
             tokenizer=SimpleNamespace(lowercase=lowercase),
         )
-        texts = ["ein hund sieht ihn"], ["Ein Hund Sieht Ihn"]
-        logs = {}
-        ValidationBleu(translator, *texts, "de", has_chrf=True).on_epoch_end(0, logs)
+        pairs, logs = [("ein hund sieht ihn", "Ein Hund Sieht Ihn")], {}
+        settings = SimpleNamespace(target="de", metric="chrf")
+        ValidationBleu(translator, pairs, settings).on_epoch_end(0, logs)
         assert (logs["val_bleu"] == pytest.approx(100)) == lowercase
         assert (logs["val_chrf"] == pytest.approx(100)) == lowercase

@@ -1,0 +1,58 @@
+"""Options that several commands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from keras_transformer.config import CheckpointName
+from keras_transformer.trainers.recipes import recipe_names
+
+RunDirectory = Annotated[Path, Argument(metavar="RUN", help="A run directory.")]
+Checkpoint = Annotated[
+    CheckpointName | None,
+    Option(help="The checkpoint to use. [default: averaged if it exists, else best]"),
+]
+BeamSize = Annotated[
+    int | None, Option(help="Number of beams; 1 is greedy search. [default: the run's, or 4]")
+]
+LengthPenalty = Annotated[
+    float | None,
+    Option(
+        help="Exponent of the length penalty; a larger one prefers longer translations. "
+        "[default: the run's, or 0.6]"
+    ),
+]
+Json = Annotated[bool, Option("--json", help="Print the result as a JSON object.")]
+
+_TEXT = (
+    "The corpus: bundled, tfds:NAME[/CONFIG], or a folder of files LANGUAGE.SPLIT.txt with one "
+    "sentence a line (en.train.txt, de.train.txt, en.val.txt, ...)"
+)
+Data = Annotated[str | None, Option(help=f"{_TEXT}. [default: the recipe's]")]
+PreparedData = Annotated[
+    str | None, Option(help=f"{_TEXT}, or one that prepare wrote. [default: the recipe's]")
+]
+Recipe = Annotated[
+    str | None,
+    Option(
+        metavar="NAME|FILE|RUN",
+        help="Settings to start from, which the other options change: a TOML file, a run "
+        f"directory, or one of {', '.join(recipe_names())}.",
+        autocompletion=recipe_names,
+    ),
+]
+Changes = Annotated[
+    list[str] | None,
+    Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="A setting, such as warmup_steps=400 or model.dropout_rate=0.2. May be repeated.",
+    ),
+]
+Source = Annotated[str | None, Option(help="Source language. [default: en]")]
+Target = Annotated[str | None, Option(help="Target language. [default: de]")]
+VocabSize = Annotated[
+    int | None,
+    Option(help="Maximum number of subwords, for both languages together. [default: 8000]"),
+]
