@@ -12,6 +12,7 @@ from typer import Option
 from keras_transformer._version import __version__
 from keras_transformer.cli import (
     average,
+    convert,
     demo,
     evaluate,
     export,
@@ -60,6 +61,7 @@ app.command("average")(average.average_command)
 app.command("evaluate")(evaluate.evaluate_command)
 app.command("translate")(translate.translate_command)
 app.command("export")(export.export_command)
+app.command("convert")(convert.convert_command)
 app.command("check")(export.check_command)
 app.command("plot")(plot.plot_command)
 app.command("serve")(serve.serve_command)
