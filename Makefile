@@ -18,9 +18,11 @@ RUN_BENCH := PYTHONPATH=benchmarks build/bench-venv/bin/python -m bench
 .PHONY: demo test test-distributed test-programs test-serving bench bench-quick check docs notebooks format lint types clean
 
 demo: $(READY)
+	@echo "The demo trains for some minutes, and writes to demo/"
 	$(BIN)/keras-transformer demo
 
 test: $(READY)
+	@echo "The default tests take about 10 minutes on 2 cores"
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
 
 test-distributed: $(READY)
@@ -72,6 +74,7 @@ format: $(READY)
 
 # Made anew when the dependencies change. The stamp comes last: without it, make installs again.
 $(READY): setup.cfg pyproject.toml constraints.txt
+	@echo "Installing the package and its tools into .venv: 3.5 GB, some minutes, once"
 	$(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		--constraint constraints.txt --editable '.[dev]'

@@ -29,16 +29,19 @@ from keras_transformer.errors import InputError, TrainingStoppedError
 
 
 class _Commands(typer.core.TyperGroup):
-    """The commands. Typer shows what pydantic expected; this group adds what came."""
+    """The commands, whose errors have one form. Pydantic says what it expected, not what came."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except typer.BadParameter as error:
+        except typer.TyperException as raised:
+            error: Any = raised  # Typer's class of usage errors is private
             if isinstance(error.__cause__, pydantic.ValidationError):
                 expected = error.message.removeprefix("Value error, ").rstrip(".")
                 error.message = f"{expected}. Received: {error.__cause__.errors()[0]['input']}"
-            raise
+            command = (error.ctx or ctx).command_path
+            say(f"error: {error.format_message().rstrip('.')}; see {command} --help")
+            raise typer.Exit(error.exit_code) from error
 
 
 app = typer.Typer(

@@ -1,12 +1,13 @@
 """Options that several commands share."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option
 
 from keras_transformer.config import CheckpointName
-from keras_transformer.trainers.recipes import recipe_names
+from keras_transformer.trainers.recipes import TrainSettings, recipe_names
 
 RunDirectory = Annotated[Path, Argument(metavar="RUN", help="A run directory.")]
 Checkpoint = Annotated[
@@ -26,8 +27,9 @@ LengthPenalty = Annotated[
 Json = Annotated[bool, Option("--json", help="Print the result as a JSON object.")]
 
 _TEXT = (
-    "The corpus: bundled, tfds:NAME[/CONFIG], or a folder of files LANGUAGE.SPLIT.txt with one "
-    "sentence a line (en.train.txt, de.train.txt, en.val.txt, ...)"
+    "The corpus: bundled, tfds:NAME[/CONFIG], a folder of files LANGUAGE.SPLIT.txt with one "
+    "sentence a line (en.train.txt, de.train.txt, en.val.txt, ...), or a .tsv or .csv file, also "
+    ".gz, whose first line names the languages"
 )
 Data = Annotated[str | None, Option(help=f"{_TEXT}. [default: the recipe's]")]
 PreparedData = Annotated[
@@ -47,7 +49,9 @@ Changes = Annotated[
     Option(
         "--set",
         metavar="KEY=VALUE",
-        help="A setting, such as warmup_steps=400 or model.dropout_rate=0.2. May be repeated.",
+        help="A setting, such as warmup_steps=400 or model.dropout_rate=0.2. May be repeated. "
+        "docs/recipes.md lists them.",
+        autocompletion=lambda: [f"{field.name}=" for field in fields(TrainSettings)],
     ),
 ]
 Source = Annotated[str | None, Option(help="Source language. [default: en]")]

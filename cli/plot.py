@@ -6,7 +6,7 @@ from typing import Annotated
 
 from typer import Option
 
-from keras_transformer.cli.console import ProgressBar, load_tensorflow, needs_extra, say
+from keras_transformer.cli.console import ProgressBar, load_tensorflow, needs_extra, say, show_log
 from keras_transformer.cli.options import Checkpoint, RunDirectory
 
 
@@ -35,7 +35,7 @@ def plot_command(
         from keras_transformer.cli.report import write_report
     from keras_transformer.run import Run
 
-    # The pictures show a box for a character that no installed font has.
+    show_log()  # it names the scripts that no font has
     warnings.filterwarnings("ignore", "Glyph .* missing from font")
     with ProgressBar("Drawing"):
         path = write_report(Run.load(run), output or run / "report", text, checkpoint)

@@ -1,5 +1,6 @@
 """The progress of a training: a bar on a terminal, and a line for each validation."""
 
+import math
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -22,27 +23,40 @@ METRICS = {
 
 
 class TrainingDisplay(keras.callbacks.Callback):
-    """Shows the progress of a training of at most `steps` updates.
+    """Shows the progress of a training of at most `steps` updates and `max_hours`.
 
     The bar of the preparation becomes that of the training.
     """
 
-    def __init__(self, bar: ProgressBar, run_dir: Path, steps: int) -> None:
+    def __init__(
+        self, bar: ProgressBar, run_dir: Path, steps: int, max_hours: float | None = None
+    ) -> None:
         super().__init__()
         self.bar = bar
         self.run_dir = run_dir
         self.steps = steps
+        self.seconds = math.inf if max_hours is None else 3600 * max_hours
         self.started: float | None = None
+        self.first = self.done = 0
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Starts the bar at the step that was saved."""
         self.started = self.started or time.monotonic()  # `fit` may be called twice
         states = Run.load(self.run_dir).states
-        self.bar.stage("Training", self.steps, states[-1].step if states else 0)
+        if not self.done and states:
+            self.first = states[-1].step
+            self.seconds -= states[-1].metrics["seconds"]
+        self.bar.stage("Training", self.steps, self.first + self.done)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Counts an update."""
-        self.bar(1, note=f"loss {(logs or {}).get('loss', float('nan')):.2f}")
+        self.done += 1
+        self.bar(1, self.expected(), note=f"loss {(logs or {}).get('loss', float('nan')):.2f}")
+
+    def expected(self) -> int:
+        """Returns how many updates `steps` and `max_hours` allow at the speed so far."""
+        per_update = (time.monotonic() - (self.started or 0.0)) / self.done
+        return int(min(self.steps, self.first + self.seconds / max(per_update, 1e-9)))
 
     def on_test_begin(self, logs: Any = None) -> None:
         """Labels the bar during a validation."""

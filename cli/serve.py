@@ -48,6 +48,7 @@ def serve_command(
     The local server has the URLs, requests, answers and errors of TF Serving, and a page to try
     the model. It takes up new versions that appear in the folder.
     """
+    say(f"Loading {folder} ...")
     load_tensorflow()
     with needs_extra("serve"):
         from keras_transformer.export.grpc_server import GrpcServer

@@ -112,7 +112,7 @@ def train_with_progress(settings: TrainSettings, run_dir: Path, resume: bool) ->
 
     # Keras prints to standard output, which is for results.
     with ProgressBar("Preparing") as bar, redirect_stdout(sys.stderr):
-        shown = TrainingDisplay(bar, run_dir, settings.steps)
+        shown = TrainingDisplay(bar, run_dir, settings.steps, settings.max_hours)
         return train(settings, run_dir, 0, resume=resume, progress=bar, callbacks=[shown])
 
 

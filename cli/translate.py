@@ -1,15 +1,19 @@
 """`keras-transformer translate`."""
 
+import contextlib
 import itertools
+import json
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
 
 import typer
 from typer import Argument, Option
 
-from keras_transformer.cli.console import ProgressBar, load_tensorflow, print_json, say
+from keras_transformer.cli.console import ProgressBar, load_tensorflow, say
 from keras_transformer.cli.options import BeamSize, LengthPenalty
 from keras_transformer.errors import InputError
 from keras_transformer.export.rows import DEFAULT_SIGNATURE, Row, by_length, open_saved_model
@@ -34,6 +38,12 @@ def translate_command(
     ] = None,
     texts: Annotated[
         list[str] | None, Argument(metavar="TEXT", help="[default: the lines of standard input]")
+    ] = None,
+    input_file: Annotated[
+        Path | None, Option("--input", help="File of texts, one a line, for standard input.")
+    ] = None,
+    output_file: Annotated[
+        Path | None, Option("--output", help="New file for the output, for standard output.")
     ] = None,
     url: Annotated[
         str | None, Option(help="Ask a model server over REST, at http://HOST:8501/v1/models/NAME.")
@@ -63,6 +73,10 @@ def translate_command(
     The search of an export was fixed when it was exported.
     """
     texts = texts or []
+    if texts and input_file is not None:
+        raise InputError("Give either texts or --input")
+    if output_file is not None and output_file.exists():
+        raise InputError(f"{output_file} exists already: choose another name for --output")
     options = {"beam_size": beam_size, "length_penalty": length_penalty}
     search = {name: value for name, value in options.items() if value is not None}
     if url is not None or grpc is not None:
@@ -81,7 +95,14 @@ def translate_command(
         translate = _open_export(str(version), signature or DEFAULT_SIGNATURE)
     else:
         raise InputError(f"{model_or_text} must be a run directory or a SavedModel")
-    _print_translations(translate, texts, as_json)
+    with contextlib.ExitStack() as stack:
+        stream: BinaryIO | None = None
+        if not texts:
+            stream = stack.enter_context(input_file.open("rb")) if input_file else sys.stdin.buffer
+        if output_file is not None:
+            output = stack.enter_context(output_file.open("x", encoding="utf-8"))
+            stack.enter_context(contextlib.redirect_stdout(output))
+        _print_translations(translate, texts, stream, str(input_file or "standard input"), as_json)
 
 
 def _refuse(search: Mapping[str, float], reason: str) -> None:
@@ -129,18 +150,34 @@ def _counted(translate: Callable[[list[str]], Sequence[Row]]) -> Translate:
     return translate_and_count
 
 
-def _print_translations(translate: Translate, texts: list[str], as_json: bool) -> None:
-    lines = iter(texts) if texts else decode_lines(sys.stdin.buffer, "standard input")
-    is_typed = not texts and sys.stdin.isatty()
+def _print_translations(
+    translate: Translate, texts: list[str], stream: BinaryIO | None, name: str, as_json: bool
+) -> None:
+    """Prints the translations of texts, or of the lines of a stream."""
+    lines = iter(texts) if stream is None else decode_lines(stream, name)
+    is_typed = stream is not None and stream.isatty()
+    if is_typed:
+        say("Type a text and press Enter. Ctrl-D ends.")
     # A bar would mix with the text on the same terminal.
     is_bar_shown = not (is_typed or sys.stdout.isatty())
     chunks = iter(lambda: list(itertools.islice(lines, 1 if is_typed else CHUNK_LINES)), [])
-    with ProgressBar("Translating", len(texts) or None, is_bar_shown) as progress:
+    started, number = time.monotonic(), 0
+    total = len(texts) if stream is None else _count_lines(stream)
+    with ProgressBar("Translating", total, is_bar_shown) as progress:
         rows = itertools.chain.from_iterable(translate(chunk, progress) for chunk in chunks)
         for number, row in enumerate(rows, 1):
-            if as_json:
-                print_json(row)
-            else:
-                typer.echo(" ".join(row["translation"].splitlines()))
+            text = " ".join(row["translation"].splitlines())
+            typer.echo(json.dumps(row, ensure_ascii=False) if as_json else text)
             if row.get("truncated", False):
                 say(f"warning: text {number} is too long and its end was not translated")
+    if stream is not None and not is_typed:
+        say(f"Translation: {number:,} texts of {name} in {time.monotonic() - started:.1f} s")
+
+
+def _count_lines(stream: BinaryIO) -> int | None:
+    """Returns the number of lines of a file; None of a stream that can be read only once."""
+    if not stream.seekable():
+        return None
+    start, count = stream.tell(), sum(1 for _ in stream)
+    stream.seek(start)
+    return count

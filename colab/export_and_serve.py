@@ -54,9 +54,9 @@ VERSION = 1  # 2 for the next export
 PORT, GRPC_PORT = 8501, 8500  # TF Serving's own
 
 # %%
-import os
+from keras_transformer.cli.console import load_tensorflow
 
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # fewer notes from TensorFlow
+load_tensorflow()  # without its start-up messages
 
 import json
 import shlex

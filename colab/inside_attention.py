@@ -56,8 +56,11 @@ REPEATS = 5  # of each measurement
 # %%
 import os
 
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # fewer notes from TensorFlow
 os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"  # on a CPU, its allocator counts bytes
+
+from keras_transformer.cli.console import load_tensorflow
+
+load_tensorflow()  # without its start-up messages
 
 import statistics
 import time

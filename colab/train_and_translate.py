@@ -52,9 +52,9 @@ SENTENCE = "O cachorro dorme." if REAL_TEXT else "The tired sister did not wash 
 RUN_DIR = "run"  # a new folder, or that of the same training, which then continues
 
 # %%
-import os
+from keras_transformer.cli.console import load_tensorflow
 
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # fewer notes from TensorFlow
+load_tensorflow()  # without its start-up messages
 
 from itertools import islice
 

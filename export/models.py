@@ -49,7 +49,7 @@ class LoadedVersion:
     """The version in `MODELS/NAME/VERSION`, loaded and warmed up."""
 
     def __init__(self, path: Path) -> None:
-        self.number = int(path.name)
+        self.path, self.number = path, int(path.name)
         self._session = SavedModelSession(path)
         self.signature_map = SignatureDefMap(signature_def=self._session.signatures)
         for request in read_warmup(path):

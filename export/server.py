@@ -7,6 +7,7 @@ The URLs, status codes and answers are those of TF Serving's
 import gzip
 import html
 import ipaddress
+import json
 import socket
 import zlib
 from collections.abc import Mapping, Sequence
@@ -28,7 +29,9 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
+from keras_transformer.errors import InputError
 from keras_transformer.export import json_tensors
+from keras_transformer.export.assets import read_metadata
 from keras_transformer.export.models import STOP_SECONDS, ServedModel, invalid, message_of
 from keras_transformer.export.rows import DEFAULT_SIGNATURE
 
@@ -57,12 +60,17 @@ class _Route(Route):
 
 
 def _make_app(model: ServedModel, allowed_hosts: Sequence[str], max_body_bytes: int) -> Starlette:
-    """Returns an ASGI application: the REST interface, and the page at `/`."""
+    """Returns an ASGI application: the REST interface, `/healthz`, and the page at `/`."""
     text = resources.files("keras_transformer.export").joinpath("page.html").read_text("utf-8")
-    content = text.replace("{{model}}", html.escape(model.name))
 
     def page(request: Request) -> Response:
-        return HTMLResponse(content)
+        about = html.escape(json.dumps(_about(model)))
+        named = text.replace("{{model}}", html.escape(model.name))
+        return HTMLResponse(named.replace("{{about}}", about))
+
+    def healthz(request: Request) -> Response:
+        model.find(model.name)
+        return JSONResponse({"status": "ok"})
 
     async def predict(request: Request) -> Response:
         body = await _body(request, max_body_bytes)
@@ -78,7 +86,7 @@ def _make_app(model: ServedModel, allowed_hosts: Sequence[str], max_body_bytes: 
         signatures = _to_dict(loaded.signature_map)
         return JSONResponse({"model_spec": spec, "metadata": {"signature_def": signatures}})
 
-    routes = [Route("/", page)]
+    routes = [Route("/", page), Route("/healthz", healthz)]
     for path in ("/v1/models/{name:model}", "/v1/models/{name:model}/versions/{version:int}"):
         routes += [
             _Route(path, status),
@@ -92,6 +100,16 @@ def _make_app(model: ServedModel, allowed_hosts: Sequence[str], max_body_bytes: 
     app = Starlette(routes=routes, middleware=[hosts], exception_handlers=handlers)
     app.router.redirect_slashes = False
     return app
+
+
+def _about(model: ServedModel) -> dict[str, Any]:
+    """Returns the languages of the loaded version and examples of texts, as far as known."""
+    try:
+        found = read_metadata(model.find(model.name).path)
+    except (tf.errors.NotFoundError, InputError):
+        found = {}
+    examples = [each["text"] for each in found.get("examples", [])]
+    return {"source": found.get("source"), "target": found.get("target"), "examples": examples}
 
 
 async def _body(request: Request, max_bytes: int) -> bytes:

@@ -12,6 +12,8 @@ for TensorFlow.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import wrapt
+
 from keras_transformer._version import __version__
 
 if TYPE_CHECKING:
@@ -54,6 +56,20 @@ _NAMES = {
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = ["__version__", *sorted(_MODULES)]
+
+_OF_KERAS = ("attention", "embedding", "layers", "losses", "model", "schedules")
+
+
+@wrapt.when_imported("keras")
+def _register(keras: Any) -> None:
+    """Lets Keras find the classes of saved models; a module is imported when Keras needs it."""
+    for name, module in _MODULES.items():
+        if module in _OF_KERAS:
+            found = wrapt.lazy_import(f"{__name__}.{module}", name)
+            keras.saving.get_custom_objects().setdefault(f"{__name__}>{name}", found)
+    # An HDF5 file (`.h5`) names a model's class without the package.
+    found = wrapt.lazy_import(f"{__name__}.model", "Transformer")
+    keras.saving.get_custom_objects()["Transformer"] = found
 
 
 def __getattr__(name: str) -> Any:

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float
 from keras import ops
 
 from keras_transformer.base_layer import BaseLayer
+from keras_transformer.masks import merge_masks
 from keras_transformer.tensor import Tensor
 
 MASKED_SCORE = -1e9  # finite, because a softmax over -inf alone gives NaN
@@ -89,11 +90,14 @@ class MultiHeadAttention(BaseLayer):
         query: float [B, T, any].
         value: float [B, S, any].
         key: float [B, S, any]; None for `value`.
-        attention_mask: bool [B, T, S], or of rank 4 and broadcastable to [B, N, T, S], True = may
-            attend; None to attend to everything. A query that may attend to nothing gets the bias
-            of W_O.
+        attention_mask: bool [B, S], [B, T, S] or [B, N, T, S], True = may attend; None to attend
+            to everything. A query that may attend to nothing gets the bias of W_O.
         return_attention_scores: whether to return the attention weights too.
         training: whether dropout is on.
+        value_mask: bool [B, S], False at padding. Keras fills it in where `value` carries a mask,
+            for example that of `Embedding(mask_zero=True)`.
+        key_mask: the same for `key`.
+        use_causal_mask: whether query t attends to positions up to and including t only.
 
     Returns:
         float [B, T, D]; with `return_attention_scores` also the attention weights before dropout,
@@ -101,7 +105,7 @@ class MultiHeadAttention(BaseLayer):
 
     Raises:
         ValueError: if a size is below 1, or if `d_model` is not a multiple of `num_heads` and
-            `d_k` or `d_v` is not given.
+            `d_k` or `d_v` is not given; in a call, if a mask is not bool or does not fit.
 
     Deviations:
         The projections have biases; the paper's formulas have none. `use_bias=False` leaves them
@@ -174,19 +178,22 @@ class MultiHeadAttention(BaseLayer):
         query: Float[Tensor, "B T Dq"],
         value: Float[Tensor, "B S Dv"],
         key: Float[Tensor, "B S Dk"] | None = None,
-        attention_mask: Bool[Tensor, "#B #T S"] | Bool[Tensor, "#B #N #T S"] | None = None,
+        attention_mask: Tensor | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
+        value_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        use_causal_mask: bool = False,
     ) -> Float[Tensor, "B T D"] | tuple[Float[Tensor, "B T D"], Float[Tensor, "B N T S"]]:
         """Attends from `query` to `value`; see the class."""
         key = value if key is None else key
-        if attention_mask is not None and len(attention_mask.shape) == 3:
-            attention_mask = attention_mask[:, None]  # [B, 1, T, S]
+        masks = {"attention_mask": attention_mask, "value_mask": value_mask, "key_mask": key_mask}
+        named = {f"`{name}` of layer {self.name!r}": mask for name, mask in masks.items()}
         heads, weights = dot_product_attention(
             self._split_heads(self.query_dense(query)),  # [B, N, T, d_k]
             self._split_heads(self.key_dense(key)),  # [B, N, S, d_k]
             self._split_heads(self.value_dense(value)),  # [B, N, S, d_v]
-            attention_mask,
+            merge_masks(query, key, self.num_heads, named, use_causal_mask),
             dropout=lambda weights: self.dropout(weights, training=training),
         )
         output = self.output_dense(self._join_heads(heads))  # [B, T, D]

@@ -6,7 +6,14 @@ import keras
 
 
 class BaseLayer(keras.layers.Layer):
-    """A layer whose `get_config` Keras makes from the arguments of its constructor."""
+    """A layer whose `get_config` Keras makes from the arguments of its constructor.
+
+    Its output carries the mask of its first input, as Keras's `Embedding(mask_zero=True)` makes it.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.supports_masking = True
 
     def __new__(cls, *args: Any, dtype: Any = None, **kwargs: Any) -> Self:
         """Leaves `dtype` out of the arguments that Keras records: it may be a `DTypePolicy`.

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from keras import ops
 
 from keras_transformer.base_layer import BaseLayer
+from keras_transformer.config import PAD_ID
 from keras_transformer.tensor import Tensor
 
 
@@ -76,6 +77,8 @@ class PositionalEmbedding(BaseLayer):
         position_encoding: "sinusoidal" or "marian", for any length, or "learned" (Table 3, row E).
         max_length: number of learned positions; sinusoids do not use it.
         output_bias: whether to add a bias to the logits; the paper has none.
+        mask_zero: whether the output carries a mask for Keras's layers and this package's, False at
+            id 0.
 
     Call arguments:
         inputs: int [B, T], token ids; with `reverse`, float [B, T, D].
@@ -108,6 +111,7 @@ class PositionalEmbedding(BaseLayer):
         position_encoding: str = "sinusoidal",
         max_length: int = 1024,
         output_bias: bool = False,
+        mask_zero: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -123,6 +127,7 @@ class PositionalEmbedding(BaseLayer):
         )
         self.use_output_bias = output_bias
         self.output_bias: keras.Variable | None = None
+        self.mask_zero = mask_zero
         self.token_embedding = keras.layers.ReversibleEmbedding(
             vocab_size,
             d_model,
@@ -149,6 +154,11 @@ class PositionalEmbedding(BaseLayer):
             self.position_embedding.build(ids_shape)
         if self.use_output_bias:
             self.output_bias = self.add_weight((self.vocab_size,), "zeros", name="output_bias")
+
+    def compute_mask(self, inputs: Tensor, previous_mask: Tensor | None) -> Tensor | None:
+        """Returns the mask that the output carries, bool [B, T], or None."""
+        is_ids = len(inputs.shape) == 2
+        return ops.not_equal(inputs, PAD_ID) if self.mask_zero and is_ids else previous_mask
 
     def call(
         self,

@@ -136,10 +136,11 @@ class EncoderLayer(BaseLayer):
 
     Call arguments:
         x: float [B, S, D].
-        attention_mask: bool [B, S, S], or of rank 4 and broadcastable to [B, N, S, S], True = may
-            attend.
+        attention_mask: bool [B, S], [B, S, S] or [B, N, S, S], True = may attend.
         return_attention_scores: whether to return the attention weights too.
         training: whether dropout is on.
+        padding_mask: bool [B, S], False at padding; None for the mask that `x` carries, if any.
+        use_causal_mask: whether a position attends to itself and earlier positions only.
 
     Returns:
         float [B, S, D]; with `return_attention_scores` also the weights, float [B, N, S, S].
@@ -147,10 +148,9 @@ class EncoderLayer(BaseLayer):
     Example:
         >>> import numpy as np
         >>> from keras_transformer import EncoderLayer
-        >>> from keras_transformer.masks import padding_mask
         >>> layer = EncoderLayer(d_model=6, d_ff=11, num_heads=2)
         >>> source_ids = np.array([[5, 7, 3, 0]])  # the 0 is padding
-        >>> tuple(layer(np.ones((1, 4, 6)), attention_mask=padding_mask(source_ids)).shape)
+        >>> tuple(layer(np.ones((1, 4, 6)), padding_mask=source_ids != 0).shape)
         (1, 4, 6)
     """
 
@@ -190,13 +190,21 @@ class EncoderLayer(BaseLayer):
     def call(
         self,
         x: Float[Tensor, "B S D"],
-        attention_mask: Bool[Tensor, "#B #S S"] | Bool[Tensor, "#B #N #S S"] | None = None,
+        attention_mask: Tensor | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
+        padding_mask: Bool[Tensor, "#B S"] | None = None,
+        use_causal_mask: bool = False,
     ) -> Float[Tensor, "B S D"] | tuple[Float[Tensor, "B S D"], Float[Tensor, "B N S S"]]:
         """Applies the two sub-layers; see the class."""
         attended, scores = self.self_attention(
-            x, x, attention_mask=attention_mask, return_attention_scores=True, training=training
+            x,
+            x,
+            attention_mask=attention_mask,
+            return_attention_scores=True,
+            training=training,
+            value_mask=padding_mask,
+            use_causal_mask=use_causal_mask,
         )
         x = self.self_attention_norm(x, attended, training=training)
         transformed = self.feed_forward(x, training=training)
@@ -213,11 +221,14 @@ class DecoderLayer(BaseLayer):
     Call arguments:
         x: float [B, T, D].
         encoder_output: float [B, S, D].
-        self_attention_mask: bool [B, T, T], or of rank 4 and broadcastable to [B, N, T, T], True =
-            may attend. The layer does not hide later positions by itself; see `decoder_mask`.
-        cross_attention_mask: bool [B, T, S], or of rank 4 and broadcastable to [B, N, T, S].
+        self_attention_mask: bool [B, T], [B, T, T] or [B, N, T, T], True = may attend.
+        cross_attention_mask: bool [B, S], [B, T, S] or [B, N, T, S], True = may attend.
         return_attention_scores: whether to return the attention weights too.
         training: whether dropout is on.
+        decoder_padding_mask: bool [B, T], False at padding; None for the mask that `x` carries, if
+            any.
+        encoder_padding_mask: bool [B, S]; None for the mask that `encoder_output` carries, if any.
+        use_causal_mask: whether self-attention hides later positions.
 
     Returns:
         float [B, T, D]; with `return_attention_scores` also the weights of self-attention, float
@@ -226,14 +237,13 @@ class DecoderLayer(BaseLayer):
     Example:
         >>> import numpy as np
         >>> from keras_transformer import DecoderLayer
-        >>> from keras_transformer.masks import decoder_mask, padding_mask
         >>> layer = DecoderLayer(d_model=6, d_ff=11, num_heads=2)
         >>> source_ids, target_ids = np.array([[5, 7, 3, 0]]), np.array([[2, 8, 4]])
         >>> x, self_weights, cross_weights = layer(
         ...     np.ones((1, 3, 6)),
         ...     encoder_output=np.ones((1, 4, 6)),
-        ...     self_attention_mask=decoder_mask(target_ids),
-        ...     cross_attention_mask=padding_mask(source_ids),
+        ...     decoder_padding_mask=target_ids != 0,
+        ...     encoder_padding_mask=source_ids != 0,
         ...     return_attention_scores=True,
         ... )
         >>> tuple(x.shape), tuple(self_weights.shape), tuple(cross_weights.shape)
@@ -282,10 +292,13 @@ class DecoderLayer(BaseLayer):
         self,
         x: Float[Tensor, "B T D"],
         encoder_output: Float[Tensor, "B S D"],
-        self_attention_mask: Bool[Tensor, "#B #T T"] | Bool[Tensor, "#B #N #T T"] | None = None,
-        cross_attention_mask: Bool[Tensor, "#B #T S"] | Bool[Tensor, "#B #N #T S"] | None = None,
+        self_attention_mask: Tensor | None = None,
+        cross_attention_mask: Tensor | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
+        decoder_padding_mask: Bool[Tensor, "#B T"] | None = None,
+        encoder_padding_mask: Bool[Tensor, "#B S"] | None = None,
+        use_causal_mask: bool = True,
     ) -> (
         Float[Tensor, "B T D"]
         | tuple[Float[Tensor, "B T D"], Float[Tensor, "B N T T"], Float[Tensor, "B N T S"]]
@@ -297,6 +310,8 @@ class DecoderLayer(BaseLayer):
             attention_mask=self_attention_mask,
             return_attention_scores=True,
             training=training,
+            value_mask=decoder_padding_mask,
+            use_causal_mask=use_causal_mask,
         )
         x = self.self_attention_norm(x, attended, training=training)
         attended, cross_scores = self.cross_attention(
@@ -305,6 +320,7 @@ class DecoderLayer(BaseLayer):
             attention_mask=cross_attention_mask,
             return_attention_scores=True,
             training=training,
+            value_mask=encoder_padding_mask,
         )
         x = self.cross_attention_norm(x, attended, training=training)
         transformed = self.feed_forward(x, training=training)

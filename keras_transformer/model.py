@@ -10,7 +10,6 @@ import keras
 from jaxtyping import Float, Int
 from keras import ops
 
-from keras_transformer import losses, schedules  # noqa: F401  # registers them for load_model
 from keras_transformer.config import TransformerConfig
 from keras_transformer.embedding import PositionalEmbedding
 from keras_transformer.errors import InputError
@@ -46,7 +45,7 @@ class Transformer(keras.Model):
     (section 3.4), unless `config.share_embeddings` is False.
 
     The model takes Keras's global dtype policy when it is built. `fit` and `save` work as for any
-    functional model, and so does `keras.models.load_model` after `import keras_transformer.model`.
+    functional model, and so does `keras.models.load_model` after `import keras_transformer`.
     A file stores neither the dtype policy nor which layers are trainable.
 
     Args:
@@ -160,6 +159,7 @@ class Transformer(keras.Model):
                 cross_mask,
                 return_attention_scores=True,
                 training=training,
+                use_causal_mask=False,  # `self_mask` is causal, and is made once for all layers
             )
             self_scores.append(self_weights)
             cross_scores.append(cross_weights)
@@ -253,7 +253,3 @@ def _layers(config: TransformerConfig) -> dict[str, Any]:
         ],
         "output_dense": output_dense,
     }
-
-
-# Keras looks up the class of an HDF5 file (`.h5`) by its bare name.
-keras.saving.get_custom_objects()["Transformer"] = Transformer

@@ -1,6 +1,9 @@
 """Colors, fonts and figures that the pictures of `plots` share."""
 
+import contextlib
 import functools
+import logging
+import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -13,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Style = Literal["light", "dark"]
+_logger = logging.getLogger(__name__)
 
 
 class Theme(NamedTuple):
@@ -97,18 +101,37 @@ def show_thousands(axis: "Axis") -> None:
 def find_fonts(characters: frozenset[str]) -> list[str]:
     """Returns installed font families that together have as many of the characters as possible.
 
-    Matplotlib draws a box for a character that is in none of them.
+    Matplotlib draws a box for a character that is in none of them, and a warning names its script.
     """
     from matplotlib import font_manager
 
+    known = font_manager.fontManager
     families, missing = ["DejaVu Sans"], {ord(character) for character in characters}
     missing -= font_manager.get_font(font_manager.findfont("DejaVu Sans")).get_charmap().keys()
+    if missing:  # Matplotlib's list may be older than a font
+        for path in sorted(
+            {*font_manager.findSystemFonts()} - {font.fname for font in known.ttflist}
+        ):
+            with contextlib.suppress(OSError, RuntimeError):  # a kind that Matplotlib cannot read
+                known.addfont(path)
     # Families made to go together come first; the order by name makes pictures reproducible.
-    fonts = font_manager.fontManager.ttflist
+    fonts = known.ttflist
     for font in sorted(fonts, key=lambda font: (not font.name.startswith("Noto Sans"), font.name)):
         if not missing or font.name.startswith("Last Resort"):  # a font of boxes
             continue
         if found := missing & font_manager.get_font(font.fname).get_charmap().keys():
             families.append(font.name)
             missing -= found
+    for script in {unicodedata.name(chr(code), "").partition(" ")[0] for code in missing} - {""}:
+        _warn_of(script)
     return families
+
+
+@functools.cache
+def _warn_of(script: str) -> None:
+    """Warns once that no font has a script."""
+    _logger.warning(
+        "No installed font has the script %s, so pictures show boxes: install one, such as Noto "
+        "Sans (in Debian, fonts-noto-cjk and fonts-noto-core)",
+        script,
+    )

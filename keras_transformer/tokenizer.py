@@ -127,17 +127,26 @@ class Tokenizer(abc.ABC):
         """
         raise InputError("Other engines need a tokenizer of SentencePiece. Received: word-pieces")
 
-    def encode(self, texts: tf.Tensor, max_length: int) -> EncodedTexts:
-        """Prepares texts for the encoder.
+    def encode(self, texts: tf.Tensor, max_length: int | None = None) -> EncodedTexts:
+        """Prepares texts for the encoder; `tokenizer(texts)` is the same.
 
         Args:
             texts: string [B].
-            max_length: maximum number of tokens of a text, `EOS_ID` included. Longer texts are cut.
+            max_length: maximum number of tokens of a text, `EOS_ID` included. Longer texts are cut;
+                None cuts nothing.
         """
         tokens = self.tokenize(texts)  # [B, (tokens)]
+        max_length = max_length or tf.int32.max
         return EncodedTexts(
             *with_end(tokens[:, : max_length - 1]), truncated=tokens.row_lengths() >= max_length
         )
+
+    __call__ = encode
+
+    def decode(self, ids: tf.Tensor) -> list[str]:
+        """Returns the texts of ids, int [B, S], as Python strings, without pad, bos and eos."""
+        texts = self.detokenize(tf.cast(ids, tf.int32)).numpy()
+        return [text.decode() for text in texts]
 
 
 def with_end(tokens: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -280,7 +280,15 @@ def _lengths(ids: tf.Tensor) -> tf.Tensor:
 
 
 def shifted(target_ids: tf.Tensor) -> tf.Tensor:
-    """Returns the decoder's input for targets [B, T]: the start symbol, and all but the last."""
+    """Returns the decoder's input for targets, int [B, T]: the start symbol, and all but the last.
+
+    Example:
+        >>> from keras_transformer.translation import shifted
+        >>> print(shifted([[7, 8, 3], [9, 3, 0]]).numpy())  # 2 starts, 3 ends, 0 is padding
+        [[2 7 8]
+         [2 9 3]]
+    """
+    target_ids = tf.convert_to_tensor(target_ids)
     return tf.pad(target_ids[:, :-1], [[0, 0], [1, 0]], constant_values=BOS_ID)
 
 

@@ -2,6 +2,7 @@
 
 serving_default  text -> translation (the version, a colon, upper case), score (characters, as
                  a negative number), truncated (longer than 20 bytes)
+document         text -> translation (the version, a colon, upper case), score 0, sentences (lines)
 nbest            text -> translations (text with 1, 2, and nothing), scores
 attention        text -> its letters, the same in reverse, and the reversed identity
 checked          text -> length int32 [B]; an error if a text is "bad"
@@ -29,7 +30,7 @@ LIMIT = 20  # bytes of a text
 MAX_BODY_BYTES = 60_000
 
 
-def save_model(folder: Path, version: int, *, nbest=True, attention=True) -> Path:
+def save_model(folder: Path, version: int, *, nbest=True, attention=True, document=False) -> Path:
     """Writes a version, and renames it into place as an export does."""
 
     @tf.function(input_signature=TEXT)
@@ -39,6 +40,14 @@ def save_model(folder: Path, version: int, *, nbest=True, attention=True) -> Pat
             "translation": tf.strings.join([f"{version}:", tf.strings.upper(text, "utf-8")]),
             "score": -tf.cast(length, tf.float32),
             "truncated": tf.strings.length(text) > LIMIT,
+        }
+
+    @tf.function(input_signature=TEXT)
+    def document_(text):
+        return {
+            "translation": tf.strings.join([f"{version}:", tf.strings.upper(text, "utf-8")]),
+            "score": tf.zeros([tf.size(text)]),
+            "sentences": tf.cast(tf.strings.split(text, "\n").row_lengths(), tf.int32),
         }
 
     @tf.function(input_signature=TEXT)
@@ -85,6 +94,7 @@ def save_model(folder: Path, version: int, *, nbest=True, attention=True) -> Pat
         "checked": checked,
         "merged": merged,
         **({"nbest": nbest_} if nbest else {}),
+        **({"document": document_} if document else {}),
         **({"attention": attention_} if attention else {}),
     }
     partial = folder / f".{version}.partial"

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any, TypeAlias
 
@@ -139,6 +140,18 @@ class ValidationBleu(keras.callbacks.Callback):
             hypotheses = [translation.text for translation in translations]
             for name, scorer in self.scorers.items():
                 logs[name] = scorer.corpus_score(hypotheses, [self.references]).score
+
+
+class TensorBoard(keras.callbacks.TensorBoard):
+    """Writes the logs of each validation for TensorBoard, by update and not by epoch."""
+
+    def __init__(self, folder: Path, progress: TrainingProgress) -> None:
+        super().__init__(folder)
+        self.progress = progress
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Writes the logs."""
+        super().on_epoch_end(self.progress.step, logs)
 
 
 class ExactSwap(keras.callbacks.SwapEMAWeights):

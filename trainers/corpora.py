@@ -1,16 +1,20 @@
-"""Parallel corpora, read as streams: bundled, folders of text, TensorFlow Datasets."""
+"""Parallel corpora, read as streams: bundled, folders of text, tables, TensorFlow Datasets."""
 
+import csv
+import gzip
 import itertools
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from keras_transformer.errors import InputError, one_line
 from keras_transformer.files import decode_lines
 from keras_transformer.trainers.grammar import Pair, bundled_splits
 
 VALIDATION_SPLITS = ("val", "valid", "validation", "dev")
-KINDS = "'bundled', 'tfds:NAME' or a folder of files {language}.{split}.txt"
+KINDS = "'bundled', 'tfds:NAME', a folder of files {language}.{split}.txt, or a .tsv or .csv file"
+MAX_HELD_OUT = 1_000  # pairs of a table for each of validation and test, and at most a twentieth
 
 
 class Corpus(NamedTuple):
@@ -52,8 +56,9 @@ def load_corpus(data: str, source: str, target: str) -> Corpus:
     """Finds a corpus.
 
     Args:
-        data: "bundled", "tfds:NAME[/CONFIG]", or a folder with a file `{language}.{split}.txt` for
-            each language and split, one sentence a line.
+        data: "bundled", "tfds:NAME[/CONFIG]", a folder with a file `{language}.{split}.txt` for
+            each language and split, one sentence a line, or a file `.tsv` or `.csv`, also `.gz`,
+            whose first line names the columns.
         source: source language, for example "en".
         target: target language, for example "de".
 
@@ -66,6 +71,8 @@ def load_corpus(data: str, source: str, target: str) -> Corpus:
         return _bundled(source, target)
     if data.startswith("tfds:"):
         return _tfds(data, source, target)
+    if Path(data).is_file():
+        return _table(Path(data), source, target)
     return _folder(Path(data), source, target)
 
 
@@ -113,6 +120,48 @@ def _folder(folder: Path, source: str, target: str) -> Corpus:
             yield Pair(*texts)
 
     return Corpus(str(folder), tuple(common), read)
+
+
+def _table(path: Path, source: str, target: str) -> Corpus:
+    """A file of pairs. Sources are held out by their hash, so that a repeated one is in one split.
+
+    The columns have the names of the languages.
+    """
+    name = path.name.removesuffix(".gz")
+    if not name.endswith((".tsv", ".csv")):
+        raise InputError(
+            f"{path} must end in .tsv, .csv, .tsv.gz or .csv.gz, or data must be {KINDS}"
+        )
+    # Quotes are text in a file of tabs.
+    form: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+
+    def rows() -> Iterator[Pair]:
+        try:
+            with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+                lines = (f"{line}\n" for line in decode_lines(file, path))
+                table = csv.DictReader(lines, **(form if name.endswith(".tsv") else {}))
+                columns = list(table.fieldnames or ())
+                if not {source, target} <= {*columns}:
+                    raise InputError(
+                        f"{path}: the first line must name the columns, {source} and {target} "
+                        f"among them. Received: {', '.join(columns)[:80]}"
+                    )
+                for row in table:
+                    if None in (row[source], row[target]):
+                        raise InputError(f"{path}, line {table.line_num}: a column is missing")
+                    yield Pair(*(row[language].replace("\n", " ") for language in (source, target)))
+        except (OSError, EOFError, zlib.error, csv.Error) as error:
+            raise InputError(f"Cannot read {path}: {one_line(error)}") from error
+
+    period = max(20, -(-sum(1 for _ in rows()) // MAX_HELD_OUT))
+
+    def read(split: str) -> Iterator[Pair]:
+        for pair in rows():
+            part = zlib.crc32(pair.source.encode()) % period
+            if split == {0: "val", 1: "test"}.get(part, "train"):
+                yield pair
+
+    return Corpus(str(path), ("train", "val", "test"), read)
 
 
 def read_lines(path: str | Path) -> Iterator[str]:

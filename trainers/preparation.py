@@ -85,13 +85,17 @@ def prepare(
     first = list(itertools.islice(corpus.pairs("train"), 1_000))
     if sum(pair.source == pair.target for pair in first) > len(first) / 10:
         logger.warning("%s: both sides are equal in many pairs", corpus.name)
+    if len(first) < 1_000:
+        logger.warning(
+            "%s has only %d training pairs: too few to learn to translate", corpus.name, len(first)
+        )
     val_split = corpus.validation_split
     validation = list(corpus.pairs(val_split)) if val_split else []
     if not val_split:
         names = ", ".join(VALIDATION_SPLITS)
         logger.warning("No validation: %s has none of the splits %s", corpus.name, names)
-    is_folder = Path(settings.data).is_dir()
-    data = str(Path(settings.data).resolve()) if is_folder else settings.data
+    is_path = Path(settings.data).exists()
+    data = str(Path(settings.data).resolve()) if is_path else settings.data
     made_from = {"data": data, **{name: getattr(settings, name) for name in SETTINGS}}
     scripts = [_letters(settings, name) for name in ("source_script", "target_script")]
     with named_failure(folder):
@@ -132,9 +136,9 @@ def _start(
             f"{folder} holds something other than a prepared corpus: choose another folder"
         )
     started = time.monotonic()
+    vocab_size = settings.vocab_size or 0 if tokenizer else settings.vocab_size or 8_000
     if tokenizer is None:
         texts = itertools.chain.from_iterable(corpus.pairs("train"))
-        vocab_size = settings.vocab_size or 8_000
         tokenizer = train_tokenizer(settings.tokenizer, texts, vocab_size, settings.lowercase)
     path = folder / "tokenizer.model"
     with named_failure(path, advice=CAN_CONTINUE):
@@ -146,8 +150,8 @@ def _start(
     ).write(folder)
     seconds = time.monotonic() - started
     logger.info("Tokenizer: %d subwords in %.1f s: %s", tokenizer.vocab_size, seconds, path)
-    if tokenizer.vocab_size < (settings.vocab_size or 0):
-        logger.warning("The text is too small for `vocab_size`=%d", settings.vocab_size)
+    if tokenizer.vocab_size < vocab_size:
+        logger.warning("The text is too small for `vocab_size`=%d", vocab_size)
 
 
 def _write_split(

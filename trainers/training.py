@@ -20,6 +20,7 @@ from keras_transformer.trainers.batches import BatchPlan, distribute
 from keras_transformer.trainers.callbacks import (
     ExactSwap,
     SaveRun,
+    TensorBoard,
     TrainingProgress,
     ValidationBleu,
     is_over,
@@ -211,7 +212,7 @@ def _fit(
             callbacks.append(ValidationBleu(translator, pairs, settings))
         callbacks.append(SaveRun(run, model, settings, interval, progress, workers, signals))
         if workers.is_chief:
-            callbacks += [keras.callbacks.TensorBoard(run.path / "tensorboard"), *user_callbacks]
+            callbacks += [TensorBoard(run.path / "tensorboard", progress), *user_callbacks]
         for part in _split_epochs(range(progress.step, settings.steps), interval):
             trained.fit(
                 data(corpus.training, plan, part, static_shapes=settings.jit),

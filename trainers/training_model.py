@@ -23,9 +23,40 @@ from keras import ops
 
 from keras_transformer.config import PAD_ID
 from keras_transformer.losses import symmetric_divergence
+from keras_transformer.tokenizer import Tokenizer
+from keras_transformer.translation import shifted
 
 Inputs: TypeAlias = dict[str, tf.Tensor]
 Batch: TypeAlias = tuple[Inputs, tf.Tensor, tf.Tensor]  # inputs, labels, weights
+
+
+def text_batches(
+    sources: Sequence[str],
+    targets: Sequence[str],
+    tokenizer: Tokenizer,
+    batch_size: int,
+    max_length: int = 256,
+) -> tf.data.Dataset:
+    """Returns pairs of texts as batches for `fit`, in their order.
+
+    Args:
+        sources: texts.
+        targets: their translations.
+        tokenizer: of both languages.
+        batch_size: pairs of a batch.
+        max_length: maximum number of tokens of a text, its end included. Longer texts are cut.
+
+    Returns:
+        Batches of inputs, `source_ids` [B, S] and `target_ids` [B, T], and of labels, int32 [B, T].
+    """
+
+    def batch(sources: tf.Tensor, targets: tf.Tensor) -> tuple[Inputs, tf.Tensor]:
+        labels = tokenizer.target.encode(targets, max_length).ids
+        source_ids = tokenizer.encode(sources, max_length).ids
+        return {"source_ids": source_ids, "target_ids": shifted(labels)}, labels
+
+    texts = tf.data.Dataset.from_tensor_slices((list(sources), list(targets)))
+    return texts.batch(batch_size).map(batch, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
 
 
 def add_token_weights(inputs: Inputs, labels: tf.Tensor) -> Batch:

@@ -102,7 +102,19 @@ def test_one_line_out_for_each_line_in(tiny_run, tiny_translator):
     expected = tiny_translator.translate(texts, beam_size=1)
     assert out == "".join(f"{one_line(translation.text)}\n" for translation in expected)
     assert out.split("\n")[1] == ""
-    assert (code, err) == (0, "")
+    assert code == 0
+    assert re.fullmatch(r"Translation: 4 texts of standard input in \d+\.\d s\n", err)
+
+
+def test_files_in_and_out(tiny_run, tmp_path):
+    texts, output = tmp_path / "texts.txt", tmp_path / "output.txt"
+    texts.write_text("red dog\ncat\n")
+    expected = cli("translate", tiny_run.path, "red dog", "cat")[1]
+    arguments = ("translate", tiny_run.path, "--input", texts, "--output", output)
+    assert cli(*arguments)[:2] == (0, "")
+    assert output.read_text() == expected
+    assert_refused(cli(*arguments), f"{output} exists already: .*")
+    assert_refused(cli(*arguments[:4], "cat"), "Give either texts or --input")
 
 
 def test_evaluate_writes_files_and_prints_scores(tiny_run, corpus_dir, tiny_translator):
@@ -156,7 +168,9 @@ def test_translate_for_a_machine(tiny_run, tiny_translator, saved_model):
         stdin = "".join(f"{text}\n" for text in texts).encode()
         code, out, err = cli("translate", path, *options, "--json", stdin=stdin)
         warning = "warning: text 3 is too long and its end was not translated\n"
-        assert (code, err) == (0, warning if path == saved_model else "")
+        *warnings, last = err.splitlines(keepends=True)
+        assert (code, warnings) == (0, [warning] if path == saved_model else [])
+        assert last.startswith("Translation: 3 texts")
         longest = MAX_SOURCE_LENGTH if path == saved_model else None
         found = tiny_translator.translate(texts, beam_size=1, max_source_length=longest)
         for line, expected in zip(out.removesuffix("\n").split("\n"), found, strict=True):
@@ -245,3 +259,4 @@ def test_wrong_usage(arguments, message):
     code, out, err = cli(*arguments)
     assert (code, out) == (2, "")
     assert message in err
+    assert re.fullmatch(r"error: .*; see .*keras-transformer( \w+)? --help\n", err)

@@ -77,6 +77,7 @@ def test_every_block_is_run_or_marked():
         "tutorial.md",
         "howto/fine-tuning.md",
         "howto/memory.md",
+        "reference/layers.md",
     }
 
 
@@ -145,11 +146,17 @@ def test_tutorial_and_fine_tuning(corpus_dir, tmp_path, monkeypatch, capfd):
     assert "<html" in Path("my-run/report/report.html").read_text("utf-8")
     assert Path("models/my-model/1/saved_model.pb").is_file()
 
-    (block,) = blocks("howto/fine-tuning.md")  # starts from this run
-    run_line(block.text, monkeypatch, capfd)
+    command, code = blocks("howto/fine-tuning.md")  # start from this run
+    run_line(command.text, monkeypatch, capfd)
     tuned, initial = Run.load("tuned"), Run.load("my-run")
     assert tuned.status == "complete"
     assert tuned.tokenizer_sha256 == initial.tokenizer_sha256
+    names = {}
+    exec(compile(code.text, code.page, "exec"), names)
+    assert len(capfd.readouterr().out.splitlines()) == 1
+    before = names["run"].model().get_weights()
+    after = names["model"].get_weights()
+    assert any((a != b).any() for a, b in zip(before, after, strict=True))
 
 
 def run_line(line, monkeypatch, capfd):
@@ -181,6 +188,12 @@ def test_memory(capfd):
         vocab_size=19, d_model=10, d_ff=17, num_heads=2, num_encoder_layers=3, num_decoder_layers=2
     )
     assert names["parameters"](config) == keras_transformer.Transformer(config).count_params()
+
+
+def test_layers(capfd):
+    code, expected = blocks("reference/layers.md")
+    exec(compile(code.text, code.page, "exec"), {})
+    assert capfd.readouterr().out == expected.text
 
 
 def test_public_names_are_in_the_reference():

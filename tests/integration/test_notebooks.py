@@ -77,7 +77,9 @@ def execute(name, folder, **parameters):
     client = NotebookClient(
         notebook, timeout=500, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
     )
-    return client.execute()
+    executed = client.execute()
+    assert "InitializeLog" not in printed(executed)  # a start-up message of TensorFlow
+    return executed
 
 
 def printed(notebook):

@@ -262,3 +262,55 @@ def test_symbolic_calls_know_their_shapes():
 def test_wrong_sizes(arguments, name):
     with pytest.raises(ValueError, match=f"`{name}` must be"):
         MultiHeadAttention(*arguments)
+
+
+# Masks.
+
+
+def test_masks_are_keras_own():
+    """Keras's layer of the same weights, on embeddings that carry masks."""
+    rng = np.random.default_rng(31)
+    query_ids, value_ids, key_ids = (rng.integers(0, 2, (B, n)) * 3 for n in (T, S, S))
+    value_ids[:, 0] = key_ids[:, 0] = query_ids[:, :] = 5
+    embedding = keras.layers.Embedding(7, D, mask_zero=True)
+    for causal, num_inputs in [(False, 3), (True, 3), (True, 2)]:
+        arguments = [embedding(ids) for ids in (query_ids, value_ids, key_ids)[:num_inputs]]
+        layer, twin = layer_for(arguments), keras.layers.MultiHeadAttention(N, D // N)
+        twin.build(*(x.shape for x in arguments))
+        for name in ("query", "key", "value", "output"):
+            weights, dense = getattr(layer, f"{name}_dense"), getattr(twin, f"_{name}_dense")
+            for source, goal in zip(weights.weights, dense.weights, strict=True):
+                goal.assign(np.reshape(source, goal.shape))
+        actual = layer(*arguments, use_causal_mask=causal)
+        without_masks = layer(*(x + 0 for x in arguments), use_causal_mask=causal)
+        assert_close(actual, twin(*arguments, use_causal_mask=causal))  # takes the masks away
+        np.testing.assert_array_equal(actual._keras_mask, query_ids != 0)
+        assert np.abs(without_masks - actual).max() > 1e-3
+
+
+def test_mask_of_rank_2_is_of_the_keys():
+    x, mask = np.random.default_rng(37).normal(size=(5, 5, D)), np.tri(5, dtype=bool)
+    layer = make_layer(x.shape, x.shape)
+    expected = layer(x, x, attention_mask=np.repeat(mask[:, None], 5, axis=1))
+    assert_close(layer(x, x, attention_mask=mask), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "mask", "message"),
+    [
+        ("attention_mask", np.ones((B, S)), "must be bool, .* Received: dtype=float32"),
+        ("value_mask", np.ones((B, S), "int32"), "must be bool, .* Received: dtype=int32"),
+        *(
+            (
+                "attention_mask",
+                np.ones(shape, bool),
+                ".* where B=3, N=2, T=11, S=7. Received: shape=",
+            )
+            for shape in [(S,), (T, S), (B, T), (B, S, T), (B, T, 1), (B, 5, T, S), (1, B, N, T, S)]
+        ),
+    ],
+)
+def test_bad_masks_are_refused(name, mask, message):
+    layer = MultiHeadAttention(D, N, name="heads")
+    with pytest.raises(ValueError, match=f"`{name}` of layer 'heads' {message}"):
+        layer(np.ones((B, T, D)), np.ones((B, S, D)), **{name: mask})

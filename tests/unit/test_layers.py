@@ -5,7 +5,7 @@ import pytest
 import reference
 import torch_twins
 
-from keras_transformer import DecoderLayer, EncoderLayer, FeedForward
+from keras_transformer import DecoderLayer, EncoderLayer, FeedForward, PositionalEmbedding
 from keras_transformer.layers import AddNorm
 
 B, N, D, F, S, T = 3, 2, 10, 17, 7, 11
@@ -112,7 +112,13 @@ def test_decoder_layer_is_the_oracles(source, target, heads, masked):
         self_mask,
         cross_mask,
     )
-    actual = layer(target, source, self_attention_mask=self_mask, cross_attention_mask=cross_mask)
+    actual = layer(
+        target,
+        source,
+        self_attention_mask=self_mask,
+        cross_attention_mask=cross_mask,
+        use_causal_mask=False,
+    )
     assert_close(actual, expected)
 
 
@@ -130,6 +136,55 @@ def test_decoder_layer_is_torchs():
     layer.set_weights(twin["weights"])
     actual = layer(twin["x"], twin["encoder_output"], twin["self_mask"], twin["cross_mask"])
     assert_close(actual, twin["output"])
+
+
+# Masks that Keras carries, padding masks, and the causal default.
+
+
+@pytest.mark.parametrize("way", ["carried", "padding masks", "attention masks"])
+def test_padding_reaches_every_attention(source, target, way):
+    encoder, decoder = make_encoder(), make_decoder()
+    encoder_mask, self_mask, cross_mask = masks()
+    expected = decoder(target, encoder(source, encoder_mask), self_mask, cross_mask)
+    paddings = source_visible, target_visible = encoder_mask[:, 0], self_mask[:, -1]
+    if way == "attention masks":
+        actual = decoder(target, encoder(source, source_visible), target_visible, source_visible)
+    elif way == "padding masks":
+        encoded = encoder(source, padding_mask=source_visible)
+        actual = decoder(
+            target,
+            encoded,
+            decoder_padding_mask=target_visible,
+            encoder_padding_mask=source_visible,
+        )
+    else:
+        # Keras's layer hides rows of zeros.
+        x, y = (
+            keras.layers.Masking()(np.where(visible[..., None], values, 0))
+            for values, visible in zip((source, target), paddings, strict=True)
+        )
+        actual = decoder(y, encoder(x))
+        np.testing.assert_array_equal(actual._keras_mask, target_visible)
+    for row, length in enumerate(TARGET_LENGTHS):
+        assert_close(actual[row, :length], expected[row, :length])
+
+
+def test_encoder_may_be_causal(source):
+    layer, mask = make_encoder(), np.tri(S, dtype=bool)[None]
+    assert_close(layer(source, use_causal_mask=True), layer(source, mask), rtol=0, atol=0)
+
+
+def test_classifier_ignores_padding(tmp_path):
+    ids = keras.Input((None,), dtype="int32")
+    x = EncoderLayer(D, F, N)(PositionalEmbedding(19, D, mask_zero=True)(ids))
+    outputs = keras.layers.Dense(5)(keras.layers.GlobalAveragePooling1D()(x))
+    layer_weights.randomize(keras.Model(ids, outputs)).save(tmp_path / "classifier.keras")
+    model = keras.models.load_model(tmp_path / "classifier.keras")
+    rows = np.array([[3, 18, 7], [5, 2, 11]])
+    assert_close(model(np.pad(rows, ((0, 0), (0, 4)))), model(rows))
+    assert (
+        np.abs(model(np.pad(rows, ((0, 0), (0, 4)), constant_values=1)) - model(rows)).max() > 1e-3
+    )
 
 
 # Precision and dropout.
@@ -256,7 +311,7 @@ def test_saved_and_loaded_outputs_are_equal(source, target, tmp_path):
     model = keras.Model([x, encoder_input, self_mask], feed_forward(output))
     layer_weights.randomize(model).save(tmp_path / "layers.keras")
     loaded = keras.models.load_model(tmp_path / "layers.keras")
-    mask = np.broadcast_to(np.tri(T, dtype=bool), (B, T, T))
+    mask = np.broadcast_to(np.eye(T, dtype=bool), (B, T, T))
     expected = feed_forward(decoder(target, encoder(source), self_attention_mask=mask))
     assert_close(loaded([target, source, mask]), expected, rtol=0, atol=0)
     without_mask = feed_forward(decoder(target, encoder(source)))

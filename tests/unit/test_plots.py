@@ -2,6 +2,8 @@
 
 import io
 import itertools
+import re
+import shutil
 import sys
 
 import numpy as np
@@ -118,6 +120,25 @@ def test_a_font_is_found_for_what_the_first_lacks():
     path = font_manager.findfont(font_manager.FontProperties(family=families))
     assert ord(character) in font_manager.get_font(path).get_charmap()
     assert find_fonts(frozenset("aé")) == ["DejaVu Sans"]
+
+
+def test_a_new_font_is_found_and_a_missing_one_is_named(tmp_path, monkeypatch, caplog):
+    """Matplotlib's list of fonts is a file, which is older than the fonts."""
+    known = font_manager.fontManager
+    stix = font_manager.findfont("STIXGeneral")
+    new = str(shutil.copy(stix, tmp_path / "new.ttf"))
+    dejavu = [font for font in known.ttflist if font.name == "DejaVu Sans"]
+    monkeypatch.setattr(known, "ttflist", dejavu)
+    monkeypatch.setattr(font_manager, "findSystemFonts", lambda: [new])
+    old, letters = (
+        font_manager.get_font(each).get_charmap().keys() for each in (dejavu[0].fname, stix)
+    )
+    letters = filter(str.isalpha, map(chr, letters - old))
+    families = find_fonts(frozenset({min(letters), "ᚠ", "ᚢ", "\U00012000"}))
+    assert families[-1] == "STIXGeneral"
+    named = re.findall("script ([A-Z]+)", caplog.text)
+    assert named.count("CUNEIFORM") == 1
+    assert len(named) == len(set(named))
 
 
 def test_positional_encoding():

@@ -142,6 +142,14 @@ def test_truncation_at_the_boundary(tokenizer):
         assert encoded.truncated.numpy().tolist() == [truncated]
 
 
+def test_python_strings(tokenizer):
+    texts = ["the red dog", "", "öl 😀 " * 300]
+    encoded = tokenizer(texts)
+    assert not encoded.truncated.numpy().any()
+    assert tokenizer.decode(encoded.ids) == [texts[0], "", texts[2].strip()]
+    assert tokenizer.decode([[BOS_ID, *ids_of(tokenizer, "a cat"), EOS_ID, PAD_ID]]) == ["a cat"]
+
+
 def test_rows_are_padded_to_the_longest(tokenizer):
     texts = ["the red dog", "", "cat", " \t\u00a0\n"]
     encoded = tokenizer.encode(tf.constant(texts), max_length=31)

@@ -48,3 +48,7 @@ def test_kubernetes():
     environment = {entry["name"]: entry["value"] for entry in container["env"]}
     assert environment["MODEL_BASE_PATH"] in mounts
     assert pod["metadata"]["annotations"]["prometheus.io/path"] == METRICS
+    # The status of a model is 200 even when its only version has failed.
+    for probe in ("readinessProbe", "startupProbe"):
+        path = f"/v1/models/{environment['MODEL_NAME']}/metadata"
+        assert container[probe]["httpGet"]["path"] == path

@@ -81,7 +81,7 @@ def test_hosts(folder, http, host, allow_hosts, allowed, refused):
     with serving(folder, host, allow_hosts) as server:
         url = f"http://127.0.0.1:{server.url.rpartition(':')[2]}"
         for name in allowed + refused:
-            for path in ("/", "/v1/models/fake"):
+            for path in ("/", "/healthz", "/v1/models/fake"):
                 response = http.request("GET", url + path, headers={"Host": name})
                 assert response.status == (200 if name in allowed else 400), name
 
@@ -107,6 +107,11 @@ def test_errors_name_what_is_wrong(post, body, message):
     assert (status, [*answer]) == (400, ["error"])
     assert message in answer["error"]
     assert ".py" not in answer["error"]
+
+
+def test_not_healthy_without_a_version(http, tmp_path):
+    with serving(tmp_path) as server:
+        assert http.request("GET", f"{server.url}/healthz").status == 404
 
 
 @pytest.mark.parametrize(

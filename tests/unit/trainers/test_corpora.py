@@ -1,3 +1,4 @@
+import gzip
 import itertools
 
 import pytest
@@ -55,6 +56,53 @@ def test_bundled_both_ways():
     # Which language is which, by their articles.
     sources, targets = zip(*there.pairs("val"), strict=True)
     assert sum(" the " in text for text in sources) > 100 > sum(" the " in text for text in targets)
+
+
+# Tables.
+
+
+@pytest.mark.parametrize("ending", ["tsv", "csv", "tsv.gz", "csv.gz"])
+def test_table(tmp_path, ending):
+    path = tmp_path / f"pairs.{ending}"
+    comma = "\t" if "tsv" in ending else ","
+    rows = [comma.join(("de", "id", "en"))]
+    rows += [comma.join((f"zwei {n % 907}", str(n), f"two {n % 907}")) for n in range(1009)]
+    text = "\n".join(rows)
+    text += f"\nsagt er{comma}7{comma}" + ('a "b' if "tsv" in ending else '"a, ""b\nc"')
+    path.write_bytes(gzip.compress(text.encode()) if "gz" in ending else text.encode())
+    corpus = load_corpus(str(path), "en", "de")
+    splits = [list(corpus.pairs(split)) for split in ("train", "val", "test")]
+    assert sum(map(len, splits)) == 1010
+    assert all(20 < len(split) < 100 for split in splits[1:])
+    sources = [{pair.source for pair in split} for split in splits]
+    assert sum(map(len, sources)) == len(set.union(*sources)) == 908  # none is in two
+    pairs = set(itertools.chain(*splits))
+    assert {
+        Pair("two 3", "zwei 3"),
+        Pair('a "b' if "tsv" in ending else 'a, "b c', "sagt er"),
+    } < pairs
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (
+            "a.tsv",
+            b"one\teins",
+            "pairs.*a.tsv: the first line must name .*, en and de .*: one, eins",
+        ),
+        ("a.tsv", b"en\tde\none", "a.tsv, line 2: a column is missing"),
+        ("a.csv", b"en,de\n\xff,b", "a.csv, line 2: not valid UTF-8"),
+        ("a.csv.gz", b"en,de", "Cannot read .*a.csv.gz: Not a gzipped file"),
+        ("a.xlsx", b"", r"a.xlsx must end in .tsv, .csv"),
+    ],
+)
+def test_bad_tables(tmp_path, name, content, message):
+    path = tmp_path / "pairs" / name
+    path.parent.mkdir()
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        list(load_corpus(str(path), "en", "de").pairs("train"))
 
 
 # Folders.

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import reference
 import sacrebleu
+import tensorflow as tf
 from eager import eagerly
 
 from keras_transformer.errors import InputError
@@ -76,7 +77,16 @@ def test_run_holds_what_is_documented(tiny_run):
         *("corpus.json", "tokenizer.model", "train-00000.npy", "val-00000.npy", "val.pairs.json"),
     }
     for part in ("train", "validation"):
-        assert len(names(f"tensorboard/{part}")) == 1
+        (name,) = names(f"tensorboard/{part}")
+        file = tiny_run.path / "tensorboard" / part / name
+        events = tf.compat.v1.train.summary_iterator(str(file))
+        steps = [
+            event.step
+            for event in events
+            for value in event.summary.value
+            if value.tag == "epoch_perplexity"
+        ]
+        assert steps == [3, 5]  # updates
 
 
 def test_metrics_are_of_each_validation(tiny_run):

@@ -17,12 +17,18 @@ from close_runs import assert_close_runs, assert_close_weights
 from keras_transformer.config import BOS_ID, EOS_ID, TransformerConfig
 from keras_transformer.losses import LabelSmoothedCrossEntropy, TokenLoss
 from keras_transformer.model import Transformer
+from keras_transformer.tokenizer import SentencePieceTokenizer
 from keras_transformer.trainers.batches import BatchPlan
 from keras_transformer.trainers.prepared import TokenizedPairs
 from keras_transformer.trainers.recipes import TrainSettings
 from keras_transformer.trainers.strategies import make_strategy
 from keras_transformer.trainers.training import train
-from keras_transformer.trainers.training_model import Adam, TrainingModel, add_token_weights
+from keras_transformer.trainers.training_model import (
+    Adam,
+    TrainingModel,
+    add_token_weights,
+    text_batches,
+)
 
 NUM_DEVICES = 3  # of conftest.py
 STEPS = 20
@@ -300,6 +306,18 @@ def test_example_of_the_page(monkeypatch, tmp_path, capsys):
     labels, target_ids = names["labels"], names["target_ids"]
     np.testing.assert_array_equal(target_ids[:, 1:], labels[:, :-1])
     assert (set(target_ids[:, 0]), set(labels[:, -1])) == ({BOS_ID}, {EOS_ID})
+
+
+def test_batches_of_texts():
+    tokenizer = SentencePieceTokenizer.train(["red dog cat"] * 3, 280)
+    red, dog, cat = (tokenizer.tokenize([text]).to_list()[0] for text in ("red", "dog", "cat"))
+    sources, targets = ["red", "dog", "cat"], ["dog", "cat cat cat cat", "red"]
+    first, last = text_batches(sources, targets, tokenizer, batch_size=2, max_length=len(cat) + 2)
+    assert first[0]["source_ids"].numpy()[1].tolist()[: len(dog) + 1] == [*dog, EOS_ID]
+    long = tokenizer.tokenize(["cat cat"]).to_list()[0][: len(cat) + 1]  # cut
+    assert first[1].numpy()[1].tolist() == [*long, EOS_ID]
+    assert first[0]["target_ids"].numpy()[1].tolist() == [BOS_ID, *long]
+    assert last[1].numpy().tolist() == [[*red, EOS_ID]]
 
 
 def test_token_weights_by_hand():
