@@ -6,11 +6,10 @@ Shapes (the package's glossary): B batch, S length in tokens.
 import abc
 import base64
 import hashlib
-import io
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
@@ -21,7 +20,8 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from keras_transformer.errors import InputError, one_line
+from keras_transformer.errors import InputError
+from keras_transformer.subwords import train_sentencepiece
 
 NUM_FIXED_IDS = 4 + 256  # SentencePiece's: the special ids and the bytes
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
@@ -32,8 +32,6 @@ WORD_PIECE_HEADER = "# word-pieces"
 MARIAN_HEADER = b"# marian\n"
 LANGUAGE_TAG = r">>[^\s<>]+<<"  # ">>deu<<" asks a model of several languages for German
 MAX_WORD_BYTES = 2**20  # TF.Text's default is 100; a longer word is unknown
-# SentencePiece keeps its training sentences in memory; more of them hardly improve the subwords.
-MAX_TRAINING_SENTENCES = 4_000_000
 
 
 class EncodedTexts(NamedTuple):
@@ -211,7 +209,7 @@ class SentencePieceTokenizer(Tokenizer):
         """
         if lowercase:
             texts = (unicodedata.normalize("NFKC", text).lower() for text in texts)
-        model = _train_sentencepiece(texts, vocab_size, model_type=model_type, byte_fallback=True)
+        model = train_sentencepiece(texts, vocab_size, model_type=model_type, byte_fallback=True)
         return cls(model + LOWERCASE_MARK if lowercase else model)
 
     def sentencepiece_models(self) -> tuple[bytes, bytes]:
@@ -287,7 +285,7 @@ class WordPieceTokenizer(Tokenizer):
             vocab_size: maximum number of ids, more than two for each character.
         """
         # Words are separated as in `tokenize`, and not normalized.
-        model = _train_sentencepiece(
+        model = train_sentencepiece(
             (regex.sub(r"[\p{Cc}\p{Z}]", " ", text) for text in texts),
             vocab_size,
             model_type="bpe",
@@ -474,49 +472,3 @@ def train_tokenizer(
     if kind == "wordpiece":
         return WordPieceTokenizer.train(texts, vocab_size)
     return SentencePieceTokenizer.train(texts, vocab_size, kind, lowercase)
-
-
-def _train_sentencepiece(texts: Iterable[str], vocab_size: int, **options: Any) -> bytes:
-    """Trains a SentencePiece model with the special ids."""
-    model = io.BytesIO()
-    failures: list[BaseException] = []
-
-    def sentences() -> Iterator[str]:
-        try:
-            yield from (text for text in texts if text.strip())
-        except (Exception, KeyboardInterrupt) as error:
-            failures.append(error)  # SentencePiece raises a RuntimeError in its place
-            raise
-
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=sentences(),
-            input_sentence_size=MAX_TRAINING_SENTENCES,
-            shuffle_input_sentence=True,
-            model_writer=model,
-            vocab_size=vocab_size,
-            hard_vocab_limit=False,
-            pad_id=PAD_ID,
-            unk_id=UNK_ID,
-            bos_id=BOS_ID,
-            eos_id=EOS_ID,
-            minloglevel=2,
-            **options,
-        )
-    except RuntimeError as error:
-        if failures:
-            raise failures[0] from None
-        raise InputError(_training_failure(str(error), vocab_size)) from error
-    return model.getvalue()
-
-
-def _training_failure(message: str, vocab_size: int) -> str:
-    """Puts SentencePiece's message into words of ours."""
-    if minimum := re.search(r"smaller than required_chars. \d+ vs (\d+)", message):
-        return (
-            "`vocab_size` must be at least the fixed ids and the corpus's characters, "
-            f"{minimum[1]}. Received: vocab_size={vocab_size}"
-        )
-    if "sentences_.empty" in message:
-        return "The corpus holds no text to train a tokenizer from"
-    return f"SentencePiece cannot train a vocabulary of {vocab_size}: {one_line(message)}"
