@@ -34,7 +34,7 @@ def train(run_dir: Path, steps: int, seconds: float | None = None) -> bool:
     command = [*COMMAND, "--run-dir", str(run_dir), "--steps", str(steps)]
     with run_dir.with_suffix(".log").open("ab") as log:
         try:
-            # `run` kills the process, which is a program of one process, with SIGKILL.
+            # `run` kills the process with SIGKILL; it has no children.
             subprocess.run(command, stdout=log, stderr=log, timeout=seconds, check=True)
         except subprocess.TimeoutExpired:
             return False

@@ -113,7 +113,7 @@ class ProgressBar(Progress):
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=stderr,
-            # Rich takes any stream for a terminal where FORCE_COLOR is set, as on build servers.
+            # With FORCE_COLOR, as on build servers, Rich takes any stream for a terminal.
             disable=not (shown and sys.stderr.isatty()),
             transient=True,
             redirect_stdout=False,  # standard output may be a file

@@ -3,7 +3,7 @@
 import operator
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
@@ -11,6 +11,7 @@ from keras_transformer.cli import console
 from keras_transformer.cli.console import ProgressBar, load_tensorflow, print_json, say, say_next
 from keras_transformer.cli.options import BeamSize, Checkpoint, Json, LengthPenalty, RunDirectory
 from keras_transformer.errors import InputError
+from keras_transformer.export.options import ServingOptions, WeightsType
 
 if TYPE_CHECKING:
     from keras_transformer.config import CheckpointName
@@ -40,7 +41,7 @@ def export_command(
     ] = 512,
     checkpoint: Checkpoint = None,
     weights: Annotated[
-        Literal["float32", "float16", "bfloat16"],
+        WeightsType,
         Option(
             help="Type of the stored weights. The command prints what a smaller one costs in BLEU."
         ),
@@ -71,7 +72,6 @@ def export_command(
     The SavedModel takes strings and returns strings. A model server such as TF Serving loads it.
     """
     load_tensorflow()
-    from keras_transformer.export.options import ServingOptions
     from keras_transformer.export.saved_model import export_saved_model
     from keras_transformer.run import Run
     from keras_transformer.trainers.prepared import corpus_folder, read_validation_pairs

@@ -49,9 +49,7 @@ def prepare_command(
         "--vocab-size": vocab_size,
     }
     words = [word for each in options.items() if each[1] is not None for word in each]
-    for change in changes or ():
-        if change.partition("=")[0].strip() != "data":
-            words += ["--set", change]
+    words += [word for change in changes or () for word in ("--set", change)]
     say_next(["train", *words, "--data", folder, "--run-dir", "RUN"])
     if as_json:
         report = {"kept": split.kept, "dropped": split.dropped, "examples": split.examples}

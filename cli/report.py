@@ -48,8 +48,7 @@ def write_report(
 ) -> Path:
     """Writes the report of a run into a folder, and returns the path of the page.
 
-    It draws the attention of `text`; of an evaluated sentence or one of the validation text if
-    `text` is None.
+    It draws the attention of `text`; None is an evaluated sentence or one of the validation text.
 
     Raises:
         InputError: if a file of the run is damaged.

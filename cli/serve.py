@@ -37,7 +37,7 @@ def serve_command(
         ),
     ] = None,
     poll_seconds: Annotated[
-        float, Option(min=0.01, help="Seconds between two looks for a new version.")
+        float, Option(min=0.01, help="Seconds between two checks for a new version.")
     ] = 1.0,
     max_body_bytes: Annotated[
         int, Option(min=1, max=2**31 - 1, help="Maximum size of a request, in bytes.")
@@ -61,10 +61,11 @@ def serve_command(
         parent = os.path.dirname(os.path.abspath(folder))
         raise InputError(f"{folder} is a version of a model: name its folder, {parent}")
     if not version_paths(folder):
-        raise InputError(f"{folder} holds no model: expected {folder / '1' / 'saved_model.pb'}")
+        expected = folder / "1" / "saved_model.pb"
+        raise InputError(f"{folder} holds no model: expected {expected}, as export writes it")
     model = ServedModel(folder)
     with contextlib.ExitStack() as stack:
-        # Ports first: loading a model takes long, and a port may be in use.
+        # The ports come first: loading a model takes long, and a port may be in use.
         with _listening(host, port):
             http = HttpServer(model, host, port, max_body_bytes, allow_host or ())
             stack.callback(http.close)
@@ -74,12 +75,13 @@ def serve_command(
                 stack.callback(grpc.stop)
         model.poll()
         stack.enter_context(model.watched(poll_seconds))
-        number = model.find(model.name).number
-        say(f"Model: {model.name}, version {number}, on the local server")
+        version = model.find(model.name).number
+        say(f"Model: {model.name}, version {version}, on the local server")
         if grpc_port is not None:
             grpc.start()
             say(f"gRPC: {grpc.address}")
-        # uvicorn raises its signal again. With these handlers the command exits with 0.
+        # uvicorn raises the signal again when it has stopped: these handlers let the command exit
+        # with 0.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: http.stop())
         api = f"{http.url}/v1/models/{quote(model.name)}"

@@ -8,7 +8,7 @@ from keras_transformer.run import Run
 from keras_transformer.trainers.batches import BatchPlan
 from keras_transformer.trainers.prepared import TokenizedPairs, corpus_folder, is_complete
 
-DECISIVE = ("val_token_loss", "val_bleu", "val_chrf")  # which checkpoint is the best
+DECISIVE = ("val_token_loss", "val_bleu", "val_chrf")  # they choose the best checkpoint
 
 
 def summarize(run: Run) -> dict[str, Any]:
@@ -50,8 +50,8 @@ def summary_table(summary: dict[str, Any]) -> dict[str, str]:
     rows["parameters"] = f"{summary['parameters']:,}"
     for name in ("best", "last"):
         found = summary[name]
-        names = [name for name in DECISIVE if name in found["metrics"]] or ["token_loss"]
-        measured = describe({name: found["metrics"][name] for name in names})
+        decisive = [metric for metric in DECISIVE if metric in found["metrics"]] or ["token_loss"]
+        measured = describe({metric: found["metrics"][metric] for metric in decisive})
         rows[name] = f"after {found['step']:,} updates, {measured}: {found['file']}"
     if averaged := summary["averaged"]:
         steps = ", ".join(f"{each:,}" for each in averaged["metrics"]["of_steps"])

@@ -11,10 +11,7 @@ NAMES = ("train_and_translate", "inside_attention", "export_and_serve")
 
 
 def notebook_of(script: Path) -> str:
-    """Returns a script's notebook, without outputs.
-
-    A cell's id is made from its text: it stays until the text changes, and then no other's does.
-    """
+    """Returns a script's notebook, without outputs; the id of a cell is a hash of its text."""
     notebook = jupytext.read(script)
     for cell in notebook.cells:
         cell.id = hashlib.sha256(cell.source.encode()).hexdigest()[:8]

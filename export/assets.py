@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import tensorflow as tf
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
@@ -18,8 +18,6 @@ from keras_transformer.files import file_sha256
 FOLDER = "assets.extra"
 METADATA = "metadata.json"
 WARMUP = "tf_serving_warmup_requests"  # the name that TF Serving looks for
-
-WeightsType = Literal["float32", "float16", "bfloat16"]  # types to store weights in
 
 
 def write_metadata(path: Path, values: Mapping[str, Any]) -> None:
@@ -56,7 +54,7 @@ def write_warmup(path: Path, name: str, requests: Sequence[tuple[str, Mapping[st
     (path / FOLDER).mkdir()
     with tf.io.TFRecordWriter(str(path / FOLDER / WARMUP)) as writer:
         for signature, inputs in requests:
-            tensors = {key: tf.make_tensor_proto(inputs[key], tf.string) for key in inputs}
+            tensors = {key: tf.make_tensor_proto(texts, tf.string) for key, texts in inputs.items()}
             request = predict_pb2.PredictRequest(inputs=tensors)
             request.model_spec.name = name
             request.model_spec.signature_name = signature

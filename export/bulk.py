@@ -38,8 +38,8 @@ from keras_transformer.export.rows import (
 )
 from keras_transformer.export.versions import find_version
 
-# A batch has at most so many lines times bytes of the longest. So 64 usual sentences are one batch,
-# and a page of text is a batch of its own.
+# The maximum of the lines of a batch times the bytes of its longest line: 64 ordinary sentences are
+# one batch, and a page of text is a batch of its own.
 BATCH_BYTES = BATCH_ROWS * 512
 
 # DirectRunner would first look for a binary of the Prism runner on the network.
@@ -150,9 +150,8 @@ def translate_shard(
     shard: Shard, version: str, signature: str, shared: Shared
 ) -> tuple[Shard, list[Row]]:
     """Returns the shard with the outputs for its lines; threads of a process share the model."""
-    rows = translate_lines(
-        shard.lines, shared.acquire(lambda: open_saved_model(version, signature))
-    )
+    translate = shared.acquire(lambda: open_saved_model(version, signature))
+    rows = translate_lines(shard.lines, translate)
     if len(rows) > BATCH_ROWS and all("failed" in row for row in rows):
         raise InputError(
             f"{shard.path}: all of {len(rows):,} lines fail, from line "

@@ -1,8 +1,8 @@
 """Checks that TF Serving would load a SavedModel, and that it answers as the model does.
 
-No package index has TF Serving's server. It loads a SavedModel in a TF1 Session, with the ops of
-TensorFlow and TF.Text. So the check runs the export in a TF1 Session, in a new process that has
-neither Keras nor the Python code of TF.Text.
+TF Serving loads a SavedModel in a TF1 Session, with the ops of TensorFlow and TF.Text. Its server
+cannot be installed by pip. So the check runs the export in a TF1 Session, in a new process without
+Keras and without the Python code of TF.Text.
 """
 
 import json
@@ -203,8 +203,8 @@ def _run_session(path: Path, requests: Iterable[Request]) -> list[dict[str, list
         check=False,
     )
     if process.returncode:
-        (*_, last) = ["there is no message", *process.stderr.strip().splitlines()]
-        raise InputError(f"it does not run: {last}")
+        lines = process.stderr.strip().splitlines() or ["there is no message"]
+        raise InputError(f"it does not run: {lines[-1]}")
     return [json.loads(line) for line in process.stdout.splitlines()]
 
 

@@ -16,8 +16,8 @@ from keras_transformer.errors import InputError, one_line
 from keras_transformer.export.rows import DEFAULT_SIGNATURE, Row, by_length
 
 REQUEST_ROWS = 32
-# Texts times characters of the longest. The default of `ServingOptions.max_document_tokens` allows
-# as many tokens, even of one character each.
+# The maximum of the texts of a request times the characters of its longest text. Even with a token
+# for each character, a request to `document` keeps to the default of `max_document_tokens`.
 REQUEST_CHARACTERS = 2**13
 TIMEOUT = 60.0
 CONNECT_TIMEOUT = 5.0
@@ -34,8 +34,8 @@ class RestClient:
             `/versions/VERSION` or `/labels/LABEL` at its end.
         signature: of the model; its only input must be `text`.
         timeout: seconds that the server may take to answer a request.
-        retries: how often a request is sent again when the server cannot be reached or is
-            overloaded, with longer waits each time. A request that timed out is not sent again.
+        retries: how often a request is sent again if the server cannot be reached or is
+            overloaded, each time after a longer wait. A request that timed out is not sent again.
         max_rows: the maximum number of texts of a request.
 
     Raises:
@@ -72,7 +72,7 @@ class RestClient:
                 status_forcelist=[429, 502, 503],
                 allowed_methods=None,  # a translation changes nothing: POST may be repeated
                 backoff_factor=BACKOFF_SECONDS,
-                respect_retry_after_header=False,  # which may be any time
+                respect_retry_after_header=False,  # a server may ask for any delay
                 raise_on_status=False,
                 raise_on_redirect=False,
             ),
@@ -103,8 +103,7 @@ class RestClient:
             answer = response.json()
         except ValueError:
             answer = None
-        if not isinstance(answer, dict):
-            answer = {}
+        answer = answer if isinstance(answer, dict) else {}
         if response.status != 200:
             reason = one_line(answer.get("error") or response.reason)
             raise InputError(f"{self._url} answered with status {response.status}: {reason}")
@@ -123,8 +122,8 @@ class GrpcClient:
         model: name of the model.
         signature: as for `RestClient`.
         timeout: seconds that a request and its retries may take.
-        retries: how often a request is sent again when the server is not available, with longer
-            waits each time; at most 4.
+        retries: how often a request is sent again if the server is not available, each time after
+            a longer wait; at most 4.
         max_rows: as for `RestClient`.
     """
 

@@ -4,8 +4,6 @@
 methods answer UNIMPLEMENTED.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent import futures
 from contextlib import contextmanager

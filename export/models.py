@@ -27,7 +27,7 @@ from keras_transformer.export.session import SavedModelSession
 from keras_transformer.export.versions import version_paths
 
 MAX_MESSAGE = 1024  # characters of an error message, as in TF Serving
-STOP_SECONDS = 60  # that a server which stops gives the requests that it is computing
+STOP_SECONDS = 60  # how long a server that stops waits for the requests that have begun
 
 _logger = logging.getLogger(__name__)
 
@@ -100,10 +100,7 @@ class ServedModel:
         self._tried: object = None  # the files of the last version that was loaded, or failed
 
     def poll(self) -> None:
-        """Loads the newest version, if its files are not those that were tried last.
-
-        It raises `InputError` if that fails.
-        """
+        """Loads the newest version unless its files were tried last; `InputError` if that fails."""
         path = next(iter(version_paths(self._folder)), None)
         if path is None or (files := _files(path)) == self._tried:
             return

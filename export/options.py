@@ -1,11 +1,13 @@
-"""How an export answers requests: which it merges, and how large one may be."""
+"""Options of an export: how it stores weights, which requests it merges, how large one may be."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from keras_transformer.config import checked_dataclass
 from keras_transformer.export.rows import BATCH_ROWS
+
+WeightsType = Literal["float32", "float16", "bfloat16"]  # types to store weights in
 
 
 @checked_dataclass

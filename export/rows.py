@@ -9,7 +9,7 @@ from keras_transformer.errors import InputError, one_line
 
 DEFAULT_SIGNATURE = "serving_default"
 
-# Texts in a batch. Every export takes so many in a request (`ServingOptions.max_texts`).
+# The maximum number of texts in a batch. Every export takes as many in a request (`max_texts`).
 BATCH_ROWS = 64
 
 Row = dict[str, Any]  # a signature's outputs for one text, by name
@@ -24,7 +24,7 @@ def by_length(
     max_rows: int = BATCH_ROWS,
     max_size: float = math.inf,
 ) -> list[Answer]:
-    """Returns the answers to texts, asked in batches of about one length.
+    """Translates texts in batches of about one length; the answers keep the order of the texts.
 
     A batch takes as long as its longest text. It has at most `max_rows` texts, and their number
     times the length of the longest is at most `max_size`. A longer text is a batch of its own.
@@ -41,9 +41,7 @@ def by_length(
     return [answers[number] for number in range(len(texts))]
 
 
-def open_saved_model(
-    path: str, signature: str = DEFAULT_SIGNATURE
-) -> Callable[[Sequence[str | bytes]], list[Row]]:
+def open_saved_model(path: str, signature: str) -> Callable[[Sequence[str | bytes]], list[Row]]:
     """Loads a version, and returns a function from texts to the outputs of a signature.
 
     Raises:

@@ -15,9 +15,9 @@ import tensorflow as tf
 
 from keras_transformer.config import DecodingOptions
 from keras_transformer.errors import InputError, one_line
-from keras_transformer.export.assets import WeightsType, write_metadata, write_warmup
+from keras_transformer.export.assets import write_metadata, write_warmup
 from keras_transformer.export.check import SIGNATURES, Finding, check_saved_model, require_success
-from keras_transformer.export.options import ServingOptions
+from keras_transformer.export.options import ServingOptions, WeightsType
 from keras_transformer.export.session import rows_of
 from keras_transformer.model import Transformer
 from keras_transformer.tokenizer import Tokenizer
@@ -30,7 +30,7 @@ from keras_transformer.translation import (
 from keras_transformer.translator import Translator
 
 NO_SCORE = -1e9  # in place of -inf and NaN, which JSON does not have
-MAX_BYTES = 4 << 20  # of the texts of a request: a tokenizer reads even what is then cut
+MAX_BYTES = 4 << 20  # of the texts of a request: the tokenizer also reads what is cut later
 MAX_ENQUEUED_BATCHES = 64  # of a signature; the server refuses more as unavailable
 # The signatures that merge requests. The outputs of `attention` are as wide as the longest text of
 # a batch, and one request to `document` may be as much work as a full batch.
@@ -104,7 +104,7 @@ def _signatures(
         }
 
     def document(text: tf.Tensor) -> Outputs:
-        # Splitting and tokenizing take time, too: a token of natural text has some 4 bytes.
+        # Refused before it is split and tokenized; a token of natural text has about 4 bytes.
         max_tokens = serving.max_document_tokens
         size, max_size = tf.reduce_sum(tf.strings.length(text)), 16 * max_tokens
         text = _require(text, size <= max_size, f"at most {max_size} bytes of text", size)
@@ -152,14 +152,13 @@ def _signature_graph(
     def graph(*texts: tf.Tensor) -> Outputs:
         vectors = [tf.ensure_shape(text, [None]) for text in texts]
         sizes = [tf.size(vector) for vector in vectors]
-        for condition, expected in (
-            (sizes[0] <= serving.max_texts, f"at most {serving.max_texts} texts"),
-            (sizes[0] == sizes[-1], "inputs of one size"),
+        num_bytes = tf.add_n([tf.reduce_sum(tf.strings.length(vector)) for vector in vectors])
+        for condition, expected, received in (
+            (sizes[0] <= serving.max_texts, f"at most {serving.max_texts} texts", sizes),
+            (sizes[0] == sizes[-1], "inputs of one size", sizes),
+            (num_bytes <= MAX_BYTES, f"at most {MAX_BYTES} bytes of text", [num_bytes]),
         ):
-            vectors = [_require(vector, condition, expected, *sizes) for vector in vectors]
-        size = tf.add_n([tf.reduce_sum(tf.strings.length(vector)) for vector in vectors])
-        expected = f"at most {MAX_BYTES} bytes of text"
-        vectors = [_require(vector, size <= MAX_BYTES, expected, size) for vector in vectors]
+            vectors = [_require(vector, condition, expected, *received) for vector in vectors]
         return function(*vectors)
 
     return graph

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    # TensorFlow imports Keras if it is there. Here it must not, to show that nothing needs Keras.
+    # TensorFlow imports Keras if it is installed. Without it, the script shows that none is needed.
     sys.modules["keras"] = None  # type: ignore[assignment]
 
 import numpy as np

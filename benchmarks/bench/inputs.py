@@ -13,6 +13,7 @@ NUM_SPECIAL_IDS = 4
 # 2,000 of the 29,000 pairs, by a BPE of 10,000 of theirs.
 LENGTHS = Path(__file__).parent / "multi30k_lengths.npy"
 FULL_LENGTH = 33  # that of a bucket
+NUM_PAIRS = 30_000
 # WMT14 English-German: 4.5 million pairs of 116 and 110 million words (Luong et al. 2015), that is
 # 25.8 and 24.4 a side. The rest is assumed: a log-normal of the spread of read_shards.py, 1.15 and
 # 1.3 subwords a word, and an end.
@@ -37,16 +38,16 @@ def texts(case: Case) -> list[str]:
     return [" ".join(random.choice(vocabulary, length - 1)) for length in lengths]
 
 
-def pair_lengths(name: str, rows: int = 30_000) -> np.ndarray:
-    """Lengths in tokens, ends included, of both sides of pairs, int [rows, 2]."""
+def pair_lengths(name: str) -> np.ndarray:
+    """Lengths in tokens, ends included, of both sides of pairs, int [NUM_PAIRS, 2]."""
     if name == "full":
-        return np.full((rows, 2), FULL_LENGTH)
+        return np.full((NUM_PAIRS, 2), FULL_LENGTH)
     if name == "multi30k":
-        return np.resize(np.load(LENGTHS), (rows, 2)).astype(int)
+        return np.resize(np.load(LENGTHS), (NUM_PAIRS, 2)).astype(int)
     random = np.random.default_rng(1)
     medians = np.log(WMT_WORDS) - WMT_SPREAD**2 / 2
-    shared = random.normal(0, WMT_SPREAD, (rows, 1))
-    both = medians + shared + random.normal(0, 0.15, (rows, 2))
+    shared = random.normal(0, WMT_SPREAD, (NUM_PAIRS, 1))
+    both = medians + shared + random.normal(0, 0.15, (NUM_PAIRS, 2))
     return np.clip(np.exp(both) * WMT_PIECES, 1, 250).astype(int) + 1
 
 

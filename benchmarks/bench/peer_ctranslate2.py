@@ -14,7 +14,7 @@ class CTranslate2(Translating):
 
     def __init__(self, compute_type: str) -> None:
         self.compute_type = compute_type
-        sys.modules["torch"] = None  # type: ignore[assignment]  # it would import it
+        sys.modules["torch"] = None  # type: ignore[assignment]  # CTranslate2 would import it
 
     def load(self, case: Case) -> None:
         import ctranslate2

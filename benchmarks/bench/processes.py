@@ -36,7 +36,7 @@ Row = dict[str, Any]
 
 
 def new_process(log: Path) -> ProcessPoolExecutor:
-    """A process that is new, with what it prints in a file."""
+    """A new process, whose output goes to a file."""
     spawn = multiprocessing.get_context("spawn")
     return ProcessPoolExecutor(1, spawn, initializer=_start, initargs=(log,))
 

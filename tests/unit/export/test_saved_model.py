@@ -204,18 +204,6 @@ def test_existing_version_is_refused(exported, tiny_translator):
     assert exported.path.stat().st_mode & 0o777 == 0o755
 
 
-def test_failed_export_leaves_nothing(tiny_translator, tmp_path, monkeypatch):
-    def save(module, folder, signatures):
-        folder.mkdir()
-        (folder / "saved_model.pb").write_bytes(b"half")
-        raise RuntimeError("the disk is gone")
-
-    monkeypatch.setattr(tf.saved_model, "save", save)
-    with pytest.raises(RuntimeError, match="the disk is gone"):
-        export_saved_model(tiny_translator, tmp_path / "tiny")
-    assert list((tmp_path / "tiny").iterdir()) == []
-
-
 class NoModule(tf.Module):
     """A module without graphs, so that nothing is traced."""
 
