@@ -91,6 +91,8 @@ def evaluate_command(
         name = test_set.replace("/", "-")
     else:
         data = data or str(opened.settings["data"])
+        if not data:  # of an imported run
+            raise InputError(f"{run} was trained elsewhere: give --data or --test-set")
         name = split or "test"
         pairs = list(load_corpus(data, opened.source, opened.target).pairs(name))
     baseline_lines = baseline and read_sentences(baseline, len(pairs))

@@ -12,9 +12,11 @@ from typer import Option
 from keras_transformer._version import __version__
 from keras_transformer.cli import (
     average,
+    convert,
     demo,
     evaluate,
     export,
+    import_model,
     plot,
     prepare,
     runs,
@@ -58,10 +60,12 @@ app = typer.Typer(
 )
 app.command("prepare")(prepare.prepare_command)
 app.command("train")(train.train_command)
+app.command("import")(import_model.import_command)
 app.command("average")(average.average_command)
 app.command("evaluate")(evaluate.evaluate_command)
 app.command("translate")(translate.translate_command)
 app.command("export")(export.export_command)
+app.command("convert")(convert.convert_command)
 app.command("check")(export.check_command)
 app.command("plot")(plot.plot_command)
 app.command("runs")(runs.runs_command)

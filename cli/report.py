@@ -123,14 +123,16 @@ def _draw(
 
 
 def _curves(folder: Path, run: Run) -> Picture | None:
-    if run.last is None:
+    if run.last is None or not run.last.step:  # imported
         return None
     caption = "By update: the validation data, and the training data since the point before."
     runs = {run.path.resolve().name: run.metrics()}
     return _draw(folder, "curves", caption, plots.training_curves, runs)
 
 
-def _learning_rate(folder: Path, run: Run) -> Picture:
+def _learning_rate(folder: Path, run: Run) -> Picture | None:
+    if run.last and not run.last.step:  # imported
+        return None
     settings = run.settings
     schedule = WarmupSchedule(
         run.config.d_model,

@@ -5,7 +5,7 @@ import sys
 import time
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from typer import Option
@@ -28,6 +28,17 @@ def train_command(
     changes: options.Changes = None,
     source: options.Source = None,
     target: options.Target = None,
+    init_from: Annotated[
+        str | None,
+        Option(metavar="RUN", help="A run to start from: its tokenizer, sizes and best weights."),
+    ] = None,
+    mix: Annotated[
+        str | None, Option(help="Old data to mix into the new: set mix_share for its share.")
+    ] = None,
+    freeze: Annotated[
+        Literal["embeddings", "encoder"] | None,
+        Option(help="What keeps the weights of --init-from. [default: nothing]"),
+    ] = None,
     preset: Annotated[
         str | None,
         Option(
@@ -111,4 +122,5 @@ def make_settings(context: typer.Context) -> TrainSettings:
     values = recipes.load_recipe(given["recipe"]) if "recipe" in given else {}
     names = {field.name for field in dataclasses.fields(TrainSettings)}
     values |= {name: value for name, value in given.items() if name in names}
-    return TrainSettings.from_dict(recipes.change_recipe(values, given.get("changes", ())))
+    values = recipes.change_recipe(values, given.get("changes", ()))
+    return TrainSettings.from_dict(recipes.inherit(values))

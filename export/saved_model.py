@@ -202,6 +202,8 @@ def _shared(tokenizer: Tokenizer) -> Tokenizer:
     texts, ids = tf.TensorSpec([None], tf.string), tf.TensorSpec([None, None], tf.int32)
     for name, spec in (("tokenize", texts), ("detokenize", ids), ("pieces", ids)):
         setattr(shared, name, tf.function(getattr(tokenizer, name), [spec], autograph=False))
+    if tokenizer.target is not tokenizer:
+        shared.own_target = _shared(tokenizer.target)
     return shared
 
 

@@ -17,11 +17,14 @@ PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 BeamSize = Annotated[int, Field(ge=1, le=1_000)]
 # A larger penalty overflows float32 on long hypotheses.
 LengthPenalty = Annotated[float, Field(ge=0, le=5)]
+LengthPenaltyKind = Literal["gnmt", "marian"]
 CheckpointName = Literal["averaged", "best", "last"]
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
 _Size = Annotated[int, Field(ge=1, lt=2**20)]
 _Record = TypeVar("_Record")
+
+LAYER_NORM_EPSILON = 1e-6  # tensor2tensor's, the paper's own code; Keras's default is 1e-3
 
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
@@ -130,8 +133,12 @@ class TransformerConfig:
         attention_dropout_rate: dropout on attention weights; the paper has none.
         feed_forward_dropout_rate: dropout inside the feed-forward network; the paper has none.
         share_embeddings: one matrix for source, target and output (section 3.4); False for three.
-        position_encoding: "sinusoidal" (section 3.5) or "learned" (Table 3, row E).
+        position_encoding: "sinusoidal" (section 3.5), "marian" for the sinusoids of Marian, or
+            "learned" (Table 3, row E).
         max_length: longest sequence in tokens; only learned positions need it.
+        activation: inner activation of the feed-forward network: "relu" (section 3.3) or "swish".
+        output_bias: whether the logits have a bias; the paper has none.
+        layer_norm_epsilon: what layer normalization adds to the variance.
 
     Raises:
         InputError: if a value is of the wrong type or out of range, or there is no such preset.
@@ -155,14 +162,22 @@ class TransformerConfig:
     attention_dropout_rate: Rate = 0.0
     feed_forward_dropout_rate: Rate = 0.0
     share_embeddings: bool = True
-    position_encoding: Literal["sinusoidal", "learned"] = "sinusoidal"
+    position_encoding: Literal["sinusoidal", "marian", "learned"] = "sinusoidal"
     max_length: _Size = 1024
+    activation: Literal["relu", "swish"] = "relu"
+    output_bias: bool = False
+    layer_norm_epsilon: Annotated[float, Field(gt=0, lt=1)] = LAYER_NORM_EPSILON
 
     def __post_init__(self) -> None:
         if None in (self.d_k, self.d_v) and self.d_model % self.num_heads:
             raise InputError(
                 "`d_model` must be a multiple of `num_heads` unless `d_k` and `d_v` are given. "
                 f"Received: d_model={self.d_model}, num_heads={self.num_heads}"
+            )
+        if self.position_encoding == "marian" and (self.d_model % 2 or self.d_model < 4):
+            raise InputError(
+                "`d_model` must be an even number of at least 4 for Marian's positions. "
+                f"Received: d_model={self.d_model}"
             )
 
     @classmethod
@@ -197,7 +212,9 @@ class DecodingOptions:
 
     Attributes:
         beam_size: number of beams, K; 1 is greedy search.
-        length_penalty: strength of the length penalty, 0 to 5.
+        length_penalty: strength of the length penalty, alpha, 0 to 5.
+        length_penalty_kind: what divides the log probability of n tokens: "gnmt" for
+            ((5 + n) / 6)^alpha (section 6.1), or "marian" for n^alpha.
         extra_length: a translation has at most this many tokens more than its source.
         max_source_length: longer sources are cut to this many tokens, end symbol included.
 
@@ -207,5 +224,6 @@ class DecodingOptions:
 
     beam_size: BeamSize = 4
     length_penalty: LengthPenalty = 0.6
+    length_penalty_kind: LengthPenaltyKind = "gnmt"
     extra_length: Annotated[int, Field(ge=0, le=2**20)] = 50
     max_source_length: Annotated[int, Field(ge=2, le=2**20)] = 512

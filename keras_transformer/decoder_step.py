@@ -88,10 +88,12 @@ class DecoderStep:
         self.dtype = model.compute_dtype
         self.layers = [_LayerStep(layer) for layer in model.decoder_layers]
         if model.output_dense is None:
-            kernel = tf.transpose(model.target_embedding.token_embedding.embeddings.value)
+            embedding = model.target_embedding
+            kernel = tf.transpose(embedding.token_embedding.embeddings.value)
+            bias = embedding.output_bias
         else:
-            kernel = model.output_dense.kernel.value
-        self.output = _Linear(kernel, None, self.dtype)
+            kernel, bias = model.output_dense.kernel.value, model.output_dense.bias
+        self.output = _Linear(kernel, None if bias is None else bias.value, self.dtype)
 
     def initial_state(self, source_ids: tf.Tensor, beam_size: int) -> tuple[tf.Tensor, RowState]:
         """Encodes sources and returns the state before the first step.

@@ -2,7 +2,7 @@
 
 A search calls a function that returns the logits of the next token. It knows no model. A
 *hypothesis* is a sequence that ends with its first `EOS_ID`, or that is cut at its row's maximum
-length. Its score is log P / ((5 + length) / 6)^length_penalty in nats; the length counts `EOS_ID`.
+length. Its score is log P / `length_divisor` in nats, of a length that counts `EOS_ID`.
 
 Shapes (the package's glossary): B batch, K beams, V vocabulary, T tokens so far.
 """
@@ -12,7 +12,14 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID, DecodingOptions
+from keras_transformer.config import (
+    BOS_ID,
+    EOS_ID,
+    PAD_ID,
+    UNK_ID,
+    DecodingOptions,
+    LengthPenaltyKind,
+)
 from keras_transformer.errors import InputError
 
 # (newest ids [B, K], position [], cache, row_state) -> (logits [B, K, V], cache, row_state)
@@ -65,17 +72,22 @@ class GreedyState(NamedTuple):
     row_state: Any  # the step function's state of the rows
 
 
-def gnmt_penalty(length: tf.Tensor, length_penalty: float) -> tf.Tensor:
-    """Computes ((5 + length) / 6)^length_penalty, the divisor of a log probability.
+def length_divisor(
+    length: tf.Tensor, length_penalty: float, kind: LengthPenaltyKind = "gnmt"
+) -> tf.Tensor:
+    """Computes the divisor of a log probability: a hypothesis of more tokens has a larger one.
 
     Args:
         length: int, any shape, in tokens, `EOS_ID` included.
         length_penalty: strength of the penalty; 0 for none.
+        kind: "gnmt" for ((5 + length) / 6)^length_penalty (Wu et al., 2016), or "marian" for
+            length^length_penalty.
 
     Returns:
         float32, of the shape of `length`.
     """
-    return ((5.0 + tf.cast(length, tf.float32)) / 6.0) ** length_penalty
+    length = tf.cast(length, tf.float32)
+    return ((5.0 + length) / 6.0 if kind == "gnmt" else length) ** length_penalty
 
 
 def search(
@@ -86,12 +98,15 @@ def search(
     length_penalty: float,
     row_state: Any = (),
     num_best: int | None = None,
+    kind: LengthPenaltyKind = "gnmt",
 ) -> Hypotheses:
     """Calls `beam_search`, or `greedy_search` if `beam_size` is 1."""
     check_options(beam_size, length_penalty, num_best)
     if beam_size == 1:
-        return greedy_search(step_fn, cache, max_lengths, length_penalty, row_state)
-    return beam_search(step_fn, cache, max_lengths, beam_size, length_penalty, row_state, num_best)
+        return greedy_search(step_fn, cache, max_lengths, length_penalty, row_state, kind)
+    return beam_search(
+        step_fn, cache, max_lengths, beam_size, length_penalty, row_state, num_best, kind=kind
+    )
 
 
 def check_options(beam_size: int, length_penalty: float, num_best: int | None = None) -> None:
@@ -110,6 +125,7 @@ def greedy_search(
     max_lengths: tf.Tensor,
     length_penalty: float = 0.6,
     row_state: Any = (),
+    kind: LengthPenaltyKind = "gnmt",
 ) -> Hypotheses:
     """Takes the likeliest token at every step, until `EOS_ID` or a row's maximum length.
 
@@ -119,6 +135,7 @@ def greedy_search(
         max_lengths: int32 [B], maximum length of each row.
         length_penalty: strength of the score's length penalty. It does not change the tokens.
         row_state: the state of the rows before the first step, leading dimension B.
+        kind: of the length penalty; see `length_divisor`.
 
     Returns:
         One hypothesis for each row.
@@ -156,7 +173,7 @@ def greedy_search(
 
     def hypotheses(state: GreedyState) -> Hypotheses:
         lengths = tf.reduce_sum(tf.cast(state.ids != PAD_ID, tf.int32), axis=1)
-        scores = state.log_probs / gnmt_penalty(lengths, length_penalty)
+        scores = state.log_probs / length_divisor(lengths, length_penalty, kind)
         return Hypotheses(state.ids[:, None], scores[:, None])
 
     return _search_rows(initial, max_lengths, 1, running, advance, hypotheses)
@@ -171,6 +188,7 @@ def beam_search(
     row_state: Any = (),
     num_best: int | None = None,
     early_stop: bool = True,
+    kind: LengthPenaltyKind = "gnmt",
 ) -> Hypotheses:
     """Keeps the K likeliest sequences at every step, and the K best hypotheses of all steps.
 
@@ -187,6 +205,7 @@ def beam_search(
             ends as soon as these are final.
         early_stop: whether to end the search of a row when more steps cannot change its result: no
             continuation of a live sequence scores above log P / penalty(max_length).
+        kind: of the length penalty; see `length_divisor`.
 
     Returns:
         K hypotheses for each row, best first.
@@ -227,14 +246,14 @@ def beam_search(
         if not early_stop:
             return best > -float("inf")
         worst_needed = state.finished_scores[:, (num_best or beam_size) - 1]
-        return worst_needed < best / gnmt_penalty(max_lengths, length_penalty)
+        return worst_needed < best / length_divisor(max_lengths, length_penalty, kind)
 
     def advance(state: BeamState, max_lengths: tf.Tensor) -> BeamState:
         logits, cache, row_state = step_fn(
             _newest(state.live_ids), state.step, state.cache, state.row_state
         )
         state = state._replace(cache=cache, row_state=row_state)
-        return _advance_beams(state, logits, max_lengths, length_penalty)
+        return _advance_beams(state, logits, max_lengths, length_penalty, kind)
 
     def hypotheses(state: BeamState) -> Hypotheses:
         return Hypotheses(state.finished_ids, state.finished_scores)
@@ -243,7 +262,11 @@ def beam_search(
 
 
 def _advance_beams(
-    state: BeamState, logits: tf.Tensor, max_lengths: tf.Tensor, length_penalty: float
+    state: BeamState,
+    logits: tf.Tensor,
+    max_lengths: tf.Tensor,
+    length_penalty: float,
+    kind: LengthPenaltyKind,
 ) -> BeamState:
     """Extends every live sequence by its likeliest tokens and collects the finished ones."""
     beam_size = state.live_ids.shape[1]
@@ -265,7 +288,7 @@ def _advance_beams(
     is_eos = tokens == EOS_ID
     is_cut = (step >= max_lengths)[:, None]  # [B, 1]
     is_final = (is_eos | is_cut)[:, :beam_size]  # [B, K]
-    scores = log_probs[:, :beam_size] / gnmt_penalty(step, length_penalty)
+    scores = log_probs[:, :beam_size] / length_divisor(step, length_penalty, kind)
     scores = tf.where(is_final, scores, -float("inf"))
     # top_k takes the first of equal scores. The earlier hypotheses come first, so that entries of
     # score -inf keep their padding.

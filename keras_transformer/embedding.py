@@ -42,6 +42,26 @@ def sinusoidal_encoding(positions: Int[Tensor, " T"], d_model: int) -> Float[Ten
     return ops.where(dimension % 2 == 0, ops.sin(angle), ops.cos(angle))
 
 
+def marian_encoding(positions: Int[Tensor, " T"], d_model: int) -> Float[Tensor, "T D"]:
+    """Computes the sinusoids of Marian, with the sines and cosines in turns as in section 3.5.
+
+        PE(pos, 2i)     = sin(pos / 10000^(i / (d_model / 2 - 1)))
+        PE(pos, 2i + 1) = cos(pos / 10000^(i / (d_model / 2 - 1)))
+
+    Args:
+        positions: int [T].
+        d_model: width, D; an even number of at least 4.
+
+    Returns:
+        float32 [T, D].
+    """
+    exponent = ops.cast(ops.arange(d_model // 2), "float32") / (d_model / 2 - 1)  # [D / 2]
+    rate = ops.exp(exponent * -math.log(10_000.0))
+    angle = ops.cast(positions, "float32")[:, None] * rate  # [T, D / 2]
+    encoding = ops.stack([ops.sin(angle), ops.cos(angle)], axis=2)  # [T, D / 2, 2]
+    return ops.reshape(encoding, (-1, d_model))  # [T, D]
+
+
 @keras.saving.register_keras_serializable("keras_transformer")
 class PositionalEmbedding(BaseLayer):
     """Token embeddings times sqrt(d_model) plus position encodings (sections 3.4 and 3.5).
@@ -54,8 +74,9 @@ class PositionalEmbedding(BaseLayer):
         vocab_size: number of token ids, V.
         d_model: width, D.
         dropout_rate: dropout on the sum, 0 to 1 (0.1: section 5.4, base).
-        position_encoding: "sinusoidal", for any length, or "learned" (Table 3, row E).
+        position_encoding: "sinusoidal" or "marian", for any length, or "learned" (Table 3, row E).
         max_length: number of learned positions; sinusoids do not use it.
+        output_bias: whether to add a bias to the logits; the paper has none.
         mask_zero: whether the output carries a mask for Keras's layers and this package's, False at
             id 0.
 
@@ -69,7 +90,7 @@ class PositionalEmbedding(BaseLayer):
         float [B, T, D]; with `reverse`, float [B, T, V].
 
     Raises:
-        ValueError: if `position_encoding` is neither "sinusoidal" nor "learned".
+        ValueError: if `position_encoding` has another value.
 
     Example:
         >>> import numpy as np
@@ -89,16 +110,23 @@ class PositionalEmbedding(BaseLayer):
         dropout_rate: float = 0.1,
         position_encoding: str = "sinusoidal",
         max_length: int = 1024,
+        output_bias: bool = False,
         mask_zero: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if position_encoding not in ("sinusoidal", "learned"):
+        if position_encoding not in ("sinusoidal", "marian", "learned"):
             raise ValueError(
-                "`position_encoding` must be 'sinusoidal' or 'learned'. "
+                "`position_encoding` must be 'sinusoidal', 'marian' or 'learned'. "
                 f"Received: position_encoding={position_encoding!r}"
             )
+        self.vocab_size = vocab_size
         self.d_model = d_model
+        self.encode_positions = (
+            marian_encoding if position_encoding == "marian" else sinusoidal_encoding
+        )
+        self.use_output_bias = output_bias
+        self.output_bias: keras.Variable | None = None
         self.mask_zero = mask_zero
         self.token_embedding = keras.layers.ReversibleEmbedding(
             vocab_size,
@@ -124,6 +152,8 @@ class PositionalEmbedding(BaseLayer):
         self.token_embedding.build(ids_shape)
         if self.position_embedding is not None:
             self.position_embedding.build(ids_shape)
+        if self.use_output_bias:
+            self.output_bias = self.add_weight((self.vocab_size,), "zeros", name="output_bias")
 
     def compute_mask(self, inputs: Tensor, previous_mask: Tensor | None) -> Tensor | None:
         """Returns the mask that the output carries, bool [B, T], or None."""
@@ -139,10 +169,11 @@ class PositionalEmbedding(BaseLayer):
     ) -> Float[Tensor, "B T _"]:
         """Embeds tokens and adds their positions, or computes logits; see the class."""
         if reverse:
-            return self.token_embedding(inputs, reverse=True)  # [B, T, V]
+            logits = self.token_embedding(inputs, reverse=True)  # [B, T, V]
+            return logits if self.output_bias is None else logits + self.output_bias
         positions = start + ops.arange(ops.shape(inputs)[1])  # [T]
         if self.position_embedding is None:
-            encoding = ops.cast(sinusoidal_encoding(positions, self.d_model), self.compute_dtype)
+            encoding = ops.cast(self.encode_positions(positions, self.d_model), self.compute_dtype)
         else:
             encoding = self.position_embedding(positions)  # [T, D]
         tokens = self.token_embedding(inputs) * self.d_model**0.5  # [B, T, D]

@@ -12,9 +12,8 @@ from jaxtyping import Bool, Float
 
 from keras_transformer.attention import MultiHeadAttention
 from keras_transformer.base_layer import BaseLayer
+from keras_transformer.config import LAYER_NORM_EPSILON
 from keras_transformer.tensor import Tensor
-
-LAYER_NORM_EPSILON = 1e-6  # tensor2tensor's, the paper's own code; Keras's default is 1e-3
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -83,6 +82,7 @@ class AddNorm(BaseLayer):
 
     Args:
         dropout_rate: dropout on the sub-layer's output, 0 to 1.
+        epsilon: what the normalization adds to the variance (1e-6: tensor2tensor).
 
     Call arguments:
         x: float [B, T, D], the sub-layer's input.
@@ -93,11 +93,13 @@ class AddNorm(BaseLayer):
         float [B, T, D].
     """
 
-    def __init__(self, dropout_rate: float, **kwargs: Any) -> None:
+    def __init__(
+        self, dropout_rate: float, epsilon: float = LAYER_NORM_EPSILON, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         # Keras computes the norm in float32, whatever the precision.
         self.norm = keras.layers.LayerNormalization(
-            epsilon=LAYER_NORM_EPSILON, dtype=self.dtype_policy, name="norm"
+            epsilon=epsilon, dtype=self.dtype_policy, name="norm"
         )
         self.dropout = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy)
 
@@ -130,6 +132,7 @@ class EncoderLayer(BaseLayer):
         d_k: size of a head's queries and keys; None for `d_model / num_heads`.
         d_v: size of a head's values; None for `d_model / num_heads`.
         activation: inner activation of the feed-forward network.
+        layer_norm_epsilon: what layer normalization adds to the variance (1e-6: tensor2tensor).
 
     Call arguments:
         x: float [B, S, D].
@@ -162,18 +165,20 @@ class EncoderLayer(BaseLayer):
         d_k: int | None = None,
         d_v: int | None = None,
         activation: str = "relu",
+        layer_norm_epsilon: float = LAYER_NORM_EPSILON,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         dtype = self.dtype_policy
+        add_norm = functools.partial(AddNorm, dropout_rate, layer_norm_epsilon, dtype=dtype)
         self.self_attention = MultiHeadAttention(
             d_model, num_heads, attention_dropout_rate, d_k, d_v, dtype=dtype, name="self_attention"
         )
-        self.self_attention_norm = AddNorm(dropout_rate, dtype=dtype, name="self_attention_norm")
+        self.self_attention_norm = add_norm(name="self_attention_norm")
         self.feed_forward = FeedForward(
             d_model, d_ff, feed_forward_dropout_rate, activation, dtype=dtype, name="feed_forward"
         )
-        self.feed_forward_norm = AddNorm(dropout_rate, dtype=dtype, name="feed_forward_norm")
+        self.feed_forward_norm = add_norm(name="feed_forward_norm")
 
     def build(self, x_shape: Any, *_: Any) -> None:
         """Creates the weights."""
@@ -256,21 +261,23 @@ class DecoderLayer(BaseLayer):
         d_k: int | None = None,
         d_v: int | None = None,
         activation: str = "relu",
+        layer_norm_epsilon: float = LAYER_NORM_EPSILON,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         dtype = self.dtype_policy
+        add_norm = functools.partial(AddNorm, dropout_rate, layer_norm_epsilon, dtype=dtype)
         attention = functools.partial(
             MultiHeadAttention, d_model, num_heads, attention_dropout_rate, d_k, d_v, dtype=dtype
         )
         self.self_attention = attention(name="self_attention")
-        self.self_attention_norm = AddNorm(dropout_rate, dtype=dtype, name="self_attention_norm")
+        self.self_attention_norm = add_norm(name="self_attention_norm")
         self.cross_attention = attention(name="cross_attention")
-        self.cross_attention_norm = AddNorm(dropout_rate, dtype=dtype, name="cross_attention_norm")
+        self.cross_attention_norm = add_norm(name="cross_attention_norm")
         self.feed_forward = FeedForward(
             d_model, d_ff, feed_forward_dropout_rate, activation, dtype=dtype, name="feed_forward"
         )
-        self.feed_forward_norm = AddNorm(dropout_rate, dtype=dtype, name="feed_forward_norm")
+        self.feed_forward_norm = add_norm(name="feed_forward_norm")
 
     def build(self, x_shape: Any, encoder_output_shape: Any, *_: Any) -> None:
         """Creates the weights."""

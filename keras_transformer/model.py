@@ -205,13 +205,16 @@ class Transformer(keras.Model):
         return cls(TransformerConfig.from_dict(config["config"]), name=config["name"])
 
 
-def _embedding(config: TransformerConfig, name: str) -> PositionalEmbedding:
+def _embedding(
+    config: TransformerConfig, name: str, output_bias: bool = False
+) -> PositionalEmbedding:
     return PositionalEmbedding(
         config.vocab_size,
         config.d_model,
         dropout_rate=config.dropout_rate,
         position_encoding=config.position_encoding,
         max_length=config.max_length,
+        output_bias=output_bias,
         name=name,
     )
 
@@ -227,14 +230,18 @@ def _layers(config: TransformerConfig) -> dict[str, Any]:
         "feed_forward_dropout_rate": config.feed_forward_dropout_rate,
         "d_k": config.d_k,
         "d_v": config.d_v,
+        "activation": config.activation,
+        "layer_norm_epsilon": config.layer_norm_epsilon,
     }
     if config.share_embeddings:
-        source_embedding = target_embedding = _embedding(config, "embedding")
+        source_embedding = target_embedding = _embedding(config, "embedding", config.output_bias)
         output_dense = None
     else:
         source_embedding = _embedding(config, "source_embedding")
         target_embedding = _embedding(config, "target_embedding")
-        output_dense = keras.layers.Dense(config.vocab_size, use_bias=False, name="output")
+        output_dense = keras.layers.Dense(
+            config.vocab_size, use_bias=config.output_bias, name="output"
+        )
     return {
         "source_embedding": source_embedding,
         "encoder_layers": [

@@ -4,31 +4,33 @@ Shapes (the package's glossary): B batch, S length in tokens.
 """
 
 import abc
+import base64
 import hashlib
-import io
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
+import numpy as np
 import regex
 import sentencepiece
 import tensorflow as tf
 import tensorflow_text as tf_text
 
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from keras_transformer.errors import InputError, one_line
+from keras_transformer.errors import InputError
+from keras_transformer.subwords import train_sentencepiece
 
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
 # Marks a SentencePiece model that reads lower-cased text. Protobuf: "lowercase" in field 200, which
 # SentencePiece leaves to extensions.
 LOWERCASE_MARK = b"\xc2\x0c\x09lowercase"
 WORD_PIECE_HEADER = "# word-pieces"
+MARIAN_HEADER = b"# marian\n"
+LANGUAGE_TAG = r">>[^\s<>]+<<"  # ">>deu<<" asks a model of several languages for German
 MAX_WORD_BYTES = 2**20  # TF.Text's default is 100; a longer word is unknown
-# SentencePiece keeps its training sentences in memory; more of them hardly improve the subwords.
-MAX_TRAINING_SENTENCES = 4_000_000
 
 
 class EncodedTexts(NamedTuple):
@@ -48,13 +50,14 @@ class EncodedTexts(NamedTuple):
 class Tokenizer(abc.ABC):
     """Splits texts of both languages into subwords and joins them again.
 
-    There are two kinds, `SentencePieceTokenizer` and `WordPieceTokenizer`; `Tokenizer.load` reads
-    both. The ids begin with pad 0, unk 1, bos 2, eos 3.
+    There are three kinds, `SentencePieceTokenizer`, `WordPieceTokenizer` and `MarianTokenizer`;
+    `Tokenizer.load` reads all of them. The ids begin with pad 0, unk 1, bos 2, eos 3.
 
     Attributes:
         model: the content of the file that `save` writes.
         vocab_size: number of ids.
         lowercase: whether it lower-cases all text.
+        own_target: the tokenizer of the target language, if that is another one.
 
     Raises:
         InputError: if a file is missing or is not a tokenizer, or a vocabulary is too small.
@@ -63,6 +66,7 @@ class Tokenizer(abc.ABC):
     model: bytes
     vocab_size: int
     lowercase: bool = False
+    own_target: "Tokenizer | None" = None
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
@@ -71,15 +75,24 @@ class Tokenizer(abc.ABC):
             model = Path(path).read_bytes()
         except OSError as error:
             raise InputError(f"Cannot read the tokenizer {path}: {error.strerror}") from error
-        is_word_piece = model.startswith(WORD_PIECE_HEADER.encode())
+        kind: Callable[[bytes], Tokenizer] = SentencePieceTokenizer
+        if model.startswith(WORD_PIECE_HEADER.encode()):
+            kind = WordPieceTokenizer
+        elif model.startswith(MARIAN_HEADER):
+            kind = MarianTokenizer
         try:
-            return (WordPieceTokenizer if is_word_piece else SentencePieceTokenizer)(model)
+            return kind(model)
         except InputError as error:
             raise InputError(f"{path}: {error}") from error
 
     def save(self, path: str | Path) -> None:
-        """Writes a SentencePiece model, or a text file with one word-piece a line."""
+        """Writes a SentencePiece model, a file with one word-piece a line, or Marian's tables."""
         Path(path).write_bytes(self.model)
+
+    @property
+    def target(self) -> "Tokenizer":
+        """The tokenizer of the target language: this one, unless each language has its own."""
+        return self.own_target or self
 
     @property
     def fingerprint(self) -> str:
@@ -102,6 +115,14 @@ class Tokenizer(abc.ABC):
     @abc.abstractmethod
     def pieces(self, ids: tf.Tensor) -> tf.Tensor:
         """Returns the pieces of ids, int32 of any shape, as strings of the same shape."""
+
+    def sentencepiece_models(self) -> tuple[bytes, bytes]:
+        """Returns the SentencePiece models of source and target, for other engines.
+
+        Raises:
+            InputError: if there are none, or if they do not prepare a text alone.
+        """
+        raise InputError("Other engines need a tokenizer of SentencePiece. Received: word-pieces")
 
     def encode(self, texts: tf.Tensor, max_length: int | None = None) -> EncodedTexts:
         """Prepares texts for the encoder; `tokenizer(texts)` is the same.
@@ -187,8 +208,14 @@ class SentencePieceTokenizer(Tokenizer):
         """
         if lowercase:
             texts = (unicodedata.normalize("NFKC", text).lower() for text in texts)
-        model = _train_sentencepiece(texts, vocab_size, model_type=model_type, byte_fallback=True)
+        model = train_sentencepiece(texts, vocab_size, model_type=model_type, byte_fallback=True)
         return cls(model + LOWERCASE_MARK if lowercase else model)
+
+    def sentencepiece_models(self) -> tuple[bytes, bytes]:
+        """Returns the model twice; see `Tokenizer`."""
+        if self._is_marked:
+            raise InputError("Other engines need a tokenizer that does not lower-case text")
+        return self.model, self.model
 
     @property
     def op(self) -> tf_text.SentencepieceTokenizer:
@@ -257,7 +284,7 @@ class WordPieceTokenizer(Tokenizer):
             vocab_size: maximum number of ids, more than two for each character.
         """
         # Words are separated as in `tokenize`, and not normalized.
-        model = _train_sentencepiece(
+        model = train_sentencepiece(
             (regex.sub(r"[\p{Cc}\p{Z}]", " ", text) for text in texts),
             vocab_size,
             model_type="bpe",
@@ -328,6 +355,105 @@ class WordPieceTokenizer(Tokenizer):
         )
 
 
+class MarianTokenizer(Tokenizer):
+    """Subwords by the SentencePiece models of a Marian model, and their ids by its vocabularies.
+
+    It tokenizes the source, and its `target` tokenizes the target. A source may begin with the tag
+    of a target language, such as ">>deu<<", if the vocabulary holds tags.
+
+    Args:
+        model: made by `from_files`.
+        side: 0 for the source, 1 for the target.
+
+    Raises:
+        InputError: if `model` has another form.
+    """
+
+    def __init__(self, model: bytes, side: Literal[0, 1] = 0) -> None:
+        self.model, self._side = model, side
+        self.own_target = None if side else MarianTokenizer(model, side=1)
+        try:
+            content = json.loads(model.removeprefix(MARIAN_HEADER))
+            source, target = map(base64.b64decode, content["sentencepiece"])
+            self._models = source, target
+            sentencepiece.SentencePieceProcessor(model_proto=self._models[side])  # raises errors
+            vocabularies = content["vocabularies"]
+            self._substitutions = content["substitutions"]
+        except (ValueError, KeyError, IndexError, TypeError, RuntimeError) as error:
+            raise InputError("The tokenizer is damaged") from error
+        self.vocab_size = max(map(len, vocabularies))
+        pieces = vocabularies[-side]  # there may be one vocabulary for both sides
+        self._pieces = pieces + [SPECIAL_PIECES[PAD_ID]] * (self.vocab_size - len(pieces))
+        self._has_tags = any(re.fullmatch(LANGUAGE_TAG, piece) for piece in pieces)
+        hashes = _hash(pieces[4:]).numpy()  # no text becomes a special piece
+        order = hashes.argsort()
+        self._hashes, self._ids = hashes[order], order.astype(np.int32) + 4
+
+    @classmethod
+    def from_files(
+        cls,
+        sentencepiece_models: Sequence[bytes],
+        vocabularies: Sequence[Sequence[str]],
+        substitutions: Sequence[tuple[str, str]] = (),
+    ) -> Self:
+        """Makes a tokenizer.
+
+        Args:
+            sentencepiece_models: of the source and of the target.
+            vocabularies: the pieces in the order of their ids, the four special ones first; one for
+                both languages, or one for each.
+            substitutions: regular expressions and what replaces them in a source.
+        """
+        encoded = [base64.b64encode(model).decode() for model in sentencepiece_models]
+        content = {
+            "sentencepiece": encoded,
+            "vocabularies": vocabularies,
+            "substitutions": substitutions,
+        }
+        return cls(MARIAN_HEADER + json.dumps(content).encode())
+
+    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        if self._side == 0:
+            for pattern, replacement in self._substitutions:
+                texts = tf.strings.regex_replace(texts, pattern, replacement)
+        op = tf_text.SentencepieceTokenizer(model=self._models[self._side], out_type=tf.string)
+        tag = rf"^\s*({LANGUAGE_TAG})"
+        if self._side or not self._has_tags:
+            return tf.ragged.map_flat_values(self._look_up, op.tokenize(texts))
+        pieces = op.tokenize(tf.strings.regex_replace(texts, tag, ""))
+        # A row of tags has one at most.
+        is_tagged = tf.strings.regex_full_match(texts, f"{tag}.*")  # [B]
+        tags = tf.strings.regex_replace(texts, f"{tag}.*", r"\1")
+        tags = tf.ragged.boolean_mask(tags[:, None], is_tagged[:, None])
+        return tf.ragged.map_flat_values(self._look_up, tf.concat([tags, pieces], axis=1))
+
+    def sentencepiece_models(self) -> tuple[bytes, bytes]:
+        """Returns the models of source and target; see `Tokenizer`."""
+        return self._models
+
+    def _look_up(self, pieces: tf.Tensor) -> tf.Tensor:
+        """Returns the ids of pieces, by a search for their hashes: a table would need a file."""
+        hashes = _hash(pieces)
+        places = tf.minimum(tf.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
+        is_known = tf.gather(self._hashes, places) == hashes
+        return tf.where(is_known, tf.gather(self._ids, places), UNK_ID)
+
+    def detokenize(self, ids: tf.Tensor) -> tf.Tensor:
+        """Joins ids, int32 [B, S], into texts, string [B]; drops pad, bos and eos."""
+        is_special = (ids == PAD_ID) | (ids == BOS_ID) | (ids == EOS_ID)  # [B, S]
+        op = tf_text.SentencepieceTokenizer(model=self._models[self._side], out_type=tf.string)
+        return op.detokenize(tf.ragged.boolean_mask(self.pieces(ids), ~is_special))
+
+    def pieces(self, ids: tf.Tensor) -> tf.Tensor:
+        """Returns the pieces of ids, int32 of any shape, as strings of the same shape."""
+        return tf.gather(tf.constant(self._pieces), ids)
+
+
+def _hash(pieces: Any) -> tf.Tensor:
+    """Returns hashes that are the same everywhere, int64."""
+    return tf.strings.to_hash_bucket_fast(pieces, 2**62)
+
+
 def train_tokenizer(
     kind: Literal["bpe", "unigram", "wordpiece"],
     texts: Iterable[str],
@@ -345,49 +471,3 @@ def train_tokenizer(
     if kind == "wordpiece":
         return WordPieceTokenizer.train(texts, vocab_size)
     return SentencePieceTokenizer.train(texts, vocab_size, kind, lowercase)
-
-
-def _train_sentencepiece(texts: Iterable[str], vocab_size: int, **options: Any) -> bytes:
-    """Trains a SentencePiece model with the special ids."""
-    model = io.BytesIO()
-    failures: list[BaseException] = []
-
-    def sentences() -> Iterator[str]:
-        try:
-            yield from (text for text in texts if text.strip())
-        except (Exception, KeyboardInterrupt) as error:
-            failures.append(error)  # SentencePiece raises a RuntimeError in its place
-            raise
-
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=sentences(),
-            input_sentence_size=MAX_TRAINING_SENTENCES,
-            shuffle_input_sentence=True,
-            model_writer=model,
-            vocab_size=max(vocab_size, EOS_ID + 1),  # it says what it needs only from there on
-            hard_vocab_limit=False,
-            pad_id=PAD_ID,
-            unk_id=UNK_ID,
-            bos_id=BOS_ID,
-            eos_id=EOS_ID,
-            minloglevel=2,
-            **options,
-        )
-    except RuntimeError as error:
-        if failures:
-            raise failures[0] from None
-        raise InputError(_training_failure(str(error), vocab_size)) from error
-    return model.getvalue()
-
-
-def _training_failure(message: str, vocab_size: int) -> str:
-    """Returns our message for a message of SentencePiece."""
-    if minimum := re.search(r"smaller than required_chars. \d+ vs (\d+)", message):
-        return (
-            "`vocab_size` must be at least the fixed ids and the corpus's characters, "
-            f"{minimum[1]}. Received: vocab_size={vocab_size}"
-        )
-    if "sentences_.empty" in message:
-        return "The corpus holds no text to train a tokenizer from"
-    return f"SentencePiece cannot train a vocabulary of {vocab_size}: {one_line(message)}"

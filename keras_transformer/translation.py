@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from keras_transformer.config import BOS_ID, PAD_ID, DecodingOptions
 from keras_transformer.decoder_step import DecoderStep
-from keras_transformer.decoding import Hypotheses, gnmt_penalty, search
+from keras_transformer.decoding import Hypotheses, length_divisor, search
 from keras_transformer.groups import map_groups
 from keras_transformer.losses import cross_entropy
 from keras_transformer.model import Transformer
@@ -133,7 +133,7 @@ def score_texts(
 ) -> ScoredTexts:
     """Computes the log probabilities of given translations."""
     source = tokenizer.encode(sources, max_source_tokens(model, options))
-    target = tokenizer.encode(targets, max_target_tokens(model, options))
+    target = tokenizer.target.encode(targets, max_target_tokens(model, options))
 
     def log_probs_of(rows: tf.Tensor) -> tf.Tensor:
         source_ids, target_ids = _rows(source.ids, rows), _rows(target.ids, rows)
@@ -150,8 +150,10 @@ def score_texts(
         max_rows=GROUP_ROWS,
         empty=tf.zeros([0]),
     )
-    penalty = gnmt_penalty(target.lengths + 1, options.length_penalty)
-    return ScoredTexts(log_probs, log_probs / penalty, source.truncated | target.truncated)
+    divisor = length_divisor(
+        target.lengths + 1, options.length_penalty, options.length_penalty_kind
+    )
+    return ScoredTexts(log_probs, log_probs / divisor, source.truncated | target.truncated)
 
 
 def align_texts(
@@ -175,7 +177,7 @@ def align_texts(
     sizes = [tf.shape(best)[1], tf.shape(source.ids)[1]]
     return Alignments(
         source_pieces=_pieces(tokenizer, source.ids),
-        target_pieces=_pieces(tokenizer, best),
+        target_pieces=_pieces(tokenizer.target, best),
         source_lengths=_lengths(source.ids),
         target_lengths=target_lengths,
         attention=map_groups(
@@ -242,7 +244,8 @@ def _search(
     def search_group(rows: tf.Tensor) -> Any:
         cache, row_state = step.initial_state(_rows(source_ids, rows), beam_size)
         limits, penalty = tf.gather(max_lengths, rows), options.length_penalty
-        found = search(step, cache, limits, beam_size, penalty, row_state, num_best)
+        kind = options.length_penalty_kind
+        found = search(step, cache, limits, beam_size, penalty, row_state, num_best, kind)
         is_empty = tf.gather(source_lengths, rows) == 0  # [G]
         scores_of_empty = tf.where(tf.range(beam_size) == 0, 0.0, -float("inf"))  # [K]
         ids = tf.where(is_empty[:, None, None], PAD_ID, found.ids)
@@ -294,7 +297,7 @@ def _detokenize(tokenizer: Tokenizer, ids: tf.Tensor) -> tf.Tensor:
     """[B, K, T] -> string [B, K]."""
     shape = tf.shape(ids)
     # T may be 0, so -1 cannot stand for the other dimensions.
-    texts = tokenizer.detokenize(tf.reshape(ids, [shape[0] * shape[1], shape[2]]))
+    texts = tokenizer.target.detokenize(tf.reshape(ids, [shape[0] * shape[1], shape[2]]))
     return tf.reshape(texts, [shape[0], ids.shape[1] or shape[1]])
 
 

@@ -128,7 +128,7 @@ class Translator:
             run: the run.
             checkpoint: the weights to load, as for `load`.
         """
-        names = {"beam_size", "length_penalty"} & run.settings.keys()
+        names = {"beam_size", "length_penalty", "length_penalty_kind"} & run.settings.keys()
         defaults = DecodingOptions(**{name: run.settings[name] for name in names})
         return cls(run.model(checkpoint), run.tokenizer(), defaults)
 
@@ -217,30 +217,24 @@ class Translator:
             if not isinstance(text, str):
                 raise InputError(f"`{name}` must be a string. Received: {name}={text!r}")
         model, options = self.model, self.defaults
-        encoded = self._encode(source, max_source_tokens(model, options))
+        tokenizer = self.tokenizer
+        encoded = _encode(tokenizer, source, max_source_tokens(model, options))
         if target is not None:
-            target_ids = self._encode(target, max_target_tokens(model, options)).ids
+            target_ids = _encode(tokenizer.target, target, max_target_tokens(model, options)).ids
         elif encoded.lengths[0]:
             target_ids = self._best_ids(encoded.ids, encoded.lengths)  # [1, T]
         else:
-            target_ids = self._encode("", 2).ids  # an empty translation is its end symbol
+            target_ids = _encode(tokenizer, "", 2).ids  # an empty translation is its end symbol
         decoder_ids = shifted(target_ids)
         encoder, decoder, cross = self._attention_scores(encoded.ids, decoder_ids)
         return Attention(
-            source_pieces=self._pieces(encoded.ids),
-            target_pieces=self._pieces(target_ids),
-            decoder_pieces=self._pieces(decoder_ids),
+            source_pieces=_pieces(tokenizer, encoded.ids),
+            target_pieces=_pieces(tokenizer.target, target_ids),
+            decoder_pieces=_pieces(tokenizer.target, decoder_ids),
             encoder=encoder.numpy(),
             decoder=decoder.numpy(),
             cross=cross.numpy(),
         )
-
-    def _encode(self, text: str, max_length: int) -> EncodedTexts:
-        utf8 = text.encode("utf-8", errors="replace")
-        return self.tokenizer.encode(tf.constant([utf8], tf.string), max_length)
-
-    def _pieces(self, ids: tf.Tensor) -> tuple[str, ...]:
-        return tuple(piece.decode() for piece in self.tokenizer.pieces(ids)[0].numpy())
 
     def _make_graph(self, options: DecodingOptions, num_best: int) -> Any:
         """Returns the graph of `translate_texts` with these options."""
@@ -272,6 +266,15 @@ class Translator:
 
         specs = [tf.TensorSpec([1, None], tf.int32)] * 2
         return tf.function(scores_of, input_signature=specs, autograph=False)
+
+
+def _encode(tokenizer: Tokenizer, text: str, max_length: int) -> EncodedTexts:
+    utf8 = text.encode("utf-8", errors="replace")
+    return tokenizer.encode(tf.constant([utf8], tf.string), max_length)
+
+
+def _pieces(tokenizer: Tokenizer, ids: tf.Tensor) -> tuple[str, ...]:
+    return tuple(piece.decode() for piece in tokenizer.pieces(ids)[0].numpy())
 
 
 def _to_translation(texts: Any, scores: Any, truncated: Any) -> Translation:

@@ -21,8 +21,10 @@ import tensorflow as tf
 from keras_transformer.config import EOS_ID
 from keras_transformer.errors import InputError
 from keras_transformer.files import locked, named_failure, sha256, write_atomically
+from keras_transformer.run import Run
 from keras_transformer.tokenizer import Tokenizer, train_tokenizer
 from keras_transformer.trainers.corpora import VALIDATION_SPLITS, Corpus, load_corpus
+from keras_transformer.trainers.fine_tuning import mixed
 from keras_transformer.trainers.grammar import Pair
 from keras_transformer.trainers.prepared import (
     CAN_CONTINUE,
@@ -71,12 +73,15 @@ def prepare(
         settings: its data, languages, tokenizer and cleaning; the rest does not matter.
         folder: a folder that does not exist yet, is empty, or holds part of the same corpus.
         progress: called with the number of training pairs read since the last call.
-        tokenizer: a tokenizer to use; None trains one by `settings`.
+        tokenizer: a tokenizer to use; None for that of `settings.init_from`, or a new one.
 
     Raises:
         InputError: if the data does not fit the settings, or the folder holds something else.
     """
     corpus = load_corpus(settings.data, settings.source, settings.target)
+    others = load_corpus(settings.mix, settings.source, settings.target) if settings.mix else None
+    if tokenizer is None and settings.init_from is not None:
+        tokenizer = Run.load(settings.init_from).tokenizer()
     first = list(itertools.islice(corpus.pairs("train"), 1_000))
     if sum(pair.source == pair.target for pair in first) > len(first) / 10:
         logger.warning("%s: both sides are equal in many pairs", corpus.name)
@@ -111,7 +116,10 @@ def prepare(
                 text = json.dumps(validation, ensure_ascii=False).encode()
                 write_atomically(folder / "val.pairs.json", text, CAN_CONTINUE)
             _write_split(folder, "val", validation, cleaner, lambda pairs: None)
-        _write_split(folder, "train", corpus.pairs("train"), cleaner, progress)
+        pairs = corpus.pairs("train")
+        if others is not None:
+            pairs = mixed(pairs, others.pairs("train"), settings.mix_share)
+        _write_split(folder, "train", pairs, cleaner, progress)
         return open_prepared(folder)
 
 
@@ -219,8 +227,8 @@ class _Cleaner:
     ) -> tuple[tf.RaggedTensor, tf.Tensor]:
         """Returns the ids of each pair, [B, (tokens)], and both lengths without EOS_ID, [B, 2]."""
         size = tf.size(sources)
-        tokens = self.tokenizer.tokenize(tf.concat([sources, targets], axis=0))  # [2 * B, (tokens)]
-        sides = tokens[:size], tokens[size:]
+        target = self.tokenizer.target
+        sides = self.tokenizer.tokenize(sources), target.tokenize(targets)  # [B, (tokens)]
         end = tf.fill([size, 1], EOS_ID)  # [B, 1]
         ids = tf.concat([sides[0], end, sides[1], end], axis=1)  # [B, (tokens)]
         return ids, tf.stack([side.row_lengths() for side in sides], axis=1)

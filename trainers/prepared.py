@@ -42,6 +42,8 @@ SETTINGS = (
     "drop_duplicates",
     "source_script",
     "target_script",
+    "mix",
+    "mix_share",
 )
 
 

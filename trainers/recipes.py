@@ -13,6 +13,7 @@ from pydantic import Field
 from keras_transformer.config import (
     BeamSize,
     LengthPenalty,
+    LengthPenaltyKind,
     Rate,
     TransformerConfig,
     checked_dataclass,
@@ -51,6 +52,13 @@ class TrainSettings:
         source_script: a Unicode script, such as "Latin"; training drops pairs if most letters of
             the source are of other scripts; None drops none.
         target_script: the same for the target.
+        init_from: a run to start from: the training takes its tokenizer, sizes and best weights,
+            and `model` may change dropout only; None for a new model.
+        freeze: what keeps the weights of `init_from`: "embeddings", or the layers of the "encoder";
+            None for nothing.
+        mix: data of which training pairs are added to those of `data`, such as the data that
+            `init_from` was trained on; None for none.
+        mix_share: share of the pairs of `mix` in all training pairs, at least 0 and below 1.
         preset: sizes of the model: "tiny", "base", "big", or a row of the paper's Table 3.
         model: attributes of `TransformerConfig` that differ from the preset's.
         steps: maximum number of updates.
@@ -86,6 +94,7 @@ class TrainSettings:
             for big: section 6.1).
         beam_size: number of beams in evaluation (4: section 6.1).
         length_penalty: strength of the length penalty in evaluation (0.6: section 6.1).
+        length_penalty_kind: "gnmt" (section 6.1) or "marian"; see `DecodingOptions`.
         strategy: "one" device, "mirrored" over the GPUs of this machine, or "multiworker" over
             several machines; None for mirrored if there are several GPUs, else one.
         precision: "float32", "mixed_bfloat16" or "mixed_float16".
@@ -107,6 +116,10 @@ class TrainSettings:
     drop_duplicates: bool = False
     source_script: str | None = None
     target_script: str | None = None
+    init_from: str | None = None
+    freeze: Literal["embeddings", "encoder"] | None = None
+    mix: str | None = None
+    mix_share: Rate = 0.2
     preset: str = "tiny"
     model: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     steps: _Count = 10_000
@@ -131,6 +144,7 @@ class TrainSettings:
     average_last: _CountOrZero = 0
     beam_size: BeamSize = 4
     length_penalty: LengthPenalty = 0.6
+    length_penalty_kind: LengthPenaltyKind = "gnmt"
     strategy: StrategyName | None = None
     precision: Precision = "float32"
     jit: bool = False
@@ -154,6 +168,7 @@ class TrainSettings:
             "`metric` needs `bleu_sentences` to translate": (
                 self.metric in ("bleu", "chrf") and not self.bleu_sentences
             ),
+            "`freeze` needs `init_from`": self.freeze and self.init_from is None,
             "`average_last` must be at most `keep_checkpoints`": (
                 self.average_last > self.keep_checkpoints
             ),
@@ -181,6 +196,19 @@ class TrainSettings:
     def to_dict(self) -> dict[str, Any]:
         """Returns the settings as plain values."""
         return dataclasses.asdict(self)
+
+
+# What a training takes from the run of `init_from`, unless it is given.
+INHERITED = ("source", "target", "beam_size", "length_penalty", "length_penalty_kind")
+
+
+def inherit(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Completes the settings of a training by those of the run that it starts from, if any."""
+    initial_run = values.get("init_from")
+    if initial_run is None or not (Path(initial_run) / "run.json").is_file():
+        return dict(values)
+    initial = load_recipe(initial_run)
+    return {**{name: initial[name] for name in INHERITED if name in initial}, **values}
 
 
 def recipe_names() -> list[str]:

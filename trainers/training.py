@@ -26,6 +26,7 @@ from keras_transformer.trainers.callbacks import (
     is_over,
     stop_signals,
 )
+from keras_transformer.trainers.fine_tuning import initial_config, initialize
 from keras_transformer.trainers.preparation import Progress, prepare
 from keras_transformer.trainers.prepared import (
     PreparedCorpus,
@@ -113,7 +114,7 @@ def _open_as_chief(
     corpus = _open_corpus(settings, path, progress)
     tokenizer = corpus.tokenizer
     if run is None:
-        config = settings.config(tokenizer.vocab_size)
+        config = initial_config(settings, tokenizer)
         languages = settings.source, settings.target
         run = Run.create(path, config, tokenizer, *languages, settings.to_dict())
     elif run.tokenizer_sha256 != tokenizer.fingerprint:
@@ -188,6 +189,7 @@ def _fit(
     workers: Workers,
 ) -> None:
     model = Transformer(run.config)
+    initialize(model, settings, is_new=not run.states)
     trained, metrics = _compile(model, settings)
     progress = TrainingProgress(trained, metrics, settings.steps)
     interval = settings.steps_per_validation or min(

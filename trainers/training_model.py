@@ -51,7 +51,7 @@ def text_batches(
     """
 
     def batch(sources: tf.Tensor, targets: tf.Tensor) -> tuple[Inputs, tf.Tensor]:
-        labels = tokenizer.encode(targets, max_length).ids
+        labels = tokenizer.target.encode(targets, max_length).ids
         source_ids = tokenizer.encode(sources, max_length).ids
         return {"source_ids": source_ids, "target_ids": shifted(labels)}, labels
 

@@ -3,7 +3,6 @@
 import sys
 
 from bench.cases import LENGTH_PENALTY, Case
-from bench.models import LAYER_NORM_EPSILON
 from bench.systems import THREADS, Translating
 
 
@@ -41,22 +40,7 @@ class CTranslate2(Translating):
 
 def write_ctranslate2(case: Case) -> None:
     """Converts a case's model, in float32; CTranslate2 makes int8 of it as it loads."""
-    import sentencepiece
-    from ctranslate2.converters.transformers import BartLoader
+    from keras_transformer import Translator
+    from keras_transformer.export.engines import export_ctranslate2
 
-    from bench.peer_marian import marian
-
-    model = marian(case)
-    model.config.normalize_before = model.config.normalize_embedding = False
-    spec = BartLoader().get_model_spec(model)
-    processor = sentencepiece.SentencePieceProcessor(str(case["run"] / "tokenizer.model"))
-    tokens = [processor.id_to_piece(i) for i in range(len(processor))]
-    spec.register_source_vocabulary(tokens)
-    spec.register_target_vocabulary(tokens)
-    spec.config.add_source_eos = True
-    spec.config.layer_norm_epsilon = LAYER_NORM_EPSILON
-    spec.validate()
-    spec.optimize()
-    folder = case["folder"] / "ctranslate2"
-    folder.mkdir()
-    spec.save(str(folder))
+    export_ctranslate2(Translator.load(case["run"]), case["folder"] / "ctranslate2")

@@ -17,6 +17,7 @@ import typer
 
 import keras_transformer
 from keras_transformer.cli.main import app, main
+from keras_transformer.run import Run
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -143,9 +144,13 @@ def test_tutorial_and_fine_tuning(corpus_dir, tmp_path, monkeypatch, capfd):
     assert "<html" in Path("my-run/report/report.html").read_text("utf-8")
     assert Path("models/my-model/1/saved_model.pb").is_file()
 
-    (block,) = blocks("howto/fine-tuning.md")  # continues from this run
+    command, code = blocks("howto/fine-tuning.md")  # start from this run
+    run_line(command.text, monkeypatch, capfd)
+    tuned, initial = Run.load("tuned"), Run.load("my-run")
+    assert tuned.status == "complete"
+    assert tuned.tokenizer_sha256 == initial.tokenizer_sha256
     names = {}
-    exec(compile(block.text, block.page, "exec"), names)
+    exec(compile(code.text, code.page, "exec"), names)
     assert len(capfd.readouterr().out.splitlines()) == 1
     before = names["run"].model().get_weights()
     after = names["model"].get_weights()

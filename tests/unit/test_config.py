@@ -54,7 +54,7 @@ WRONG_SIZES = [
     ("dropout_rate", 1.0, "less than 1"),
     ("feed_forward_dropout_rate", float("nan"), "a finite number"),
     ("share_embeddings", 1, "a valid boolean"),
-    ("position_encoding", "rotary", "'sinusoidal' or 'learned'"),
+    ("position_encoding", "rotary", "'sinusoidal', 'marian' or 'learned'"),
 ]
 WRONG_OPTIONS = [
     ("beam_size", 1_001, "at most 1000"),
@@ -90,6 +90,12 @@ def test_heads_must_divide_d_model_unless_their_sizes_are_given(given):
     assert TransformerConfig(**sizes, d_k=5, d_v=7).d_v == 7
     with pytest.raises(InputError, match=r"`d_model` must be a multiple.*d_model=10, num_heads=3"):
         TransformerConfig(**sizes, **given)
+
+
+@pytest.mark.parametrize("d_model", [2, 9])
+def test_marians_positions_need_an_even_width(d_model):
+    with pytest.raises(InputError, match=f"`d_model` must be an even.*d_model={d_model}"):
+        TransformerConfig(vocab_size=V, d_model=d_model, num_heads=1, position_encoding="marian")
 
 
 # Table 3. No single vocabulary gives all of its counts: with 37,000 subwords base has 63 million,

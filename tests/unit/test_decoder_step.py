@@ -15,9 +15,17 @@ SOURCE_IDS = np.array([[5, 18, 7, 3, 11, 1, 4], [9, 2, 6, 13, 0, 0, 0]], "int32"
 PREFIXES = np.random.default_rng(41).integers(1, V, (2, K, STEPS)).astype("int32")
 
 
-@pytest.fixture(scope="module", params=VARIANTS)
+# As imported Marian models are. The large epsilon shows where a norm is computed without it.
+MARIAN = {"position_encoding": "marian", "activation": "swish", "output_bias": True}
+MARIAN_VARIANTS = {
+    "marian": {**MARIAN, "layer_norm_epsilon": 0.1},
+    "untied marian": {**MARIAN, "share_embeddings": False},
+}
+
+
+@pytest.fixture(scope="module", params=VARIANTS | MARIAN_VARIANTS)
 def model(request):
-    return make_model(**VARIANTS[request.param])
+    return make_model(**(VARIANTS | MARIAN_VARIANTS)[request.param])
 
 
 def slow_logits(model, prefixes):

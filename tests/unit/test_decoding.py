@@ -261,6 +261,18 @@ def test_wide_beam_is_exhaustive(seed, length_penalty):
         assert actual[0][0] == expected[0][0]
 
 
+@pytest.mark.parametrize("length_penalty", [0.6, 1.3])
+def test_length_penalty_of_marian(length_penalty):
+    tables = random_tables(seed=4, rows=1)
+    found = hypotheses_of(beams_of(tables, [4], 127, length_penalty, kind="marian"), 0)
+    log_probs = reference.exhaustive_search(
+        table_log_probs(tables[0]), EOS_ID, (EOS_ID, *WORDS), 4, 0.0, 127
+    )
+    expected = {tokens: value / len(tokens) ** length_penalty for tokens, value in log_probs}
+    assert dict(found) == pytest.approx(expected, rel=1e-5)
+    assert found[0][0] == max(expected, key=expected.get)
+
+
 @pytest.mark.parametrize("beam_size", [2, 5])
 @pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0])
 @pytest.mark.parametrize("seed", [1, 2, 3])

@@ -1,3 +1,5 @@
+import math
+
 import keras
 import layer_weights
 import numpy as np
@@ -5,7 +7,7 @@ import pytest
 import reference
 
 from keras_transformer import PositionalEmbedding
-from keras_transformer.embedding import sinusoidal_encoding
+from keras_transformer.embedding import marian_encoding, sinusoidal_encoding
 
 B, T, V = 3, 11, 19
 WIDTHS = [1, 2, 5, 10]
@@ -42,6 +44,24 @@ def test_sinusoids_are_the_oracles(d_model):
     encoding = sinusoidal_encoding(np.arange(T), d_model)
     assert encoding.dtype == "float32"
     assert_close(encoding, reference.positional_encoding(T, d_model))
+
+
+def test_marians_sinusoids_are_the_formula():
+    encoding = np.array(marian_encoding(np.array([53, 0, 7]), 10))
+    for row, position in enumerate([53, 0, 7]):
+        for i in range(5):
+            angle = position / 10_000 ** (i / 4)
+            assert encoding[row, 2 * i] == pytest.approx(math.sin(angle), abs=1e-5)
+            assert encoding[row, 2 * i + 1] == pytest.approx(math.cos(angle), abs=1e-5)
+
+
+def test_output_bias():
+    layer, without = make_layer(5, output_bias=True), make_layer(5)
+    bias, *others = layer.get_weights()
+    without.set_weights(others)
+    x = np.random.default_rng(5).normal(size=(B, T, 5)).astype("float32")
+    assert bias.shape == (V,)
+    assert_close(layer(x, reverse=True), without(x, reverse=True).numpy() + bias)
 
 
 def test_sinusoids_far_beyond_any_table():

@@ -1,0 +1,69 @@
+"""`keras-transformer import`."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from keras_transformer.cli.console import load_tensorflow, say
+
+
+def import_command(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FOLDER", help="A Marian model, in Marian's own files or Hugging Face's."
+        ),
+    ],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="New run directory.")],
+    source: Annotated[
+        str | None, typer.Option(help="Source language. [default: the folder's]")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Target language. [default: the folder's]")
+    ] = None,
+    like: Annotated[
+        Literal["marian", "huggingface"],
+        typer.Option(
+            help="Whose positions and layer normalization to compute. Marian trained the published "
+            "models with its own; Hugging Face computes others from the same weights."
+        ),
+    ] = "marian",
+    target_tag: Annotated[
+        str | None,
+        typer.Option(
+            help="Tag to put before each source of a model of several target languages, such as "
+            "'>>deu<<'."
+        ),
+    ] = None,
+    normalize_punctuation: Annotated[
+        bool,
+        typer.Option(
+            "--normalize-punctuation", help="Normalize the punctuation of sources as Moses does."
+        ),
+    ] = False,
+) -> None:
+    """Write a Marian model, such as one of OPUS-MT, as a run directory.
+
+    All commands that read a run then work with the model.
+    """
+    load_tensorflow()
+    from keras_transformer.trainers.marian import import_marian
+
+    imported = import_marian(
+        folder,
+        run,
+        source,
+        target,
+        like=like,
+        target_tag=target_tag,
+        normalize_punctuation=normalize_punctuation,
+    )
+    parameters = imported.num_parameters(imported.checkpoint())
+    say(
+        f"Import: {imported.source} to {imported.target}, {parameters:,} parameters, "
+        f"{imported.config.vocab_size:,} subwords: {run}"
+    )
+    path = shlex.quote(str(run))
+    say(f"Next: keras-transformer translate {path} TEXT, or export {path} MODELS/NAME")

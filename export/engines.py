@@ -1,0 +1,291 @@
+"""Models for engines without TensorFlow: CTranslate2, and Hugging Face's transformers (Marian).
+
+Beside the model, a folder holds `source.spm` and `target.spm`, the SentencePiece models.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.config import BOS_ID, EOS_ID, UNK_ID, TransformerConfig
+from keras_transformer.embedding import PositionalEmbedding
+from keras_transformer.errors import InputError
+from keras_transformer.marian import EMBEDDINGS, huggingface_name, to_huggingface
+from keras_transformer.tokenizer import SPECIAL_PIECES, Tokenizer
+from keras_transformer.translator import Translator
+
+Quantization = Literal[
+    "float32",
+    "float16",
+    "bfloat16",
+    "int16",
+    "int8",
+    "int8_float32",
+    "int8_float16",
+    "int8_bfloat16",
+]
+SPECIAL_NAMES = ("</s>", "<unk>")
+MAX_POSITIONS = 2048  # of CTranslate2's table of sinusoids, and so of a sentence
+
+
+def export_ctranslate2(
+    translator: Translator, folder: str | Path, quantization: Quantization = "float32"
+) -> None:
+    """Writes a model for CTranslate2, which must be installed.
+
+    CTranslate2 takes and returns pieces. Its greedy search finds the same translations. Its beam
+    search ends with the first K hypotheses, so it may find others.
+
+    Args:
+        translator: the model and its tokenizer.
+        folder: a folder that does not exist yet.
+        quantization: the type of the stored weights.
+
+    Raises:
+        InputError: if the folder exists or cannot be written, or if CTranslate2 is not installed or
+            has no form for the model.
+    """
+    try:
+        import ctranslate2
+    except ImportError as error:
+        raise InputError(
+            "CTranslate2 is missing: pip install 'keras3-transformer[ctranslate2]'"
+        ) from error
+
+    class Converter(ctranslate2.converters.Converter):
+        def _load(self) -> Any:
+            return _ctranslate2_spec(translator)
+
+    with _new_folder(folder, translator, "CTranslate2") as written:
+        Converter().convert(str(written), quantization=quantization, force=True)
+
+
+def export_marian(translator: Translator, folder: str | Path, source: str, target: str) -> None:
+    """Writes a model as a folder of Hugging Face's `MarianMTModel` and `MarianTokenizer`.
+
+    Transformers adds 1e-5 to the variance in layer normalization, whatever the model was trained
+    with. Its sinusoids are those of section 3.5, so it computes a model with Marian's differently.
+
+    Args:
+        translator: the model and its tokenizer.
+        folder: a folder that does not exist yet.
+        source: source language.
+        target: target language.
+
+    Raises:
+        InputError: if the folder exists or cannot be written, or if Hugging Face has no form for
+            the model.
+    """
+    model, tokenizer = translator.model, translator.tokenizer
+    config = model.config
+    if config.position_encoding == "learned":
+        raise InputError("Hugging Face's Marian models cannot have learned positions")
+    # As Marian's ids: the end, the unknown, and at last the padding, from which a decoder starts.
+    order = np.array([EOS_ID, UNK_ID, *range(4, config.vocab_size), BOS_ID])
+    tensors = {"final_logits_bias": np.zeros((1, len(order)), np.float32)}
+    for variable in model.weights:
+        name = huggingface_name(variable.path)
+        weight = to_huggingface(variable.path, np.asarray(variable.value))
+        if name == "final_logits_bias":
+            weight = weight[None, order]  # [1, V]
+        tensors[name] = weight[order] if name in EMBEDDINGS else weight
+    vocabularies = {"vocab.json": _pieces(tokenizer)}
+    if not config.share_embeddings:
+        vocabularies["target_vocab.json"] = _pieces(tokenizer.target)
+    files: dict[str, Any] = {
+        "config.json": _huggingface_config(config, len(order)),
+        "generation_config.json": {
+            "bad_words_ids": [[len(order) - 1]],
+            "decoder_start_token_id": len(order) - 1,
+            "eos_token_id": 0,
+            "length_penalty": translator.defaults.length_penalty,
+            "max_length": 512,
+            "num_beams": translator.defaults.beam_size,
+            "pad_token_id": len(order) - 1,
+        },
+        "tokenizer_config.json": {
+            "separate_vocabs": not config.share_embeddings,
+            "source_lang": source,
+            "target_lang": target,
+            "tokenizer_class": "MarianTokenizer",
+        },
+    }
+    for name, pieces in vocabularies.items():
+        named = [*SPECIAL_NAMES, *(pieces[i] for i in order[2:-1]), "<pad>"]
+        files[name] = {piece: i for i, piece in enumerate(named)}
+    with _new_folder(folder, translator, "Hugging Face") as written:
+        for name, content in files.items():
+            text = json.dumps(content, indent=2, ensure_ascii=False)
+            (written / name).write_text(f"{text}\n", encoding="utf-8")
+        _write_safetensors(written / "model.safetensors", tensors)
+
+
+def _huggingface_config(config: TransformerConfig, num_ids: int) -> dict[str, Any]:
+    of_layers = {
+        f"{side}_{name}": value
+        for side in ("encoder", "decoder")
+        for name, value in (("ffn_dim", config.d_ff), ("attention_heads", config.num_heads))
+    }
+    return {
+        **of_layers,
+        "activation_dropout": config.feed_forward_dropout_rate,
+        "activation_function": config.activation,
+        "architectures": ["MarianMTModel"],
+        "attention_dropout": config.attention_dropout_rate,
+        "d_model": config.d_model,
+        "decoder_layers": config.num_decoder_layers,
+        "decoder_start_token_id": num_ids - 1,
+        "decoder_vocab_size": num_ids,
+        "dropout": config.dropout_rate,
+        "encoder_layers": config.num_encoder_layers,
+        "eos_token_id": 0,
+        "forced_eos_token_id": 0,
+        "is_encoder_decoder": True,
+        "max_position_embeddings": 1024,
+        "model_type": "marian",
+        "pad_token_id": num_ids - 1,
+        "scale_embedding": True,
+        "share_encoder_decoder_embeddings": config.share_embeddings,
+        "static_position_embeddings": True,
+        "tie_word_embeddings": config.share_embeddings,
+        "vocab_size": num_ids,
+    }
+
+
+def _write_safetensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
+    """Writes float32 arrays: the length of a JSON header, the header, and the numbers."""
+    header, offset = {}, 0
+    for name, tensor in tensors.items():
+        end = offset + 4 * tensor.size
+        header[name] = {
+            "dtype": "F32",
+            "shape": list(tensor.shape),
+            "data_offsets": [offset, end],
+        }
+        offset = end
+    text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for tensor in tensors.values():
+            file.write(np.ascontiguousarray(tensor, "<f4").tobytes())
+
+
+# --- CTranslate2's description of a model ---------------------------------------------------------
+
+
+def _ctranslate2_spec(translator: Translator) -> Any:
+    from ctranslate2.specs import TransformerSpec
+    from ctranslate2.specs.common_spec import Activation
+
+    model, config = translator.model, translator.model.config
+    weights = {variable.path: np.asarray(variable.value) for variable in model.weights}
+    spec = TransformerSpec.from_config(
+        (config.num_encoder_layers, config.num_decoder_layers),
+        config.num_heads,
+        pre_norm=False,
+        activation=Activation.SWISH if config.activation == "swish" else Activation.RELU,
+    )
+    for side, coder in (("encoder", spec.encoder), ("decoder", spec.decoder)):
+        for i, layer in enumerate(coder.layer):
+            _set_layer(layer, weights, f"{side}_{i}")
+    for embedding, coder, embeddings in (
+        (model.source_embedding, spec.encoder, spec.encoder.embeddings[0]),
+        (model.target_embedding, spec.decoder, spec.decoder.embeddings),
+    ):
+        embeddings.weight = weights[embedding.token_embedding.embeddings.path]
+        coder.position_encodings.encodings = _positions(embedding)
+    if model.output_dense is None:
+        spec.decoder.projection.weight = spec.decoder.embeddings.weight
+        bias = model.target_embedding.output_bias
+    else:
+        spec.decoder.projection.weight = weights["output/kernel"].T
+        bias = model.output_dense.bias
+    if bias is not None:
+        spec.decoder.projection.bias = np.asarray(bias.value)
+    spec.register_source_vocabulary(_pieces(translator.tokenizer))
+    spec.register_target_vocabulary(_pieces(translator.tokenizer.target))
+    spec.config.add_source_eos = True
+    spec.config.layer_norm_epsilon = config.layer_norm_epsilon
+    return spec
+
+
+def _set_layer(spec: Any, weights: Mapping[str, np.ndarray], path: str) -> None:
+    """Sets the weights of a layer; `path` is its Keras path."""
+
+    def set_linear(linear: Any, *names: str) -> None:
+        linear.weight = np.concatenate([weights[f"{path}/{name}/kernel"].T for name in names])
+        linear.bias = np.concatenate([weights[f"{path}/{name}/bias"] for name in names])
+
+    def set_norm(norm: Any, name: str) -> None:
+        norm.gamma = weights[f"{path}/{name}/norm/gamma"]
+        norm.beta = weights[f"{path}/{name}/norm/beta"]
+
+    query, key, value, output = (
+        f"self_attention/{name}" for name in ("query", "key", "value", "output")
+    )
+    set_linear(spec.self_attention.linear[0], query, key, value)
+    set_linear(spec.self_attention.linear[1], output)
+    set_norm(spec.self_attention.layer_norm, "self_attention_norm")
+    if path.startswith("decoder"):
+        set_linear(spec.attention.linear[0], "cross_attention/query")
+        set_linear(spec.attention.linear[1], "cross_attention/key", "cross_attention/value")
+        set_linear(spec.attention.linear[2], "cross_attention/output")
+        set_norm(spec.attention.layer_norm, "cross_attention_norm")
+    set_linear(spec.ffn.linear_0, "feed_forward/inner")
+    set_linear(spec.ffn.linear_1, "feed_forward/output")
+    set_norm(spec.ffn.layer_norm, "feed_forward_norm")
+
+
+def _positions(embedding: PositionalEmbedding) -> np.ndarray:
+    """Returns the encodings of positions, float32 [positions, D]."""
+    if embedding.position_embedding is not None:
+        return np.asarray(embedding.position_embedding.embeddings.value)
+    return np.asarray(embedding.encode_positions(np.arange(MAX_POSITIONS), embedding.d_model))
+
+
+# --- What both have in common ---------------------------------------------------------------------
+
+
+def _pieces(tokenizer: Tokenizer) -> list[str]:
+    """Returns the pieces by id, each with a name of its own."""
+    found = tokenizer.pieces(tf.range(tokenizer.vocab_size)).numpy()
+    pieces = [*SPECIAL_PIECES, *(piece.decode() for piece in found[4:])]
+    first = {piece: i for i, piece in reversed(list(enumerate(pieces)))}
+    return [piece if first[piece] == i else f"<unused_{i}>" for i, piece in enumerate(pieces)]
+
+
+@contextmanager
+def _new_folder(folder: str | Path, translator: Translator, engine: str) -> Iterator[Path]:
+    """Makes a folder with the SentencePiece models; it gets its name when all is written."""
+    path, config = Path(folder), translator.model.config
+    head_size = config.d_model // config.num_heads
+    if {config.d_k, config.d_v} - {None, head_size}:
+        raise InputError(
+            f"{engine} has no heads of sizes of their own: `d_k` and `d_v` must be {head_size}. "
+            f"Received: d_k={config.d_k}, d_v={config.d_v}"
+        )
+    models = translator.tokenizer.sentencepiece_models()
+    if path.exists():
+        raise InputError(f"{path} exists already: choose another folder")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=".writing-", dir=path.parent))
+        try:
+            yield temporary
+            for side, model in zip(("source", "target"), models, strict=True):
+                (temporary / f"{side}.spm").write_bytes(model)
+            temporary.chmod(0o755)  # mkdtemp allows only the owner
+            os.rename(temporary, path)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    except OSError as error:
+        raise InputError(f"Cannot write {path}: {error.strerror or error}") from error

@@ -1,0 +1,74 @@
+"""The command line with an imported model, which has its tags and two languages of pieces."""
+
+import json
+from pathlib import Path
+
+import pytest
+from command_line import assert_refused, cli
+from marian_models import extract
+
+from keras_transformer.export.saved_model import export_saved_model
+from keras_transformer.translator import Translator
+
+TEXT = ">>deu<< The girl listens to her woman."
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory):
+    """A run, and what transformers makes of `TEXT`."""
+    folder = extract("huggingface", tmp_path_factory.mktemp("models")) / "shared"
+    run = folder / "run"
+    code, _, err = cli("import", folder, run, "--like", "huggingface", "--target", "deu")
+    assert code == 0, err
+    assert "Import: en to deu, " in err
+    expected = json.loads((folder / "expected.json").read_text("utf-8"))
+    return run, dict(zip(expected["sentences"], expected["beam"], strict=True))
+
+
+def test_translate(imported):
+    run, expected = imported
+    texts = [text for text in expected if expected[text] is not None]
+    code, out, _ = cli("translate", run, *texts)
+    assert code == 0
+    assert out.splitlines() == [expected[text] for text in texts]
+
+
+def test_evaluate_and_plot(imported, tmp_path):
+    run, _ = imported
+    assert_refused(cli("evaluate", run), f"{run} was trained elsewhere: give --data or --test-set")
+    (tmp_path / "en.test.txt").write_text("Did they go?\n")
+    (tmp_path / "deu.test.txt").write_text("Gingen sie?\n")
+    code, out, _ = cli("evaluate", run, "--data", tmp_path, "--json")
+    assert code == 0
+    assert json.loads(out)["beam_size"] == 4
+    code, _, err = cli("plot", run)
+    assert code == 0, err
+    assert "<html" in (run / "report/report.html").read_text("utf-8")
+
+
+def test_convert(imported, tmp_path):
+    run, _ = imported
+    code, _, err = cli("convert", run, tmp_path / "hub", "--to", "marian")
+    assert code == 0
+    assert f"Converted: 7 files, 0.1 MB: {tmp_path / 'hub'}" in err
+    assert_refused(
+        cli("convert", run, tmp_path / "x", "--to", "marian", "--quantization", "int8"),
+        "--quantization is for CTranslate2. Received: --to marian",
+    )
+    code, *_ = cli(
+        "convert", run, tmp_path / "ct2", "--to", "ctranslate2", "--quantization", "int8"
+    )
+    assert code == 0
+    assert (Path(tmp_path) / "ct2/model.bin").is_file()
+
+
+@pytest.mark.distributed  # a process that loads a SavedModel, and its graphs
+def test_export_answers_as_the_run_does(imported, tmp_path):
+    run, expected = imported
+    findings = []
+    # Without tags in two of the texts; the check compares a Session's answers with the run's.
+    texts = [*list(expected)[:4], "Warum?"]
+    export_saved_model(
+        Translator.load(run), tmp_path / "models/x", examples=texts, report=findings.append
+    )
+    assert "answers 5 examples as the model does" in findings[-1].detail

@@ -1,0 +1,99 @@
+"""Trainings that start from another run."""
+
+import dataclasses
+import shutil
+
+import numpy as np
+import pytest
+
+from keras_transformer.errors import InputError
+from keras_transformer.run import Run
+from keras_transformer.trainers.fine_tuning import mixed
+from keras_transformer.trainers.grammar import Pair
+from keras_transformer.trainers.preparation import prepare
+from keras_transformer.trainers.recipes import inherit
+from keras_transformer.trainers.training import train
+
+pytestmark = pytest.mark.usefixtures("eager")
+
+
+@pytest.fixture
+def tuning(short_settings, tiny_run, tmp_path):
+    """Settings that start from a copy of a run of other sizes, on other data."""
+    initial = shutil.copytree(tiny_run.path, tmp_path / "initial")
+    changes = {"init_from": str(initial), "model": {}, "max_length": 40, "tokens_per_batch": 200}
+    return dataclasses.replace(short_settings, **changes)
+
+
+def weights_of(run, checkpoint="last"):
+    return {weight.path: np.array(weight.value) for weight in run.model(checkpoint).weights}
+
+
+def test_starts_from_the_runs_weights_sizes_and_tokenizer(tuning, tiny_run, tmp_path):
+    # A rate so small that the weights stay where they were.
+    settings = dataclasses.replace(tuning, peak_rate=1e-30, model={"dropout_rate": 0.3})
+    run = train(settings, tmp_path / "run", verbose=0)
+    assert run.config == dataclasses.replace(tiny_run.config, dropout_rate=0.3)
+    assert run.tokenizer_sha256 == tiny_run.tokenizer_sha256
+    expected = weights_of(tiny_run, "best")
+    for path, weight in weights_of(run).items():
+        np.testing.assert_allclose(weight, expected[path], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("freeze", "kept"), [("embeddings", "embedding/"), ("encoder", "encoder_")]
+)
+def test_frozen_layers_keep_their_weights(freeze, kept, tuning, tiny_run, tmp_path):
+    run = train(dataclasses.replace(tuning, freeze=freeze), tmp_path / "run", verbose=0)
+    before, after = weights_of(tiny_run, "best"), weights_of(run)
+    frozen = {path for path in before if np.array_equal(before[path], after[path])}
+    assert frozen == {path for path in before if path.startswith(kept)}
+
+
+def test_resumes_exactly_without_the_initial_run(tuning, tmp_path):
+    settings = dataclasses.replace(tuning, steps=4, steps_per_validation=1, freeze="encoder")
+    complete = train(settings, tmp_path / "complete", verbose=0)
+    train(dataclasses.replace(settings, steps=2), tmp_path / "run", verbose=0)
+    shutil.rmtree(settings.init_from)
+    resumed = train(settings, tmp_path / "run", verbose=0, resume=True)
+    expected = weights_of(complete)
+    for path, weight in weights_of(resumed).items():
+        np.testing.assert_array_equal(weight, expected[path])
+
+
+@pytest.mark.parametrize(("share", "count"), [(0.0, 0), (0.2, 3), (0.5, 12), (0.75, 20)])
+def test_share_of_mixed_pairs(share, count):
+    pairs = [Pair(f"new {i}", "neu") for i in range(12)]
+    others = [Pair(f"old {i}", "alt") for i in range(20)]  # 0.75 would take 36
+    assert list(mixed(pairs, iter(others), share)) == [*pairs, *others[:count]]
+
+
+def test_mixed_corpus(tuning, corpus_dir, tmp_path):
+    plain = prepare(tuning, tmp_path / "plain")
+    both = prepare(dataclasses.replace(tuning, mix=str(corpus_dir)), tmp_path / "both")
+    assert len(plain.training.lengths) == 16
+    assert len(both.training.lengths) == 20  # a fifth of them is of the other corpus
+    with pytest.raises(InputError, match=r"prepared with mix=None. Received: mix="):
+        prepare(dataclasses.replace(tuning, mix=str(corpus_dir)), tmp_path / "plain")
+
+
+def test_what_cannot_be_tuned(tuning, short_settings, tmp_path):
+    with pytest.raises(InputError, match=r"`model` may change .*dropout_rate.*Received: d_model"):
+        train(dataclasses.replace(tuning, model={"d_model": 8}), tmp_path / "a", verbose=0)
+    prepare(short_settings, tmp_path / "corpus")
+    other = dataclasses.replace(tuning, data=str(tmp_path / "corpus"), max_length=8)
+    with pytest.raises(InputError, match=r"another tokenizer .*--set init_from="):
+        train(other, tmp_path / "b", verbose=0)
+    missing = dataclasses.replace(tuning, init_from=str(tmp_path / "none"))
+    with pytest.raises(InputError, match=r"There is no run directory .*none"):
+        train(missing, tmp_path / "c", verbose=0)
+    with pytest.raises(InputError, match=r"`freeze` needs `init_from`.*freeze='encoder'"):
+        dataclasses.replace(short_settings, freeze="encoder")
+
+
+def test_settings_are_inherited(tiny_run):
+    values = {"data": "x", "init_from": str(tiny_run.path), "beam_size": 7}
+    found = inherit(values)
+    assert found["beam_size"] == 7
+    assert found["length_penalty_kind"] == Run.load(tiny_run.path).settings["length_penalty_kind"]
+    assert "steps" not in found

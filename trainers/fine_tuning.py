@@ -1,0 +1,55 @@
+"""Trainings that start from another run: its tokenizer, its sizes and its weights."""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from keras_transformer.config import TransformerConfig
+from keras_transformer.errors import InputError
+from keras_transformer.model import Transformer
+from keras_transformer.run import Run
+from keras_transformer.tokenizer import Tokenizer
+from keras_transformer.trainers.grammar import Pair
+from keras_transformer.trainers.recipes import TrainSettings
+
+RATES = ("dropout_rate", "attention_dropout_rate", "feed_forward_dropout_rate")
+
+
+def initial_config(settings: TrainSettings, tokenizer: Tokenizer) -> TransformerConfig:
+    """Returns the sizes of a training's model: its own, or those of the run that it starts from."""
+    if settings.init_from is None:
+        return settings.config(tokenizer.vocab_size)
+    initial = Run.load(settings.init_from)
+    if sizes := set(settings.model) - set(RATES):
+        raise InputError(
+            f"With `init_from`, `model` may change {', '.join(RATES)} only. "
+            f"Received: {', '.join(sorted(sizes))}"
+        )
+    if initial.tokenizer_sha256 != tokenizer.fingerprint:
+        raise InputError(
+            f"{settings.data} was prepared with another tokenizer than that of {initial.path}: "
+            f"prepare it with --set init_from={initial.path}"
+        )
+    return TransformerConfig.from_dict({**initial.config.to_dict(), **settings.model})
+
+
+def initialize(model: Transformer, settings: TrainSettings, is_new: bool) -> None:
+    """Gives the model of a new training its initial weights, and freezes some of its layers."""
+    if settings.init_from is not None and is_new:
+        initial = Run.load(settings.init_from)
+        initial.load_weights(model, initial.checkpoint())
+    frozen = {
+        None: [],
+        "embeddings": [model.source_embedding, model.target_embedding],
+        "encoder": model.encoder_layers,
+    }
+    for layer in frozen[settings.freeze]:
+        layer.trainable = False
+
+
+def mixed(pairs: Iterable[Pair], others: Iterable[Pair], share: float) -> Iterator[Pair]:
+    """Yields the pairs, then the first of the others, so that these are a share of all."""
+    count = 0
+    for pair in pairs:
+        count += 1
+        yield pair
+    yield from islice(others, round(count * share / (1 - share)))

@@ -1,0 +1,461 @@
+"""Import of Marian models, as Marian and as Hugging Face publish them, into a run directory.
+
+Both forms become a `MarianModel`, whose weights have Hugging Face's names and order of axes.
+"""
+
+import json
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import sacremoses
+import sentencepiece
+
+from keras_transformer.config import BOS_ID, TransformerConfig
+from keras_transformer.errors import InputError, one_line
+from keras_transformer.marian import (
+    DECODER_EMBEDDING,
+    EMBEDDINGS,
+    ENCODER_EMBEDDING,
+    OUTPUT_WEIGHT,
+    SHARED_EMBEDDING,
+    from_huggingface,
+    huggingface_name,
+)
+from keras_transformer.model import Transformer
+from keras_transformer.run import Run
+from keras_transformer.tokenizer import SPECIAL_PIECES, MarianTokenizer
+from keras_transformer.trainers.recipes import TrainSettings
+from keras_transformer.trainers.tensors import read_tensors
+
+SIDES = ("source", "target")
+LAYER_NORM_EPSILONS = {"marian": 1e-9, "huggingface": 1e-5}
+# The bias of tokens that no translation contains: nothing in a softmax, little in a smoothed loss.
+NEVER = -1e3
+
+
+# What the models' options must be; an option that is missing has the first value.
+MARIAN_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "type": ("transformer",),
+    "transformer-preprocess": ("",),
+    "transformer-postprocess": ("dan",),
+    "transformer-postprocess-emb": ("d", ""),
+    "transformer-postprocess-top": ("",),
+    "transformer-ffn-activation": ("swish", "relu"),
+    "transformer-ffn-depth": ("2",),
+    "transformer-decoder-ffn-depth": ("0", "2"),
+    "transformer-decoder-dim-ffn": ("0",),
+    "transformer-decoder-autoreg": ("self-attention",),
+    "transformer-train-position-embeddings": ("false",),
+    "transformer-train-positions": ("false",),
+    "transformer-disable-position-embeddings": ("false",),
+    "transformer-no-projection": ("false",),
+    "transformer-no-bias": ("false",),
+    "transformer-no-affine": ("false",),
+    "transformer-rnn-projection": ("false",),
+    "transformer-pool": ("false",),
+    "right-left": ("false",),
+    "ulr": ("false",),
+}
+HUGGINGFACE_OPTIONS: Mapping[str, tuple[Any, ...]] = {
+    "model_type": ("marian",),
+    "activation_function": ("swish", "silu", "relu"),
+    "scale_embedding": (True,),
+    "static_position_embeddings": (True,),
+    "normalize_before": (False,),
+    "normalize_embedding": (False,),
+    "add_final_layer_norm": (False,),
+}
+# From Marian's names to Hugging Face's.
+_KINDS = (("W", "weight"), ("b", "bias"))
+_ATTENTIONS = (("self", "self_attn"), ("context", "encoder_attn"))
+MARIAN_NAMES = {
+    "Wemb": SHARED_EMBEDDING,
+    "encoder_Wemb": ENCODER_EMBEDDING,
+    "decoder_Wemb": DECODER_EMBEDDING,
+    "decoder_ff_logit_out_W": OUTPUT_WEIGHT,
+    "decoder_ff_logit_out_b": "final_logits_bias",
+}
+MARIAN_LAYER_NAMES = {
+    **{
+        f"{marian}_{kind}{letter}": f"{name}.{projection}_proj.{weight}"
+        for marian, name in _ATTENTIONS
+        for letter, projection in zip("qkvo", ("q", "k", "v", "out"), strict=True)
+        for kind, weight in _KINDS
+    },
+    **{f"ffn_{kind}{i}": f"fc{i}.{weight}" for kind, weight in _KINDS for i in (1, 2)},
+    **{
+        f"{marian}_ln_{kind}": f"{name}_layer_norm.{weight}"
+        for marian, name in (
+            ("self_Wo", "self_attn"),
+            ("context_Wo", "encoder_attn"),
+            ("ffn_ffn", "final"),
+        )
+        for kind, weight in (("scale", "weight"), ("bias", "bias"))
+    },
+}
+
+
+class MarianModel(NamedTuple):
+    """A model as its folder holds it.
+
+    Attributes:
+        sizes: attributes of `TransformerConfig`.
+        weights: by Hugging Face's names.
+        vocabularies: pieces and their ids; one for both languages, or one for each.
+        sentencepiece: the SentencePiece models of source and target.
+        search: settings of the search.
+        languages: "source" and "target", if the folder names them.
+    """
+
+    sizes: dict[str, Any]
+    weights: dict[str, np.ndarray]
+    vocabularies: list[dict[str, int]]
+    sentencepiece: list[bytes]
+    search: dict[str, Any]
+    languages: dict[str, str]
+
+
+# Their id of each of our ids; None for a token that the model does not have.
+Order = list[int | None]
+
+
+def import_marian(
+    folder: str | Path,
+    run_dir: str | Path,
+    source: str | None = None,
+    target: str | None = None,
+    *,
+    like: Literal["marian", "huggingface"] = "marian",
+    target_tag: str | None = None,
+    normalize_punctuation: bool = False,
+) -> Run:
+    """Writes a Marian model as a run directory, which all commands read.
+
+    Args:
+        folder: Marian's release (`decoder.yml`, the model's `.npz`, vocabularies, `source.spm` and
+            `target.spm`) or Hugging Face's (`config.json`, `model.safetensors` or
+            `pytorch_model.bin`, `vocab.json`, `source.spm` and `target.spm`).
+        run_dir: a directory that does not exist yet.
+        source: source language; None for what the folder says.
+        target: target language; None for what the folder says.
+        like: whose positions and layer normalization to compute. Marian trained the published
+            models with its own. Hugging Face computes others from the same weights.
+        target_tag: the tag to put before each source of a model of several target languages, such
+            as ">>deu<<"; None if the texts have it.
+        normalize_punctuation: whether to normalize the punctuation of sources as Moses does, as in
+            the text that most published models were trained on.
+
+    Returns:
+        The run.
+
+    Raises:
+        InputError: if the folder holds no such model, or one that this package cannot compute, or
+            if `run_dir` exists.
+    """
+    folder, run_dir = Path(folder), Path(run_dir)
+    if run_dir.exists():
+        raise InputError(f"{run_dir} exists already: choose another run directory")
+    is_huggingface = (folder / "config.json").is_file()
+    model = _read_huggingface(folder) if is_huggingface else _read_marian(folder)
+    source = source or model.languages.get("source")
+    target = target or model.languages.get("target")
+    if source is None or target is None:
+        raise InputError(f"{folder} names no languages: `source` and `target` must be given")
+    orders = list(map(_order, model.vocabularies))
+    config = TransformerConfig(
+        vocab_size=max(map(len, orders)),
+        share_embeddings=SHARED_EMBEDDING in model.weights,
+        output_bias=True,
+        position_encoding="marian" if like == "marian" else "sinusoidal",
+        layer_norm_epsilon=LAYER_NORM_EPSILONS[like],
+        **model.sizes,
+    )
+    substitutions = _moses_substitutions(source) if normalize_punctuation else []
+    if target_tag is not None:
+        if target_tag not in model.vocabularies[0]:
+            raise InputError(
+                "`target_tag` must be in the model's vocabulary. "
+                f"Received: target_tag={target_tag!r}"
+            )
+        substitutions.append(("^", f"{target_tag} "))
+    pieces = list(map(_pieces, model.vocabularies, orders))
+    tokenizer = MarianTokenizer.from_files(model.sentencepiece, pieces, substitutions)
+    transformer = Transformer(config)
+    _assign(transformer, model, orders, folder)
+    settings = TrainSettings(data="", source=source, target=target, **model.search)
+    run = Run.create(run_dir, config, tokenizer, source, target, settings.to_dict())
+    run.save_checkpoint(transformer, step=0, metrics={}, is_best=True)
+    run.finish()
+    return run
+
+
+def _order(vocabulary: dict[str, int]) -> Order:
+    # Hugging Face's decoder starts from the embedding of <pad>, and Marian's from zeros.
+    special = [None, *(vocabulary.get(piece) for piece in ("<unk>", "<pad>", "</s>"))]
+    return [*special, *sorted(set(vocabulary.values()) - set(special))]
+
+
+def _pieces(vocabulary: dict[str, int], order: Order) -> list[str]:
+    piece_of = {index: piece for piece, index in vocabulary.items()}
+    return [*SPECIAL_PIECES, *(piece_of[index] for index in order[4:] if index is not None)]
+
+
+def _moses_substitutions(language: str) -> list[tuple[str, str]]:
+    """Returns what Moses replaces, as regular expressions of TensorFlow."""
+    substitutions = sacremoses.MosesPunctNormalizer(language).substitutions
+    return [
+        (pattern, text.replace(r"\g<1>", r"\1").replace(r"\g<2>", r"\2"))
+        for pattern, text in substitutions
+    ]
+
+
+def _assign(
+    transformer: Transformer, model: MarianModel, orders: Sequence[Order], folder: Path
+) -> None:
+    """Sets all weights of a transformer."""
+    left = dict(model.weights)
+    for variable in transformer.weights:
+        path, name = variable.path, huggingface_name(variable.path)
+        if name not in left:
+            raise InputError(f"{folder}: the weight {name} is missing")
+        weight = left.pop(name).astype(np.float32)
+        side = 0 if path.startswith("source_embedding") else -1
+        is_bias = name == "final_logits_bias"
+        if is_bias or path.endswith("embeddings") or path == "output/kernel":
+            weight = weight.ravel() if is_bias else weight
+            if len(weight) != len(model.vocabularies[side]):
+                raise InputError(
+                    f"{folder}: the weight {name} must have a row for each of the "
+                    f"{len(model.vocabularies[side])} pieces. Received: {len(weight)} rows"
+                )
+            fill = NEVER if is_bias else 0.0
+            weight = _reorder(weight, orders[side], transformer.config.vocab_size, fill)
+            if is_bias:
+                weight[BOS_ID] = NEVER
+        weight = from_huggingface(path, weight)
+        if weight.shape != tuple(variable.shape):
+            raise InputError(
+                f"{folder}: the weight {name} must have the sizes {tuple(variable.shape)}. "
+                f"Received: {weight.shape}"
+            )
+        variable.assign(weight)
+    if left:
+        raise InputError(f"{folder}: no known model has a weight {', '.join(sorted(left)[:3])}")
+
+
+def _reorder(rows: np.ndarray, order: Order, count: int, fill: float) -> np.ndarray:
+    """Returns rows in our order; `fill` where the model has none."""
+    reordered = np.full((count, *rows.shape[1:]), fill, np.float32)
+    for index, row in enumerate(order):
+        if row is not None:
+            reordered[index] = rows[row]
+    return reordered
+
+
+# --- The two forms of a folder --------------------------------------------------------------------
+
+
+def _read_huggingface(folder: Path) -> MarianModel:
+    path = folder / "config.json"
+    config = _read_json(path)
+    _check_options(path, config, HUGGINGFACE_OPTIONS)
+    tokens, generation = (
+        _read_json(folder / name) if (folder / name).is_file() else {}
+        for name in ("tokenizer_config.json", "generation_config.json")
+    )
+    is_shared = config.get("share_encoder_decoder_embeddings", True)
+    names = ("vocab.json",) if is_shared else ("vocab.json", "target_vocab.json")
+    vocabularies = [_read_vocabulary(folder / name) for name in names]
+    for name, value in (
+        ("eos_token_id", vocabularies[-1]["</s>"]),
+        ("decoder_start_token_id", vocabularies[-1].get("<pad>")),
+        ("decoder_ffn_dim", config.get("encoder_ffn_dim")),
+        ("decoder_attention_heads", config.get("encoder_attention_heads")),
+    ):
+        _check_options(path, config, {name: (value,)})
+    is_safe = (folder / "model.safetensors").is_file()
+    weights = read_tensors(folder / ("model.safetensors" if is_safe else "pytorch_model.bin"))
+    return MarianModel(
+        sizes={
+            "d_model": config.get("d_model"),
+            "d_ff": config.get("encoder_ffn_dim"),
+            "num_heads": config.get("encoder_attention_heads"),
+            "num_encoder_layers": config.get("encoder_layers"),
+            "num_decoder_layers": config.get("decoder_layers"),
+            "activation": config["activation_function"].replace("silu", "swish"),
+        },
+        weights=_distinct(weights, is_shared, config.get("tie_word_embeddings", True)),
+        vocabularies=vocabularies,
+        sentencepiece=[_read_sentencepiece(folder / f"{side}.spm") for side in SIDES],
+        search=_search(
+            generation.get("num_beams", config.get("num_beams", 1)),
+            generation.get("length_penalty", config.get("length_penalty", 1.0)),
+        ),
+        languages={side: tokens[f"{side}_lang"] for side in SIDES if tokens.get(f"{side}_lang")},
+    )
+
+
+def _read_marian(folder: Path) -> MarianModel:
+    decoder = _read_yaml(folder / "decoder.yml")
+    if len(decoder.get("models", ())) != 1 or len(decoder.get("vocabs", ())) != 2:
+        raise InputError(f"{folder / 'decoder.yml'} must name a model and two vocabularies")
+    # Marian writes full paths, and the folder may have moved since.
+    path, *files = (folder / Path(name).name for name in decoder["models"] + decoder["vocabs"])
+    arrays = _read_npz(path)
+    options = _parse_yaml(path, arrays.pop("special:model.yml", np.zeros(0, np.int8)).tobytes())
+    _check_options(path, options, MARIAN_OPTIONS)
+    weights = {}
+    for name, array in arrays.items():
+        if array.dtype.kind != "f":
+            raise InputError(
+                f"{path} must hold floating-point weights. Received: {name} of {array.dtype}"
+            )
+        if match := re.fullmatch(r"(encoder|decoder)_l(\d+)_(\w+)", name):
+            layer = MARIAN_LAYER_NAMES.get(match[3], match[3])
+            renamed = f"model.{match[1]}.layers.{int(match[2]) - 1}.{layer}"
+        else:
+            renamed = MARIAN_NAMES.get(name, name)
+        # Marian stores [in, out] and [1, out], and its embeddings [V, D].
+        weights[renamed] = array if name.endswith("Wemb") else np.squeeze(array.T)
+    # A model's own ids may be those of SentencePiece; otherwise the release has it beside them.
+    has_ids = [file.suffix == ".spm" for file in files]
+    sides = [
+        file if has else folder / f"{side}.spm"
+        for file, has, side in zip(files, has_ids, SIDES, strict=True)
+    ]
+    return MarianModel(
+        sizes={
+            "d_model": int(options["dim-emb"]),
+            "d_ff": int(options["transformer-dim-ffn"]),
+            "num_heads": int(options["transformer-heads"]),
+            "num_encoder_layers": int(options["enc-depth"]),
+            "num_decoder_layers": int(options["dec-depth"]),
+            "activation": options["transformer-ffn-activation"],
+        },
+        weights=_distinct(weights, SHARED_EMBEDDING in weights, OUTPUT_WEIGHT not in weights),
+        vocabularies=[_read_vocabulary(file) for file in dict.fromkeys(files)],
+        sentencepiece=list(map(_read_sentencepiece, sides)),
+        search=_search(decoder.get("beam-size", 12), decoder.get("normalize", 0)),
+        languages={},
+    )
+
+
+def _distinct(
+    weights: dict[str, np.ndarray], is_shared: bool, is_output_tied: bool
+) -> dict[str, np.ndarray]:
+    """Returns the weights, each matrix of embeddings once, under the name that the model reads.
+
+    A file may hold a shared matrix under any of its names, or under all.
+    """
+    rest: dict[str, np.ndarray] = {}
+    found: dict[str, np.ndarray] = {}
+    for name, weight in weights.items():
+        if "embed_positions" not in name:  # sinusoids
+            (found if name in EMBEDDINGS else rest)[name] = weight
+    decoders = [DECODER_EMBEDDING, OUTPUT_WEIGHT] if is_output_tied else [DECODER_EMBEDDING]
+    encoders = (
+        [SHARED_EMBEDDING, ENCODER_EMBEDDING, *decoders] if is_shared else [ENCODER_EMBEDDING]
+    )
+
+    def first(names: Sequence[str]) -> np.ndarray:
+        present = [found[name] for name in names if name in found]
+        if not present:
+            raise InputError(f"The weight {names[0]} is missing")
+        return present[0]
+
+    encoder = first(encoders)
+    if is_shared and is_output_tied:
+        return {**rest, SHARED_EMBEDDING: encoder}
+    decoder = encoder if is_shared else first(decoders)
+    output = decoder if is_output_tied else first([OUTPUT_WEIGHT])
+    return {**rest, ENCODER_EMBEDDING: encoder, DECODER_EMBEDDING: decoder, OUTPUT_WEIGHT: output}
+
+
+def _search(beam_size: Any, length_penalty: Any) -> dict[str, Any]:
+    """Returns the settings of a search by Marian's or Hugging Face's options."""
+    return {
+        "beam_size": int(beam_size),
+        "length_penalty": float(length_penalty),
+        "length_penalty_kind": "marian",
+    }
+
+
+def _check_options(
+    path: Path, options: Mapping[str, Any], allowed: Mapping[str, tuple[Any, ...]]
+) -> None:
+    """Raises `InputError` if an option has another value than the first, or than the allowed."""
+    for name, values in allowed.items():
+        if options.get(name, values[0]) not in values:
+            expected = " or ".join(repr(value) for value in values)
+            raise InputError(f"{path}: `{name}` must be {expected}. Received: {options[name]!r}")
+
+
+# --- Files ----------------------------------------------------------------------------------------
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"Cannot read {path}: {error.strerror}") from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(_read_bytes(path)))
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{path} must hold a JSON object: {one_line(error)}") from error
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    return _parse_yaml(path, _read_bytes(path))
+
+
+def _parse_yaml(path: Path, content: bytes) -> dict[str, Any]:
+    """Reads a mapping, whose values stay text: a piece such as "no" is no truth value."""
+    try:
+        import yaml
+    except ImportError as error:
+        raise InputError(
+            "Marian's own files need PyYAML: pip install 'keras3-transformer[marian]'"
+        ) from error
+    try:
+        return dict(yaml.load(content.rstrip(b"\0"), Loader=yaml.CBaseLoader))
+    except (yaml.YAMLError, ValueError, TypeError) as error:
+        raise InputError(f"{path} must hold a YAML mapping: {one_line(error)}") from error
+
+
+def _read_npz(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with path.open("rb") as file, np.load(file) as arrays:
+            return dict(arrays)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} must be a model of Marian (.npz): {one_line(error)}") from error
+
+
+def _read_sentencepiece(path: Path) -> bytes:
+    content = _read_bytes(path)
+    try:
+        sentencepiece.SentencePieceProcessor(model_proto=content)
+    except RuntimeError as error:
+        raise InputError(f"{path} must be a SentencePiece model") from error
+    return content
+
+
+def _read_vocabulary(path: Path) -> dict[str, int]:
+    """Reads the ids of pieces."""
+    if path.suffix == ".spm":
+        processor = sentencepiece.SentencePieceProcessor(model_proto=_read_sentencepiece(path))
+        return {processor.id_to_piece(i): i for i in range(len(processor))}
+    content = _read_json(path) if path.suffix == ".json" else _read_yaml(path)
+    try:
+        vocabulary = {piece: int(index) for piece, index in content.items()}
+    except (ValueError, TypeError):
+        vocabulary = {}
+    if sorted(vocabulary.values()) != list(range(len(vocabulary))) or "</s>" not in vocabulary:
+        raise InputError(f"{path} must hold pieces and their ids, </s> among them")
+    return vocabulary
