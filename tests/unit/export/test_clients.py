@@ -322,7 +322,9 @@ def test_command_asks_a_server(monkeypatch):
     answer = {"predictions": [{"translation": "A", "score": -1.0, "sentences": 3}]}
     with Rest((200, answer)) as server:
         assert command("--url", server.name, "--signature", "document", "a").stdout == "A\n"
-    assert said == ["warning: text 3 is too long and its end was not translated"]
+    warning, end = said
+    assert warning == "warning: text 3 is too long and its end was not translated"
+    assert end.startswith("Translation: lines of standard input: 3 in ")
 
 
 @pytest.mark.parametrize(
@@ -344,4 +346,4 @@ def test_command_wants_one_source(tmp_path, arguments, message):
 def test_command_names_all_sources():
     result = command()
     assert result.exit_code == 2
-    assert "Missing argument 'RUN|SAVEDMODEL', or --url, or --grpc." in result.stderr
+    assert "Missing argument 'RUN|SAVEDMODEL', or --url, or --grpc" in result.stderr
