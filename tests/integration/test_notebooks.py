@@ -161,7 +161,7 @@ def test_export_and_serve(trained):
     findings = re.findall(r"^(.{10}) (ok|FAILED) ", text, re.MULTILINE)
     assert len(findings) == 6
     assert {verdict for _, verdict in findings} == {"ok"}
-    (answer,) = re.findall(r'^{"predictions": .*}\]}', text, re.MULTILINE)  # curl's
+    (answer,) = re.findall(r'^{"predictions":.*}\]}', text, re.MULTILINE)  # curl's
     (row,) = json.loads(answer)["predictions"]
     scores = re.findall(r"^(?:REST|gRPC|model) +(-\S+)  (.*)$", text, re.MULTILINE)
     assert len(scores) == 3
