@@ -12,7 +12,7 @@ from keras_transformer.errors import InputError
 
 def convert_command(
     run: RunDirectory,
-    folder: Annotated[Path, Argument(help="New folder of the converted model.")],
+    folder: Annotated[Path, Argument(metavar="FOLDER", help="New folder of the converted model.")],
     to: Annotated[
         Literal["ctranslate2", "marian"],
         Option(help="CTranslate2, or a Marian model as Hugging Face's transformers loads it."),
@@ -33,7 +33,7 @@ def convert_command(
     ] = None,
     checkpoint: Checkpoint = None,
 ) -> None:
-    """Write a run as a model for an engine other than TensorFlow.
+    """Write a run as a CTranslate2 or Marian model.
 
     The folder holds the SentencePiece models of source and target too.
     """

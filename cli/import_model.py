@@ -44,7 +44,7 @@ def import_command(
         ),
     ] = False,
 ) -> None:
-    """Write a Marian model, such as one of OPUS-MT, as a run directory.
+    """Write a Marian or OPUS-MT model as a run directory.
 
     All commands that read a run then work with the model.
     """

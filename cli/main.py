@@ -40,8 +40,11 @@ class _Commands(typer.core.TyperGroup):
             if isinstance(error.__cause__, pydantic.ValidationError):
                 expected = error.message.removeprefix("Value error, ").rstrip(".")
                 error.message = f"{expected}. Received: {error.__cause__.errors()[0]['input']}"
-            command = (error.ctx or ctx).command_path
-            say(f"error: {error.format_message().rstrip('.')}; see {command} --help")
+            message = " ".join(error.format_message().split()).rstrip(".")  # one line
+            called = " ".join(filter(None, [ctx.command_path, ctx.invoked_subcommand]))
+            command = error.ctx.command_path if error.ctx else called
+            separator = " See" if message.endswith("?") else "; see"
+            say(f"error: {message}{separator} {command} --help")
             raise typer.Exit(error.exit_code) from error
 
 

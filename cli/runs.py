@@ -19,7 +19,7 @@ def runs_command(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the runs in a folder with their best scores, and compare their curves."""
+    """List the runs in a folder, and compare their curves."""
     if curves is not None and curves.suffix not in (".png", ".svg"):
         raise InputError(f"`--curves` must end in .png or .svg. Received: {curves}")
     load_tensorflow()

@@ -13,6 +13,7 @@ from typer import Option
 from keras_transformer.cli import options
 from keras_transformer.cli.console import ProgressBar, load_tensorflow, print_json, say, say_next
 from keras_transformer.config import PRESETS, TABLE_3
+from keras_transformer.errors import InputError
 from keras_transformer.trainers import recipes
 from keras_transformer.trainers.recipes import TrainSettings
 
@@ -122,5 +123,7 @@ def make_settings(context: typer.Context) -> TrainSettings:
     values = recipes.load_recipe(given["recipe"]) if "recipe" in given else {}
     names = {field.name for field in dataclasses.fields(TrainSettings)}
     values |= {name: value for name, value in given.items() if name in names}
-    values = recipes.change_recipe(values, given.get("changes", ()))
-    return TrainSettings.from_dict(recipes.inherit(values))
+    values = recipes.inherit(recipes.change_recipe(values, given.get("changes", ())))
+    if "data" not in values:
+        raise InputError("The setting `data` is missing: give --data, or a --recipe that has it")
+    return TrainSettings.from_dict(values)

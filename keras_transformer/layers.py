@@ -13,7 +13,16 @@ from jaxtyping import Bool, Float
 from keras_transformer.attention import MultiHeadAttention
 from keras_transformer.base_layer import BaseLayer
 from keras_transformer.config import LAYER_NORM_EPSILON
+from keras_transformer.masks import merge_masks
 from keras_transformer.tensor import Tensor
+
+
+def _check_padding(
+    layer: "EncoderLayer | DecoderLayer", name: str, mask: Tensor | None, x: Tensor
+) -> Tensor | None:
+    """[B, S] -> [B, 1, 1, S]; an error names the argument of the caller, not the sub-layer's."""
+    num_heads = layer.self_attention.num_heads
+    return merge_masks(x, x, num_heads, {f"`{name}` of layer {layer.name!r}": mask})
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -203,7 +212,7 @@ class EncoderLayer(BaseLayer):
             attention_mask=attention_mask,
             return_attention_scores=True,
             training=training,
-            value_mask=padding_mask,
+            value_mask=_check_padding(self, "padding_mask", padding_mask, x),
             use_causal_mask=use_causal_mask,
         )
         x = self.self_attention_norm(x, attended, training=training)
@@ -310,7 +319,7 @@ class DecoderLayer(BaseLayer):
             attention_mask=self_attention_mask,
             return_attention_scores=True,
             training=training,
-            value_mask=decoder_padding_mask,
+            value_mask=_check_padding(self, "decoder_padding_mask", decoder_padding_mask, x),
             use_causal_mask=use_causal_mask,
         )
         x = self.self_attention_norm(x, attended, training=training)
@@ -320,7 +329,9 @@ class DecoderLayer(BaseLayer):
             attention_mask=cross_attention_mask,
             return_attention_scores=True,
             training=training,
-            value_mask=encoder_padding_mask,
+            value_mask=_check_padding(
+                self, "encoder_padding_mask", encoder_padding_mask, encoder_output
+            ),
         )
         x = self.cross_attention_norm(x, attended, training=training)
         transformed = self.feed_forward(x, training=training)

@@ -161,7 +161,7 @@ def training_curves(
     shown = [name for name in _METRICS if measured & {f"{split}{name}" for split in _SPLITS}]
     if not shown:
         raise InputError("There are no metrics to draw: training has not reached a validation")
-    size = (0.5 + 3.5 * len(shown), 3.7)
+    size = (2.0 + 3.5 * len(shown), 3.7)
     with drawing(style, size, runs, ncols=len(shown)) as (figure, panels, theme):
         from matplotlib.lines import Line2D
         from matplotlib.ticker import LogLocator
@@ -186,7 +186,9 @@ def training_curves(
         lines = [look | _SPLITS["val_"] for look in looks]
         lines += [weight | {"color": "gray"} for weight in _SPLITS.values()]
         handles = [Line2D([], [], **line) for line in lines]
-        panels[0].legend(handles, [*runs, "training", "validation"], handlelength=2.6)
+        names = [*runs, "training", "validation"]
+        # Beside the panels: many curves leave no room within.
+        panels[-1].legend(handles, names, handlelength=2.6, loc="upper left", bbox_to_anchor=(1, 1))
     return figure
 
 

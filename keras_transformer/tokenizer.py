@@ -132,6 +132,8 @@ class Tokenizer(abc.ABC):
             max_length: maximum number of tokens of a text, `EOS_ID` included. Longer texts are cut;
                 None cuts nothing.
         """
+        if isinstance(texts, str | bytes):
+            raise InputError(f"`texts` must be a list of strings. Received: {texts!r}")
         tokens = self.tokenize(texts)  # [B, (tokens)]
         max_length = max_length or tf.int32.max
         return EncodedTexts(
@@ -140,9 +142,15 @@ class Tokenizer(abc.ABC):
 
     __call__ = encode
 
-    def decode(self, ids: tf.Tensor) -> list[str]:
-        """Returns the texts of ids, int [B, S], as Python strings, without pad, bos and eos."""
-        texts = self.detokenize(tf.cast(ids, tf.int32)).numpy()
+    def decode(self, ids: tf.Tensor | EncodedTexts) -> list[str]:
+        """Returns the texts of ids, int [B, S], or of what `encode` returns, as Python strings.
+
+        Pad, bos and eos are left out.
+        """
+        ids = tf.cast(ids.ids if isinstance(ids, EncodedTexts) else ids, tf.int32)
+        if ids.shape.rank != 2:
+            raise InputError(f"`ids` must have the shape [B, S]. Received: shape={ids.shape}")
+        texts = self.detokenize(ids).numpy()
         return [text.decode() for text in texts]
 
 

@@ -18,8 +18,8 @@ from keras_transformer._version import __version__
 from keras_transformer.export import check
 from keras_transformer.export.bulk import BulkReport
 
-COMMANDS = ("prepare", "train", "average", "evaluate", "translate", "export", "check")
-COMMANDS += ("plot", "runs", "serve", "translate-corpus", "demo")
+COMMANDS = ("prepare", "train", "import", "average", "evaluate", "translate", "export", "convert")
+COMMANDS += ("check", "plot", "runs", "serve", "translate-corpus", "demo")
 HEAVY = ("tensorflow", "keras", "apache_beam", "starlette", "grpc", "matplotlib", "sacrebleu")
 MAX_SOURCE_LENGTH = 11
 ROOT = Path(__file__).parents[2]
@@ -90,6 +90,14 @@ print({set(HEAVY)} & set(sys.modules))
     usages = re.findall(r"Usage: keras-transformer ([\w-]*)", process.stdout)
     assert usages == ["", *COMMANDS]
     assert process.stdout.splitlines()[-1] == "set()"
+
+
+def test_help_cuts_no_summary(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    _, listed = cli("--help")[1].split("Commands:\n")
+    summaries = dict(line.split(maxsplit=1) for line in listed.splitlines())
+    assert tuple(summaries) == COMMANDS
+    assert [each for each in summaries.values() if not re.search(r"\w\.$", each)] == []
 
 
 def test_version():
@@ -273,6 +281,9 @@ def test_invalid_utf8_on_standard_input(saved_model):
             ["export", "a", "b", "--version", "x"],
             "should be a valid integer, unable to parse string as an integer. Received: x",
         ),
+        (["train", "--steps"], "keras-transformer train --help"),
+        (["convert", "a", "b"], "'--to'. Choose from: ctranslate2, marian; see"),
+        (["trian"], "Did you mean 'train'? See "),
         (["serve", "a", "--port", "99999"], "should be less than or equal to 65535. Received: 99"),
     ],
 )
@@ -280,4 +291,4 @@ def test_wrong_usage(arguments, message):
     code, out, err = cli(*arguments)
     assert (code, out) == (2, "")
     assert message in err
-    assert re.fullmatch(r"error: .*; see .*keras-transformer( \w+)? --help\n", err)
+    assert re.fullmatch(r"error: .*(; see|\? See) .*keras-transformer( \w+)? --help\n", err)

@@ -168,4 +168,5 @@ def test_no_average_during_a_training(recipe_run):
 
 
 def test_no_data(tmp_path):
-    assert_refused(cli("train", "--run-dir", tmp_path / "run"), "The setting `data` is missing")
+    message = "The setting `data` is missing: give --data, or a --recipe that has it"
+    assert_refused(cli("train", "--run-dir", tmp_path / "run"), message)

@@ -104,6 +104,7 @@ def test_long_text_is_marked_and_fits_a_phone(open_page, server):
     expect(page.locator("#note")).to_contain_text("its end was cut off")
     expect(page.locator("#attention")).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") == 390
+    expect(page.locator("#hint")).to_be_hidden()  # there is no keyboard
 
 
 def test_layout_of_a_document_is_kept(open_page, tmp_path):
@@ -121,7 +122,10 @@ def test_layout_of_a_document_is_kept(open_page, tmp_path):
     with serving(folder) as server:
         page = open_page(server, permissions=["clipboard-read", "clipboard-write"])
         expect(page.locator("#about")).to_have_text("English to Hebrew, version 5")
-        page.get_by_label("Text to translate").fill("ab\n\nאבג")
+        text = page.get_by_label("Text to translate")
+        text.fill("\n" * 9)
+        assert text.evaluate("it => it.scrollHeight - it.clientHeight") == 0  # it grows
+        text.fill("ab\n\nאבג")
         page.keyboard.press("Control+Enter")
         expect(page.locator("#note")).to_have_text("3 sentences. Score 0.000.")
         assert page.locator("#translation").inner_text() == "5:AB\n\nאבג"

@@ -1,3 +1,5 @@
+import functools
+
 import keras
 import layer_weights
 import numpy as np
@@ -165,6 +167,18 @@ def test_padding_reaches_every_attention(source, target, way):
         np.testing.assert_array_equal(actual._keras_mask, target_visible)
     for row, length in enumerate(TARGET_LENGTHS):
         assert_close(actual[row, :length], expected[row, :length])
+
+
+@pytest.mark.parametrize("name", ["padding_mask", "decoder_padding_mask", "encoder_padding_mask"])
+def test_bad_padding_mask_is_named(source, target, name):
+    call, length = functools.partial(make_decoder(name="block"), target, source), S
+    if name == "padding_mask":
+        call = functools.partial(make_encoder(name="block"), source)
+    elif name == "decoder_padding_mask":
+        length = T
+    for mask in (np.ones((B, length)), np.ones((B, length + 2), bool)):
+        with pytest.raises(ValueError, match=f"`{name}` of layer 'block' must"):
+            call(**{name: mask})
 
 
 def test_encoder_may_be_causal(source):

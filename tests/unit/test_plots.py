@@ -183,7 +183,9 @@ def test_training_curves():
     assert lines(perplexity)[1].tolist() == [[10, 60.0], [20, 35.0]]
     assert [line.tolist() for line in lines(bleu)] == [[[20, 12.5]]]
     assert perplexity.get_yscale() == "log"
-    assert legend(loss) == ["first", "second $", "training", "validation"]
+    assert legend(bleu) == ["first", "second $", "training", "validation"]
+    box = bleu.get_legend().get_window_extent()  # beside the curves, and not cut
+    assert bleu.get_window_extent().x1 < box.x0 < box.x1 < figure.bbox.x1
     looks = {(line.get_color(), line.get_linestyle()) for line in loss.get_lines()}
     assert len(looks) == 2  # a run, a look
 

@@ -147,6 +147,11 @@ def test_python_strings(tokenizer):
     encoded = tokenizer(texts)
     assert not encoded.truncated.numpy().any()
     assert tokenizer.decode(encoded.ids) == [texts[0], "", texts[2].strip()]
+    assert tokenizer.decode(encoded) == tokenizer.decode(encoded.ids)
+    with pytest.raises(InputError, match=r"`ids` must have the shape \[B, S\]. Received: .*\(2,\)"):
+        tokenizer.decode([5, 7])
+    with pytest.raises(InputError, match=r"`texts` must be a list of strings. Received: 'a cat'"):
+        tokenizer.encode("a cat")
     assert tokenizer.decode([[BOS_ID, *ids_of(tokenizer, "a cat"), EOS_ID, PAD_ID]]) == ["a cat"]
 
 
