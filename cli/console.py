@@ -25,8 +25,6 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from keras_transformer.errors import InputError
-
 stderr = Console(stderr=True, highlight=False, emoji=False)
 
 
@@ -44,17 +42,6 @@ def say_next(*commands: Sequence[object]) -> None:
 def print_json(values: Mapping[str, Any]) -> None:
     """Prints a JSON object on a line of standard output."""
     typer.echo(json.dumps(values, ensure_ascii=False))
-
-
-@contextmanager
-def needs_extra(extra: str) -> Iterator[None]:
-    """Turns the error of a missing library into one that names the extra of the package."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"{error.name} is not installed: pip install 'keras3-transformer[{extra}]'"
-        ) from error
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typer import Argument, Option
 from keras_transformer.cli.console import cleaned_up, load_tensorflow, say
 from keras_transformer.cli.options import Checkpoint, RunDirectory
 from keras_transformer.errors import InputError
+from keras_transformer.export.options import Quantization
 
 
 def convert_command(
@@ -18,17 +19,7 @@ def convert_command(
         Option(help="CTranslate2, or a Marian model as Hugging Face's transformers loads it."),
     ],
     quantization: Annotated[
-        Literal[
-            "float32",
-            "float16",
-            "bfloat16",
-            "int16",
-            "int8",
-            "int8_float32",
-            "int8_float16",
-            "int8_bfloat16",
-        ]
-        | None,
+        Quantization | None,
         Option(help="Type of CTranslate2's stored weights. [default: float32]"),
     ] = None,
     checkpoint: Checkpoint = None,

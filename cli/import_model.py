@@ -1,45 +1,38 @@
 """`keras-transformer import`."""
 
-import shlex
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
+from typer import Argument, Option
 
-from keras_transformer.cli.console import load_tensorflow, say
+from keras_transformer.cli.console import load_tensorflow, say, say_next
 
 
 def import_command(
     folder: Annotated[
         Path,
-        typer.Argument(
-            metavar="FOLDER", help="A Marian model, in Marian's own files or Hugging Face's."
-        ),
+        Argument(metavar="FOLDER", help="A Marian model, in Marian's own files or Hugging Face's."),
     ],
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="New run directory.")],
-    source: Annotated[
-        str | None, typer.Option(help="Source language. [default: the folder's]")
-    ] = None,
-    target: Annotated[
-        str | None, typer.Option(help="Target language. [default: the folder's]")
-    ] = None,
+    run: Annotated[Path, Argument(metavar="RUN", help="New run directory.")],
+    source: Annotated[str | None, Option(help="Source language. [default: the folder's]")] = None,
+    target: Annotated[str | None, Option(help="Target language. [default: the folder's]")] = None,
     like: Annotated[
         Literal["marian", "huggingface"],
-        typer.Option(
+        Option(
             help="Whose positions and layer normalization to compute. Marian trained the published "
             "models with its own; Hugging Face computes others from the same weights."
         ),
     ] = "marian",
     target_tag: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Tag to put before each source of a model of several target languages, such as "
             "'>>deu<<'."
         ),
     ] = None,
     normalize_punctuation: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--normalize-punctuation", help="Normalize the punctuation of sources as Moses does."
         ),
     ] = False,
@@ -65,5 +58,4 @@ def import_command(
         f"Import: {imported.source} to {imported.target}, {parameters:,} parameters, "
         f"{imported.config.vocab_size:,} subwords: {run}"
     )
-    path = shlex.quote(str(run))
-    say(f"Next: keras-transformer translate {path} TEXT, or export {path} MODELS/NAME")
+    say_next(["translate", run, "TEXT"], ["export", run, "MODELS/NAME"])

@@ -6,8 +6,9 @@ from typing import Annotated
 
 from typer import Option
 
-from keras_transformer.cli.console import ProgressBar, load_tensorflow, needs_extra, say
+from keras_transformer.cli.console import ProgressBar, load_tensorflow, say
 from keras_transformer.cli.options import Checkpoint, RunDirectory
+from keras_transformer.errors import needs_extra
 
 
 def plot_command(

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from keras_transformer.cli.console import load_tensorflow, needs_extra, print_json, say
+from keras_transformer.cli.console import load_tensorflow, print_json, say
 from keras_transformer.cli.options import Json
 from keras_transformer.errors import InputError
 
@@ -23,6 +23,7 @@ def runs_command(
     if curves is not None and curves.suffix not in (".png", ".svg"):
         raise InputError(f"`--curves` must end in .png or .svg. Received: {curves}")
     load_tensorflow()
+    from keras_transformer.plots import training_curves
     from keras_transformer.run import Run
 
     paths = sorted(path.parent for path in folder.glob("**/run.json"))
@@ -54,9 +55,6 @@ def runs_command(
             ]
             typer.echo(form.format(name, *values))
     if curves is not None:
-        with needs_extra("plots"):
-            from keras_transformer.plots import training_curves
-
-            figure = training_curves({name: run.metrics() for name, run in runs.items()})
+        figure = training_curves({name: run.metrics() for name, run in runs.items()})
         figure.savefig(curves, dpi=144)
         say(f"Curves: {curves}")

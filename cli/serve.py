@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 from typer import Argument, Option
 
-from keras_transformer.cli.console import load_tensorflow, needs_extra, say
-from keras_transformer.errors import InputError
+from keras_transformer.cli.console import load_tensorflow, say
+from keras_transformer.errors import InputError, needs_extra
 
 
 def serve_command(

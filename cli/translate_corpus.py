@@ -14,6 +14,7 @@ from typer import Argument, Option
 from keras_transformer.cli import console
 from keras_transformer.cli.console import ProgressBar, load_tensorflow, print_json, say
 from keras_transformer.cli.options import Json
+from keras_transformer.errors import needs_extra
 from keras_transformer.export.rows import DEFAULT_SIGNATURE
 
 # Options that the command does not know are passed to Beam.
@@ -54,7 +55,7 @@ def translate_corpus_command(
     logging.basicConfig(level=logging.ERROR)
     logging.getLogger("apache_beam.runners").setLevel(logging.CRITICAL)
     load_tensorflow()
-    with console.needs_extra("bulk"):
+    with needs_extra("bulk"):
         from keras_transformer.export.bulk import translate_corpus
     with _exit_on_signals(output), ProgressBar("Translating"):
         report = translate_corpus(

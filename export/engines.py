@@ -4,34 +4,23 @@ Beside the model, a folder holds `source.spm` and `target.spm`, the SentencePiec
 """
 
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.config import BOS_ID, EOS_ID, UNK_ID, TransformerConfig
 from keras_transformer.embedding import PositionalEmbedding
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, needs_extra
+from keras_transformer.export.options import Quantization
+from keras_transformer.files import atomic_folder, named_failure
 from keras_transformer.marian import EMBEDDINGS, huggingface_name, to_huggingface
 from keras_transformer.tokenizer import SPECIAL_PIECES, Tokenizer
 from keras_transformer.translator import Translator
 
-Quantization = Literal[
-    "float32",
-    "float16",
-    "bfloat16",
-    "int16",
-    "int8",
-    "int8_float32",
-    "int8_float16",
-    "int8_bfloat16",
-]
 SPECIAL_NAMES = ("</s>", "<unk>")
 MAX_POSITIONS = 2048  # of CTranslate2's table of sinusoids, and so of a sentence
 
@@ -53,12 +42,8 @@ def export_ctranslate2(
         InputError: if the folder exists or cannot be written, or if CTranslate2 is not installed or
             has no form for the model.
     """
-    try:
+    with needs_extra("ctranslate2"):
         import ctranslate2
-    except ImportError as error:
-        raise InputError(
-            "CTranslate2 is missing: pip install 'keras3-transformer[ctranslate2]'"
-        ) from error
 
     class Converter(ctranslate2.converters.Converter):
         def _load(self) -> Any:
@@ -276,16 +261,7 @@ def _new_folder(folder: str | Path, translator: Translator, engine: str) -> Iter
     models = translator.tokenizer.sentencepiece_models()
     if path.exists():
         raise InputError(f"{path} exists already: choose another folder")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=".writing-", dir=path.parent))
-        try:
-            yield temporary
-            for side, model in zip(("source", "target"), models, strict=True):
-                (temporary / f"{side}.spm").write_bytes(model)
-            temporary.chmod(0o755)  # mkdtemp allows only the owner
-            os.rename(temporary, path)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-    except OSError as error:
-        raise InputError(f"Cannot write {path}: {error.strerror or error}") from error
+    with named_failure(path), atomic_folder(path) as written:
+        yield written
+        for side, model in zip(("source", "target"), models, strict=True):
+            (written / f"{side}.spm").write_bytes(model)

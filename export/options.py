@@ -7,7 +7,18 @@ from pydantic import Field
 from keras_transformer.config import checked_dataclass
 from keras_transformer.export.rows import BATCH_ROWS
 
-WeightsType = Literal["float32", "float16", "bfloat16"]  # types to store weights in
+# Types to store weights in: those of an export, and those of CTranslate2.
+WeightsType = Literal["float32", "float16", "bfloat16"]
+Quantization = Literal[
+    "float32",
+    "float16",
+    "bfloat16",
+    "int16",
+    "int8",
+    "int8_float32",
+    "int8_float16",
+    "int8_bfloat16",
+]
 
 
 @checked_dataclass

@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import functools
 import os
-import tempfile
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from keras_transformer.export.assets import write_metadata, write_warmup
 from keras_transformer.export.check import SIGNATURES, Finding, check_saved_model, require_success
 from keras_transformer.export.options import ServingOptions, WeightsType
 from keras_transformer.export.session import rows_of
-from keras_transformer.files import named_failure
+from keras_transformer.files import atomic_folder
 from keras_transformer.model import Transformer
 from keras_transformer.tokenizer import Tokenizer
 from keras_transformer.translation import (
@@ -282,11 +281,8 @@ def export_saved_model(
         "serving": dataclasses.asdict(serving),
         **(details or {}),
     }
-    with named_failure(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with tempfile.TemporaryDirectory(prefix=".writing-", dir=path.parent) as temporary:
-            written = Path(temporary) / path.name
+        with atomic_folder(path) as written:
             tf.saved_model.save(module, written, signatures=module.graphs)
             name = os.path.basename(os.path.abspath(folder))
             write_warmup(written, name, _warmup_requests(texts))
@@ -295,7 +291,6 @@ def export_saved_model(
             if check:
                 findings = check_saved_model(written, report)
                 require_success(findings, "The export failed its check and was deleted")
-            written.rename(path)
     except (OSError, tf.errors.OpError) as error:
         raise InputError(f"Cannot write {path}: {one_line(error)}") from error
     return path

@@ -1,5 +1,8 @@
 """The exceptions of the package."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class InputError(ValueError):
     """An argument, a file or a run directory is wrong.
@@ -12,6 +15,17 @@ class InputError(ValueError):
 def one_line(text: object, max_length: int = 500) -> str:
     """Returns the text on one line, cut to `max_length` characters."""
     return " ".join(str(text).split())[:max_length]
+
+
+@contextmanager
+def needs_extra(extra: str) -> Iterator[None]:
+    """Turns the error of a missing library into one that names the extra of the package."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"{error.name} is not installed: pip install 'keras3-transformer[{extra}]'"
+        ) from error
 
 
 class TrainingStoppedError(RuntimeError):

@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import logging
 import os
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,6 +41,18 @@ def atomic_file(path: Path, advice: str = "") -> Iterator[Path]:
             temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Yields a new folder to write, and renames it; an error leaves nothing behind."""
+    with named_failure(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".writing-", dir=path.parent) as temporary:
+        written = Path(temporary) / path.name
+        written.mkdir()
+        yield written
+        written.rename(path)
 
 
 def write_atomically(path: Path, content: bytes, advice: str = "") -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, needs_extra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,13 +58,9 @@ def drawing(
     """
     if style not in THEMES:
         raise InputError(f"`style` must be 'light' or 'dark'. Received: style={style!r}")
-    try:
+    with needs_extra("plots"):
         import matplotlib.style
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise InputError(
-            "Plots need Matplotlib: pip install 'keras3-transformer[plots]'"
-        ) from error
     theme = THEMES[style]
     settings = {
         "figure.facecolor": theme.paper,

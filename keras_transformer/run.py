@@ -2,7 +2,7 @@
 
     RUN/
       run.json          format, versions, languages, model sizes, settings, checkpoints, hashes
-      tokenizer.model   SentencePiece model, or word-pieces, of both languages
+      tokenizer.model   SentencePiece model, word-pieces, or Marian's tables, of both languages
       checkpoints/      weights by step, the average, and the two newest training states
       metrics.jsonl     a line per validation: step and metrics
       corpus/           token ids of the training data; may be deleted after training

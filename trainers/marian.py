@@ -15,7 +15,7 @@ import sacremoses
 import sentencepiece
 
 from keras_transformer.config import BOS_ID, TransformerConfig
-from keras_transformer.errors import InputError, one_line
+from keras_transformer.errors import InputError, needs_extra, one_line
 from keras_transformer.marian import (
     DECODER_EMBEDDING,
     EMBEDDINGS,
@@ -35,7 +35,6 @@ SIDES = ("source", "target")
 LAYER_NORM_EPSILONS = {"marian": 1e-9, "huggingface": 1e-5}
 # The bias of tokens that no translation contains: nothing in a softmax, little in a smoothed loss.
 NEVER = -1e3
-
 
 # What the models' options must be; an option that is missing has the first value.
 MARIAN_OPTIONS: Mapping[str, tuple[str, ...]] = {
@@ -417,12 +416,8 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 def _parse_yaml(path: Path, content: bytes) -> dict[str, Any]:
     """Reads a mapping, whose values stay text: a piece such as "no" is no truth value."""
-    try:
+    with needs_extra("marian"):
         import yaml
-    except ImportError as error:
-        raise InputError(
-            "Marian's own files need PyYAML: pip install 'keras3-transformer[marian]'"
-        ) from error
     try:
         return dict(yaml.load(content.rstrip(b"\0"), Loader=yaml.CBaseLoader))
     except (yaml.YAMLError, ValueError, TypeError) as error:

@@ -44,6 +44,7 @@ from keras_transformer.trainers.recipes import TrainSettings
 
 logger = logging.getLogger(__name__)
 
+DEFAULT_VOCAB_SIZE = 8_000
 PAIRS_PER_SHARD = 200_000
 PAIRS_PER_CALL = 2_000
 NUM_EXAMPLES = 3  # of dropped pairs, for each reason
@@ -137,10 +138,12 @@ def _start(
             f"{folder} holds something other than a prepared corpus: choose another folder"
         )
     started = time.monotonic()
-    vocab_size = settings.vocab_size or 0 if tokenizer else settings.vocab_size or 8_000
     if tokenizer is None:
+        vocab_size = settings.vocab_size or DEFAULT_VOCAB_SIZE
         texts = itertools.chain.from_iterable(corpus.pairs("train"))
         tokenizer = train_tokenizer(settings.tokenizer, texts, vocab_size, settings.lowercase)
+        if tokenizer.vocab_size < vocab_size:
+            logger.warning("The text is too small for `vocab_size`=%d", vocab_size)
     path = folder / "tokenizer.model"
     with named_failure(path, advice=CAN_CONTINUE):
         tokenizer.save(path)
@@ -151,8 +154,6 @@ def _start(
     ).write(folder)
     seconds = time.monotonic() - started
     logger.info("Tokenizer: %d subwords in %.1f s: %s", tokenizer.vocab_size, seconds, path)
-    if tokenizer.vocab_size < vocab_size:
-        logger.warning("The text is too small for `vocab_size`=%d", vocab_size)
 
 
 def _write_split(

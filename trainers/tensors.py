@@ -53,6 +53,7 @@ def _array(content: bytes, kind: str) -> np.ndarray:
 
 
 def _read_safetensors(content: bytes) -> dict[str, np.ndarray]:
+    """Reads the format of safetensors, whose own reader for NumPy has no bfloat16."""
     start = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:start])
     header.pop("__metadata__", None)
