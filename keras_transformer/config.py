@@ -18,6 +18,7 @@ BeamSize = Annotated[int, Field(ge=1, le=1_000)]
 # A larger penalty overflows float32 on long hypotheses.
 LengthPenalty = Annotated[float, Field(ge=0, le=5)]
 LengthPenaltyKind = Literal["gnmt", "marian"]
+EarlyStopping = Literal["exact", "first"]
 CheckpointName = Literal["averaged", "best", "last"]
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
@@ -215,6 +216,8 @@ class DecodingOptions:
         length_penalty: strength of the length penalty, alpha, 0 to 5.
         length_penalty_kind: what divides the log probability of n tokens: "gnmt" for
             ((5 + n) / 6)^alpha (section 6.1), or "marian" for n^alpha.
+        early_stopping: "exact" to search on until no better translation can come, or "first" to end
+            with the first K hypotheses, as Hugging Face's `early_stopping=True` and CTranslate2 do.
         extra_length: a translation has at most this many tokens more than its source.
         max_source_length: longer sources are cut to this many tokens, end symbol included.
 
@@ -225,5 +228,6 @@ class DecodingOptions:
     beam_size: BeamSize = 4
     length_penalty: LengthPenalty = 0.6
     length_penalty_kind: LengthPenaltyKind = "gnmt"
+    early_stopping: EarlyStopping = "exact"
     extra_length: Annotated[int, Field(ge=0, le=2**20)] = 50
     max_source_length: Annotated[int, Field(ge=2, le=2**20)] = 512

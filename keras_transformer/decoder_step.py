@@ -3,16 +3,18 @@
 It computes what `Transformer.decode` computes for the last position, and the tests compare the two.
 Every optimization of a search step is in this module (docs/speed.md has the figures):
 
-- The weights are prepared once for each call: they are cast to the compute dtype, and the shared
-  embedding is transposed for the output projection.
+- The weights are prepared once for each call: queries, keys and values of self-attention get one
+  matrix, and the shared embedding is transposed for the output projection.
+- The encodings of all positions are computed once for each call.
 - All hypotheses of a sentence share its keys and values, those of the encoder's output and those
   of earlier positions. They are never moved; a mask selects the positions of each hypothesis.
 - Each product has one row for each hypothesis.
+- Products and the cache have the model's compute dtype; sums, norms and softmaxes are float32.
 - Small products, softmaxes and transpositions avoid oneDNN, whose operations take 30 to 40 us to
   start.
 
 Shapes (the package's glossary): B batch, K beams, S source length, C positions in the cache of a
-sentence, D d_model, N heads, H head size (d_k or d_v), V vocabulary.
+sentence, D d_model, N heads, H head size (d_k or d_v), V vocabulary, R = B * K.
 """
 
 from typing import NamedTuple
@@ -21,21 +23,19 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.attention import MASKED_SCORE
-from keras_transformer.layers import DecoderLayer
+from keras_transformer.layers import AddNorm, DecoderLayer
 from keras_transformer.masks import padding_mask
 from keras_transformer.model import Transformer
 
 ONEDNN_MIN_MULTIPLICATIONS = 2**20  # a product of more multiplications is faster by oneDNN
-
-_KEYS, _VALUES = (0, 2, 3, 1), (0, 2, 1, 3)  # [B, C, N, H] -> [B, N, H, C], [B, N, C, H]
 
 
 class KeysValues(NamedTuple):
     """The keys and values that queries attend to.
 
     Attributes:
-        keys: float [B, N, H, C], so that scores are a product without a transposition.
-        values: float [B, N, C, H].
+        keys: float [B, N, C, d_k].
+        values: float [B, N, C, d_v].
     """
 
     keys: tf.Tensor
@@ -50,50 +50,41 @@ class RowState(NamedTuple):
         source_mask: float [B, 1, 1, S], 0 at tokens and `MASKED_SCORE` at padding.
         kv_cache: of each layer, self-attention's keys and values of all earlier positions of all
             hypotheses, C for each sentence.
+        step_mask: float [B, K, K], the mask of a step's own positions: 0 for the hypothesis itself
+            and `MASKED_SCORE` for others.
     """
 
     encoder_kv: tuple[KeysValues, ...]
     source_mask: tf.Tensor
     kv_cache: tuple[KeysValues, ...]
-
-
-class _Linear:
-    """The linear map of a kernel, [in, out], and maybe a bias, [out]."""
-
-    def __init__(self, kernel: tf.Tensor, bias: tf.Tensor | None, dtype: str) -> None:
-        self.kernel = tf.cast(kernel, dtype)
-        self.bias = None if bias is None else tf.cast(bias, dtype)
-
-    def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        """[R, in] -> [R, out]."""
-        products = tf.matmul(x, self.kernel)
-        if self.bias is None:
-            return products
-        # The reshape keeps TensorFlow from fusing product and sum, which is slower for few rows.
-        separate = tf.reshape(products, [-1, 1, products.shape[1]])
-        return tf.reshape(separate + self.bias, [-1, products.shape[1]])
+    step_mask: tf.Tensor
 
 
 class DecoderStep:
     """The step function of `decoding.search`, with the current weights of a model.
 
-    For the search, its `cache` is the tensor `ancestors`, and its `row_state` is a `RowState`.
+    For the search, its `cache` is the tensor `self_mask`, and its `row_state` is a `RowState`.
 
     Args:
         model: the model.
+        max_length: int32 [], the maximum length of a hypothesis in tokens.
     """
 
-    def __init__(self, model: Transformer) -> None:
+    def __init__(self, model: Transformer, max_length: int | tf.Tensor) -> None:
         self.model = model
-        self.dtype = model.compute_dtype
-        self.layers = [_LayerStep(layer) for layer in model.decoder_layers]
+        self.dtype = "float64" if model.compute_dtype == "float64" else "float32"
+        self.layers = [_LayerStep(layer, self.dtype) for layer in model.decoder_layers]
+        embedding = model.target_embedding
+        # Read here: a gather from the variable itself would make TensorFlow copy it at each read.
+        self.embeddings = tf.convert_to_tensor(embedding.token_embedding.embeddings.value)
+        self.scale = model.config.d_model**0.5
+        positions = embedding.encoding(tf.range(max_length))  # [T, D]
+        self.positions = tf.cast(positions, self.dtype)
         if model.output_dense is None:
-            embedding = model.target_embedding
-            kernel = tf.transpose(embedding.token_embedding.embeddings.value)
-            bias = embedding.output_bias
+            kernel, bias = tf.transpose(self.embeddings), embedding.output_bias
         else:
             kernel, bias = model.output_dense.kernel.value, model.output_dense.bias
-        self.output = _Linear(kernel, None if bias is None else bias.value, self.dtype)
+        self.output = _Linear(kernel, None if bias is None else bias.value, model.compute_dtype)
 
     def initial_state(self, source_ids: tf.Tensor, beam_size: int) -> tuple[tf.Tensor, RowState]:
         """Encodes sources and returns the state before the first step.
@@ -103,73 +94,92 @@ class DecoderStep:
             beam_size: hypotheses of each source, K.
 
         Returns:
-            The ancestors of the hypotheses, bool [B * K, 0], and the state of the rows.
+            The mask of the hypotheses, float [B, K, 0], and the state of the rows.
         """
         encoder_output = self.model.encode(source_ids, training=False)  # [B, S, D]
         num_rows = tf.shape(source_ids)[0]
-        is_token = tf.cast(padding_mask(source_ids), tf.float32)  # [B, 1, 1, S]
+        is_token = tf.cast(padding_mask(source_ids), self.dtype)  # [B, 1, 1, S]
+        others = (1.0 - tf.eye(beam_size, dtype=self.dtype)) * MASKED_SCORE  # [K, K]
         row_state = RowState(
             encoder_kv=tuple(layer.encoder_kv(encoder_output) for layer in self.layers),
             source_mask=(1.0 - is_token) * MASKED_SCORE,
             kv_cache=tuple(layer.empty_cache(num_rows) for layer in self.layers),
+            step_mask=tf.tile(others[None], [num_rows, 1, 1]),
         )
-        return tf.zeros([num_rows * beam_size, 0], tf.bool), row_state
+        return tf.zeros([num_rows, beam_size, 0], self.dtype), row_state
 
     def __call__(
-        self, target_ids: tf.Tensor, position: tf.Tensor, ancestors: tf.Tensor, row_state: RowState
+        self, target_ids: tf.Tensor, position: tf.Tensor, self_mask: tf.Tensor, row_state: RowState
     ) -> tuple[tf.Tensor, tf.Tensor, RowState]:
         """Computes the logits that follow one more token of each hypothesis.
 
         Args:
             target_ids: int32 [B, K], the newest token of each hypothesis.
             position: int32 [], its position, counted from 0 (the start symbol's).
-            ancestors: bool [B * K, C], True at the positions in the sentence's cache that belong to
-                a hypothesis. The search gathers its rows when hypotheses change places.
+            self_mask: float [B, K, C], 0 at the positions in the sentence's cache that belong to a
+                hypothesis, and `MASKED_SCORE` at others. The search gathers it when hypotheses
+                change places.
             row_state: the result of `initial_state` or of the previous step.
 
         Returns:
-            Logits, float32 [B, K, V], and `ancestors` and `row_state` with K more positions.
+            Logits, float32 [B, K, V], and `self_mask` and `row_state` with K more positions.
         """
         num_beams = target_ids.shape[1]
         mask = None  # a single hypothesis attends to all positions
         if num_beams > 1:
-            own = tf.tile(tf.eye(num_beams, dtype=tf.bool), [tf.shape(target_ids)[0], 1])
-            ancestors = tf.concat([ancestors, own], axis=1)  # [B * K, C + K]
-            mask = (1.0 - tf.cast(ancestors, tf.float32)) * MASKED_SCORE
-            mask = tf.reshape(mask, [-1, 1, num_beams, tf.shape(mask)[1]])  # [B, 1, K, C + K]
-        ids = tf.reshape(target_ids, [-1, 1])  # [B * K, 1]
-        embedded = self.model.target_embedding(ids, start=position, training=False)
-        x = tf.reshape(embedded, [-1, self.model.config.d_model])  # [B * K, D]
+            self_mask = tf.concat([self_mask, row_state.step_mask], axis=2)  # [B, K, C + K]
+            mask = tf.expand_dims(self_mask, 1)  # [B, 1, K, C + K]
+        x = tf.gather(self.embeddings, tf.reshape(target_ids, [-1]))  # [R, D]
+        x = tf.cast(x, self.dtype) * self.scale + tf.gather(self.positions, position)
         kv_cache = []
         for layer, cache, encoder_kv in zip(
             self.layers, row_state.kv_cache, row_state.encoder_kv, strict=True
         ):
             x, cache = layer(x, num_beams, cache, mask, encoder_kv, row_state.source_mask)
             kv_cache.append(cache)
-        logits = tf.cast(self.output(x), tf.float32)  # [B * K, V]
+        logits = tf.cast(self.output(x), tf.float32)  # [R, V]
         logits = tf.reshape(logits, [-1, num_beams, logits.shape[1]])
-        return logits, ancestors, row_state._replace(kv_cache=tuple(kv_cache))
+        return logits, self_mask, row_state._replace(kv_cache=tuple(kv_cache))
 
 
 class _LayerStep:
     """A decoder layer for one more position of each hypothesis, without dropout."""
 
-    def __init__(self, layer: DecoderLayer) -> None:
+    def __init__(self, layer: DecoderLayer, dtype: str) -> None:
         self.layer = layer
-        self.dtype = layer.compute_dtype
-        self.self_query = self._linear(layer.self_attention.query_dense)
-        self.self_key = self._linear(layer.self_attention.key_dense)
-        self.self_value = self._linear(layer.self_attention.value_dense)
-        self.self_output = self._linear(layer.self_attention.output_dense)
-        self.cross_query = self._linear(layer.cross_attention.query_dense)
+        attention = layer.self_attention
+        num_heads, d_k, d_v = attention.num_heads, attention.d_k, attention.d_v
+        self.sizes = [d_k, d_k, d_v]
+        # One map for queries, keys and values: [q_1 k_1 v_1 q_2 k_2 v_2 ...] of the heads.
+        dense = [attention.query_dense, attention.key_dense, attention.value_dense]
+        scales = [d_k**-0.5, 1.0, 1.0]
+
+        def join(weights: list[tf.Tensor]) -> tf.Tensor:
+            """[..., N * H] each -> [..., N * (2 d_k + d_v)]."""
+            heads = [
+                tf.reshape(weight * scale, [*weight.shape[:-1], num_heads, size])
+                for weight, scale, size in zip(weights, scales, self.sizes, strict=True)
+            ]
+            return tf.reshape(tf.concat(heads, axis=-1), [*weights[0].shape[:-1], -1])
+
+        kernel = join([each.kernel.value for each in dense])
+        bias = join([each.bias.value for each in dense]) if dense[0].use_bias else None
+        self.self_qkv = _Linear(kernel, bias, layer.compute_dtype)
+        self.self_output = self._linear(attention.output_dense)
+        self.self_norm = _Norm(layer.self_attention_norm, dtype)
+        self.cross_query = self._linear(layer.cross_attention.query_dense, d_k**-0.5)
         self.cross_output = self._linear(layer.cross_attention.output_dense)
+        self.cross_norm = _Norm(layer.cross_attention_norm, dtype)
         self.inner = self._linear(layer.feed_forward.inner_dense)
         self.outer = self._linear(layer.feed_forward.output_dense)
+        self.norm = _Norm(layer.feed_forward_norm, dtype)
 
-    def _linear(self, dense: keras.layers.Dense) -> _Linear:
+    def _linear(self, dense: keras.layers.Dense, scale: float = 1.0) -> "_Linear":
         """Returns the linear map of a dense layer, without its activation."""
-        bias = dense.bias.value if dense.use_bias else None
-        return _Linear(dense.kernel.value, bias, self.dtype)
+        kernel, bias = dense.kernel.value, dense.bias.value if dense.use_bias else None
+        if scale != 1.0:
+            kernel, bias = kernel * scale, None if bias is None else bias * scale
+        return _Linear(kernel, bias, self.layer.compute_dtype)
 
     def __call__(
         self,
@@ -180,80 +190,111 @@ class _LayerStep:
         encoder_kv: KeysValues,
         source_mask: tf.Tensor,
     ) -> tuple[tf.Tensor, KeysValues]:
-        """Returns the layer's output, float [B * K, D], and the longer cache."""
-        d_k, d_v = self.layer.self_attention.d_k, self.layer.self_attention.d_v
-        key = _heads(self.self_key(x), num_beams, d_k, _KEYS)  # [B, N, H, K]
-        value = _heads(self.self_value(x), num_beams, d_v, _VALUES)  # [B, N, K, H]
+        """Returns the layer's output, float [R, D], and the longer cache."""
+        qkv = _split_heads(self.self_qkv(x), num_beams, sum(self.sizes))
+        query, key, value = tf.split(qkv, self.sizes, axis=3)  # [B, N, K, H] each
         cache = KeysValues(
-            keys=tf.concat([cache.keys, key], axis=3),  # [B, N, H, C + K]
-            values=tf.concat([cache.values, value], axis=2),  # [B, N, C + K, H]
+            keys=tf.concat([cache.keys, key], axis=2),  # [B, N, C + K, H]
+            values=tf.concat([cache.values, value], axis=2),
         )
-        attended = _attend(self.self_query(x), num_beams, cache, mask)  # [B * K, N * H]
-        x = self.layer.self_attention_norm(x, self.self_output(attended), training=False)
-        attended = _attend(self.cross_query(x), num_beams, encoder_kv, source_mask)
-        x = self.layer.cross_attention_norm(x, self.cross_output(attended), training=False)
-        inner = self.layer.feed_forward.inner_dense.activation(self.inner(x))  # [B * K, F]
-        x = self.layer.feed_forward_norm(x, self.outer(inner), training=False)
-        return x, cache
+        x = self.self_norm(x, self.self_output(_attend(query, cache, mask)))
+        query = _split_heads(self.cross_query(x), num_beams, self.sizes[0])
+        x = self.cross_norm(x, self.cross_output(_attend(query, encoder_kv, source_mask)))
+        inner = self.layer.feed_forward.inner_dense.activation(self.inner(x))  # [R, F]
+        return self.norm(x, self.outer(inner)), cache
 
     def encoder_kv(self, encoder_output: tf.Tensor) -> KeysValues:
         """Returns cross-attention's keys and values of an encoder's output [B, S, D]."""
-        attention = self.layer.cross_attention
-        length = tf.shape(encoder_output)[1]
+        attention, length = self.layer.cross_attention, tf.shape(encoder_output)[1]
         keys, values = attention.key_dense(encoder_output), attention.value_dense(encoder_output)
         return KeysValues(
-            keys=tf.transpose(_split_heads(keys, length, attention.d_k), _KEYS),
-            values=tf.transpose(_split_heads(values, length, attention.d_v), _VALUES),
+            keys=_split_heads(keys, length, attention.d_k),
+            values=_split_heads(values, length, attention.d_v),
         )
 
     def empty_cache(self, num_rows: tf.Tensor) -> KeysValues:
         """Returns keys and values of 0 positions."""
-        attention = self.layer.self_attention
+        num_heads, dtype = self.layer.self_attention.num_heads, self.layer.compute_dtype
         return KeysValues(
-            keys=tf.zeros([num_rows, attention.num_heads, attention.d_k, 0], self.dtype),
-            values=tf.zeros([num_rows, attention.num_heads, 0, attention.d_v], self.dtype),
+            keys=tf.zeros([num_rows, num_heads, 0, self.sizes[1]], dtype),
+            values=tf.zeros([num_rows, num_heads, 0, self.sizes[2]], dtype),
         )
 
 
-def _attend(query: tf.Tensor, num_beams: int, kv: KeysValues, mask: tf.Tensor | None) -> tf.Tensor:
+class _Linear:
+    """The linear map of a kernel, [in, out], and maybe a bias, [out], computed in `dtype`."""
+
+    def __init__(self, kernel: tf.Tensor, bias: tf.Tensor | None, dtype: str) -> None:
+        self.kernel = tf.cast(tf.convert_to_tensor(kernel), dtype)
+        self.negative_bias = None if bias is None else tf.cast(-bias, dtype)
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        """[R, in] -> [R, out]."""
+        products = tf.matmul(tf.cast(x, self.kernel.dtype), self.kernel)
+        # TensorFlow would fuse product and sum, which is slower for few rows.
+        return products if self.negative_bias is None else products - self.negative_bias
+
+
+class _Norm:
+    """An `AddNorm` without dropout."""
+
+    def __init__(self, layer: AddNorm, dtype: str) -> None:
+        self.gamma = tf.cast(tf.convert_to_tensor(layer.norm.gamma.value), dtype)
+        self.beta = tf.cast(tf.convert_to_tensor(layer.norm.beta.value), dtype)
+        self.epsilon = layer.norm.epsilon
+
+    def __call__(self, x: tf.Tensor, sublayer_output: tf.Tensor) -> tf.Tensor:
+        """[R, D] -> [R, D], of the dtype of `x`."""
+        x += tf.cast(sublayer_output, x.dtype)
+        centered = x - tf.reduce_mean(x, axis=1, keepdims=True)
+        # A product, because TensorFlow's squared difference is slower.
+        variance = tf.reduce_mean(centered * centered, axis=1, keepdims=True)
+        return centered * tf.math.rsqrt(variance + self.epsilon) * self.gamma + self.beta
+
+
+def _attend(query: tf.Tensor, kv: KeysValues, mask: tf.Tensor | None) -> tf.Tensor:
     """Computes `dot_product_attention` with the hypotheses as the positions of the query.
 
-    The query and the result are [B * K, N * H]. The mask, [B, N, K, C], is added to the scores.
+    The query, [B, N, K, d_k], is scaled already, and the result is [R, N * d_v]. The mask,
+    [B, N, K, C], is added to the scores.
     """
-    d_k, d_v = kv.keys.shape[2], kv.values.shape[3]
-    query = _heads(query * d_k**-0.5, num_beams, d_k, _VALUES)  # [B, N, K, H]
+    sum_dtype = tf.float64 if query.dtype == tf.float64 else tf.float32
+
+    def add_mask(scores: tf.Tensor) -> tf.Tensor:
+        scores = tf.cast(scores, sum_dtype)  # [B, N, K, C]
+        return scores if mask is None else scores + mask
 
     def attend() -> tf.Tensor:
-        scores = tf.cast(tf.matmul(query, kv.keys), tf.float32)  # [B, N, K, C]
-        weights = tf.nn.softmax(scores if mask is None else scores + mask)
-        return tf.matmul(tf.cast(weights, query.dtype), kv.values)  # [B, N, K, H]
+        weights = tf.nn.softmax(add_mask(tf.matmul(query, kv.keys, transpose_b=True)))
+        return tf.matmul(tf.cast(weights, query.dtype), kv.values)  # [B, N, K, d_v]
 
     def attend_without_onednn() -> tf.Tensor:
         # oneDNN implements neither BatchMatMulV3 nor log_softmax.
-        scores = tf.raw_ops.BatchMatMulV3(x=query, y=kv.keys, Tout=tf.float32)
-        weights = tf.exp(tf.nn.log_softmax(scores if mask is None else scores + mask))
-        return tf.raw_ops.BatchMatMulV3(x=weights, y=kv.values, Tout=tf.float32)
+        x, keys, values = (tf.cast(each, tf.float32) for each in (query, kv.keys, kv.values))
+        scores = tf.raw_ops.BatchMatMulV3(x=x, y=keys, Tout=tf.float32, adj_y=True)
+        weights = tf.exp(tf.nn.log_softmax(add_mask(scores)))
+        heads = tf.raw_ops.BatchMatMulV3(x=weights, y=values, Tout=tf.float32)
+        return tf.cast(heads, query.dtype)
 
-    if query.dtype == tf.float32:
-        is_small = num_beams * tf.size(kv.keys, tf.int64) <= ONEDNN_MIN_MULTIPLICATIONS
-        heads = tf.cond(is_small, attend_without_onednn, attend)
-    else:
-        heads = attend()
-    heads = _transpose(heads, (0, 2, 1, 3))  # [B, K, N, H]
-    return tf.reshape(heads, [-1, heads.shape[2] * d_v])
-
-
-def _heads(x: tf.Tensor, num_beams: int, size: int, axes: tuple[int, ...]) -> tf.Tensor:
-    """[B * K, N * H] -> [B, K, N, H], then transposed."""
-    return _transpose(_split_heads(x, num_beams, size), axes)
+    num_beams = query.shape[2]
+    is_small = num_beams * tf.size(kv.keys, tf.int64) <= ONEDNN_MIN_MULTIPLICATIONS
+    heads = (
+        attend() if query.dtype == tf.float64 else tf.cond(is_small, attend_without_onednn, attend)
+    )
+    return tf.reshape(_swap(heads), [-1, query.shape[1] * kv.values.shape[3]])
 
 
 def _split_heads(x: tf.Tensor, length: int | tf.Tensor, size: int) -> tf.Tensor:
-    """[B * C, N * H] or [B, C, N * H] -> [B, C, N, H]."""
-    return tf.reshape(x, [-1, length, x.shape[-1] // size, size])
+    """[B * C, N * H] or [B, C, N * H] -> [B, N, C, H]."""
+    return _swap(tf.reshape(x, [-1, length, x.shape[-1] // size, size]))
 
 
-def _transpose(x: tf.Tensor, axes: tuple[int, ...]) -> tf.Tensor:
-    """Transposes the bits as integers, because a transposition of floats starts oneDNN."""
+def _swap(x: tf.Tensor) -> tf.Tensor:
+    """Swaps axes 1 and 2 of a tensor of rank 4.
+
+    It moves the bits as integers, because a transposition of floats starts oneDNN.
+    """
+    if 1 in x.shape[1:3] and None not in x.shape[1:3]:  # nothing moves
+        return tf.reshape(x, [-1, x.shape[2], x.shape[1], x.shape[3]])
     integer = {8: tf.int64, 4: tf.int32, 2: tf.int16}[x.dtype.size]
-    return tf.bitcast(tf.transpose(tf.bitcast(x, integer), axes), x.dtype)
+    return tf.bitcast(tf.transpose(tf.bitcast(x, integer), [0, 2, 1, 3]), x.dtype)

@@ -8,31 +8,30 @@ Shapes (the package's glossary): B batch, K beams, V vocabulary, T tokens so far
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from keras_transformer.config import (
     BOS_ID,
     EOS_ID,
     PAD_ID,
-    UNK_ID,
     DecodingOptions,
+    EarlyStopping,
     LengthPenaltyKind,
 )
 from keras_transformer.errors import InputError
 
 # (newest ids [B, K], position [], cache, row_state) -> (logits [B, K, V], cache, row_state)
 #
-# `cache` and `row_state` are nests of tensors: `cache` has a leading dimension of B * K and is
-# gathered when hypotheses change places; `row_state` has a leading dimension of B. A dimension that
-# grows with the steps has size 0 at first. The search drops rows when they end, so the function
-# must not keep tensors of rows elsewhere.
+# `cache` and `row_state` are nests of tensors: `cache` has leading dimensions B, K and is gathered
+# when hypotheses change places; `row_state` has a leading dimension of B. A dimension that grows
+# with the steps has size 0 at first. The search drops rows when they end, so the function must not
+# keep tensors of rows elsewhere.
 StepFunction = Callable[[tf.Tensor, tf.Tensor, Any, Any], tuple[tf.Tensor, Any, Any]]
 
-# No translation contains these tokens.
-SUPPRESSED_IDS = (PAD_ID, UNK_ID, BOS_ID)
-
+NUM_SUPPRESSED = 3  # no translation contains the ids below: `PAD_ID`, `UNK_ID` and `BOS_ID`
 MIN_SHARE_TO_DROP = 0.2  # ended rows are dropped when they are more than this share of the rows
 
 
@@ -53,10 +52,10 @@ class BeamState(NamedTuple):
     """State of the beam search between two steps."""
 
     step: tf.Tensor  # int32 [], tokens of each live sequence
-    live_ids: tf.Tensor  # int32 [B, K, T], the best unfinished sequences
-    live_log_probs: tf.Tensor  # float32 [B, K]; -inf where there is no sequence
-    finished_ids: tf.Tensor  # int32 [B, K, T], the best hypotheses so far, best first
-    finished_scores: tf.Tensor  # float32 [B, K]; -inf where there is no hypothesis
+    live_log_probs: tf.Tensor  # float32 [B, K], best first; -inf where there is no sequence
+    finished_scores: tf.Tensor  # float32 [B, K], best first; -inf where there is no hypothesis
+    ids: tf.Tensor  # int32 [B, 2K, T], of the live sequences, then of the hypotheses
+    newest: tf.Tensor  # int32 [B, K], the last tokens of the live sequences
     cache: Any  # the step function's state of the live sequences
     row_state: Any  # the step function's state of the rows
 
@@ -66,6 +65,7 @@ class GreedyState(NamedTuple):
 
     step: tf.Tensor  # int32 [], tokens of each sequence
     ids: tf.Tensor  # int32 [B, T]
+    newest: tf.Tensor  # int32 [B, 1], the last tokens
     log_probs: tf.Tensor  # float32 [B]
     finished: tf.Tensor  # bool [B]
     cache: Any  # the step function's state of the sequences
@@ -94,18 +94,24 @@ def search(
     step_fn: StepFunction,
     cache: Any,
     max_lengths: tf.Tensor,
-    beam_size: int,
-    length_penalty: float,
+    options: DecodingOptions,
     row_state: Any = (),
     num_best: int | None = None,
-    kind: LengthPenaltyKind = "gnmt",
 ) -> Hypotheses:
-    """Calls `beam_search`, or `greedy_search` if `beam_size` is 1."""
-    check_options(beam_size, length_penalty, num_best)
-    if beam_size == 1:
-        return greedy_search(step_fn, cache, max_lengths, length_penalty, row_state, kind)
+    """Calls `beam_search`, or `greedy_search` if `options.beam_size` is 1."""
+    penalty, kind = options.length_penalty, options.length_penalty_kind
+    if options.beam_size == 1:
+        return greedy_search(step_fn, cache, max_lengths, penalty, row_state, kind)
     return beam_search(
-        step_fn, cache, max_lengths, beam_size, length_penalty, row_state, num_best, kind=kind
+        step_fn,
+        cache,
+        max_lengths,
+        options.beam_size,
+        penalty,
+        row_state,
+        num_best,
+        options.early_stopping,
+        kind,
     )
 
 
@@ -131,7 +137,7 @@ def greedy_search(
 
     Args:
         step_fn: returns the logits of the next token, as for `beam_search`; K = 1.
-        cache: the cache before the first step, leading dimension B.
+        cache: the cache before the first step, leading dimensions B, 1.
         max_lengths: int32 [B], maximum length of each row.
         length_penalty: strength of the score's length penalty. It does not change the tokens.
         row_state: the state of the rows before the first step, leading dimension B.
@@ -145,38 +151,46 @@ def greedy_search(
     initial = GreedyState(
         step=tf.constant(0),
         ids=tf.zeros([batch_size, 0], tf.int32),
+        newest=tf.fill([batch_size, 1], BOS_ID),
         log_probs=tf.zeros([batch_size]),
         finished=tf.zeros([batch_size], tf.bool),
         cache=cache,
         row_state=row_state,
     )
 
-    def running(state: GreedyState, max_lengths: tf.Tensor) -> tf.Tensor:
-        return ~state.finished
+    def begin(max_lengths: tf.Tensor) -> _Steps:
+        def running(state: GreedyState) -> tf.Tensor:
+            return ~state.finished
 
-    def advance(state: GreedyState, max_lengths: tf.Tensor) -> GreedyState:
-        logits, cache, row_state = step_fn(
-            _newest(state.ids)[:, None], state.step, state.cache, state.row_state
-        )
-        values, tokens, log_normalizer = _top_tokens(logits, 1)  # [B, 1, 1]
-        step = state.step + 1
-        log_probs = state.log_probs + (values - log_normalizer)[:, 0, 0]
-        tokens = tf.where(state.finished, PAD_ID, tokens[:, 0, 0])
-        return GreedyState(
-            step=step,
-            ids=tf.concat([state.ids, tokens[:, None]], axis=1),
-            log_probs=tf.where(state.finished, state.log_probs, log_probs),
-            finished=state.finished | (tokens == EOS_ID) | (step >= max_lengths),
-            cache=cache,
-            row_state=row_state,
-        )
+        def advance(state: GreedyState) -> GreedyState:
+            logits, cache, row_state = step_fn(
+                state.newest, state.step, state.cache, state.row_state
+            )
+            log_probs, tokens = _top_tokens(logits, 1)  # [B, 1, n]
+            log_probs, choice = tf.math.top_k(log_probs[:, 0])  # [B, 1]
+            tokens = tf.gather(tokens[:, 0], choice, batch_dims=1)  # [B, 1]
+            step = state.step + 1
+            tokens = tf.where(state.finished[:, None], PAD_ID, tokens)
+            return GreedyState(
+                step=step,
+                ids=tf.concat([state.ids, tokens], axis=1),
+                newest=tokens,
+                log_probs=tf.where(
+                    state.finished, state.log_probs, state.log_probs + log_probs[:, 0]
+                ),
+                finished=state.finished | (tokens[:, 0] == EOS_ID) | (step >= max_lengths),
+                cache=cache,
+                row_state=row_state,
+            )
+
+        return _Steps(running, advance)
 
     def hypotheses(state: GreedyState) -> Hypotheses:
         lengths = tf.reduce_sum(tf.cast(state.ids != PAD_ID, tf.int32), axis=1)
         scores = state.log_probs / length_divisor(lengths, length_penalty, kind)
         return Hypotheses(state.ids[:, None], scores[:, None])
 
-    return _search_rows(initial, max_lengths, 1, running, advance, hypotheses)
+    return _search_rows(initial, max_lengths, 1, begin, hypotheses)
 
 
 def beam_search(
@@ -187,7 +201,7 @@ def beam_search(
     length_penalty: float = 0.6,
     row_state: Any = (),
     num_best: int | None = None,
-    early_stop: bool = True,
+    early_stopping: EarlyStopping | Literal["never"] = "exact",
     kind: LengthPenaltyKind = "gnmt",
 ) -> Hypotheses:
     """Keeps the K likeliest sequences at every step, and the K best hypotheses of all steps.
@@ -196,15 +210,17 @@ def beam_search(
         step_fn: takes the newest tokens, int32 [B, K], their position, int32 [], `cache` and
             `row_state`; returns the logits of the next token, float32 [B, K, V], and the new
             `cache` and `row_state`.
-        cache: the state of the hypotheses before the first step, leading dimension B * K.
+        cache: the state of the hypotheses before the first step, leading dimensions B, K.
         max_lengths: int32 [B], maximum length of each row's hypotheses.
         beam_size: K.
         length_penalty: strength of the length penalty (0.6: section 6.1).
         row_state: the state of the rows before the first step, leading dimension B.
         num_best: number of hypotheses of a row that are needed; None for all K. The search of a row
             ends as soon as these are final.
-        early_stop: whether to end the search of a row when more steps cannot change its result: no
-            continuation of a live sequence scores above log P / penalty(max_length).
+        early_stopping: when the search of a row ends. "exact": when more steps cannot change its
+            result, because no continuation of a live sequence scores above
+            log P / penalty(max_length). "first": when it has K hypotheses, which takes fewer steps
+            and may miss better ones. "never": at its maximum length, if a sequence is still live.
         kind: of the length penalty; see `length_divisor`.
 
     Returns:
@@ -233,105 +249,114 @@ def beam_search(
     only_first = tf.where(tf.range(beam_size) == 0, 0.0, -float("inf"))  # [K]
     initial = BeamState(
         step=tf.constant(0),
-        live_ids=tf.zeros([batch_size, beam_size, 0], tf.int32),
         live_log_probs=tf.tile(only_first[None], [batch_size, 1]),
-        finished_ids=tf.zeros([batch_size, beam_size, 0], tf.int32),
         finished_scores=tf.fill([batch_size, beam_size], -float("inf")),
+        ids=tf.zeros([batch_size, 2 * beam_size, 0], tf.int32),
+        newest=tf.fill([batch_size, beam_size], BOS_ID),
         cache=cache,
         row_state=row_state,
     )
+    longest = tf.maximum(tf.reduce_max(max_lengths), 0)  # the maximum of no lengths is negative
+    divisors = length_divisor(tf.range(longest + 1), length_penalty, kind)  # of all lengths
 
-    def running(state: BeamState, max_lengths: tf.Tensor) -> tf.Tensor:
-        best = state.live_log_probs[:, 0]  # [B]
-        if not early_stop:
+    def begin(max_lengths: tf.Tensor) -> _Steps:
+        largest_divisors = tf.gather(divisors, max_lengths)  # [B]
+        advance_rows = _beam_advance(max_lengths, beam_size, divisors)
+
+        def running(state: BeamState) -> tf.Tensor:
+            best = state.live_log_probs[:, 0]  # [B]
+            if early_stopping == "exact":
+                worst_needed = state.finished_scores[:, (num_best or beam_size) - 1]
+                return worst_needed < best / largest_divisors
+            if early_stopping == "first":
+                best = tf.where(state.finished_scores[:, -1] > -float("inf"), -float("inf"), best)
             return best > -float("inf")
-        worst_needed = state.finished_scores[:, (num_best or beam_size) - 1]
-        return worst_needed < best / length_divisor(max_lengths, length_penalty, kind)
 
-    def advance(state: BeamState, max_lengths: tf.Tensor) -> BeamState:
-        logits, cache, row_state = step_fn(
-            _newest(state.live_ids), state.step, state.cache, state.row_state
-        )
-        state = state._replace(cache=cache, row_state=row_state)
-        return _advance_beams(state, logits, max_lengths, length_penalty, kind)
+        def advance(state: BeamState) -> BeamState:
+            logits, cache, row_state = step_fn(
+                state.newest, state.step, state.cache, state.row_state
+            )
+            return advance_rows(state._replace(cache=cache, row_state=row_state), logits)
+
+        return _Steps(running, advance)
 
     def hypotheses(state: BeamState) -> Hypotheses:
-        return Hypotheses(state.finished_ids, state.finished_scores)
+        return Hypotheses(state.ids[:, beam_size:], state.finished_scores)
 
-    return _search_rows(initial, max_lengths, beam_size, running, advance, hypotheses)
-
-
-def _advance_beams(
-    state: BeamState,
-    logits: tf.Tensor,
-    max_lengths: tf.Tensor,
-    length_penalty: float,
-    kind: LengthPenaltyKind,
-) -> BeamState:
-    """Extends every live sequence by its likeliest tokens and collects the finished ones."""
-    beam_size = state.live_ids.shape[1]
-    step = state.step + 1
-
-    # At most K of the best 2K candidates end in EOS, so at least K stay live. Of a single beam, at
-    # most K + 1 candidates are needed: EOS, and K that stay live.
-    per_beam = min(beam_size + 1, logits.shape[-1])
-    num_candidates = min(2 * beam_size, beam_size * per_beam)
-    values, tokens, log_normalizer = _top_tokens(logits, per_beam)  # [B, K, K + 1]
-    log_probs = state.live_log_probs[..., None] + values - log_normalizer
-    log_probs, choice = tf.math.top_k(_merge_beams(log_probs), num_candidates)  # [B, 2K]
-    tokens = tf.gather(_merge_beams(tokens), choice, batch_dims=1)  # [B, 2K]
-    beams = choice // per_beam  # [B, 2K]
-    ids = tf.gather(state.live_ids, beams, batch_dims=1)  # [B, 2K, T]
-    ids = tf.concat([ids, tokens[..., None]], axis=2)  # [B, 2K, T + 1]
-
-    # Only the K best candidates may become hypotheses.
-    is_eos = tokens == EOS_ID
-    is_cut = (step >= max_lengths)[:, None]  # [B, 1]
-    is_final = (is_eos | is_cut)[:, :beam_size]  # [B, K]
-    scores = log_probs[:, :beam_size] / length_divisor(step, length_penalty, kind)
-    scores = tf.where(is_final, scores, -float("inf"))
-    # top_k takes the first of equal scores. The earlier hypotheses come first, so that entries of
-    # score -inf keep their padding.
-    all_scores = tf.concat([state.finished_scores, scores], axis=1)  # [B, 2K]
-    padded_ids = tf.pad(state.finished_ids, [[0, 0], [0, 0], [0, 1]], constant_values=PAD_ID)
-    all_ids = tf.concat([padded_ids, ids[:, :beam_size]], axis=1)  # [B, 2K, T + 1]
-    finished_scores, best = tf.math.top_k(all_scores, beam_size)  # [B, K]
-    finished_ids = tf.gather(all_ids, best, batch_dims=1)  # [B, K, T + 1]
-
-    live_log_probs = tf.where(is_eos | is_cut, -float("inf"), log_probs)
-    live_log_probs, best = tf.math.top_k(live_log_probs, beam_size)  # [B, K]
-    beams = tf.gather(beams, best, batch_dims=1)  # [B, K]
-    parents = tf.reshape(tf.range(tf.shape(beams)[0])[:, None] * beam_size + beams, [-1])
-    return BeamState(
-        step=step,
-        live_ids=tf.gather(ids, best, batch_dims=1),  # [B, K, T + 1]
-        live_log_probs=live_log_probs,
-        finished_ids=finished_ids,
-        finished_scores=finished_scores,
-        cache=_gather(state.cache, parents),
-        row_state=state.row_state,
-    )
+    return _search_rows(initial, max_lengths, beam_size, begin, hypotheses)
 
 
-def _top_tokens(logits: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns the best tokens that are not suppressed; the softmax is over all tokens.
+def _beam_advance(
+    max_lengths: tf.Tensor, beam_size: int, divisors: tf.Tensor
+) -> Callable[[BeamState, tf.Tensor], BeamState]:
+    """Returns the function that extends every live sequence by its likeliest tokens.
 
-    [B, K, V] -> logits and ids, [B, K, count], and the log of the softmax's normalizer, [B, K, 1].
+    A candidate is a place in a list of tokens, `per_beam` for each of the K live sequences. Padding
+    for the K hypotheses follows in that list, so that the same gathers move both.
+    """
+    limits = max_lengths[:, None]  # [B, 1]
+    zeros = tf.zeros_like(limits)
+
+    def advance(state: BeamState, logits: tf.Tensor) -> BeamState:
+        step = state.step + 1
+        # At most K of the best 2K candidates end in EOS, so at least K stay live. Of a single
+        # sequence, at most K + 1 are needed: EOS, and K that stay live.
+        log_probs, tokens = _top_tokens(logits, beam_size + 1)  # [B, K, n]
+        per_beam = tokens.shape[2]
+        num_candidates = min(2, per_beam) * beam_size
+        log_probs = _merge_beams(log_probs + tf.expand_dims(state.live_log_probs, 2))  # [B, K * n]
+        log_probs, candidates = tf.math.top_k(log_probs, num_candidates)  # [B, 2K]
+        tokens = tf.pad(_merge_beams(tokens), [[0, 0], [0, beam_size * per_beam]])  # [B, 2K * n]
+
+        is_final = (tf.gather(tokens, candidates, batch_dims=1) == EOS_ID) | (step >= limits)
+        # Only the K best candidates may become hypotheses.
+        scores = log_probs[:, :beam_size] / tf.gather(divisors, step)
+        scores = tf.where(is_final[:, :beam_size], scores, -float("inf"))
+        # top_k takes the first of equal scores: an earlier hypothesis.
+        all_scores = tf.concat([state.finished_scores, scores], axis=1)  # [B, 2K]
+        finished_scores, finished = tf.math.top_k(all_scores, beam_size)  # [B, K]
+        live_log_probs = tf.where(is_final, -float("inf"), log_probs)  # [B, 2K]
+        live_log_probs, live = tf.math.top_k(live_log_probs, beam_size)  # [B, K]
+
+        hypotheses = np.arange(beam_size, 2 * beam_size) * per_beam  # [K]
+        places = tf.concat([zeros + hypotheses, candidates], axis=1)  # [B, 3K]
+        chosen = tf.concat([live + beam_size, finished], axis=1)  # [B, 2K]
+        chosen = tf.gather(places, chosen, batch_dims=1)  # [B, 2K]
+        parents = chosen // per_beam  # [B, 2K]
+        tokens = tf.gather(tokens, chosen, batch_dims=1)  # [B, 2K]
+        ids = tf.gather(state.ids, parents, batch_dims=1)  # [B, 2K, T]
+        parents = parents[:, :beam_size]
+        return BeamState(
+            step=step,
+            live_log_probs=live_log_probs,
+            finished_scores=finished_scores,
+            ids=tf.concat([ids, tf.expand_dims(tokens, 2)], axis=2),  # [B, 2K, T + 1]
+            newest=tokens[:, :beam_size],
+            cache=tf.nest.map_structure(
+                lambda tensor: tf.gather(tensor, parents, batch_dims=1), state.cache
+            ),
+            row_state=state.row_state,
+        )
+
+    return advance
+
+
+def _top_tokens(logits: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the best tokens of each sequence, of which `count` or all others are not suppressed.
+
+    [B, K, V] -> log probabilities, float32 [B, K, n], and ids, [B, K, n]. The softmax is over all
+    tokens; then those that are suppressed get -inf.
     """
     num_beams, vocab_size = logits.shape[1:]
     rows = tf.reshape(logits, [-1, vocab_size])  # [B * K, V]
-    count_all = min(count + len(SUPPRESSED_IDS), vocab_size)
-    values, tokens = _top(rows, count_all)
+    count = min(count + NUM_SUPPRESSED, vocab_size)
+    values, tokens = _top(rows, count)  # [B * K, n]
     # softmax(logit) = exp(logit - log_normalizer)
-    probability = tf.gather(tf.nn.softmax(rows), tokens[:, :1], batch_dims=1)  # [B * K, 1]
-    log_normalizer = values[:, :1] - tf.math.log(probability)
-    is_suppressed = tf.reduce_any(tokens[..., None] == tf.constant(SUPPRESSED_IDS), axis=2)
-    values, places = tf.math.top_k(tf.where(is_suppressed, -float("inf"), values), count)
-    tokens = tf.gather(tokens, places, batch_dims=1)
-    values, tokens, log_normalizer = (
-        tf.reshape(x, [-1, num_beams, x.shape[1]]) for x in (values, tokens, log_normalizer)
-    )
-    return values, tokens, log_normalizer
+    best = tf.gather(tf.nn.softmax(rows), tokens[:, :1], batch_dims=1)  # [B * K, 1]
+    log_probs = values - (values[:, :1] - tf.math.log(best))
+    log_probs = tf.where(tokens < NUM_SUPPRESSED, -float("inf"), log_probs)
+    shape = [-1, num_beams, count]
+    return tf.reshape(log_probs, shape), tf.reshape(tokens, shape)
 
 
 def _top(rows: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor]:
@@ -359,34 +384,38 @@ def _merge_beams(x: tf.Tensor) -> tf.Tensor:
     return tf.reshape(x, [-1, x.shape[1] * x.shape[2]])
 
 
-def _newest(ids: tf.Tensor) -> tf.Tensor:
-    """Returns the last token of each sequence, [..., T] -> [...]; `BOS_ID` where T is 0."""
-    started = tf.pad(ids, [[0, 0]] * (len(ids.shape) - 1) + [[1, 0]], constant_values=BOS_ID)
-    return started[..., -1]
+class _Steps(NamedTuple):
+    """The steps of a search for a fixed set of rows."""
+
+    running: Callable[[Any], tf.Tensor]  # state -> bool [B], whether a row's search goes on
+    advance: Callable[[Any], Any]  # state -> the state after one more step
 
 
 def _search_rows(
     initial: Any,
     max_lengths: tf.Tensor,
     beam_size: int,
-    running: Callable[[Any, tf.Tensor], tf.Tensor],
-    advance: Callable[[Any, tf.Tensor], Any],
+    begin: Callable[[tf.Tensor], _Steps],
     hypotheses: Callable[[Any], Hypotheses],
 ) -> Hypotheses:
     """Advances a `BeamState` or `GreedyState` until all rows have ended.
 
     The loop advances the rows that are left until enough of them have ended, stores what all of
-    them have found so far, and drops those that have ended. `running` returns bool [B].
+    them have found so far, and drops those that have ended. `begin` takes the maximum lengths of
+    the rows that are left; what it computes is computed once for all their steps.
     """
 
     def advance_and_drop(
         rows: tf.Tensor, state: Any, found: Hypotheses
     ) -> tuple[tf.Tensor, Any, Hypotheses]:
-        lengths = tf.gather(max_lengths, rows)
-        state = _advance_until_rows_end(state, lengths, running, advance)
+        steps = begin(tf.gather(max_lengths, rows))
+        state = _advance_until_rows_end(state, tf.size(rows), steps)
         found = _store(found, rows, hypotheses(state))
-        left = tf.cast(tf.where(running(state, lengths))[:, 0], tf.int32)
-        return tf.gather(rows, left), _take(state, left, beam_size), found
+        left = tf.cast(tf.where(steps.running(state))[:, 0], tf.int32)
+        taken = tf.nest.map_structure(
+            lambda tensor: tf.gather(tensor, left), state._replace(step=())
+        )
+        return tf.gather(rows, left), taken._replace(step=state.step), found
 
     num_rows = tf.size(max_lengths)
     none_found = Hypotheses(
@@ -403,22 +432,17 @@ def _search_rows(
     return found
 
 
-def _advance_until_rows_end(
-    state: Any,
-    max_lengths: tf.Tensor,
-    running: Callable[[Any, tf.Tensor], tf.Tensor],
-    advance: Callable[[Any, tf.Tensor], Any],
-) -> Any:
+def _advance_until_rows_end(state: Any, num_rows: tf.Tensor, steps: _Steps) -> Any:
     """Advances all rows until more than `MIN_SHARE_TO_DROP` of them, or all, have ended."""
-    min_running = (1 - MIN_SHARE_TO_DROP) * tf.cast(tf.size(max_lengths), tf.float32)
+    min_running = tf.math.ceil((1 - MIN_SHARE_TO_DROP) * tf.cast(num_rows, tf.float32))
+    min_running = tf.maximum(tf.cast(min_running, tf.int32), 1)
 
     def are_enough_running(state: Any) -> tf.Tensor:
-        number = tf.math.count_nonzero(running(state, max_lengths), dtype=tf.int32)
-        return (number > 0) & (tf.cast(number, tf.float32) >= min_running)
+        return tf.reduce_sum(tf.cast(steps.running(state), tf.int32)) >= min_running
 
     (state,) = tf.while_loop(
         are_enough_running,
-        lambda state: (advance(state, max_lengths),),
+        lambda state: (steps.advance(state),),
         [state],
         shape_invariants=[tf.nest.map_structure(_growing, state)],
         parallel_iterations=1,
@@ -434,18 +458,6 @@ def _store(found: Hypotheses, rows: tf.Tensor, newer: Hypotheses) -> Hypotheses:
         tf.tensor_scatter_nd_update(padded, rows[:, None], newer.ids),
         tf.tensor_scatter_nd_update(found.scores, rows[:, None], newer.scores),
     )
-
-
-def _take(state: Any, rows: tf.Tensor, beam_size: int) -> Any:
-    """Returns the state of some rows, int32 [any]."""
-    beams = tf.reshape(rows[:, None] * beam_size + tf.range(beam_size), [-1])
-    fields = state._asdict()
-    step, cache = fields.pop("step"), fields.pop("cache")
-    return type(state)(step=step, cache=_gather(cache, beams), **_gather(fields, rows))
-
-
-def _gather(nest: Any, rows: tf.Tensor) -> Any:
-    return tf.nest.map_structure(lambda tensor: tf.gather(tensor, rows), nest)
 
 
 def _growing(tensor: tf.Tensor) -> tf.TensorShape:

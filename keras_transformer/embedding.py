@@ -171,10 +171,12 @@ class PositionalEmbedding(BaseLayer):
         if reverse:
             logits = self.token_embedding(inputs, reverse=True)  # [B, T, V]
             return logits if self.output_bias is None else logits + self.output_bias
-        positions = start + ops.arange(ops.shape(inputs)[1])  # [T]
-        if self.position_embedding is None:
-            encoding = ops.cast(self.encode_positions(positions, self.d_model), self.compute_dtype)
-        else:
-            encoding = self.position_embedding(positions)  # [T, D]
+        encoding = self.encoding(start + ops.arange(ops.shape(inputs)[1]))  # [T, D]
         tokens = self.token_embedding(inputs) * self.d_model**0.5  # [B, T, D]
         return self.dropout(tokens + encoding, training=training)
+
+    def encoding(self, positions: Int[Tensor, " T"]) -> Float[Tensor, "T D"]:
+        """Returns the encodings of positions, or their embeddings if they are learned."""
+        if self.position_embedding is not None:
+            return self.position_embedding(positions)
+        return ops.cast(self.encode_positions(positions, self.d_model), self.compute_dtype)

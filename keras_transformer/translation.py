@@ -239,13 +239,12 @@ def _search(
     """
     beam_size, vocab_size = options.beam_size, model.config.vocab_size
     max_lengths = _max_lengths(model, source_lengths, options)
-    step = DecoderStep(model)
+    step = DecoderStep(model, tf.maximum(tf.reduce_max(max_lengths), 0))
 
     def search_group(rows: tf.Tensor) -> Any:
         cache, row_state = step.initial_state(_rows(source_ids, rows), beam_size)
-        limits, penalty = tf.gather(max_lengths, rows), options.length_penalty
-        kind = options.length_penalty_kind
-        found = search(step, cache, limits, beam_size, penalty, row_state, num_best, kind)
+        limits = tf.gather(max_lengths, rows)
+        found = search(step, cache, limits, options, row_state, num_best)
         is_empty = tf.gather(source_lengths, rows) == 0  # [G]
         scores_of_empty = tf.where(tf.range(beam_size) == 0, 0.0, -float("inf"))  # [K]
         ids = tf.where(is_empty[:, None, None], PAD_ID, found.ids)

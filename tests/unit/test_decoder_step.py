@@ -40,7 +40,7 @@ def slow_logits(model, prefixes):
 
 def fast_logits(model, prefixes):
     """The same, step by step."""
-    step, found = DecoderStep(model), []
+    step, found = DecoderStep(model, prefixes.shape[2]), []
     state = step.initial_state(tf.constant(SOURCE_IDS), prefixes.shape[1])
     for position in range(prefixes.shape[2]):
         logits, *state = step(tf.constant(prefixes[:, :, position]), tf.constant(position), *state)
@@ -72,11 +72,9 @@ def test_steps_in_other_precisions(policy, tolerance, variant):
         model = make_model(**VARIANTS[variant])
     finally:
         keras.config.set_dtype_policy(before)
-    step = DecoderStep(model)
-    state = step.initial_state(tf.constant(SOURCE_IDS), K)[1]
-    assert {kv.dtype.name for kv in tf.nest.flatten((state.encoder_kv, state.kv_cache))} == {
-        policy.removeprefix("mixed_")
-    }
+    step = DecoderStep(model, STEPS)
+    assert step.output.kernel.dtype.name == policy.removeprefix("mixed_")
+    assert step.layers[0].self_qkv.kernel.dtype.name == policy.removeprefix("mixed_")
     error = np.abs(fast_logits(model, PREFIXES) - slow_logits(model, PREFIXES))
     assert error.mean() < tolerance
 
@@ -85,19 +83,19 @@ def test_chosen_hypotheses_are_continued(model):
     # The hypotheses that stay live, two times; one of them twice, and one that had died before.
     choices = {1: np.array([[2, 0, 0], [1, 1, 2]]), 2: np.array([[1, 0, 2], [2, 0, 0]])}
     continued = PREFIXES[:, :, :0]
-    step = DecoderStep(model)
-    ancestors, row_state = step.initial_state(tf.constant(SOURCE_IDS), K)
+    step = DecoderStep(model, STEPS)
+    self_mask, row_state = step.initial_state(tf.constant(SOURCE_IDS), K)
     for position in range(STEPS):
         ids = PREFIXES[:, :, position]
         continued = np.concatenate([continued, ids[:, :, None]], axis=2)
-        logits, ancestors, row_state = step(
-            tf.constant(ids), tf.constant(position), ancestors, row_state
+        logits, self_mask, row_state = step(
+            tf.constant(ids), tf.constant(position), self_mask, row_state
         )
         assert_close(logits, slow_logits(model, continued)[:, :, -1])
         if position in choices:
             chosen = choices[position]
             continued = np.take_along_axis(continued, chosen[:, :, None], axis=1)
-            ancestors = tf.gather(ancestors, (chosen + [[0], [K]]).reshape(-1))
+            self_mask = tf.gather(self_mask, chosen, batch_dims=1)
 
 
 def test_steps_have_no_dropout():

@@ -8,6 +8,7 @@ import reference
 import tensorflow as tf
 
 from keras_transformer import decoding
+from keras_transformer.config import DecodingOptions
 from keras_transformer.decoding import beam_search, greedy_search, search
 from keras_transformer.errors import InputError
 from keras_transformer.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
@@ -34,9 +35,8 @@ def table_step(tables):
     """The step function of a language. Its cache holds states, its row_state the rows' numbers."""
 
     def step(ids, position, states, rows):
-        states = next_state(states, tf.reshape(ids, [-1]))  # [B * K]
-        some = tf.gather(tables, rows)
-        return tf.gather(some, tf.reshape(states, tf.shape(ids)), batch_dims=1), states, rows
+        states = next_state(states, ids)  # [B, K]
+        return tf.gather(tf.gather(tables, rows), states, batch_dims=1), states, rows
 
     return step
 
@@ -56,7 +56,7 @@ def table_log_probs(table, suppress=()):
 
 
 def start(rows, beam_size):
-    return tf.zeros([rows * beam_size], tf.int32)
+    return tf.zeros([rows, beam_size], tf.int32)
 
 
 def beams_of(tables, max_lengths, beam_size, length_penalty, **options):
@@ -103,22 +103,22 @@ def lattice_step(edges, calls=None):
     def step(ids, position, prefixes, row_state):
         if calls is not None:
             calls.append(int(position))
-        prefixes = tf.concat([prefixes, tf.reshape(ids, [-1, 1])], axis=1)  # [B * K, T]
-        probabilities = np.zeros((len(prefixes), V))
-        for row, prefix in enumerate(prefixes.numpy()):
+        prefixes = tf.concat([prefixes, ids[..., None]], axis=2)  # [1, K, T]
+        probabilities = np.zeros((*ids.shape, V))
+        for beam, prefix in enumerate(prefixes.numpy()[0]):
             assert prefix[0] == BOS_ID
             for token, probability in edges.get(tuple(prefix[1:]), {EOS_ID: 1.0}).items():
-                probabilities[row, token] = probability
+                probabilities[0, beam, token] = probability
         with np.errstate(divide="ignore"):
             logits = np.log(probabilities).astype("float32")
-        return tf.reshape(tf.constant(logits), [*ids.shape, V]), prefixes, row_state
+        return tf.constant(logits), prefixes, row_state
 
     return step
 
 
 def search_lattice(edges, beam_size, length_penalty, limit, calls=None, **options):
     """The hypotheses of one row."""
-    step, prefixes = lattice_step(edges, calls), tf.zeros([beam_size, 0], tf.int32)
+    step, prefixes = lattice_step(edges, calls), tf.zeros([1, beam_size, 0], tf.int32)
     if beam_size == 1:
         result = greedy_search(step, prefixes, tf.constant([limit]), length_penalty)
     else:
@@ -159,11 +159,11 @@ def test_beam_of_two_wins_where_greedy_loses():
     assert_hypotheses(beam, [((B, EOS_ID), math.log(0.36)), ((A, EOS_ID), math.log(0.24))])
 
 
-def test_early_stop_saves_a_step():
+def test_early_stopping_saves_a_step():
     # After two steps the best live sequence has .18, the worse hypothesis .24.
-    for early_stop, num_steps in ((True, 2), (False, 3)):
+    for early_stopping, num_steps in (("exact", 2), ("never", 3)):
         calls = []
-        search_lattice(GARDEN_PATH, 2, 0.0, limit=5, calls=calls, early_stop=early_stop)
+        search_lattice(GARDEN_PATH, 2, 0.0, limit=5, calls=calls, early_stopping=early_stopping)
         assert calls == list(range(num_steps))
 
 
@@ -276,12 +276,36 @@ def test_length_penalty_of_marian(length_penalty):
 @pytest.mark.parametrize("beam_size", [2, 5])
 @pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0])
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_early_stop_changes_nothing(seed, length_penalty, beam_size):
+def test_exact_early_stopping_changes_nothing(seed, length_penalty, beam_size):
     tables = random_tables(seed, rows=1)
     assert_same(
-        beams_of(tables, [11], beam_size, length_penalty, early_stop=True),
-        beams_of(tables, [11], beam_size, length_penalty, early_stop=False),
+        beams_of(tables, [11], beam_size, length_penalty, early_stopping="exact"),
+        beams_of(tables, [11], beam_size, length_penalty, early_stopping="never"),
     )
+
+
+#        .3
+#   BOS ────► EOS                                 (empty)   .3                    length 1
+#    │   .6         .45
+#    ├──────► a ───────► EOS                      a         .6 x .45     = .27    length 2
+#    │        └──.55─► a ──1.──► EOS              a a       .6 x .55 x 1 = .33    length 3
+#    └──.1──► b ──1.──► EOS                       b         .1 x 1.      = .1     length 2
+FIRST = {
+    (): {EOS_ID: 0.3, A: 0.6, B: 0.1},
+    (A,): {EOS_ID: 0.45, A: 0.55},
+    (B,): {EOS_ID: 1.0},
+    (A, A): {EOS_ID: 1.0},
+}
+
+
+def test_first_hypotheses_end_the_search():
+    # After two steps there are two hypotheses, of .3 and .27. The live sequence has .33.
+    calls = []
+    found = search_lattice(FIRST, 2, 0.0, limit=5, calls=calls, early_stopping="first")
+    assert calls == [0, 1]
+    assert_hypotheses(found, [((EOS_ID,), math.log(0.3)), ((A, EOS_ID), math.log(0.27))])
+    found = search_lattice(FIRST, 2, 0.0, limit=5)
+    assert_hypotheses(found, [((A, A, EOS_ID), math.log(0.33)), ((EOS_ID,), math.log(0.3))])
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
@@ -294,8 +318,7 @@ def test_rows_are_independent(beam_size):
             table_step(tables[rows]),
             start(len(max_lengths[rows]), beam_size),
             tf.constant(max_lengths[rows]),
-            beam_size,
-            length_penalty=0.6,
+            DecodingOptions(beam_size=beam_size),
             row_state=tf.range(len(max_lengths[rows])),
         )
 
@@ -331,7 +354,7 @@ def test_beam_size_one_is_greedy():
     tables = random_tables(seed=9, rows=3)
     arguments = table_step(tables), start(3, 1), max_lengths
     greedy = greedy_search(*arguments, 0.6, tf.range(3))
-    assert_same(search(*arguments, 1, 0.6, tf.range(3)), greedy)
+    assert_same(search(*arguments, DecodingOptions(beam_size=1), tf.range(3)), greedy)
     # Without a penalty no longer hypothesis can win, and one beam finds what greedy search does.
     greedy = greedy_search(*arguments, 0.0, tf.range(3))
     assert_same(beam_search(*arguments, 1, 0.0, tf.range(3)), greedy)
@@ -369,7 +392,7 @@ def test_rows_that_have_ended_are_left_out(beam_size):
 
     def step(ids, position, states, row_state):
         sizes.append(len(ids))
-        assert len(states) == len(row_state["rows"]) * beam_size
+        assert states.shape == (len(row_state["rows"]), beam_size)
         logits, states, _ = table_step(tables)(ids, position, states, row_state["rows"])
         grown = tf.concat(
             [row_state["grown"], tf.cast(row_state["rows"], tf.int64)[:, None]], axis=1
@@ -378,7 +401,8 @@ def test_rows_that_have_ended_are_left_out(beam_size):
         return logits, states, {"rows": row_state["rows"], "grown": grown}
 
     row_state = {"rows": tf.range(11), "grown": tf.zeros([11, 0], tf.int64)}
-    result = search(step, start(11, beam_size), tf.constant(max_lengths), beam_size, 0.6, row_state)
+    options = DecodingOptions(beam_size=beam_size)
+    result = search(step, start(11, beam_size), tf.constant(max_lengths), options, row_state)
     # After 4 steps 3 of 11 have ended, which is more than a fifth; after 6, 2 of 8 have.
     assert sizes == [11] * 4 + [8] * 2 + [6] * 3
     for row, limit in enumerate(max_lengths):
@@ -422,8 +446,9 @@ def test_top_is_that_of_all(vocab_size, count):
 def test_graph_is_eager(beam_size):
     def run(tables, max_lengths):
         num_rows = tf.size(max_lengths)
-        states = tf.zeros([num_rows * beam_size], tf.int32)
-        return search(table_step(tables), states, max_lengths, beam_size, 0.6, tf.range(num_rows))
+        states = tf.zeros([num_rows, beam_size], tf.int32)
+        options = DecodingOptions(beam_size=beam_size)
+        return search(table_step(tables), states, max_lengths, options, tf.range(num_rows))
 
     graph = tf.function(
         run,
@@ -452,4 +477,4 @@ def test_graph_is_eager(beam_size):
 )
 def test_options_out_of_range(name, options):
     with pytest.raises(InputError, match=f"`{name}` must be .*Received: {name}={options[name]}"):
-        search(table_step(random_tables(1, 1)), start(1, 1), tf.constant([3]), **options)
+        beam_search(table_step(random_tables(1, 1)), start(1, 1), tf.constant([3]), **options)
