@@ -8,7 +8,14 @@ import typer
 from typer import Option
 
 from keras_transformer.cli.console import ProgressBar, load_tensorflow, print_json, say, say_next
-from keras_transformer.cli.options import BeamSize, Checkpoint, Json, LengthPenalty, RunDirectory
+from keras_transformer.cli.options import (
+    BeamSize,
+    Checkpoint,
+    EarlyStop,
+    Json,
+    LengthPenalty,
+    RunDirectory,
+)
 from keras_transformer.errors import InputError
 
 LABELS = {
@@ -51,6 +58,7 @@ def evaluate_command(
     ] = None,
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
+    early_stopping: EarlyStop = None,
     batch_size: Annotated[int, Option(help="Number of sentences in a batch.")] = 64,
     checkpoint: Checkpoint = None,
     tokenized_references: Annotated[
@@ -107,6 +115,7 @@ def evaluate_command(
             opened.target,
             beam_size=beam_size,
             length_penalty=length_penalty,
+            early_stopping=early_stopping,
             batch_size=batch_size,
             tokenized_references=tokenized_references,
             source_language=opened.source,

@@ -9,7 +9,14 @@ from typer import Argument, Option
 
 from keras_transformer.cli import console
 from keras_transformer.cli.console import ProgressBar, load_tensorflow, print_json, say, say_next
-from keras_transformer.cli.options import BeamSize, Checkpoint, Json, LengthPenalty, RunDirectory
+from keras_transformer.cli.options import (
+    BeamSize,
+    Checkpoint,
+    EarlyStop,
+    Json,
+    LengthPenalty,
+    RunDirectory,
+)
 from keras_transformer.errors import InputError
 from keras_transformer.export.options import ServingOptions, WeightsType
 
@@ -36,6 +43,7 @@ def export_command(
     version: Annotated[int, Option(help="Number of the version.")] = 1,
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
+    early_stopping: EarlyStop = None,
     max_source_length: Annotated[
         int, Option(help="Maximum number of tokens of a source; longer ones are cut.")
     ] = 512,
@@ -88,7 +96,9 @@ def export_command(
     )
     opened = Run.load(run)
     translator = Translator.of(opened, checkpoint)
-    options = translator.decoding_options(beam_size, length_penalty, max_source_length)
+    options = translator.decoding_options(
+        beam_size, length_penalty, max_source_length, early_stopping
+    )
     pairs = read_validation_pairs(corpus_folder(opened))
     with console.cleaned_up(), ProgressBar("Exporting"):
         path = export_saved_model(

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from keras_transformer.config import CheckpointName
+from keras_transformer.config import CheckpointName, EarlyStopping
 from keras_transformer.trainers.recipes import TrainSettings, recipe_names
 
 RunDirectory = Annotated[Path, Argument(metavar="RUN", help="A run directory.")]
@@ -22,6 +22,13 @@ LengthPenalty = Annotated[
     Option(
         help="Exponent of the length penalty; a larger one prefers longer translations. "
         "[default: the run's, or 0.6]"
+    ),
+]
+EarlyStop = Annotated[
+    EarlyStopping | None,
+    Option(
+        help="When a search ends: exact, when no better translation can come, or first, with the "
+        "first translations as many as beams. [default: the run's, or exact]"
     ),
 ]
 Json = Annotated[bool, Option("--json", help="Print the result as a JSON object.")]

@@ -14,7 +14,7 @@ import typer
 from typer import Argument, Option
 
 from keras_transformer.cli.console import ProgressBar, load_tensorflow, say
-from keras_transformer.cli.options import BeamSize, LengthPenalty
+from keras_transformer.cli.options import BeamSize, EarlyStop, LengthPenalty
 from keras_transformer.errors import InputError
 from keras_transformer.export.rows import DEFAULT_SIGNATURE, Row, by_length, open_saved_model
 from keras_transformer.export.versions import find_version
@@ -64,6 +64,7 @@ def translate_command(
     timeout: Annotated[float, Option(min=0.001, help="Seconds to wait for the server.")] = 60,
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
+    early_stopping: EarlyStop = None,
     as_json: Annotated[
         bool, Option("--json", help="Print a JSON object a line: translation, score, truncated.")
     ] = False,
@@ -77,7 +78,11 @@ def translate_command(
         raise InputError("Give either texts or --input")
     if output_file is not None and output_file.exists():
         raise InputError(f"{output_file} exists already: choose another name for --output")
-    options = {"beam_size": beam_size, "length_penalty": length_penalty}
+    options = {
+        "beam_size": beam_size,
+        "length_penalty": length_penalty,
+        "early_stopping": early_stopping,
+    }
     search = {name: value for name, value in options.items() if value is not None}
     if url is not None or grpc is not None:
         if model_or_text is not None:
@@ -105,7 +110,7 @@ def translate_command(
         _print_translations(translate, texts, stream, str(input_file or "standard input"), as_json)
 
 
-def _refuse(search: Mapping[str, float], reason: str) -> None:
+def _refuse(search: Mapping[str, Any], reason: str) -> None:
     if search:
         raise InputError(f"{reason}: {', '.join(search)} cannot be changed")
 

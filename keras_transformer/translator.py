@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.config import CheckpointName, DecodingOptions
+from keras_transformer.config import CheckpointName, DecodingOptions, EarlyStopping
 from keras_transformer.decoding import check_options
 from keras_transformer.errors import InputError
 from keras_transformer.model import Transformer
@@ -128,7 +128,8 @@ class Translator:
             run: the run.
             checkpoint: the weights to load, as for `load`.
         """
-        names = {"beam_size", "length_penalty", "length_penalty_kind"} & run.settings.keys()
+        fields = {field.name for field in dataclasses.fields(DecodingOptions)}
+        names = fields & run.settings.keys()
         defaults = DecodingOptions(**{name: run.settings[name] for name in names})
         return cls(run.model(checkpoint), run.tokenizer(), defaults)
 
@@ -137,6 +138,7 @@ class Translator:
         beam_size: int | None = None,
         length_penalty: float | None = None,
         max_source_length: int | None = None,
+        early_stopping: EarlyStopping | None = None,
     ) -> DecodingOptions:
         """Returns the default options with changes, which are as for `translate`.
 
@@ -144,11 +146,13 @@ class Translator:
             beam_size: number of beams.
             length_penalty: strength of the length penalty.
             max_source_length: maximum length of a source in tokens.
+            early_stopping: when the search of a text ends.
         """
         given = {
             "beam_size": beam_size,
             "length_penalty": length_penalty,
             "max_source_length": max_source_length,
+            "early_stopping": early_stopping,
         }
         changes = {name: value for name, value in given.items() if value is not None}
         return dataclasses.replace(self.defaults, **changes)  # type: ignore[arg-type]
@@ -160,6 +164,7 @@ class Translator:
         beam_size: int | None = None,
         length_penalty: float | None = None,
         max_source_length: int | None = None,
+        early_stopping: EarlyStopping | None = None,
         num_best: int = 1,
         batch_size: int = 256,
         progress: Callable[[int], None] = lambda texts: None,
@@ -173,6 +178,9 @@ class Translator:
                 6.1).
             max_source_length: longer texts are truncated to this many tokens, the end symbol
                 included; None for 512, or the number of learned positions if that is less.
+            early_stopping: "exact" to search on until no better translation can come, or "first" to
+                end with the first `beam_size` hypotheses, which is faster; None for the run's, or
+                "exact".
             num_best: number of hypotheses to return for each text, at most `beam_size`. A search
                 for fewer ends sooner.
             batch_size: maximum number of texts to translate at once.
@@ -189,7 +197,9 @@ class Translator:
                 raise InputError(f"`texts` must be strings. Received, in row {row}: {text!r}")
         if batch_size < 1:
             raise InputError(f"`batch_size` must be at least 1. Received: batch_size={batch_size}")
-        options = self.decoding_options(beam_size, length_penalty, max_source_length)
+        options = self.decoding_options(
+            beam_size, length_penalty, max_source_length, early_stopping
+        )
         check_options(options.beam_size, options.length_penalty, num_best)
         graph = self._graph(options, num_best)
         encoded = [text.encode("utf-8", errors="replace") for text in texts]

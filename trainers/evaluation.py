@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import sacrebleu
 
+from keras_transformer.config import EarlyStopping
 from keras_transformer.errors import InputError
 from keras_transformer.trainers.corpora import read_lines
 from keras_transformer.trainers.grammar import Pair
@@ -50,6 +51,7 @@ def evaluate(
     *,
     beam_size: int | None = None,
     length_penalty: float | None = None,
+    early_stopping: EarlyStopping | None = None,
     batch_size: int = 64,
     tokenized_references: str | Path | None = None,
     source_language: str = "en",
@@ -67,6 +69,7 @@ def evaluate(
         language: target language.
         beam_size: beams; 1 is greedy search; None for the translator's default.
         length_penalty: strength of the length penalty; None for the translator's default.
+        early_stopping: when the search of a sentence ends; None for the translator's default.
         batch_size: number of sentences to translate at once.
         tokenized_references: file of the references as the multimodal-translation papers
             prepared them.
@@ -91,6 +94,7 @@ def evaluate(
         sources,
         beam_size=beam_size,
         length_penalty=length_penalty,
+        early_stopping=early_stopping,
         batch_size=batch_size,
         progress=lambda done: progress(done, len(sources)),
     )
@@ -111,8 +115,9 @@ def evaluate(
         name: value._asdict() if isinstance(value, Score) else value
         for name, value in scores._asdict().items()
     }
-    options = translator.decoding_options(beam_size, length_penalty)
-    decoding = {"beam_size": options.beam_size, "length_penalty": options.length_penalty}
+    options = translator.decoding_options(beam_size, length_penalty, early_stopping=early_stopping)
+    names = ("beam_size", "length_penalty", "early_stopping")
+    decoding = {name: getattr(options, name) for name in names}
     content = json.dumps({**values, **(notes or {}), **decoding}, indent=2)
     Path(f"{output}.scores.json").write_text(content + "\n")
     return scores

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from keras_transformer.config import (
     BeamSize,
+    EarlyStopping,
     LengthPenalty,
     LengthPenaltyKind,
     Rate,
@@ -95,6 +96,7 @@ class TrainSettings:
         beam_size: number of beams in evaluation (4: section 6.1).
         length_penalty: strength of the length penalty in evaluation (0.6: section 6.1).
         length_penalty_kind: "gnmt" (section 6.1) or "marian"; see `DecodingOptions`.
+        early_stopping: when a search ends, "exact" or "first"; see `DecodingOptions`.
         strategy: "one" device, "mirrored" over the GPUs of this machine, or "multiworker" over
             several machines; None for mirrored if there are several GPUs, else one.
         precision: "float32", "mixed_bfloat16" or "mixed_float16".
@@ -145,6 +147,7 @@ class TrainSettings:
     beam_size: BeamSize = 4
     length_penalty: LengthPenalty = 0.6
     length_penalty_kind: LengthPenaltyKind = "gnmt"
+    early_stopping: EarlyStopping = "exact"
     strategy: StrategyName | None = None
     precision: Precision = "float32"
     jit: bool = False
@@ -199,7 +202,8 @@ class TrainSettings:
 
 
 # What a training takes from the run of `init_from`, unless it is given.
-INHERITED = ("source", "target", "beam_size", "length_penalty", "length_penalty_kind")
+_SEARCH = ("beam_size", "length_penalty", "length_penalty_kind", "early_stopping")
+INHERITED = ("source", "target", *_SEARCH)
 
 
 def inherit(values: Mapping[str, Any]) -> dict[str, Any]:
