@@ -22,8 +22,10 @@ from keras_transformer.files import atomic_folder
 from keras_transformer.model import Transformer
 from keras_transformer.tokenizer import Tokenizer
 from keras_transformer.translation import (
+    Search,
     align_texts,
     score_texts,
+    search_rows,
     translate_documents,
     translate_texts,
 )
@@ -62,8 +64,7 @@ class ServingModule(tf.Module):
             for weight in model.weights
         ]
         self.graphs: dict[str, Any] = {}  # of each signature
-        for name, function in _signatures(translator, serving, attention_layer).items():
-            compute = _with_weights(function, model, self.stored)
+        for name, compute in _signatures(translator, serving, attention_layer, self.stored).items():
             if serving.batching and name in MERGED:
                 row_shape = (translator.defaults.beam_size,) if name == "nbest" else ()
                 compute = _merged(compute, serving, row_shape)
@@ -71,14 +72,17 @@ class ServingModule(tf.Module):
 
 
 def _signatures(
-    translator: Translator, serving: ServingOptions, attention_layer: int
+    translator: Translator,
+    serving: ServingOptions,
+    attention_layer: int,
+    stored: Sequence[tf.Variable],
 ) -> dict[str, SignatureFunction]:
     """Returns what each signature computes, from its inputs, string [B], to its outputs."""
     model, tokenizer = translator.model, _shared(translator.tokenizer)
-    options = translator.defaults
+    options, search = translator.defaults, _shared_search(model, stored)
 
     def best(options: DecodingOptions, text: tf.Tensor) -> Outputs:
-        found = translate_texts(model, tokenizer, text, options)
+        found = translate_texts(model, tokenizer, text, options, search_rows=search)
         return {
             "translation": found.translations[:, 0],  # [B]
             "score": _finite(found.scores[:, 0]),  # [B]
@@ -86,14 +90,14 @@ def _signatures(
         }
 
     def nbest(text: tf.Tensor) -> Outputs:
-        found = translate_texts(model, tokenizer, text, options, options.beam_size)
+        found = translate_texts(model, tokenizer, text, options, options.beam_size, search)
         return {
             "translations": found.translations,  # [B, K]
             "scores": _finite(found.scores),  # [B, K]
         }
 
     def attention(text: tf.Tensor) -> Outputs:
-        return align_texts(model, tokenizer, text, options, attention_layer)._asdict()
+        return align_texts(model, tokenizer, text, options, attention_layer, search)._asdict()
 
     def score(text: tf.Tensor, target: tf.Tensor) -> Outputs:
         found = score_texts(model, tokenizer, text, target, options)
@@ -108,7 +112,7 @@ def _signatures(
         max_tokens = serving.max_document_tokens
         size, max_size = tf.reduce_sum(tf.strings.length(text)), 16 * max_tokens
         text = _require(text, size <= max_size, f"at most {max_size} bytes of text", size)
-        found = translate_documents(model, tokenizer, text, options, max_tokens)
+        found = translate_documents(model, tokenizer, text, options, max_tokens, search)
         return {
             "translation": found.translations,  # [B]
             "score": _finite(found.scores),  # [B]
@@ -119,24 +123,42 @@ def _signatures(
         "serving_default": functools.partial(best, options),
         "greedy": functools.partial(best, dataclasses.replace(options, beam_size=1)),
         "nbest": nbest,
-        "attention": attention,
-        "score": score,
+        "attention": _with_weights(attention, model, stored),
+        "score": _with_weights(score, model, stored),
         "document": document,
     }
 
 
 def _with_weights(
-    function: SignatureFunction, model: Transformer, stored: Sequence[tf.Variable]
-) -> SignatureFunction:
+    function: Callable[..., Any], model: Transformer, stored: Sequence[tf.Variable]
+) -> Callable[..., Any]:
     """Returns the function, computed with the stored weights in place of the model's own."""
 
-    def compute(*texts: tf.Tensor) -> Outputs:
+    def compute(*tensors: tf.Tensor) -> Any:
         # Read once, so that no loop reads or converts the weights again.
         values = [tf.cast(variable, "float32") for variable in stored]
         with keras.StatelessScope(state_mapping=zip(model.weights, values, strict=True)):
-            return function(*texts)
+            return function(*tensors)
 
     return compute
+
+
+def _shared_search(model: Transformer, stored: Sequence[tf.Variable]) -> Search:
+    """Returns `search_rows` with one function for each kind of search, which all graphs call.
+
+    The search is most of a graph, and a session prepares all functions of a file before each
+    signature's first run.
+    """
+
+    @functools.cache
+    def graph(options: DecodingOptions, num_best: int) -> Any:
+        function = _with_weights(
+            lambda ids, lengths: search_rows(model, ids, lengths, options, num_best), model, stored
+        )
+        specs = [tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.int32)]
+        return tf.function(function, specs, autograph=False)
+
+    return lambda _, ids, lengths, options, num_best: graph(options, num_best)(ids, lengths)
 
 
 def _signature_graph(

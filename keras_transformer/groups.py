@@ -29,8 +29,6 @@ def map_groups(
     order = tf.argsort(costs, direction="DESCENDING", stable=True)
 
     def pad(found: tf.Tensor, empty: tf.Tensor) -> tf.Tensor:
-        if found.dtype == tf.string:
-            return found  # `tf.pad` does not take strings, and these results need no padding
         missing = tf.shape(empty)[1:] - tf.shape(found)[1:]
         return tf.pad(found, tf.pad(missing[:, None], [[1, 0], [1, 0]]))
 

@@ -9,7 +9,7 @@ group.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -65,20 +65,64 @@ class Alignments(NamedTuple):
     attention: tf.Tensor  # float32 [B, T, S], the weights when each target piece was chosen
 
 
+def search_rows(
+    model: Transformer,
+    source_ids: tf.Tensor,
+    source_lengths: tf.Tensor,
+    options: DecodingOptions,
+    num_best: int,
+) -> Hypotheses:
+    """Searches for the `num_best` best translations of sources [B, S], group by group.
+
+    The lengths, [B], do not count the end. A source of length 0 has a translation of no tokens.
+    """
+    beam_size, vocab_size = options.beam_size, model.config.vocab_size
+    max_lengths = _max_lengths(model, source_lengths, options)
+    # The maximum of no lengths is negative.
+    longest = tf.maximum(tf.reduce_max(max_lengths), 0)
+    step = DecoderStep(model, longest)
+
+    def search_group(rows: tf.Tensor) -> Hypotheses:
+        cache, row_state = step.initial_state(_rows(source_ids, rows), beam_size)
+        limits = tf.gather(max_lengths, rows)
+        found = search(step, cache, limits, options, row_state, num_best)
+        is_empty = tf.gather(source_lengths, rows) == 0  # [G]
+        scores_of_empty = tf.where(tf.range(num_best) == 0, 0.0, -float("inf"))  # [num_best]
+        return Hypotheses(
+            ids=tf.where(is_empty[:, None, None], PAD_ID, found.ids[:, :num_best]),
+            scores=tf.where(is_empty[:, None], scores_of_empty, found.scores[:, :num_best]),
+        )
+
+    found = map_groups(
+        search_group,
+        costs=max_lengths,
+        max_cost=max(1, GROUP_TOKENS // beam_size),
+        max_rows=max(1, min(GROUP_ROWS, GROUP_LOGITS // (beam_size * vocab_size))),
+        empty=Hypotheses(tf.zeros([0, num_best, longest], tf.int32), tf.zeros([0, num_best])),
+    )
+    longest = tf.maximum(tf.reduce_max(_lengths(found.ids)), 0)
+    return Hypotheses(found.ids[:, :, :longest], found.scores)
+
+
+# `search_rows`, or a function that calls it and may be a graph of its own.
+Search = Callable[[Transformer, tf.Tensor, tf.Tensor, DecodingOptions, int], Hypotheses]
+
+
 def translate_texts(
     model: Transformer,
     tokenizer: Tokenizer,
     texts: tf.Tensor,
     options: DecodingOptions,
     num_best: int = 1,
+    search_rows: Search = search_rows,
 ) -> TranslatedTexts:
     """Returns the `num_best` best translations of each text.
 
     A text without tokens, such as white space, has one empty translation.
     """
     ids, lengths, truncated = tokenizer.encode(texts, max_source_tokens(model, options))
-    found = _translate(model, tokenizer, ids, lengths, options, num_best)
-    return TranslatedTexts(*found, truncated)
+    found = search_rows(model, ids, lengths, options, num_best)
+    return TranslatedTexts(_detokenize(tokenizer, found.ids), found.scores, truncated)
 
 
 def translate_documents(
@@ -87,6 +131,7 @@ def translate_documents(
     texts: tf.Tensor,
     options: DecodingOptions,
     max_tokens: int | None = None,
+    search_rows: Search = search_rows,
 ) -> TranslatedDocuments:
     """Translates texts of any length sentence by sentence, without truncation.
 
@@ -108,7 +153,8 @@ def translate_documents(
             [tf.debugging.Assert(num_tokens <= max_tokens, [message, num_tokens])]
         ):
             parts = tf.identity(parts)  # [P, (tokens)]
-    best, scores = _translate(model, tokenizer, *with_end(parts), options, 1)  # [P, 1]
+    found = search_rows(model, *with_end(parts), options, 1)
+    best = _detokenize(tokenizer, found.ids)  # [P, 1]
     segment_of_part = tf.gather(sentences, sentence_of_part)
     translated = tf.strings.unsorted_segment_join(best[:, 0], segment_of_part, num_segments, " ")
     return TranslatedDocuments(
@@ -116,7 +162,7 @@ def translate_documents(
             tf.where(is_blank, segments, translated), text_of_segment, num_texts
         ),
         scores=tf.math.unsorted_segment_sum(
-            scores[:, 0], tf.gather(text_of_segment, segment_of_part), num_texts
+            found.scores[:, 0], tf.gather(text_of_segment, segment_of_part), num_texts
         ),
         num_sentences=tf.math.unsorted_segment_sum(
             tf.cast(~is_blank, tf.int32), text_of_segment, num_texts
@@ -162,10 +208,11 @@ def align_texts(
     texts: tf.Tensor,
     options: DecodingOptions,
     layer: int = -1,
+    search_rows: Search = search_rows,
 ) -> Alignments:
     """Translates texts and returns a decoder layer's cross-attention, the mean over its heads."""
     source = tokenizer.encode(texts, max_source_tokens(model, options))
-    best = best_ids(model, source.ids, source.lengths, options)  # [B, T]
+    best = search_rows(model, source.ids, source.lengths, options, 1).ids[:, 0]  # [B, T]
     target_lengths = _lengths(best)
 
     def attention_of(rows: tf.Tensor) -> tf.Tensor:
@@ -187,76 +234,6 @@ def align_texts(
             max_rows=GROUP_ROWS,
             empty=tf.zeros([0, *sizes]),
         ),
-    )
-
-
-def best_ids(
-    model: Transformer, source_ids: tf.Tensor, source_lengths: tf.Tensor, options: DecodingOptions
-) -> tf.Tensor:
-    """Returns the best translation of each source with its end, int32 [B, T].
-
-    The lengths, [B], do not count the end. A source of length 0 has a translation of no tokens.
-    """
-    # The maximum of no lengths is negative.
-    longest = tf.maximum(tf.reduce_max(_max_lengths(model, source_lengths, options)), 0)
-    empty = tf.zeros([0, longest], tf.int32)
-    ids: tf.Tensor = _search(
-        model, source_ids, source_lengths, options, 1, lambda found: found.ids[:, 0], empty
-    )
-    return ids[:, : tf.maximum(tf.reduce_max(_lengths(ids)), 0)]
-
-
-def _translate(
-    model: Transformer,
-    tokenizer: Tokenizer,
-    source_ids: tf.Tensor,
-    source_lengths: tf.Tensor,
-    options: DecodingOptions,
-    num_best: int,
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the best translations of sources, string [B, num_best], and their scores."""
-
-    def texts_and_scores(found: Hypotheses) -> tuple[tf.Tensor, tf.Tensor]:
-        # Strings need no padding to the length of the longest translation.
-        return _detokenize(tokenizer, found.ids[:, :num_best]), found.scores[:, :num_best]
-
-    empty = tf.zeros([0, num_best], tf.string), tf.zeros([0, num_best])
-    return _search(model, source_ids, source_lengths, options, num_best, texts_and_scores, empty)
-
-
-def _search(
-    model: Transformer,
-    source_ids: tf.Tensor,
-    source_lengths: tf.Tensor,
-    options: DecodingOptions,
-    num_best: int,
-    result: Callable[[Hypotheses], Any],
-    empty: Any,
-) -> Any:
-    """Searches for the translations of sources, group by group.
-
-    `result` makes a nest of tensors of the hypotheses of a group; `empty` is that of 0 rows.
-    """
-    beam_size, vocab_size = options.beam_size, model.config.vocab_size
-    max_lengths = _max_lengths(model, source_lengths, options)
-    step = DecoderStep(model, tf.maximum(tf.reduce_max(max_lengths), 0))
-
-    def search_group(rows: tf.Tensor) -> Any:
-        cache, row_state = step.initial_state(_rows(source_ids, rows), beam_size)
-        limits = tf.gather(max_lengths, rows)
-        found = search(step, cache, limits, options, row_state, num_best)
-        is_empty = tf.gather(source_lengths, rows) == 0  # [G]
-        scores_of_empty = tf.where(tf.range(beam_size) == 0, 0.0, -float("inf"))  # [K]
-        ids = tf.where(is_empty[:, None, None], PAD_ID, found.ids)
-        scores = tf.where(is_empty[:, None], scores_of_empty, found.scores)
-        return result(Hypotheses(ids, scores))
-
-    return map_groups(
-        search_group,
-        costs=max_lengths,
-        max_cost=max(1, GROUP_TOKENS // beam_size),
-        max_rows=max(1, min(GROUP_ROWS, GROUP_LOGITS // (beam_size * vocab_size))),
-        empty=empty,
     )
 
 

@@ -16,9 +16,9 @@ from keras_transformer.model import Transformer
 from keras_transformer.run import Run
 from keras_transformer.tokenizer import EncodedTexts, Tokenizer
 from keras_transformer.translation import (
-    best_ids,
     max_source_tokens,
     max_target_tokens,
+    search_rows,
     shifted,
     translate_texts,
 )
@@ -256,9 +256,9 @@ class Translator:
 
     @functools.cached_property
     def _best_ids(self) -> Any:
-        """The graph of `best_ids` with the default options."""
+        """The graph from sources to the ids of their best translations, by the default options."""
         return tf.function(
-            lambda ids, lengths: best_ids(self.model, ids, lengths, self.defaults),
+            lambda ids, lengths: search_rows(self.model, ids, lengths, self.defaults, 1).ids[:, 0],
             input_signature=[
                 tf.TensorSpec([None, None], tf.int32),
                 tf.TensorSpec([None], tf.int32),
