@@ -18,7 +18,12 @@ from keras_transformer.cli.options import (
     RunDirectory,
 )
 from keras_transformer.errors import InputError
-from keras_transformer.export.options import ServingOptions, WeightsType
+from keras_transformer.export.options import (
+    ComputeType,
+    ServingOptions,
+    WeightsType,
+    computes_bfloat16,
+)
 
 if TYPE_CHECKING:
     from keras_transformer.config import CheckpointName
@@ -52,6 +57,13 @@ def export_command(
         WeightsType,
         Option(
             help="Type of the stored weights. The command prints what a smaller one costs in BLEU."
+        ),
+    ] = "float32",
+    compute: Annotated[
+        ComputeType,
+        Option(
+            help="Type of matrix products. bfloat16 needs a processor with AVX512-BF16 or AMX; the "
+            "command prints what it costs in BLEU."
         ),
     ] = "float32",
     attention_layer: Annotated[
@@ -108,16 +120,29 @@ def export_command(
             options,
             serving=serving,
             weights=weights,
+            compute=compute,
             attention_layer=attention_layer,
             examples=[pair.source for pair in pairs[:MAX_EXAMPLES]],
             details=_details(opened, checkpoint),
             report=say_finding,
         )
     say(f"Export: SavedModel in {time.monotonic() - started:.1f} s: {path}")
-    if weights != "float32":
+    warn_of_compute(path)
+    if {weights, compute} != {"float32"}:
         translator = Translator(translator.model, translator.tokenizer, options)
         _compare(path, translator, pairs[:MAX_PAIRS], opened.target)
     say_next(["serve", folder], ["translate", path, "TEXT"])
+
+
+def warn_of_compute(version: Path) -> None:
+    """Warns of an export in bfloat16, for which this processor has no instructions."""
+    from keras_transformer.export.assets import read_metadata
+
+    if read_metadata(version).get("compute") == "bfloat16" and not computes_bfloat16():
+        say(
+            f"warning: {version} computes in bfloat16, for which this processor has no "
+            "instructions, so it is slow here; export with --compute float32"
+        )
 
 
 def check_command(
@@ -139,6 +164,7 @@ def check_command(
         raise InputError(
             f"{model} is not an export: neither it nor a version in it holds a saved_model.pb"
         )
+    warn_of_compute(path)
     with ProgressBar("Checking"):
         findings = check_saved_model(path, (lambda finding: None) if as_json else say_finding)
     if as_json:
@@ -173,13 +199,13 @@ def _details(run: "Run", checkpoint: "CheckpointName | None") -> dict[str, Any]:
 
 
 def _compare(path: Path, translator: "Translator", pairs: "list[Pair]", language: str) -> None:
-    """Prints what storing the weights in another type costs."""
+    """Prints what rounding weights or products costs."""
     from keras_transformer.export.rows import by_length
     from keras_transformer.export.session import SavedModelSession
     from keras_transformer.trainers.scores import score
 
     if not pairs:
-        say("The run holds no validation text to compare the rounded weights on")
+        say("The run holds no validation text to compare the rounded model on")
         return
     sources, references = zip(*pairs, strict=True)
     with ProgressBar("Comparing"):
@@ -193,7 +219,7 @@ def _compare(path: Path, translator: "Translator", pairs: "list[Pair]", language
     same = sum(map(operator.eq, exact, rounded))
     num_bytes = sum(file.stat().st_size for file in (path / "variables").glob("*.data-*"))
     say(
-        f"Rounded weights: {num_bytes / 1e6:.1f} MB; BLEU {bleu:.2f}, with float32 "
+        f"Rounded: {num_bytes / 1e6:.1f} MB; BLEU {bleu:.2f}, with float32 "
         f"{exact_bleu:.2f}; {same:,} of {len(pairs):,} validation sentences have the same "
         "translation"
     )

@@ -1,5 +1,6 @@
 """Options of an export: how it stores weights, which requests it merges, how large one may be."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -9,6 +10,7 @@ from keras_transformer.export.rows import BATCH_ROWS
 
 # Types to store weights in: those of an export, and those of CTranslate2.
 WeightsType = Literal["float32", "float16", "bfloat16"]
+ComputeType = Literal["float32", "bfloat16"]
 Quantization = Literal[
     "float32",
     "float16",
@@ -19,6 +21,17 @@ Quantization = Literal[
     "int8_float16",
     "int8_bfloat16",
 ]
+
+BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}  # as Linux names them; the last is Arm's
+
+
+def computes_bfloat16() -> bool:
+    """Whether this machine's processor has instructions for bfloat16, or Linux does not say."""
+    try:
+        flags = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return True
+    return not BFLOAT16_FLAGS.isdisjoint(flags.split())
 
 
 @checked_dataclass

@@ -16,7 +16,7 @@ from keras_transformer.config import DecodingOptions
 from keras_transformer.errors import InputError, one_line
 from keras_transformer.export.assets import write_metadata, write_warmup
 from keras_transformer.export.check import SIGNATURES, Finding, check_saved_model, require_success
-from keras_transformer.export.options import ServingOptions, WeightsType
+from keras_transformer.export.options import ComputeType, ServingOptions, WeightsType
 from keras_transformer.export.session import rows_of
 from keras_transformer.files import atomic_folder
 from keras_transformer.model import Transformer
@@ -56,6 +56,7 @@ class ServingModule(tf.Module):
         serving: ServingOptions,
         attention_layer: int,
         weights: WeightsType,
+        compute: ComputeType,
     ) -> None:
         super().__init__()
         model = translator.model
@@ -63,12 +64,16 @@ class ServingModule(tf.Module):
             tf.Variable(tf.cast(weight.value, weights), trainable=False, name=weight.name)
             for weight in model.weights
         ]
+        if compute == "bfloat16":
+            translator = Translator(_in_bfloat16(model), translator.tokenizer, translator.defaults)
         self.graphs: dict[str, Any] = {}  # of each signature
-        for name, compute in _signatures(translator, serving, attention_layer, self.stored).items():
+        for name, function in _signatures(
+            translator, serving, attention_layer, self.stored
+        ).items():
             if serving.batching and name in MERGED:
                 row_shape = (translator.defaults.beam_size,) if name == "nbest" else ()
-                compute = _merged(compute, serving, row_shape)
-            self.graphs[name] = _signature_graph(compute, serving, SIGNATURES[name][0])
+                function = _merged(function, serving, row_shape)
+            self.graphs[name] = _signature_graph(function, serving, SIGNATURES[name][0])
 
 
 def _signatures(
@@ -129,6 +134,16 @@ def _signatures(
     }
 
 
+def _in_bfloat16(model: Transformer) -> Transformer:
+    """Returns a model of the same sizes, whose products are in bfloat16."""
+    policy = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        return Transformer(model.config)
+    finally:
+        keras.config.set_dtype_policy(policy)
+
+
 def _with_weights(
     function: Callable[..., Any], model: Transformer, stored: Sequence[tf.Variable]
 ) -> Callable[..., Any]:
@@ -136,7 +151,8 @@ def _with_weights(
 
     def compute(*tensors: tf.Tensor) -> Any:
         # Read once, so that no loop reads or converts the weights again.
-        values = [tf.cast(variable, "float32") for variable in stored]
+        is_exact = model.compute_dtype == stored[0].dtype.name  # then products need no float32
+        values = [tf.cast(each, each.dtype if is_exact else "float32") for each in stored]
         with keras.StatelessScope(state_mapping=zip(model.weights, values, strict=True)):
             return function(*tensors)
 
@@ -249,6 +265,7 @@ def export_saved_model(
     *,
     serving: ServingOptions | None = None,
     weights: WeightsType = "float32",
+    compute: ComputeType = "float32",
     attention_layer: int = -1,
     examples: Sequence[str] = EXAMPLES,
     details: Mapping[str, Any] | None = None,
@@ -268,7 +285,9 @@ def export_saved_model(
         version: the number of the version, at least 1.
         options: how to search; None for the translator's defaults.
         serving: how to merge and bound requests; None for the defaults.
-        weights: the type to store the weights in; the graphs compute in the model's own type.
+        weights: the type to store the weights in.
+        compute: the type of matrix products; "bfloat16" is fast only on processors that have
+            instructions for it (AVX512-BF16, AMX).
         attention_layer: the decoder layer that the signature `attention` shows, from 0; -1 for
             the last.
         examples: texts to check and to warm up with; if empty, two English sentences.
@@ -292,12 +311,13 @@ def export_saved_model(
         )
     serving = serving or ServingOptions()
     translator = Translator(translator.model, translator.tokenizer, options or translator.defaults)
-    module = ServingModule(translator, serving, attention_layer, weights)
+    module = ServingModule(translator, serving, attention_layer, weights, compute)
     texts = list(examples or EXAMPLES)
     metadata = {
         "model": translator.model.config.to_dict(),
         "num_params": translator.model.count_params(),
         "weights": weights,
+        "compute": compute,
         "tokenizer_sha256": translator.tokenizer.fingerprint,
         "decoding": dataclasses.asdict(translator.defaults),
         "serving": dataclasses.asdict(serving),
@@ -308,7 +328,8 @@ def export_saved_model(
             tf.saved_model.save(module, written, signatures=module.graphs)
             name = os.path.basename(os.path.abspath(folder))
             write_warmup(written, name, _warmup_requests(texts))
-            answers = _answers(translator, module, texts)
+            is_rounded = {weights, compute} != {"float32"}
+            answers = _answers(translator, module, texts, is_rounded)
             write_metadata(written, {**metadata, "examples": answers})
             if check:
                 findings = check_saved_model(written, report)
@@ -319,10 +340,10 @@ def export_saved_model(
 
 
 def _answers(
-    translator: Translator, module: ServingModule, texts: list[str]
+    translator: Translator, module: ServingModule, texts: list[str], is_rounded: bool
 ) -> list[dict[str, Any]]:
-    """Returns texts with the translator's answers, or the graph's if its weights are rounded."""
-    if module.stored[0].dtype != tf.float32:
+    """Returns texts with the translator's answers, or the graph's if it rounds."""
+    if is_rounded:
         outputs = module.graphs["serving_default"](tf.constant(texts))
         rows = rows_of({name: outputs[name].numpy() for name in outputs})
         return [{"text": text, **row} for text, row in zip(texts, rows, strict=True)]

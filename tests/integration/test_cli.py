@@ -45,7 +45,7 @@ def test_rounded_weights(tiny_run, tmp_path):
     code, out, err = cli("export", tiny_run.path, tmp_path / "tiny", *options)
     assert (code, out) == (0, ""), err
     assert re.search(
-        r"Rounded weights: 0\.\d MB; BLEU \d+\.\d\d, with float32 \d+\.\d\d; "
+        r"Rounded: 0\.\d MB; BLEU \d+\.\d\d, with float32 \d+\.\d\d; "
         r"\d+ of 12 validation sentences have the same translation",
         err,
     )

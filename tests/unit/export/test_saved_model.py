@@ -7,6 +7,7 @@ import layer_weights
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from keras_transformer.config import TransformerConfig
 from keras_transformer.errors import InputError
@@ -92,6 +93,31 @@ def test_nbest_and_greedy(served, graph):
     greedy = served.run("greedy", {"text": [text.encode() for text in TEXTS]})
     best = found.translations[:, 0]
     assert_outputs(greedy, translation=best, score=found.scores[:, 0], truncated=found.truncated)
+
+
+def test_bfloat16_products(translator, tmp_path):
+    path = export_saved_model(
+        translator, tmp_path, options=OPTIONS, compute="bfloat16", examples=TEXTS[:1]
+    )
+    assert read_metadata(path)["compute"] == "bfloat16"
+    proto = SavedModel.FromString((path / "saved_model.pb").read_bytes()).meta_graphs[0].graph_def
+    products = {
+        node.attr["T"].type
+        for function in proto.library.function
+        for node in function.node_def
+        if node.op == "MatMul"
+    }
+    assert products == {tf.bfloat16.as_datatype_enum}
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        model = Transformer(translator.model.config)
+    finally:
+        keras.config.set_dtype_policy(before)
+    model.set_weights(translator.model.get_weights())
+    mixed = Translator(model, translator.tokenizer, OPTIONS)
+    rows = SavedModelSession(path).translate(TEXTS)
+    assert [row["translation"] for row in rows] == [each.text for each in mixed.translate(TEXTS)]
 
 
 def test_attention(served, graph, translator):
