@@ -12,7 +12,8 @@ from keras_transformer.config import PRESETS, TransformerConfig
 
 Case = dict[str, Any]
 
-DECODERS = ("session", "process", "ctranslate2", "ctranslate2-int8", "marian", "keras-hub")
+DECODERS = ("session", "session-bfloat16", "process", "ctranslate2", "ctranslate2-int8")
+DECODERS += ("marian", "keras-hub")
 TRAINERS = ("fit", "fit-xla", "keras-hub-fit", "keras-hub-fit-xla")
 TRAINERS += ("torch-transformer", "marian-training")
 CEILINGS = ("product-torch", "product-tensorflow")
@@ -85,7 +86,7 @@ def multi30k(beam: int) -> Case:
         "max_tokens": None,
         "batch": 64,
         "beam": beam,
-        "systems": DECODERS[:5],
+        "systems": DECODERS[:6],
     }
 
 

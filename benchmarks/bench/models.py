@@ -42,12 +42,15 @@ def make(case: Case) -> None:
     run = Run.load(run_dir)
     model = run.model()
     with fixed_length(case["max_tokens"]):
-        export_saved_model(
-            Translator(model, run.tokenizer(), options(beam_size=4)),
-            folder / "saved_model",
-            serving=ServingOptions(batching=False, max_texts=2**16),
-            check=False,
-        )
+        for compute in ("float32", "bfloat16"):
+            export_saved_model(
+                Translator(model, run.tokenizer(), options(beam_size=4)),
+                folder / f"saved_model_{compute}",
+                serving=ServingOptions(batching=False, max_texts=2**16),
+                weights=compute,
+                compute=compute,
+                check=False,
+            )
     np.savez(folder / "weights.npz", **{each.path: np.array(each.value) for each in model.weights})
     write_ctranslate2(case)
 

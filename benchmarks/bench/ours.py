@@ -24,13 +24,15 @@ class Session(Translating):
     """The SavedModel in a TF1 Session, as TF Serving has it: no Python, no XLA."""
 
     imports = ("keras_transformer.export.session",)
-    stored = "saved_model"
+
+    def __init__(self, compute: str = "float32") -> None:
+        self.stored = f"saved_model_{compute}"
 
     def load(self, case: Case) -> None:
         from keras_transformer.export.session import SavedModelSession
 
         super().load(case)
-        self.session = SavedModelSession(case["folder"] / "saved_model" / "1")
+        self.session = SavedModelSession(case["folder"] / self.stored / "1")
         self.signature = {1: "greedy", 4: "serving_default"}[case["beam"]]
 
     def run(self) -> list[str]:

@@ -13,6 +13,7 @@ from bench.cases import CEILINGS, DECODERS, TRAINERS, all_cases
 
 LABELS = {
     "session": "ours, SavedModel in a Session",
+    "session-bfloat16": "the same in bfloat16",
     "process": "ours, in process",
     "ctranslate2": "CTranslate2 float32",
     "ctranslate2-int8": "CTranslate2 int8",
@@ -223,7 +224,7 @@ def _decoding(results: Results) -> Iterator[tuple[str, int | None, str]]:
         shape = group[["source", "batch", "beam"]].astype(int)
         rows = shape.sort_values([*shape]).astype(str).join(_rates(results, group, DECODERS))
         if is_forced:
-            shares = [results.share(case, DECODERS[:2]) for case in rows.index]
+            shares = [results.share(case, ("session", "process")) for case in rows.index]
             rows["our best, of the ceiling"] = [_format(share, "{:.0%}") for share in shares]
         title = f"{size.capitalize()}, {'forced length' if is_forced else 'natural stop'}"
         length = int(group.target.iloc[0]) if is_forced else None

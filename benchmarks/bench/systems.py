@@ -11,6 +11,7 @@ SIDE, PRODUCTS = 2048, 4  # of the ceiling
 # Name: module, class, arguments.
 SYSTEMS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "session": ("ours", "Session", {}),
+    "session-bfloat16": ("ours", "Session", {"compute": "bfloat16"}),
     "process": ("ours", "InProcess", {}),
     "memory": ("ours", "Memory", {}),
     "fit": ("ours", "Fit", {}),
