@@ -122,7 +122,7 @@ def growth(axis: str, value: int, size: str = "small") -> Case:
 
 def start(size: str) -> Case:
     """Starts a process, loads a model and translates a sentence."""
-    systems = ("session", "process", "ctranslate2", "marian")
+    systems = DECODERS[:5]
     case = decoding(size, "forced", 25, 1, 4)
     return case | {"id": f"start/{size}", "kind": "start", "systems": systems}
 

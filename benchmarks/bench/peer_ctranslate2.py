@@ -5,15 +5,16 @@ import sys
 from bench.cases import LENGTH_PENALTY, Case
 from bench.systems import THREADS, Translating
 
+FOLDERS = {"float32": "ctranslate2", "int8": "ctranslate2-int8"}
+
 
 class CTranslate2(Translating):
     """CTranslate2, in "float32" or "int8", and SentencePiece."""
 
     imports = ("ctranslate2", "sentencepiece")
-    stored = "ctranslate2"
 
-    def __init__(self, compute_type: str) -> None:
-        self.compute_type = compute_type
+    def __init__(self, quantization: str) -> None:
+        self.stored = FOLDERS[quantization]
         sys.modules["torch"] = None  # type: ignore[assignment]  # CTranslate2 would import it
 
     def load(self, case: Case) -> None:
@@ -21,8 +22,7 @@ class CTranslate2(Translating):
 
         super().load(case)
         self.translator = ctranslate2.Translator(
-            str(case["folder"] / "ctranslate2"),
-            compute_type=self.compute_type,
+            str(case["folder"] / self.stored),
             inter_threads=1,
             intra_threads=THREADS,
         )
@@ -39,8 +39,10 @@ class CTranslate2(Translating):
 
 
 def write_ctranslate2(case: Case) -> None:
-    """Converts a case's model, in float32; CTranslate2 makes int8 of it as it loads."""
+    """Converts a case's model, in float32 and in int8."""
     from keras_transformer import Translator
     from keras_transformer.export.engines import export_ctranslate2
 
-    export_ctranslate2(Translator.load(case["run"]), case["folder"] / "ctranslate2")
+    translator = Translator.load(case["run"])
+    for quantization, name in FOLDERS.items():
+        export_ctranslate2(translator, case["folder"] / name, quantization)
