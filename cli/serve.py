@@ -11,6 +11,7 @@ from urllib.parse import quote
 from typer import Argument, Option
 
 from keras_transformer.cli.console import load_tensorflow, say
+from keras_transformer.cli.export import warn_of_compute
 from keras_transformer.errors import InputError, needs_extra
 
 
@@ -75,8 +76,9 @@ def serve_command(
                 stack.callback(grpc.stop)
         model.poll()
         stack.enter_context(model.watched(poll_seconds))
-        version = model.find(model.name).number
-        say(f"Model: {model.name}, version {version}, on the local server")
+        version = model.find(model.name)
+        warn_of_compute(version.path)
+        say(f"Model: {model.name}, version {version.number}, on the local server")
         if grpc_port is not None:
             grpc.start()
             say(f"gRPC: {grpc.address}")

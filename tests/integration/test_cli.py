@@ -15,6 +15,7 @@ import tensorflow as tf
 from command_line import assert_documented, assert_refused, cli
 
 from keras_transformer._version import __version__
+from keras_transformer.cli import export
 from keras_transformer.export import check
 from keras_transformer.export.bulk import BulkReport
 
@@ -50,6 +51,21 @@ def test_rounded_weights(tiny_run, tmp_path):
         err,
     )
     assert re.search(r"weights +ok +[\d,]+ of float16, stored once", err)
+
+
+def test_bfloat16_needs_a_processor_that_has_it(tmp_path, monkeypatch, capsys):
+    (tmp_path / "assets.extra").mkdir()
+    metadata = tmp_path / "assets.extra" / "metadata.json"
+    for compute, has_it, warns in (
+        ("bfloat16", False, True),
+        ("bfloat16", True, False),
+        ("float32", False, False),
+    ):
+        metadata.write_text(json.dumps({"compute": compute}))
+        monkeypatch.setattr(export, "computes_bfloat16", lambda has_it=has_it: has_it)
+        export.warn_of_compute(tmp_path)
+        warning = f"warning: {tmp_path} computes in bfloat16, for which this processor has no "
+        assert one_line(capsys.readouterr().err).startswith(warning) == warns
 
 
 def test_check(saved_model, monkeypatch):

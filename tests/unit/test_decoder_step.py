@@ -7,7 +7,9 @@ import tensorflow as tf
 from layer_weights import VARIANTS, V, make_model
 
 from keras_transformer import decoder_step
+from keras_transformer.config import DecodingOptions
 from keras_transformer.decoder_step import DecoderStep
+from keras_transformer.decoding import search
 
 K, STEPS = 3, 5
 SOURCE_IDS = np.array([[5, 18, 7, 3, 11, 1, 4], [9, 2, 6, 13, 0, 0, 0]], "int32")
@@ -104,3 +106,34 @@ def test_steps_have_no_dropout():
     )
     model = make_model(**rates)
     assert_close(fast_logits(model, PREFIXES), slow_logits(model, PREFIXES))
+
+
+def test_a_step_takes_few_operations():
+    model = make_model(num_encoder_layers=1, num_decoder_layers=2)
+
+    def translate(source_ids):
+        step = DecoderStep(model, STEPS)
+        cache, row_state = step.initial_state(source_ids, K)
+        limits = tf.fill([tf.shape(source_ids)[0]], STEPS)
+        return search(step, cache, limits, DecodingOptions(beam_size=K), row_state)
+
+    spec = tf.TensorSpec([None, None], tf.int32)
+    graph = tf.function(translate, input_signature=[spec], autograph=False)
+    functions = graph.get_concrete_function().graph.as_graph_def().library.function
+    operations = {  # without constants
+        function.signature.name: [node for node in function.node_def if node.op != "Const"]
+        for function in functions
+    }
+
+    def count(name):
+        """With both branches of each condition."""
+        branches = [
+            node.attr[branch].func.name
+            for node in operations[name]
+            if node.op in ("If", "StatelessIf")
+            for branch in ("then_branch", "else_branch")
+        ]
+        return len(operations[name]) + sum(map(count, branches))
+
+    # The body of the inner loop is the largest function.
+    assert 200 < max(map(count, operations)) < 300
