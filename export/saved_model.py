@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.config import DecodingOptions
+from keras_transformer.decoding import Hypotheses
 from keras_transformer.errors import InputError, one_line
 from keras_transformer.export.assets import write_metadata, write_warmup
 from keras_transformer.export.check import SIGNATURES, Finding, check_saved_model, require_success
@@ -149,6 +150,7 @@ def _with_weights(
 ) -> Callable[..., Any]:
     """Returns the function, computed with the stored weights in place of the model's own."""
 
+    @functools.wraps(function)
     def compute(*tensors: tf.Tensor) -> Any:
         # Read once, so that no loop reads or converts the weights again.
         is_exact = model.compute_dtype == stored[0].dtype.name  # then products need no float32
@@ -168,11 +170,11 @@ def _shared_search(model: Transformer, stored: Sequence[tf.Variable]) -> Search:
 
     @functools.cache
     def graph(options: DecodingOptions, num_best: int) -> Any:
-        function = _with_weights(
-            lambda ids, lengths: search_rows(model, ids, lengths, options, num_best), model, stored
-        )
+        def search(ids: tf.Tensor, lengths: tf.Tensor) -> Hypotheses:
+            return search_rows(model, ids, lengths, options, num_best)
+
         specs = [tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.int32)]
-        return tf.function(function, specs, autograph=False)
+        return tf.function(_with_weights(search, model, stored), specs, autograph=False)
 
     return lambda _, ids, lengths, options, num_best: graph(options, num_best)(ids, lengths)
 

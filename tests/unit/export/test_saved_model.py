@@ -13,7 +13,7 @@ from keras_transformer.config import TransformerConfig
 from keras_transformer.errors import InputError
 from keras_transformer.export import saved_model as saved_model_module
 from keras_transformer.export.assets import read_metadata
-from keras_transformer.export.check import Finding
+from keras_transformer.export.check import SIGNATURES, Finding
 from keras_transformer.export.options import ServingOptions
 from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.session import SavedModelSession
@@ -143,6 +143,44 @@ def test_document(served, graph):
     assert_outputs(outputs, **expected, sentences=found.num_sentences)
 
 
+def functions_below(library, name, stop=()):
+    """The names of all functions that a function calls, and those that these call."""
+    found, names = set(), {name}
+    while names:
+        found |= names
+        attrs = [
+            attr for each in names for node in library[each].node_def for attr in node.attr.values()
+        ]
+        called = {attr.func.name for attr in attrs if attr.HasField("func")}
+        called |= {each.name for attr in attrs for each in attr.list.func}
+        names = called - found - {*stop}
+    return found
+
+
+def test_each_kind_of_search_is_stored_once(exported):
+    proto = SavedModel.FromString((exported.path / "saved_model.pb").read_bytes())
+    functions = proto.meta_graphs[0].graph_def.library.function
+    library = {function.signature.name: function for function in functions}
+    searches = {name for name in library if name.startswith("__inference_search_")}
+    assert len(searches) == 3  # beams for the best and for all hypotheses, and greedy
+    graphs = {name for name in library if name.startswith("__inference_graph_")}
+    assert len(graphs) == len(SIGNATURES)
+    callers = [name for name in graphs if functions_below(library, name) & searches]
+    assert len(callers) == len(SIGNATURES) - 1  # all but `score`
+    for name in graphs:  # outside the searches, nothing stores hypotheses
+        ops = [
+            node.op
+            for each in functions_below(library, name, stop=searches) - {name}
+            for node in library[each].node_def
+        ]
+        assert "TensorScatterUpdate" not in ops
+    assert all(
+        "TensorScatterUpdate"
+        in [node.op for each in functions_below(library, name) for node in library[each].node_def]
+        for name in searches
+    )
+
+
 def test_metadata(exported, translator):
     metadata = read_metadata(exported.path)
     assert metadata["model"] == translator.model.config.to_dict()
@@ -204,7 +242,7 @@ def test_diverged_model_answers_in_json(translator):
         np.full((translator.tokenizer.vocab_size, model.config.d_model), np.nan)
     )
     diverged = Translator(model, translator.tokenizer, OPTIONS)
-    module = saved_model_module.ServingModule(diverged, ServingOptions(), -1, "float32")
+    module = saved_model_module.ServingModule(diverged, ServingOptions(), -1, "float32", "float32")
     outputs = module.graphs["serving_default"](tf.constant(["one"]))
     assert outputs["score"].numpy().tolist() == [-1e9]
 
