@@ -138,7 +138,11 @@ def warn_of_compute(version: Path) -> None:
     """Warns of an export in bfloat16, for which this processor has no instructions."""
     from keras_transformer.export.assets import read_metadata
 
-    if read_metadata(version).get("compute") == "bfloat16" and not computes_bfloat16():
+    try:
+        compute = read_metadata(version).get("compute")
+    except InputError:  # of another program's export
+        return
+    if compute == "bfloat16" and not computes_bfloat16():
         say(
             f"warning: {version} computes in bfloat16, for which this processor has no "
             "instructions, so it is slow here; export with --compute float32"

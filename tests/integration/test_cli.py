@@ -66,6 +66,9 @@ def test_bfloat16_needs_a_processor_that_has_it(tmp_path, monkeypatch, capsys):
         export.warn_of_compute(tmp_path)
         warning = f"warning: {tmp_path} computes in bfloat16, for which this processor has no "
         assert one_line(capsys.readouterr().err).startswith(warning) == warns
+    metadata.unlink()  # a SavedModel of another program
+    export.warn_of_compute(tmp_path)
+    assert capsys.readouterr().err == ""
 
 
 def test_check(saved_model, monkeypatch):

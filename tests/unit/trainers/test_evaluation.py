@@ -33,8 +33,12 @@ class Answers:
         progress(len(texts) - 1)
         return [Translation(self.answers[text], -1.0, False, ()) for text in texts]
 
-    def decoding_options(self, beam_size, length_penalty):
-        return DecodingOptions(beam_size=beam_size or 5, length_penalty=length_penalty or 0.9)
+    def decoding_options(self, beam_size, length_penalty, early_stopping):
+        return DecodingOptions(
+            beam_size=beam_size or 5,
+            length_penalty=length_penalty or 0.9,
+            early_stopping=early_stopping or "first",
+        )
 
 
 # Test sets.
@@ -101,12 +105,18 @@ def test_files_lie_side_by_side(tmp_path):
         tmp_path / "new" / "test.de",
         "en",
         beam_size=3,
+        early_stopping="exact",
         length_penalty=0.7,
         batch_size=2,
         notes={"checkpoint": "averaged"},
         progress=lambda *counts: progress.append(counts),
     )
-    assert translator.options == {"beam_size": 3, "length_penalty": 0.7, "batch_size": 2}
+    assert translator.options == {
+        "beam_size": 3,
+        "length_penalty": 0.7,
+        "early_stopping": "exact",
+        "batch_size": 2,
+    }
     assert progress == [(1, 3), (2, 3)]
     expected = {
         "source": ["ein Hund", "öl", "zwei Öle"],
@@ -127,6 +137,7 @@ def test_files_lie_side_by_side(tmp_path):
         "checkpoint": "averaged",
         "beam_size": 3,
         "length_penalty": 0.7,
+        "early_stopping": "exact",
     }
 
 

@@ -290,7 +290,8 @@ def test_own_dataset_on_one_replica_is_what_keras_trains(own):
     optimizer = keras.optimizers.Adam(0.003, global_clipnorm=0.5)
     model.compile(optimizer, LabelSmoothedCrossEntropy(0.1), jit_compile=False)
     model.fit(own_dataset(), epochs=4, shuffle=False, verbose=0)
-    assert_close_weights(own[0], model.weights)
+    # Keras's Adam adds in another order: 1.2e-5 on an Intel processor, less on an AMD.
+    assert_close_weights(own[0], model.weights, tolerance=3e-5)
 
 
 def test_example_of_the_page(monkeypatch, tmp_path, capsys):
