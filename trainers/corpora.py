@@ -14,7 +14,7 @@ from keras_transformer.trainers.grammar import Pair, bundled_splits
 
 VALIDATION_SPLITS = ("val", "valid", "validation", "dev")
 KINDS = "'bundled', 'tfds:NAME', a folder of files {language}.{split}.txt, or a .tsv or .csv file"
-MAX_HELD_OUT = 1_000  # pairs of a table for each of validation and test, and at most a twentieth
+MAX_HELD_OUT = 1_000  # pairs for each of validation and test, and at most a twentieth
 
 
 class Corpus(NamedTuple):
@@ -123,10 +123,7 @@ def _folder(folder: Path, source: str, target: str) -> Corpus:
 
 
 def _table(path: Path, source: str, target: str) -> Corpus:
-    """A file of pairs. Sources are held out by their hash, so that a repeated one is in one split.
-
-    The columns have the names of the languages.
-    """
+    """A file of pairs, in columns with the names of the languages."""
     name = path.name.removesuffix(".gz")
     if not name.endswith((".tsv", ".csv")):
         raise InputError(
@@ -153,6 +150,18 @@ def _table(path: Path, source: str, target: str) -> Corpus:
         except (OSError, EOFError, zlib.error, csv.Error) as error:
             raise InputError(f"Cannot read {path}: {one_line(error)}") from error
 
+    return hold_out(str(path), rows)
+
+
+def hold_out(name: str, rows: Callable[[], Iterator[Pair]]) -> Corpus:
+    """Splits pairs into train, val and test by the hash of the source.
+
+    A repeated source is in one split.
+
+    Args:
+        name: of the corpus.
+        rows: returns an iterator over all pairs.
+    """
     period = max(20, -(-sum(1 for _ in rows()) // MAX_HELD_OUT))
 
     def read(split: str) -> Iterator[Pair]:
@@ -161,7 +170,7 @@ def _table(path: Path, source: str, target: str) -> Corpus:
             if split == {0: "val", 1: "test"}.get(part, "train"):
                 yield pair
 
-    return Corpus(str(path), ("train", "val", "test"), read)
+    return Corpus(name, ("train", "val", "test"), read)
 
 
 def read_lines(path: str | Path) -> Iterator[str]:
