@@ -85,7 +85,7 @@ def _signatures(
 ) -> dict[str, SignatureFunction]:
     """Returns what each signature computes, from its inputs, string [B], to its outputs."""
     model, tokenizer = translator.model, _shared(translator.tokenizer)
-    options, search = translator.defaults, _shared_search(model, stored)
+    options, search = translator.defaults, _shared_search(model, tokenizer, stored)
 
     def best(options: DecodingOptions, text: tf.Tensor) -> Outputs:
         found = translate_texts(model, tokenizer, text, options, search_rows=search)
@@ -161,7 +161,9 @@ def _with_weights(
     return compute
 
 
-def _shared_search(model: Transformer, stored: Sequence[tf.Variable]) -> Search:
+def _shared_search(
+    model: Transformer, tokenizer: Tokenizer, stored: Sequence[tf.Variable]
+) -> Search:
     """Returns `search_rows` with one function for each kind of search, which all graphs call.
 
     The search is most of a graph, and a session prepares all functions of a file before each
@@ -171,12 +173,12 @@ def _shared_search(model: Transformer, stored: Sequence[tf.Variable]) -> Search:
     @functools.cache
     def graph(options: DecodingOptions, num_best: int) -> Any:
         def search(ids: tf.Tensor, lengths: tf.Tensor) -> Hypotheses:
-            return search_rows(model, ids, lengths, options, num_best)
+            return search_rows(model, tokenizer, ids, lengths, options, num_best)
 
         specs = [tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.int32)]
         return tf.function(_with_weights(search, model, stored), specs, autograph=False)
 
-    return lambda _, ids, lengths, options, num_best: graph(options, num_best)(ids, lengths)
+    return lambda _, __, ids, lengths, options, num_best: graph(options, num_best)(ids, lengths)
 
 
 def _signature_graph(

@@ -206,10 +206,10 @@ class Transformer(keras.Model):
 
 
 def _embedding(
-    config: TransformerConfig, name: str, output_bias: bool = False
+    config: TransformerConfig, name: str, vocab_size: int, output_bias: bool = False
 ) -> PositionalEmbedding:
     return PositionalEmbedding(
-        config.vocab_size,
+        vocab_size,
         config.d_model,
         dropout_rate=config.dropout_rate,
         position_encoding=config.position_encoding,
@@ -234,13 +234,15 @@ def _layers(config: TransformerConfig) -> dict[str, Any]:
         "layer_norm_epsilon": config.layer_norm_epsilon,
     }
     if config.share_embeddings:
-        source_embedding = target_embedding = _embedding(config, "embedding", config.output_bias)
+        source_embedding = target_embedding = _embedding(
+            config, "embedding", config.vocab_size, config.output_bias
+        )
         output_dense = None
     else:
-        source_embedding = _embedding(config, "source_embedding")
-        target_embedding = _embedding(config, "target_embedding")
+        source_embedding = _embedding(config, "source_embedding", config.vocab_size)
+        target_embedding = _embedding(config, "target_embedding", config.num_target_ids)
         output_dense = keras.layers.Dense(
-            config.vocab_size, use_bias=config.output_bias, name="output"
+            config.num_target_ids, use_bias=config.output_bias, name="output"
         )
     return {
         "source_embedding": source_embedding,

@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
@@ -22,6 +22,7 @@ import tensorflow_text as tf_text
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from keras_transformer.errors import InputError
 from keras_transformer.subwords import train_sentencepiece
+from keras_transformer.trees import TreeConstraint, TreeSymbols
 
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
 # Marks a SentencePiece model that reads lower-cased text. Protobuf: "lowercase" in field 200, which
@@ -29,6 +30,7 @@ SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
 LOWERCASE_MARK = b"\xc2\x0c\x09lowercase"
 WORD_PIECE_HEADER = "# word-pieces"
 MARIAN_HEADER = b"# marian\n"
+TREE_HEADER = b"# trees\n"
 LANGUAGE_TAG = r">>[^\s<>]+<<"  # ">>deu<<" asks a model of several languages for German
 MAX_WORD_BYTES = 2**20  # TF.Text's default is 100; a longer word is unknown
 
@@ -50,8 +52,9 @@ class EncodedTexts(NamedTuple):
 class Tokenizer(abc.ABC):
     """Splits texts of both languages into subwords and joins them again.
 
-    There are three kinds, `SentencePieceTokenizer`, `WordPieceTokenizer` and `MarianTokenizer`;
-    `Tokenizer.load` reads all of them. The ids begin with pad 0, unk 1, bos 2, eos 3.
+    There are four kinds, `SentencePieceTokenizer`, `WordPieceTokenizer`, `MarianTokenizer` and
+    `TreeTokenizer`; `Tokenizer.load` reads all of them. The ids begin with pad 0, unk 1, bos 2,
+    eos 3.
 
     Attributes:
         model: the content of the file that `save` writes.
@@ -75,18 +78,20 @@ class Tokenizer(abc.ABC):
             model = Path(path).read_bytes()
         except OSError as error:
             raise InputError(f"Cannot read the tokenizer {path}: {error.strerror}") from error
-        kind: Callable[[bytes], Tokenizer] = SentencePieceTokenizer
-        if model.startswith(WORD_PIECE_HEADER.encode()):
-            kind = WordPieceTokenizer
-        elif model.startswith(MARIAN_HEADER):
-            kind = MarianTokenizer
+        kinds: dict[bytes, Callable[[bytes], Tokenizer]] = {
+            WORD_PIECE_HEADER.encode(): WordPieceTokenizer,
+            MARIAN_HEADER: MarianTokenizer,
+            TREE_HEADER: TreeTokenizer,
+        }
+        found = (kind for header, kind in kinds.items() if model.startswith(header))
+        kind = next(found, SentencePieceTokenizer)
         try:
             return kind(model)
         except InputError as error:
             raise InputError(f"{path}: {error}") from error
 
     def save(self, path: str | Path) -> None:
-        """Writes a SentencePiece model, a file with one word-piece a line, or Marian's tables."""
+        """Writes a SentencePiece model, a file with one word-piece a line, or tables."""
         Path(path).write_bytes(self.model)
 
     @property
@@ -116,13 +121,38 @@ class Tokenizer(abc.ABC):
     def pieces(self, ids: tf.Tensor) -> tf.Tensor:
         """Returns the pieces of ids, int32 of any shape, as strings of the same shape."""
 
+    def constraint(self, source_ids: tf.Tensor) -> TreeConstraint | None:
+        """Returns what the results of a search must keep to; None for nothing.
+
+        Args:
+            source_ids: int32 [B, S].
+        """
+        return None
+
+    def write(self, source_ids: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+        """Writes the results of a search.
+
+        Args:
+            source_ids: int32 [B, S].
+            ids: int32 [B, K, T], what was found for each source.
+
+        Returns:
+            string [B, K].
+        """
+        shape = tf.shape(ids)
+        # T may be 0, so -1 cannot stand for the other dimensions.
+        texts = self.target.detokenize(tf.reshape(ids, [shape[0] * shape[1], shape[2]]))
+        return tf.reshape(texts, [shape[0], ids.shape[1] or shape[1]])
+
     def sentencepiece_models(self) -> tuple[bytes, bytes]:
         """Returns the SentencePiece models of source and target, for other engines.
 
         Raises:
             InputError: if there are none, or if they do not prepare a text alone.
         """
-        raise InputError("Other engines need a tokenizer of SentencePiece. Received: word-pieces")
+        raise InputError(
+            f"Other engines need a tokenizer of SentencePiece. Received: a {type(self).__name__}"
+        )
 
     def encode(self, texts: tf.Tensor, max_length: int | None = None) -> EncodedTexts:
         """Prepares texts for the encoder; `tokenizer(texts)` is the same.
@@ -455,6 +485,96 @@ class MarianTokenizer(Tokenizer):
     def pieces(self, ids: tf.Tensor) -> tf.Tensor:
         """Returns the pieces of ids, int32 of any shape, as strings of the same shape."""
         return tf.gather(tf.constant(self._pieces), ids)
+
+
+class TreeTokenizer(Tokenizer):
+    """Subwords of sentences, and the symbols of their trees (section 6.3).
+
+    It tokenizes sentences whose words are separated by spaces, as in a treebank. A parenthesis
+    becomes -LRB- or -RRB-. Its `target` tokenizes linearized trees, of symbols separated by spaces.
+    A search with it finds well-formed trees only, and `write` writes them in brackets.
+
+    Args:
+        model: a header, then JSON.
+    """
+
+    def __init__(self, model: bytes) -> None:
+        self.model = model
+        try:
+            content = json.loads(model.removeprefix(TREE_HEADER))
+            self._words = SentencePieceTokenizer(base64.b64decode(content["sentencepiece"]))
+            self.symbols = TreeSymbols(tuple(content["tags"]), tuple(content["labels"]))
+            pieces = [*SPECIAL_PIECES, *self.symbols.pieces]
+            self.own_target = WordPieceTokenizer.from_pieces(pieces, {})
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError("The tokenizer is damaged") from error
+        self.vocab_size = self._words.vocab_size
+
+    @classmethod
+    def train(
+        cls,
+        pairs: Iterable[tuple[str, str]],
+        vocab_size: int,
+        model_type: Literal["bpe", "unigram"] = "bpe",
+    ) -> Self:
+        """Learns subwords from sentences, and takes the symbols from their trees.
+
+        Args:
+            pairs: sentences and linearized trees.
+            vocab_size: as for `SentencePieceTokenizer.train`.
+            model_type: SentencePiece's algorithm.
+        """
+        symbols: set[str] = set()
+
+        def sentences() -> Iterator[str]:
+            for sentence, tree in pairs:
+                symbols.update(tree.split())
+                yield sentence
+
+        model = train_sentencepiece(
+            sentences(),
+            vocab_size,
+            model_type=model_type,
+            byte_fallback=True,
+            normalization_rule_name="identity",  # `write` returns the words as they are
+        )
+        content = {
+            "sentencepiece": base64.b64encode(model).decode(),
+            **TreeSymbols.of(symbols)._asdict(),
+        }
+        return cls(TREE_HEADER + json.dumps(content).encode())
+
+    def constraint(self, source_ids: tf.Tensor) -> TreeConstraint:
+        """Returns the constraint of trees with the words of sources; see `Tokenizer`."""
+        num_words = tf.cast(self._split(source_ids).row_lengths(), tf.int32)
+        return TreeConstraint(self.symbols, num_words)
+
+    def write(self, source_ids: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+        """Writes trees in brackets, with the words of their sources; see `Tokenizer`."""
+        return self.symbols.write(self._split(source_ids), ids)
+
+    def _split(self, source_ids: tf.Tensor) -> tf.RaggedTensor:
+        """Returns the words of sources, string [B, (words)]."""
+        return tf.strings.split(self.detokenize(source_ids))
+
+    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        # U+2581 is SentencePiece's mark of a word.
+        for pattern, replacement in (
+            (r"\p{Z}", " "),
+            ("\u2581", "_"),
+            (r"\(", "-LRB-"),
+            (r"\)", "-RRB-"),
+        ):
+            texts = tf.strings.regex_replace(texts, pattern, replacement)
+        return self._words.tokenize(texts)
+
+    def detokenize(self, ids: tf.Tensor) -> tf.Tensor:
+        """Joins ids, int32 [B, S], into sentences, string [B]; drops pad, bos and eos."""
+        return self._words.detokenize(ids)
+
+    def pieces(self, ids: tf.Tensor) -> tf.Tensor:
+        """Returns the pieces of ids, int32 of any shape, as strings of the same shape."""
+        return self._words.pieces(ids)
 
 
 def _hash(pieces: Any) -> tf.Tensor:

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from keras_transformer.config import BOS_ID, PAD_ID, DecodingOptions
 from keras_transformer.decoder_step import DecoderStep
-from keras_transformer.decoding import Hypotheses, length_divisor, search
+from keras_transformer.decoding import Hypotheses, StepFunction, length_divisor, search
 from keras_transformer.groups import map_groups
 from keras_transformer.losses import cross_entropy
 from keras_transformer.model import Transformer
@@ -67,6 +67,7 @@ class Alignments(NamedTuple):
 
 def search_rows(
     model: Transformer,
+    tokenizer: Tokenizer,
     source_ids: tf.Tensor,
     source_lengths: tf.Tensor,
     options: DecodingOptions,
@@ -76,16 +77,22 @@ def search_rows(
 
     The lengths, [B], do not count the end. A source of length 0 has a translation of no tokens.
     """
-    beam_size, vocab_size = options.beam_size, model.config.vocab_size
+    beam_size, vocab_size = options.beam_size, model.config.num_target_ids
     max_lengths = _max_lengths(model, source_lengths, options)
     # The maximum of no lengths is negative.
     longest = tf.maximum(tf.reduce_max(max_lengths), 0)
     step = DecoderStep(model, longest)
+    constraint = tokenizer.constraint(source_ids)
 
     def search_group(rows: tf.Tensor) -> Hypotheses:
+        step_fn: StepFunction = step
         cache, row_state = step.initial_state(_rows(source_ids, rows), beam_size)
         limits = tf.gather(max_lengths, rows)
-        found = search(step, cache, limits, options, row_state, num_best)
+        if constraint is not None:
+            step_fn, cache, row_state = constraint.apply(
+                step_fn, cache, row_state, rows, limits, beam_size
+            )
+        found = search(step_fn, cache, limits, options, row_state, num_best)
         is_empty = tf.gather(source_lengths, rows) == 0  # [G]
         scores_of_empty = tf.where(tf.range(num_best) == 0, 0.0, -float("inf"))  # [num_best]
         return Hypotheses(
@@ -105,7 +112,7 @@ def search_rows(
 
 
 # `search_rows`, or a function that calls it and may be a graph of its own.
-Search = Callable[[Transformer, tf.Tensor, tf.Tensor, DecodingOptions, int], Hypotheses]
+Search = Callable[[Transformer, Tokenizer, tf.Tensor, tf.Tensor, DecodingOptions, int], Hypotheses]
 
 
 def translate_texts(
@@ -121,8 +128,8 @@ def translate_texts(
     A text without tokens, such as white space, has one empty translation.
     """
     ids, lengths, truncated = tokenizer.encode(texts, max_source_tokens(model, options))
-    found = search_rows(model, ids, lengths, options, num_best)
-    return TranslatedTexts(_detokenize(tokenizer, found.ids), found.scores, truncated)
+    found = search_rows(model, tokenizer, ids, lengths, options, num_best)
+    return TranslatedTexts(tokenizer.write(ids, found.ids), found.scores, truncated)
 
 
 def translate_documents(
@@ -153,8 +160,9 @@ def translate_documents(
             [tf.debugging.Assert(num_tokens <= max_tokens, [message, num_tokens])]
         ):
             parts = tf.identity(parts)  # [P, (tokens)]
-    found = search_rows(model, *with_end(parts), options, 1)
-    best = _detokenize(tokenizer, found.ids)  # [P, 1]
+    ids, lengths = with_end(parts)
+    found = search_rows(model, tokenizer, ids, lengths, options, 1)
+    best = tokenizer.write(ids, found.ids)  # [P, 1]
     segment_of_part = tf.gather(sentences, sentence_of_part)
     translated = tf.strings.unsorted_segment_join(best[:, 0], segment_of_part, num_segments, " ")
     return TranslatedDocuments(
@@ -192,7 +200,7 @@ def score_texts(
     log_probs = map_groups(
         log_probs_of,
         costs=source.lengths + target.lengths + 2,
-        max_cost=max(1, GROUP_LOGITS // model.config.vocab_size),
+        max_cost=max(1, GROUP_LOGITS // model.config.num_target_ids),
         max_rows=GROUP_ROWS,
         empty=tf.zeros([0]),
     )
@@ -212,7 +220,8 @@ def align_texts(
 ) -> Alignments:
     """Translates texts and returns a decoder layer's cross-attention, the mean over its heads."""
     source = tokenizer.encode(texts, max_source_tokens(model, options))
-    best = search_rows(model, source.ids, source.lengths, options, 1).ids[:, 0]  # [B, T]
+    found = search_rows(model, tokenizer, source.ids, source.lengths, options, 1)
+    best = found.ids[:, 0]  # [B, T]
     target_lengths = _lengths(best)
 
     def attention_of(rows: tf.Tensor) -> tf.Tensor:
@@ -267,14 +276,6 @@ def shifted(target_ids: tf.Tensor) -> tf.Tensor:
     """
     target_ids = tf.convert_to_tensor(target_ids)
     return tf.pad(target_ids[:, :-1], [[0, 0], [1, 0]], constant_values=BOS_ID)
-
-
-def _detokenize(tokenizer: Tokenizer, ids: tf.Tensor) -> tf.Tensor:
-    """[B, K, T] -> string [B, K]."""
-    shape = tf.shape(ids)
-    # T may be 0, so -1 cannot stand for the other dimensions.
-    texts = tokenizer.target.detokenize(tf.reshape(ids, [shape[0] * shape[1], shape[2]]))
-    return tf.reshape(texts, [shape[0], ids.shape[1] or shape[1]])
 
 
 def _pieces(tokenizer: Tokenizer, ids: tf.Tensor) -> tf.Tensor:

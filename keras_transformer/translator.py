@@ -99,10 +99,12 @@ class Translator:
     def __init__(
         self, model: Transformer, tokenizer: Tokenizer, defaults: DecodingOptions | None = None
     ) -> None:
-        if model.config.vocab_size != tokenizer.vocab_size:
+        sizes = model.config.vocab_size, model.config.num_target_ids
+        own_sizes = tokenizer.vocab_size, tokenizer.target.vocab_size
+        if sizes != own_sizes:
             raise InputError(
-                "The vocabularies of `model` and `tokenizer` must have the same size. "
-                f"Received: {model.config.vocab_size} and {tokenizer.vocab_size}"
+                "The vocabularies of `model` and `tokenizer` must have the same sizes, of source "
+                f"and target. Received: {sizes} and {own_sizes}"
             )
         self.model = model
         self.tokenizer = tokenizer
@@ -257,8 +259,13 @@ class Translator:
     @functools.cached_property
     def _best_ids(self) -> Any:
         """The graph from sources to the ids of their best translations, by the default options."""
+
+        def best_ids(ids: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
+            found = search_rows(self.model, self.tokenizer, ids, lengths, self.defaults, 1)
+            return found.ids[:, 0]
+
         return tf.function(
-            lambda ids, lengths: search_rows(self.model, ids, lengths, self.defaults, 1).ids[:, 0],
+            best_ids,
             input_signature=[
                 tf.TensorSpec([None, None], tf.int32),
                 tf.TensorSpec([None], tf.int32),

@@ -1,0 +1,174 @@
+"""Tests of the symbols of trees, and of the constraint of a search to trees."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer.config import BOS_ID, EOS_ID
+from keras_transformer.decoding import beam_search, greedy_search
+from keras_transformer.errors import InputError
+from keras_transformer.tokenizer import Tokenizer, TreeTokenizer
+from keras_transformer.trees import TreeConstraint, TreeSymbols
+
+SYMBOLS = TreeSymbols(tags=("N",), labels=("A", "B"))
+N, A, B, END_A, END_B = range(4, 9)  # ids
+PAIRS = [
+    ("the dog barks .", "S NP DT NN /NP VP VBZ /VP . /S"),
+    ("dogs -LRB- two -RRB- bark", "S NP NNS PRN -LRB- CD -RRB- /PRN /NP VP VBP /VP /S"),
+]
+
+
+def constituents(num_words, length):
+    """Returns all constituents of so many words and ids, by all ways to split their children."""
+    for (label, closing), children in itertools.product(
+        ((A, END_A), (B, END_B)), sequences(num_words, length - 2)
+    ):
+        yield (label, *children, closing)
+
+
+def sequences(num_words, length):
+    """Returns all sequences of at least one word or constituent."""
+    if (num_words, length) == (1, 1):
+        yield (N,)
+    for words, size in itertools.product(range(1, num_words + 1), range(1, length + 1)):
+        firsts = [(N,)] if (words, size) == (1, 1) else []
+        if size > 2:
+            firsts += constituents(words, size)
+        rests = list(sequences(num_words - words, length - size)) if words < num_words else []
+        if (words, size) == (num_words, length) and size > 2:
+            yield from firsts
+        yield from ((*first, *rest) for first in firsts for rest in rests)
+
+
+def all_trees(num_words, max_length):
+    """Returns all trees of at most `max_length` ids, the end included."""
+    found = [
+        (*tree, EOS_ID)
+        for length in range(3, max_length)
+        for tree in constituents(num_words, length)
+    ]
+    assert len(set(found)) == len(found)
+    return found
+
+
+def next_ids(trees):
+    """Returns what may follow each prefix of trees."""
+    following = {}
+    for tree in trees:
+        for place, symbol in enumerate(tree):
+            following.setdefault(tree[:place], set()).add(symbol)
+    return following
+
+
+def logits_of(seed):
+    """Returns random logits of the id after another, [9, 9]."""
+    return np.random.default_rng(seed).normal(size=(9, 9)).astype(np.float32) * 2
+
+
+def constrained(logits, num_words, max_lengths, beam_size):
+    def step_fn(ids, position, cache, row_state):
+        return tf.gather(logits, ids), cache, row_state
+
+    constraint = TreeConstraint(SYMBOLS, tf.constant(num_words))
+    rows = tf.range(len(num_words))
+    return constraint.apply(step_fn, (), (), rows, tf.constant(max_lengths), beam_size)
+
+
+@pytest.mark.parametrize(("num_words", "max_length"), [(1, 9), (2, 10), (3, 9)])
+def test_the_constraint_allows_exactly_what_some_tree_has_next(num_words, max_length):
+    following = next_ids(all_trees(num_words, max_length))
+    for length in sorted(set(map(len, following))):
+        prefixes = [prefix for prefix in following if len(prefix) == length]
+        size = len(prefixes)
+        step, cache, row_state = constrained(
+            np.zeros((9, 9), np.float32), [num_words] * size, [max_length] * size, 1
+        )
+        for position in range(length + 1):
+            newest = [[(BOS_ID, *prefix)[position]] for prefix in prefixes]
+            logits, cache, row_state = step(tf.constant(newest), position, cache, row_state)
+        for prefix, row in zip(prefixes, np.isfinite(logits[:, 0]), strict=True):
+            assert set(np.flatnonzero(row)) == following[prefix], prefix
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_wide_beam_finds_the_best_tree(seed):
+    logits, num_words, max_lengths = logits_of(seed), [1, 2], [7, 8]
+    step, cache, row_state = constrained(logits, num_words, max_lengths, 60)
+    found = beam_search(step, cache, tf.constant(max_lengths), 60, 0.3, row_state)
+    for row in range(2):
+        trees = all_trees(num_words[row], max_lengths[row])
+        following = next_ids(trees)
+
+        def score(tree, following=following):
+            log_prob = 0.0
+            for place, symbol in enumerate(tree):
+                row_of = logits[tree[place - 1] if place else BOS_ID].astype(float)
+                rest = [row_of[other] for other in following[tree[:place]]]
+                log_prob += row_of[symbol] - np.log(np.sum(np.exp(rest)))
+            return log_prob / ((5 + len(tree)) / 6) ** 0.3
+
+        best = max(trees, key=score)
+        assert tuple(found.ids[row, 0].numpy()[: len(best)]) == best
+        np.testing.assert_allclose(found.scores[row, 0], score(best), rtol=1e-5)
+        finite = np.isfinite(found.scores[row])
+        assert finite.sum() == min(60, len(trees))
+        for ids in found.ids[row].numpy()[finite]:
+            assert tuple(ids[: list(ids).index(EOS_ID) + 1]) in trees
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_greedy_search_ends_with_a_tree_at_the_maximum_length(seed):
+    logits = logits_of(seed)
+    logits[:, [A, B]] += 9  # it opens constituents as long as it may
+    step, cache, row_state = constrained(logits, [3], [10], 1)
+    found = greedy_search(step, cache, tf.constant([10]), row_state=row_state)
+    ids = tuple(found.ids[0, 0].numpy())
+    assert len(ids) == 10
+    assert ids in all_trees(3, 10)
+
+
+def test_symbols_are_sorted_into_tags_and_labels():
+    symbols = TreeSymbols.of({"S", "/S", "NN", "NP", "/NP", ",", "/"})
+    assert symbols == TreeSymbols(tags=(",", "/", "NN"), labels=("NP", "S"))
+    assert symbols.pieces == (",", "/", "NN", "NP", "S", "/NP", "/S")
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return TreeTokenizer.train(PAIRS * 5, vocab_size=300)
+
+
+def test_trees_are_written_with_the_words_of_their_sentences(tokenizer, tmp_path):
+    sentences = ["two  dogs ( the\u00a0dog ) .", "the dog barks ."]
+    source = tokenizer.encode(tf.constant(sentences))
+    trees = ["S NP CD NNS PRN -LRB- DT NN -RRB- /PRN /NP . /S", PAIRS[0][1]]
+    ids = tokenizer.target.encode(tf.constant(trees)).ids  # [2, T]
+    written = tokenizer.write(source.ids, tf.stack([ids, ids[:, ::-1]], axis=1))  # [2, 2]
+    assert written[0, 0].numpy().decode() == (
+        "(S (NP (CD two) (NNS dogs) (PRN (-LRB- -LRB-) (DT the) (NN dog) (-RRB- -RRB-))) (. .))"
+    )
+    assert written[1, 0].numpy().decode() == "(S (NP (DT the) (NN dog)) (VP (VBZ barks)) (. .))"
+    assert tokenizer.constraint(source.ids).num_words.numpy().tolist() == [7, 4]
+    tokenizer.save(tmp_path / "tokenizer.model")
+    loaded = Tokenizer.load(tmp_path / "tokenizer.model")
+    assert isinstance(loaded, TreeTokenizer)
+    assert loaded.symbols == tokenizer.symbols
+    assert loaded.fingerprint == tokenizer.fingerprint
+
+
+def test_any_word_is_kept_as_it_is(tokenizer):
+    words = ["\u00bdNF-\u03baB", "\u00a8", "x\u2581y", "\U0001f600", "#", "/S", "</s>", "A\u030a"]
+    source = tokenizer.encode(tf.constant([" ".join(words)]))
+    (split,) = tokenizer._split(source.ids).to_list()
+    assert [word.decode() for word in split] == [word.replace("\u2581", "_") for word in words]
+
+
+def test_unknown_symbols_have_the_unknown_id(tokenizer):
+    assert tokenizer.target.encode(tf.constant(["S NNX /S"])).ids[0, 1] == 1
+
+
+def test_a_damaged_file_is_an_error():
+    with pytest.raises(InputError, match="damaged"):
+        TreeTokenizer(b"# trees\n{}")
