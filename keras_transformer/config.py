@@ -19,6 +19,7 @@ BeamSize = Annotated[int, Field(ge=1, le=1_000)]
 LengthPenalty = Annotated[float, Field(ge=0, le=5)]
 LengthPenaltyKind = Literal["gnmt", "marian"]
 EarlyStopping = Literal["exact", "first"]
+ExtraLength = Annotated[int, Field(ge=0, le=2**20)]
 CheckpointName = Literal["averaged", "best", "last"]
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
@@ -123,8 +124,8 @@ class TransformerConfig:
 
     Attributes:
         vocab_size: number of token ids, V.
-        target_vocab_size: number of token ids of the target, if it has a vocabulary of its own; None
-            for one vocabulary.
+        target_vocab_size: number of token ids of the target, if it has its own vocabulary; None for
+            one vocabulary.
         d_model: width of every sub-layer output, D.
         d_ff: inner width of the feed-forward network, F.
         num_heads: attention heads, N.
@@ -242,5 +243,5 @@ class DecodingOptions:
     length_penalty: LengthPenalty = 0.6
     length_penalty_kind: LengthPenaltyKind = "gnmt"
     early_stopping: EarlyStopping = "exact"
-    extra_length: Annotated[int, Field(ge=0, le=2**20)] = 50
+    extra_length: ExtraLength = 50
     max_source_length: Annotated[int, Field(ge=2, le=2**20)] = 512

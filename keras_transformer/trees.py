@@ -6,13 +6,11 @@ constituent, a tag stands for the next word, and `/X` closes the constituent X.
 Shapes (the package's glossary): B batch, K beams, S source length, T target length, V vocabulary.
 """
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
 import tensorflow as tf
 
-from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID
-from keras_transformer.errors import InputError
+from keras_transformer.config import EOS_ID
 
 MAX_DEPTH = 64  # of open constituents; the trees of section 6.3 have less than 40
 NUM_SPECIAL_IDS = 4

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 
 import keras
 import numpy as np
-import sacrebleu
 from keras import ops
 
 from keras_transformer.errors import InputError, TrainingStoppedError
@@ -21,8 +20,8 @@ from keras_transformer.model import Transformer
 from keras_transformer.run import Run, State
 from keras_transformer.trainers.grammar import Pair
 from keras_transformer.trainers.recipes import Metric, TrainSettings
-from keras_transformer.trainers.scores import bleu_tokenizer, make_bleu
 from keras_transformer.trainers.strategies import Workers
+from keras_transformer.trainers.tasks import validation_scorers
 from keras_transformer.translator import Translator
 
 logger = logging.getLogger(__name__)
@@ -111,36 +110,30 @@ def _state_variables(model: keras.Model) -> dict[str, keras.Variable]:
     return named
 
 
-class ValidationBleu(keras.callbacks.Callback):
-    """Translates validation sentences greedily and adds `val_bleu` to the logs.
+class ValidationScores(keras.callbacks.Callback):
+    """Translates or parses validation sentences greedily, and adds their scores to the logs.
 
-    It adds `val_chrf` too if `metric` is "chrf". BLEU uses the tokenizer of the target language.
-    Both scores ignore case if the model's tokenizer does.
+    These are `val_bleu`, and `val_chrf` if `metric` is "chrf", or `val_f1`. BLEU uses the tokenizer
+    of the target language. BLEU and chrF ignore case if the model's tokenizer does.
     """
 
     def __init__(
         self, translator: Translator, pairs: Sequence[Pair], settings: TrainSettings
     ) -> None:
         super().__init__()
-        self.translator = translator
-        self.sources, self.references = map(list, zip(*pairs, strict=True))
-        lowercase = translator.tokenizer.lowercase
-        self.scorers: dict[str, sacrebleu.BLEU | sacrebleu.CHRF] = {
-            "val_bleu": make_bleu(bleu_tokenizer(settings.target), lowercase)
-        }
-        if settings.metric == "chrf":
-            self.scorers["val_chrf"] = sacrebleu.CHRF(lowercase=lowercase)
+        self.translator, self.pairs = translator, pairs
+        self.scorers = validation_scorers(settings, translator.tokenizer.lowercase)
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Translates the sentences and adds the scores to the logs."""
+        sources = [pair.source for pair in self.pairs]
         try:
-            translations = self.translator.translate(self.sources, beam_size=1)
+            translations = self.translator.translate(sources, beam_size=1)
         except InputError:  # the weights are not finite; `SaveRun` raises the error
             return
         if logs is not None:
-            hypotheses = [translation.text for translation in translations]
-            for name, scorer in self.scorers.items():
-                logs[name] = scorer.corpus_score(hypotheses, [self.references]).score
+            texts = [translation.text for translation in translations]
+            logs |= {name: scorer(texts, self.pairs) for name, scorer in self.scorers.items()}
 
 
 class TensorBoard(keras.callbacks.TensorBoard):
@@ -308,7 +301,9 @@ def is_over(run: Run, settings: TrainSettings) -> bool:
 def quality(metrics: dict[str, float], metric: Metric | None = None) -> tuple[float, float]:
     """Returns the score of a validation, and minus its loss, which decides between equal scores.
 
-    The score is 0 if `metric` is "loss". It is BLEU if `metric` is None.
+    The score is 0 if `metric` is "loss". It is BLEU or F1 if `metric` is None.
     """
-    score = 0.0 if metric == "loss" else metrics.get(f"val_{metric or 'bleu'}", -math.inf)
+    names = [f"val_{metric}"] if metric else ["val_bleu", "val_f1"]
+    found = [metrics[name] for name in names if name in metrics]
+    score = 0.0 if metric == "loss" else max(found, default=-math.inf)
     return round(score, 2), -metrics.get("val_token_loss", math.inf)

@@ -17,7 +17,8 @@ RATES = ("dropout_rate", "attention_dropout_rate", "feed_forward_dropout_rate")
 def initial_config(settings: TrainSettings, tokenizer: Tokenizer) -> TransformerConfig:
     """Returns the sizes of a training's model: its own, or those of the run that it starts from."""
     if settings.init_from is None:
-        return settings.config(tokenizer.vocab_size)
+        own_target = tokenizer.own_target
+        return settings.config(tokenizer.vocab_size, own_target and own_target.vocab_size)
     initial = Run.load(settings.init_from)
     if sizes := set(settings.model) - set(RATES):
         raise InputError(

@@ -22,8 +22,8 @@ from keras_transformer.config import EOS_ID
 from keras_transformer.errors import InputError
 from keras_transformer.files import locked, named_failure, sha256, write_atomically
 from keras_transformer.run import Run
-from keras_transformer.tokenizer import Tokenizer, train_tokenizer
-from keras_transformer.trainers.corpora import VALIDATION_SPLITS, Corpus, load_corpus
+from keras_transformer.tokenizer import Tokenizer
+from keras_transformer.trainers.corpora import VALIDATION_SPLITS, Corpus
 from keras_transformer.trainers.fine_tuning import mixed
 from keras_transformer.trainers.grammar import Pair
 from keras_transformer.trainers.prepared import (
@@ -41,10 +41,10 @@ from keras_transformer.trainers.prepared import (
     shard_path,
 )
 from keras_transformer.trainers.recipes import TrainSettings
+from keras_transformer.trainers.tasks import learn_tokenizer, load_data
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_VOCAB_SIZE = 8_000
 PAIRS_PER_SHARD = 200_000
 PAIRS_PER_CALL = 2_000
 NUM_EXAMPLES = 3  # of dropped pairs, for each reason
@@ -79,8 +79,8 @@ def prepare(
     Raises:
         InputError: if the data does not fit the settings, or the folder holds something else.
     """
-    corpus = load_corpus(settings.data, settings.source, settings.target)
-    others = load_corpus(settings.mix, settings.source, settings.target) if settings.mix else None
+    corpus = load_data(settings, settings.data)
+    others = load_data(settings, settings.mix) if settings.mix else None
     if tokenizer is None and settings.init_from is not None:
         tokenizer = Run.load(settings.init_from).tokenizer()
     first = list(itertools.islice(corpus.pairs("train"), 1_000))
@@ -139,9 +139,7 @@ def _start(
         )
     started = time.monotonic()
     if tokenizer is None:
-        vocab_size = settings.vocab_size or DEFAULT_VOCAB_SIZE
-        texts = itertools.chain.from_iterable(corpus.pairs("train"))
-        tokenizer = train_tokenizer(settings.tokenizer, texts, vocab_size, settings.lowercase)
+        tokenizer, vocab_size = learn_tokenizer(settings, corpus)
         if tokenizer.vocab_size < vocab_size:
             logger.warning("The text is too small for `vocab_size`=%d", vocab_size)
     path = folder / "tokenizer.model"

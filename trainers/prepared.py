@@ -32,6 +32,7 @@ from keras_transformer.trainers.recipes import TrainSettings
 CAN_CONTINUE = "Finished shards are kept, and a new call continues from them"
 # The settings that decide what a prepared corpus holds.
 SETTINGS = (
+    "task",
     "source",
     "target",
     "tokenizer",

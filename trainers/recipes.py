@@ -6,6 +6,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
@@ -13,6 +14,7 @@ from pydantic import Field
 from keras_transformer.config import (
     BeamSize,
     EarlyStopping,
+    ExtraLength,
     LengthPenalty,
     LengthPenaltyKind,
     Rate,
@@ -27,9 +29,15 @@ _Count = Annotated[int, Field(ge=1, lt=2**31)]
 _CountOrZero = Annotated[int, Field(ge=0, lt=2**31)]
 _Positive = Annotated[float, Field(gt=0)]
 
-Metric = Literal["bleu", "chrf", "loss"]
+Metric = Literal["bleu", "chrf", "f1", "loss"]
 Precision = Literal["float32", "mixed_bfloat16", "mixed_float16"]
 StrategyName = Literal["one", "mirrored", "multiworker"]
+Task = Literal["translation", "parsing"]
+
+# What differs for parsing where nothing else is given (section 6.3).
+PARSING: Mapping[str, Any] = MappingProxyType(
+    {"target": "trees", "beam_size": 21, "length_penalty": 0.3, "extra_length": 300}
+)
 
 
 @checked_dataclass
@@ -38,9 +46,10 @@ class TrainSettings:
 
     Attributes:
         data: "bundled", "tfds:NAME[/CONFIG]", a folder of files `{language}.{split}.txt`, or one
-            that `prepare` wrote.
+            that `prepare` wrote; for parsing, a treebank in Penn format.
+        task: "translation", or "parsing" for constituency parsing (section 6.3).
         source: source language.
-        target: target language.
+        target: target language; "trees" for parsing.
         tokenizer: "bpe" or "unigram" (SentencePiece), or "wordpiece".
         vocab_size: maximum number of subwords, shared by both languages; a small corpus supports
             fewer. None for 8,000.
@@ -82,10 +91,12 @@ class TrainSettings:
             the weights; None for no average.
         steps_per_validation: updates between validations, each of which writes a checkpoint; None
             for an epoch, but at most 1,000.
-        bleu_sentences: number of validation sentences that each validation translates greedily.
+        bleu_sentences: number of validation sentences that each validation translates greedily, or
+            parses.
         metric: what chooses the best checkpoint, and what `patience` waits for: "bleu" or "chrf" of
-            the translated validation sentences, or "loss"; None for BLEU if `bleu_sentences` is
-            not 0, otherwise the loss. Where scores are equal, the loss decides.
+            the translated validation sentences, "f1" of the parsed ones, or "loss"; None for BLEU
+            or F1 if `bleu_sentences` is not 0, otherwise the loss. Where scores are equal, the
+            loss decides.
         steps_per_save: updates between additional saves of the training state; None for none.
         minutes_per_save: minutes between additional saves of the training state; None for none.
         patience: training ends after this many validations without a better `metric`; None for no
@@ -97,6 +108,8 @@ class TrainSettings:
         length_penalty: strength of the length penalty in evaluation (0.6: section 6.1).
         length_penalty_kind: "gnmt" (section 6.1) or "marian"; see `DecodingOptions`.
         early_stopping: when a search ends, "exact" or "first"; see `DecodingOptions`.
+        extra_length: a result has at most this many tokens more than its source (50 for translation
+            and 300 for parsing: sections 6.1 and 6.3).
         strategy: "one" device, "mirrored" over the GPUs of this machine, or "multiworker" over
             several machines; None for mirrored if there are several GPUs, else one.
         precision: "float32", "mixed_bfloat16" or "mixed_float16".
@@ -108,6 +121,7 @@ class TrainSettings:
     """
 
     data: str
+    task: Task = "translation"
     source: str = "en"
     target: str = "de"
     tokenizer: Literal["bpe", "unigram", "wordpiece"] = "bpe"
@@ -148,6 +162,7 @@ class TrainSettings:
     length_penalty: LengthPenalty = 0.6
     length_penalty_kind: LengthPenaltyKind = "gnmt"
     early_stopping: EarlyStopping = "exact"
+    extra_length: ExtraLength = 50
     strategy: StrategyName | None = None
     precision: Precision = "float32"
     jit: bool = False
@@ -155,6 +170,7 @@ class TrainSettings:
     def __post_init__(self) -> None:
         config = self.config(vocab_size=8)  # checks `preset` and `model`
         is_learned = config.position_encoding == "learned"
+        is_parsing = self.task == "parsing"
         for rule, is_broken in {
             "`max_length` must be at most `tokens_per_batch`": (
                 self.max_length > self.tokens_per_batch
@@ -165,11 +181,23 @@ class TrainSettings:
             "`lowercase` needs the `tokenizer` bpe or unigram": (
                 self.lowercase and self.tokenizer == "wordpiece"
             ),
+            "`task` parsing needs the `tokenizer` bpe or unigram": (
+                is_parsing and self.tokenizer == "wordpiece"
+            ),
+            "`task` parsing keeps the words as they are: `lowercase` must be false": (
+                is_parsing and self.lowercase
+            ),
+            "`task` parsing needs an `extra_length` of at least 3": (
+                is_parsing and self.extra_length < 3
+            ),
             "`cooldown` fixes the last step: `patience` and `max_hours` must be none": (
                 self.cooldown and (self.patience or self.max_hours)
             ),
+            "`metric` must be bleu, chrf or loss, or for the `task` parsing f1 or loss": (
+                self.metric in (("bleu", "chrf") if is_parsing else ("f1",))
+            ),
             "`metric` needs `bleu_sentences` to translate": (
-                self.metric in ("bleu", "chrf") and not self.bleu_sentences
+                self.metric in ("bleu", "chrf", "f1") and not self.bleu_sentences
             ),
             "`freeze` needs `init_from`": self.freeze and self.init_from is None,
             "`average_last` must be at most `keep_checkpoints`": (
@@ -181,12 +209,15 @@ class TrainSettings:
                 received = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
                 raise InputError(f"{rule}. Received: {received}")
 
-    def config(self, vocab_size: int) -> TransformerConfig:
-        """Returns the sizes of the model."""
-        for name in ("vocab_size", "preset"):
+    def config(self, vocab_size: int, target_vocab_size: int | None = None) -> TransformerConfig:
+        """Returns the sizes of the model, maybe with an own vocabulary for the target."""
+        for name in ("vocab_size", "target_vocab_size", "preset"):
             if name in self.model:
                 raise InputError(f"`{name}` must not be in `model`: it is a setting of its own")
-        return TransformerConfig.from_preset(self.preset, vocab_size=vocab_size, **self.model)
+        changes = dict(self.model)
+        if target_vocab_size is not None:
+            changes |= {"target_vocab_size": target_vocab_size, "share_embeddings": False}
+        return TransformerConfig.from_preset(self.preset, vocab_size=vocab_size, **changes)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -194,7 +225,8 @@ class TrainSettings:
         for name in values:
             if hasattr(TransformerConfig, name) and not hasattr(cls, name):
                 raise InputError(f"Unknown setting {name}: it is the model's, model.{name}")
-        return cls(**values)
+        defaults = PARSING if values.get("task") == "parsing" else {}
+        return cls(**{**defaults, **values})
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the settings as plain values."""
@@ -202,8 +234,14 @@ class TrainSettings:
 
 
 # What a training takes from the run of `init_from`, unless it is given.
-_SEARCH = ("beam_size", "length_penalty", "length_penalty_kind", "early_stopping")
-INHERITED = ("source", "target", *_SEARCH)
+_SEARCH = (
+    "beam_size",
+    "length_penalty",
+    "length_penalty_kind",
+    "early_stopping",
+    "extra_length",
+)
+INHERITED = ("task", "source", "target", *_SEARCH)
 
 
 def inherit(values: Mapping[str, Any]) -> dict[str, Any]:

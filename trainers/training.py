@@ -22,7 +22,7 @@ from keras_transformer.trainers.callbacks import (
     SaveRun,
     TensorBoard,
     TrainingProgress,
-    ValidationBleu,
+    ValidationScores,
     is_over,
     stop_signals,
 )
@@ -209,7 +209,7 @@ def _fit(
         pairs = corpus.validation_pairs[: settings.bleu_sentences]
         if pairs and workers.is_chief:
             translator = Translator(model, corpus.tokenizer)
-            callbacks.append(ValidationBleu(translator, pairs, settings))
+            callbacks.append(ValidationScores(translator, pairs, settings))
         callbacks.append(SaveRun(run, model, settings, interval, progress, workers, signals))
         if workers.is_chief:
             callbacks += [TensorBoard(run.path / "tensorboard", progress), *user_callbacks]

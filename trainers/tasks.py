@@ -1,0 +1,68 @@
+"""What the tasks differ in: translation, and constituency parsing (section 6.3)."""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+
+import sacrebleu
+
+from keras_transformer.tokenizer import Tokenizer, TreeTokenizer, train_tokenizer
+from keras_transformer.trainers.bracketing import BracketScores, score_brackets
+from keras_transformer.trainers.corpora import Corpus, load_corpus
+from keras_transformer.trainers.grammar import Pair
+from keras_transformer.trainers.recipes import TrainSettings
+from keras_transformer.trainers.scores import bleu_tokenizer, make_bleu
+from keras_transformer.trainers.treebank import Tree, delinearize, load_treebank
+
+DEFAULT_VOCAB_SIZE = 8_000
+
+# Takes results, and the pairs of their sources.
+Scorer = Callable[[Sequence[str], Sequence[Pair]], float]
+
+
+def load_data(settings: TrainSettings, data: str) -> Corpus:
+    """Finds data for the task of a training; see `load_corpus` and `load_treebank`."""
+    if settings.task == "parsing":
+        return load_treebank(data)
+    return load_corpus(data, settings.source, settings.target)
+
+
+def learn_tokenizer(settings: TrainSettings, corpus: Corpus) -> tuple[Tokenizer, int]:
+    """Returns the tokenizer of a corpus, and the maximum size of its vocabulary."""
+    vocab_size, pairs = settings.vocab_size or DEFAULT_VOCAB_SIZE, corpus.pairs("train")
+    if settings.task == "parsing":
+        return TreeTokenizer.train(pairs, vocab_size, settings.tokenizer), vocab_size
+    texts = itertools.chain.from_iterable(pairs)
+    return train_tokenizer(settings.tokenizer, texts, vocab_size, settings.lowercase), vocab_size
+
+
+def validation_scorers(settings: TrainSettings, lowercase: bool) -> Mapping[str, Scorer]:
+    """Returns the scores of a validation, by name.
+
+    Args:
+        settings: of the training.
+        lowercase: whether BLEU and chrF ignore case.
+    """
+    if settings.task == "parsing":
+        return {"val_f1": lambda trees, pairs: score_parses(trees, pairs).f1_all}
+    metrics: dict[str, sacrebleu.BLEU | sacrebleu.CHRF] = {
+        "val_bleu": make_bleu(bleu_tokenizer(settings.target), lowercase)
+    }
+    if settings.metric == "chrf":
+        metrics["val_chrf"] = sacrebleu.CHRF(lowercase=lowercase)
+
+    def scorer(metric: sacrebleu.BLEU | sacrebleu.CHRF) -> Scorer:
+        return lambda texts, pairs: (
+            metric.corpus_score(texts, [[pair.target for pair in pairs]]).score
+        )
+
+    return {name: scorer(metric) for name, metric in metrics.items()}
+
+
+def gold_tree(pair: Pair) -> Tree:
+    """Returns the tree of a sentence and its symbols."""
+    return delinearize(pair.target.split(" "), pair.source.split(" "))
+
+
+def score_parses(trees: Sequence[str], pairs: Sequence[Pair]) -> BracketScores:
+    """Scores trees in brackets; the pairs have the gold trees."""
+    return score_brackets(trees, [gold_tree(pair) for pair in pairs])
