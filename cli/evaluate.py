@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer import Option
@@ -24,6 +24,13 @@ LABELS = {
     "bleu_multimodal": "BLEU, multimodal protocol",
     "bleu_paper": "BLEU, the paper's protocol",
     "chrf": "chrF",
+    "f1": "F1 of brackets",
+    "precision": "precision",
+    "recall": "recall",
+    "f1_short": "F1, at most 40 words",
+    "f1_all": "F1, failures count as 0",
+    "exact_match": "exact match, %",
+    "tagging_accuracy": "tagging accuracy, %",
 }
 
 
@@ -80,20 +87,35 @@ def evaluate_command(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Translate a split of a corpus, and print its scores.
+    """Translate or parse a split of a corpus, and print its scores.
 
-    Each score has the signature of its protocol. The translations go to RUN/evaluation.
+    Each score has the signature of its protocol. The results go to RUN/evaluation.
     """
     if test_set is not None and (data is not None or split is not None):
         raise InputError("Give either --test-set, or --data and --split")
     load_tensorflow()
     from keras_transformer.run import Run
-    from keras_transformer.trainers.corpora import load_corpus
-    from keras_transformer.trainers.evaluation import evaluate, load_test_set, read_sentences
+    from keras_transformer.trainers.evaluation import (
+        evaluate,
+        evaluate_parses,
+        load_test_set,
+        read_sentences,
+    )
     from keras_transformer.trainers.scores import compare
+    from keras_transformer.trainers.tasks import load_data
     from keras_transformer.translator import Translator
 
     opened = Run.load(run)
+    task = opened.settings.get("task", "translation")
+    of_translations = {
+        "--test-set": test_set,
+        "--tokenized-references": tokenized_references,
+        "--baseline": baseline,
+        "--tokenize": tokenize,
+    }
+    given = [option for option, value in of_translations.items() if value is not None]
+    if task == "parsing" and given:
+        raise InputError(f"{run} parses: {', '.join(given)} are for translations")
     if test_set is not None:
         pairs = load_test_set(test_set, opened.source, opened.target)
         name = test_set.replace("/", "-")
@@ -102,27 +124,34 @@ def evaluate_command(
         if not data:  # of an imported run
             raise InputError(f"{run} was trained elsewhere: give --data or --test-set")
         name = split or "test"
-        pairs = list(load_corpus(data, opened.source, opened.target).pairs(name))
+        pairs = list(load_data(task, data, opened.source, opened.target).pairs(name))
     baseline_lines = baseline and read_sentences(baseline, len(pairs))
     translator = Translator.of(opened, checkpoint)
     file = opened.checkpoint(checkpoint).file
     output = run / "evaluation" / name
-    with ProgressBar("Translating", len(pairs)) as progress:
-        scores = evaluate(
-            translator,
-            pairs,
-            output,
-            opened.target,
-            beam_size=beam_size,
-            length_penalty=length_penalty,
-            early_stopping=early_stopping,
-            batch_size=batch_size,
-            tokenized_references=tokenized_references,
-            source_language=opened.source,
-            tokenize=tokenize,
-            notes={"data": data or test_set or "", "checkpoint": file},
-            progress=progress,
-        )
+    options: Any = {
+        "beam_size": beam_size,
+        "length_penalty": length_penalty,
+        "early_stopping": early_stopping,
+        "batch_size": batch_size,
+        "notes": {"data": data or test_set or "", "checkpoint": file},
+    }
+    if task == "parsing":
+        with ProgressBar("Parsing", len(pairs)) as progress:
+            evaluate_parses(translator, pairs, output, **options, progress=progress)
+    else:
+        with ProgressBar("Translating", len(pairs)) as progress:
+            evaluate(
+                translator,
+                pairs,
+                output,
+                opened.target,
+                **options,
+                tokenized_references=tokenized_references,
+                source_language=opened.source,
+                tokenize=tokenize,
+                progress=progress,
+            )
     values = json.loads(Path(f"{output}.scores.json").read_text(encoding="utf-8"))
     values |= {"baseline": None, "output": str(output)}
     if baseline_lines:
@@ -131,20 +160,25 @@ def evaluate_command(
             baseline_lines,
             [pair.target for pair in pairs],
             translator.tokenizer.lowercase,
-            scores.tokenize,
+            values["tokenize"],
         )
         values["baseline"] = {"bleu": bleu, "signature": signature, "p_value": p_value}
     if as_json:
         print_json(values)
     else:
         for field, label in LABELS.items():
-            if found := values[field]:
+            if found := values.get(field):
                 typer.echo(f"{label:26} {found['value']:5.2f}  {found['signature']}")
         if baseline_lines:
             note = f"{signature}, p = {p_value:.4f} by paired bootstrap"
             typer.echo(f"{'BLEU of the baseline':26} {bleu:5.2f}  {note}")
+    if task == "parsing":
+        say(
+            f"Trees with other words than their sentences: {values['num_errors']:,}; none: "
+            f"{values['num_skipped']:,}"
+        )
     say(
-        f"Evaluation: {scores.num_pairs:,} sentences by {file}: "
+        f"Evaluation: {len(pairs):,} sentences by {file}: "
         f"{output}.hypothesis, .reference, .source, .scores.json"
     )
     say_next(["plot", run], ["export", run, "MODELS/NAME"])

@@ -19,6 +19,7 @@ METRICS = {
     "val_accuracy": "accuracy {:.3f}",
     "val_bleu": "BLEU {:.1f}",
     "val_chrf": "chrF {:.1f}",
+    "val_f1": "F1 {:.1f}",
 }
 
 

@@ -8,7 +8,7 @@ from keras_transformer.run import Run
 from keras_transformer.trainers.batches import BatchPlan
 from keras_transformer.trainers.prepared import TokenizedPairs, corpus_folder, is_complete
 
-DECISIVE = ("val_token_loss", "val_bleu", "val_chrf")  # they choose the best checkpoint
+DECISIVE = ("val_token_loss", "val_bleu", "val_chrf", "val_f1")  # they choose the best checkpoint
 
 
 def summarize(run: Run) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Evaluation of a model on a test set: its translations and their scores, as files."""
+"""Evaluation of a model on a test set: its translations or trees, and their scores, as files."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -7,12 +7,17 @@ from typing import Any, NamedTuple
 
 import sacrebleu
 
-from keras_transformer.config import EarlyStopping
+from keras_transformer.config import DecodingOptions, EarlyStopping
 from keras_transformer.errors import InputError
+from keras_transformer.trainers.bracketing import BracketScores
 from keras_transformer.trainers.corpora import read_lines
 from keras_transformer.trainers.grammar import Pair
 from keras_transformer.trainers.scores import Score, Scores, bleu_tokenizer, make_bleu, score
+from keras_transformer.trainers.tasks import gold_tree, score_parses
 from keras_transformer.translator import Translator
+
+SHORT = 40  # words of the sentences of EVALB's second table
+BRACKETS = "EVALB|prm:COLLINS"
 
 
 def load_test_set(name: str, source: str, target: str) -> list[Pair]:
@@ -89,16 +94,8 @@ def evaluate(
     # Wrong arguments raise an error before the translation, which may take long.
     tokenized = tokenized_references and read_sentences(tokenized_references, len(references))
     make_bleu(tokenize or bleu_tokenizer(language))
-    Path(output).parent.mkdir(parents=True, exist_ok=True)
-    translations = translator.translate(
-        sources,
-        beam_size=beam_size,
-        length_penalty=length_penalty,
-        early_stopping=early_stopping,
-        batch_size=batch_size,
-        progress=lambda done: progress(done, len(sources)),
-    )
-    hypotheses = [_join_lines(translation.text) for translation in translations]
+    options = translator.decoding_options(beam_size, length_penalty, early_stopping=early_stopping)
+    hypotheses = _search(translator, sources, output, options, batch_size, progress)
     scores = score(
         hypotheses,
         references,
@@ -107,20 +104,98 @@ def evaluate(
         source_language=source_language,
         tokenize=tokenize,
     )
-    columns = {"source": sources, "reference": references, "hypothesis": hypotheses}
-    for name, lines in columns.items():
-        text = "".join(f"{_join_lines(line)}\n" for line in lines)
-        Path(f"{output}.{name}").write_text(text, encoding="utf-8")
     values = {
         name: value._asdict() if isinstance(value, Score) else value
         for name, value in scores._asdict().items()
     }
+    _write(output, sources, references, hypotheses, {**values, **(notes or {})}, options)
+    return scores
+
+
+def evaluate_parses(
+    translator: Translator,
+    pairs: Iterable[Pair],
+    output: str | Path,
+    *,
+    beam_size: int | None = None,
+    length_penalty: float | None = None,
+    early_stopping: EarlyStopping | None = None,
+    batch_size: int = 64,
+    notes: dict[str, str] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> BracketScores:
+    """Parses sentences, scores the trees as EVALB does (section 6.3), and writes both to files.
+
+    Args:
+        translator: model and tokenizer.
+        pairs: sentences and the symbols of their trees, as `load_treebank` reads them.
+        output: as for `evaluate`; `.reference` and `.hypothesis` have a tree in brackets a line.
+        beam_size: as for `evaluate`.
+        length_penalty: as for `evaluate`.
+        early_stopping: as for `evaluate`.
+        batch_size: as for `evaluate`.
+        notes: as for `evaluate`.
+        progress: as for `evaluate`.
+
+    Raises:
+        InputError: if there are no pairs, or an option is out of range.
+    """
+    pairs = list(pairs)
+    if not pairs:
+        raise InputError("`pairs` must hold a sentence. Received: none")
+    sources = [pair.source for pair in pairs]
     options = translator.decoding_options(beam_size, length_penalty, early_stopping=early_stopping)
+    hypotheses = _search(translator, sources, output, options, batch_size, progress)
+    scores = score_parses(hypotheses, pairs)
+    figures = {**scores.figures(), "f1_short": scores.up_to(SHORT).f1}
+    counts = ("num_errors", "num_skipped")
+    values = {
+        **{name: Score(figures[name], BRACKETS)._asdict() for name in figures.keys() - {*counts}},
+        **{name: figures[name] for name in counts},
+        "num_pairs": len(pairs),
+    }
+    references = [str(gold_tree(pair)) for pair in pairs]
+    _write(output, sources, references, hypotheses, {**values, **(notes or {})}, options)
+    return scores
+
+
+def _search(
+    translator: Translator,
+    sources: list[str],
+    output: str | Path,
+    options: DecodingOptions,
+    batch_size: int,
+    progress: Callable[[int, int], None],
+) -> list[str]:
+    """Creates the folder of the output, and returns the results, a line each."""
+    Path(output).parent.mkdir(parents=True, exist_ok=True)
+    found = translator.translate(
+        sources,
+        beam_size=options.beam_size,
+        length_penalty=options.length_penalty,
+        early_stopping=options.early_stopping,
+        batch_size=batch_size,
+        progress=lambda done: progress(done, len(sources)),
+    )
+    return [_join_lines(each.text) for each in found]
+
+
+def _write(
+    output: str | Path,
+    sources: list[str],
+    references: list[str],
+    hypotheses: list[str],
+    values: dict[str, Any],
+    options: DecodingOptions,
+) -> None:
+    columns = {"source": sources, "reference": references, "hypothesis": hypotheses}
+    for name, lines in columns.items():
+        text = "".join(f"{_join_lines(line)}\n" for line in lines)
+        Path(f"{output}.{name}").write_text(text, encoding="utf-8")
     names = ("beam_size", "length_penalty", "early_stopping")
     decoding = {name: getattr(options, name) for name in names}
-    content = json.dumps({**values, **(notes or {}), **decoding}, indent=2)
+    content = json.dumps({**values, **decoding}, indent=2)
     Path(f"{output}.scores.json").write_text(content + "\n")
-    return scores
 
 
 def _join_lines(text: str) -> str:
@@ -129,7 +204,7 @@ def _join_lines(text: str) -> str:
 
 
 class Evaluation(NamedTuple):
-    """What `evaluate` wrote about a split."""
+    """What `evaluate` or `evaluate_parses` wrote about a split."""
 
     name: str
     scores: dict[str, Any]  # content of `.scores.json`

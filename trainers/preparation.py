@@ -79,8 +79,9 @@ def prepare(
     Raises:
         InputError: if the data does not fit the settings, or the folder holds something else.
     """
-    corpus = load_data(settings, settings.data)
-    others = load_data(settings, settings.mix) if settings.mix else None
+    languages = settings.source, settings.target
+    corpus = load_data(settings.task, settings.data, *languages)
+    others = load_data(settings.task, settings.mix, *languages) if settings.mix else None
     if tokenizer is None and settings.init_from is not None:
         tokenizer = Run.load(settings.init_from).tokenizer()
     first = list(itertools.islice(corpus.pairs("train"), 1_000))

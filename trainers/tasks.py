@@ -9,7 +9,7 @@ from keras_transformer.tokenizer import Tokenizer, TreeTokenizer, train_tokenize
 from keras_transformer.trainers.bracketing import BracketScores, score_brackets
 from keras_transformer.trainers.corpora import Corpus, load_corpus
 from keras_transformer.trainers.grammar import Pair
-from keras_transformer.trainers.recipes import TrainSettings
+from keras_transformer.trainers.recipes import Task, TrainSettings
 from keras_transformer.trainers.scores import bleu_tokenizer, make_bleu
 from keras_transformer.trainers.treebank import Tree, delinearize, load_treebank
 
@@ -19,18 +19,17 @@ DEFAULT_VOCAB_SIZE = 8_000
 Scorer = Callable[[Sequence[str], Sequence[Pair]], float]
 
 
-def load_data(settings: TrainSettings, data: str) -> Corpus:
-    """Finds data for the task of a training; see `load_corpus` and `load_treebank`."""
-    if settings.task == "parsing":
-        return load_treebank(data)
-    return load_corpus(data, settings.source, settings.target)
+def load_data(task: Task, data: str, source: str, target: str) -> Corpus:
+    """Finds the data of a task; see `load_corpus` and `load_treebank`."""
+    return load_treebank(data) if task == "parsing" else load_corpus(data, source, target)
 
 
 def learn_tokenizer(settings: TrainSettings, corpus: Corpus) -> tuple[Tokenizer, int]:
     """Returns the tokenizer of a corpus, and the maximum size of its vocabulary."""
     vocab_size, pairs = settings.vocab_size or DEFAULT_VOCAB_SIZE, corpus.pairs("train")
     if settings.task == "parsing":
-        return TreeTokenizer.train(pairs, vocab_size, settings.tokenizer), vocab_size
+        kind = "bpe" if settings.tokenizer == "bpe" else "unigram"
+        return TreeTokenizer.train(pairs, vocab_size, kind), vocab_size
     texts = itertools.chain.from_iterable(pairs)
     return train_tokenizer(settings.tokenizer, texts, vocab_size, settings.lowercase), vocab_size
 
