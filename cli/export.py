@@ -130,7 +130,7 @@ def export_command(
     warn_of_compute(path)
     if {weights, compute} != {"float32"}:
         translator = Translator(translator.model, translator.tokenizer, options)
-        _compare(path, translator, pairs[:MAX_PAIRS], opened.target)
+        _compare(path, translator, pairs[:MAX_PAIRS], opened)
     say_next(["serve", folder], ["translate", path, "TEXT"])
 
 
@@ -189,12 +189,13 @@ def _details(run: "Run", checkpoint: "CheckpointName | None") -> dict[str, Any]:
 
     chosen = run.checkpoint(checkpoint)
     evaluations = read_evaluations(run.path / "evaluation")
+    metric = "f1" if run.settings.get("task") == "parsing" else "bleu"
     return {
         "source": run.source,
         "target": run.target,
         "checkpoint": {"step": chosen.step, "sha256": chosen.sha256, "metrics": chosen.metrics},
-        "bleu": {
-            each.name: each.scores["bleu"]
+        metric: {
+            each.name: each.scores[metric]
             for each in evaluations
             if each.scores.get("checkpoint") == chosen.file
         },
@@ -202,28 +203,30 @@ def _details(run: "Run", checkpoint: "CheckpointName | None") -> dict[str, Any]:
     }
 
 
-def _compare(path: Path, translator: "Translator", pairs: "list[Pair]", language: str) -> None:
+def _compare(path: Path, translator: "Translator", pairs: "list[Pair]", run: "Run") -> None:
     """Prints what rounding weights or products costs."""
+    from keras_transformer.cli.progress import METRICS
     from keras_transformer.export.rows import by_length
     from keras_transformer.export.session import SavedModelSession
-    from keras_transformer.trainers.scores import score
+    from keras_transformer.trainers.recipes import TrainSettings
+    from keras_transformer.trainers.tasks import validation_scorers
 
     if not pairs:
         say("The run holds no validation text to compare the rounded model on")
         return
-    sources, references = zip(*pairs, strict=True)
+    sources = [pair.source for pair in pairs]
     with ProgressBar("Comparing"):
         exact = [each.text for each in translator.translate(sources)]
         rows = by_length(sources, SavedModelSession(path).translate)
     rounded = [row["translation"] for row in rows]
-    scores = [score(translations, references, language) for translations in (rounded, exact)]
-    # A lower-casing model is scored without case.
-    field = "bleu_lowercased" if translator.tokenizer.lowercase else "bleu"
-    bleu, exact_bleu = (getattr(each, field).value for each in scores)
+    settings = TrainSettings.from_dict({**run.settings, "target": run.target})
+    scorers = validation_scorers(settings, translator.tokenizer.lowercase)
+    name, scorer = next(iter(scorers.items()))
+    score, exact_score = scorer(rounded, pairs), scorer(exact, pairs)
     same = sum(map(operator.eq, exact, rounded))
     num_bytes = sum(file.stat().st_size for file in (path / "variables").glob("*.data-*"))
     say(
-        f"Rounded: {num_bytes / 1e6:.1f} MB; BLEU {bleu:.2f}, with float32 "
-        f"{exact_bleu:.2f}; {same:,} of {len(pairs):,} validation sentences have the same "
+        f"Rounded: {num_bytes / 1e6:.1f} MB; {METRICS[name].split()[0]} {score:.2f}, with float32 "
+        f"{exact_score:.2f}; {same:,} of {len(pairs):,} validation sentences have the same "
         "translation"
     )

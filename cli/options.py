@@ -7,6 +7,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from keras_transformer.config import CheckpointName, EarlyStopping
+from keras_transformer.trainers import recipes
 from keras_transformer.trainers.recipes import TrainSettings, recipe_names
 
 RunDirectory = Annotated[Path, Argument(metavar="RUN", help="A run directory.")]
@@ -41,6 +42,13 @@ _TEXT = (
 Data = Annotated[str | None, Option(help=f"{_TEXT}. [default: the recipe's]")]
 PreparedData = Annotated[
     str | None, Option(help=f"{_TEXT}, or one that prepare wrote. [default: the recipe's]")
+]
+Task = Annotated[
+    recipes.Task | None,
+    Option(
+        help="translation; or parsing, from sentences to constituency trees, with a folder of Penn "
+        "files as data. [default: translation]"
+    ),
 ]
 Recipe = Annotated[
     str | None,

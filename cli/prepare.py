@@ -8,7 +8,16 @@ import typer
 from typer import Argument
 
 from keras_transformer.cli.console import ProgressBar, load_tensorflow, print_json, say, say_next
-from keras_transformer.cli.options import Changes, Data, Json, Recipe, Source, Target, VocabSize
+from keras_transformer.cli.options import (
+    Changes,
+    Data,
+    Json,
+    Recipe,
+    Source,
+    Target,
+    Task,
+    VocabSize,
+)
 from keras_transformer.cli.train import make_settings
 
 
@@ -18,6 +27,7 @@ def prepare_command(
     data: Data = None,
     recipe: Recipe = None,
     changes: Changes = None,
+    task: Task = None,
     source: Source = None,
     target: Target = None,
     vocab_size: VocabSize = None,
@@ -44,6 +54,7 @@ def prepare_command(
     # `train` needs the same settings, and takes the folder as its data.
     options = {
         "--recipe": recipe,
+        "--task": task,
         "--source": source,
         "--target": target,
         "--vocab-size": vocab_size,

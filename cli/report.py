@@ -17,6 +17,7 @@ from keras_transformer.config import CheckpointName
 from keras_transformer.run import Checkpoint, Run
 from keras_transformer.schedules import WarmupSchedule
 from keras_transformer.trainers.batches import BatchPlan
+from keras_transformer.trainers.bracketing import BracketScores, score_brackets
 from keras_transformer.trainers.evaluation import Evaluation, read_evaluations
 from keras_transformer.trainers.prepared import (
     Manifest,
@@ -26,8 +27,10 @@ from keras_transformer.trainers.prepared import (
     read_validation_pairs,
 )
 from keras_transformer.translator import Translator
+from keras_transformer.trees import parse_trees
 
 DPI = 144  # 1.5 dots for each of a page's 96 pixels an inch
+MAX_WORDS = 60  # of a sentence whose trees are drawn
 NUM_EXAMPLES = 3  # best translations, and as many median and worst ones
 
 ATTENTION_CAPTIONS = {
@@ -70,7 +73,10 @@ def write_report(
         "learning_rate": _learning_rate(folder, run),
         "labels": LABELS,
         "evaluations": [(each.name, each.scores) for each in evaluations],
-        "translations": [_translations(folder, run, each) for each in evaluations],
+        "translations": [
+            _translations(folder, run, each) if "tokenize" in each.scores else _parses(folder, each)
+            for each in evaluations
+        ],
         "attention": _attention(folder, run, checkpoint, text) if chosen and text else None,
         "corpus": _corpus(folder, run),
         "settings": _settings(run, chosen),
@@ -80,6 +86,14 @@ def write_report(
     page = environment.from_string(template).render(values)
     (folder / "report.html").write_text(page, encoding="utf-8")
     return folder / "report.html"
+
+
+def rank_parses(evaluation: Evaluation) -> list[tuple[int, float]]:
+    """Returns row numbers and F1 of trees, the best first."""
+    gold = parse_trees(evaluation.references, evaluation.name)
+    trees = score_brackets(evaluation.hypotheses, list(gold)).trees
+    scores = [BracketScores((tree,)).f1_all for tree in trees]
+    return sorted(enumerate(scores), key=lambda row_and_score: -row_and_score[1])
 
 
 def rank(evaluation: Evaluation, lowercase: bool) -> list[tuple[int, float]]:
@@ -151,6 +165,24 @@ def _learning_rate(folder: Path, run: Run) -> Picture | None:
     )
 
 
+def _parses(folder: Path, evaluation: Evaluation) -> dict[str, Any]:
+    examples, name = [], re.sub(r"[^\w-]", "-", evaluation.name)
+    for label, row, f1 in choose_examples(rank_parses(evaluation)):
+        heading = f"{label}, F1 {f1:.1f}, sentence {row + 1:,}"
+        drawn = {"predicted": evaluation.hypotheses[row], "gold": evaluation.references[row]}
+        picture = {}
+        if all(drawn.values()) and len(evaluation.sources[row].split()) <= MAX_WORDS:
+            number = len(examples) + 1
+            picture = _draw(folder, f"trees-{name}-{number}", heading, plots.trees, drawn)
+        texts = [
+            ("Sentence", "en", evaluation.sources[row]),
+            ("Predicted", "", evaluation.hypotheses[row]),
+            ("Gold", "", evaluation.references[row]),
+        ]
+        examples.append((heading, [] if picture else texts, picture))
+    return {"name": evaluation.name, "by_length": None, "examples": examples}
+
+
 def _translations(folder: Path, run: Run, evaluation: Evaluation) -> dict[str, Any]:
     lowercase = run.settings["lowercase"]
     by_length = _draw(
@@ -170,7 +202,7 @@ def _translations(folder: Path, run: Run, evaluation: Evaluation) -> dict[str, A
             ("Reference", run.target, evaluation.references[row]),
             ("Translation", run.target, evaluation.hypotheses[row]),
         ]
-        examples.append((f"{label}, chrF {chrf:.1f}, sentence {row + 1:,}", texts))
+        examples.append((f"{label}, chrF {chrf:.1f}, sentence {row + 1:,}", texts, None))
     return {"name": evaluation.name, "by_length": by_length, "examples": examples}
 
 

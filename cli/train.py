@@ -27,6 +27,7 @@ def train_command(
     data: options.PreparedData = None,
     recipe: options.Recipe = None,
     changes: options.Changes = None,
+    task: options.Task = None,
     source: options.Source = None,
     target: options.Target = None,
     init_from: Annotated[

@@ -22,7 +22,7 @@ import tensorflow_text as tf_text
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from keras_transformer.errors import InputError
 from keras_transformer.subwords import train_sentencepiece
-from keras_transformer.trees import TreeConstraint, TreeSymbols
+from keras_transformer.tree_symbols import TreeConstraint, TreeSymbols
 
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
 # Marks a SentencePiece model that reads lower-cased text. Protobuf: "lowercase" in field 200, which

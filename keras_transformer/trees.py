@@ -1,211 +1,146 @@
-"""Constituency trees as symbols, and the constraint that a search produces trees (section 6.3).
+"""Constituency trees in brackets, as Penn treebanks have them, and as symbols (section 6.3).
 
-A tree is linearized as by Vinyals et al. (2015): `S NP NNP /NP VP VBZ /VP /S`. A label opens a
-constituent, a tag stands for the next word, and `/X` closes the constituent X.
+Vinyals et al. (2015, arXiv 1412.7449) write a tree depth first: a label opens a constituent, a
+part-of-speech tag takes the place of its word, and `/LABEL` closes the constituent:
 
-Shapes (the package's glossary): B batch, K beams, S source length, T target length, V vocabulary.
+    (S (NP (NNP John)) (VP (VBZ sleeps)))  ->  S NP NNP /NP VP VBZ /VP /S
+
+A symbol `X` opens a constituent if and only if `/X` is a symbol, so no label may also be a tag.
 """
 
-from typing import Any, NamedTuple, Self
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
-import tensorflow as tf
+from keras_transformer.errors import InputError, one_line
 
-from keras_transformer.config import EOS_ID
-
-MAX_DEPTH = 64  # of open constituents; the trees of section 6.3 have less than 40
-NUM_SPECIAL_IDS = 4
+# The other spaces of Unicode are parts of words.
+_TOKENS = re.compile(r"[()]|[^()\s]+", re.ASCII)
 
 
-class TreeSymbols(NamedTuple):
-    """The symbols of linearized trees: special ids, then tags, labels, and closings of the labels.
+class Tree(NamedTuple):
+    """A constituent, or a tagged word. `str(tree)` is its Penn format, on one line.
 
     Attributes:
-        tags: parts of speech; each stands for a word.
-        labels: of constituents.
+        label: label of the constituent, or part-of-speech tag.
+        children: parts of the constituent; none at a word.
+        word: the tagged word; empty at a constituent.
     """
 
-    tags: tuple[str, ...]
-    labels: tuple[str, ...]
+    label: str
+    children: tuple["Tree", ...] = ()
+    word: str = ""
 
-    @classmethod
-    def of(cls, symbols: set[str]) -> Self:
-        """Sorts symbols into tags and labels: a label is also there with a slash."""
-        labels = {symbol for symbol in symbols if f"/{symbol}" in symbols}
-        closings = {f"/{label}" for label in labels}
-        return cls(tuple(sorted(symbols - labels - closings)), tuple(sorted(labels)))
+    def leaves(self) -> Iterator["Tree"]:
+        """Yields the tagged words, in order."""
+        if not self.children:
+            yield self
+        for child in self.children:
+            yield from child.leaves()
 
     @property
-    def pieces(self) -> tuple[str, ...]:
-        """The symbols after the special ones, in the order of their ids."""
-        return (*self.tags, *self.labels, *(f"/{label}" for label in self.labels))
+    def words(self) -> list[str]:
+        """The words of the sentence."""
+        return [leaf.word for leaf in self.leaves()]
 
-    @property
-    def first_label(self) -> int:
-        """Id of the first label; the ids before are those of tags."""
-        return NUM_SPECIAL_IDS + len(self.tags)
-
-    @property
-    def first_closing(self) -> int:
-        """Id of the first closing."""
-        return self.first_label + len(self.labels)
-
-    def is_tag(self, ids: tf.Tensor) -> tf.Tensor:
-        """Whether ids are those of tags, bool of their shape."""
-        return (ids >= NUM_SPECIAL_IDS) & (ids < self.first_label)
-
-    def is_label(self, ids: tf.Tensor) -> tf.Tensor:
-        """Whether ids are those of labels, bool of their shape."""
-        return (ids >= self.first_label) & (ids < self.first_closing)
-
-    def write(self, words: tf.RaggedTensor, ids: tf.Tensor) -> tf.Tensor:
-        """Writes trees in brackets.
-
-        Args:
-            words: string [B, (words)].
-            ids: int32 [B, K, T], the symbols of K trees for each row of words.
-
-        Returns:
-            string [B, K], such as "(S (NP (NNP John)) (VP (VBZ sleeps)))".
-        """
-        opening = [f" ({symbol}" for symbol in (*self.tags, *self.labels)]
-        closing = [")"] * len(self.labels)
-        texts = tf.constant([""] * NUM_SPECIAL_IDS + opening + closing)
-        is_tag = self.is_tag(ids)
-        place = tf.cumsum(tf.cast(is_tag, tf.int32), axis=2, exclusive=True)  # of the next word
-        table = tf.concat([words, tf.fill([words.nrows(), 1], "")], axis=1).to_tensor("")
-        place = tf.minimum(place, tf.shape(table)[1] - 1)
-        leaves = tf.strings.join([" ", tf.gather(table, place, batch_dims=1), ")"])  # [B, K, T]
-        parts = tf.strings.join([tf.gather(texts, ids), tf.where(is_tag, leaves, "")])
-        return tf.strings.strip(tf.strings.reduce_join(parts, axis=2))
+    def __str__(self) -> str:
+        word = self.word.replace("(", "-LRB-").replace(")", "-RRB-")
+        return f"({self.label} {word or ' '.join(map(str, self.children))})"
 
 
-class TreeState(NamedTuple):
-    """What the constraint knows of each unfinished tree.
+def parse_trees(lines: Iterable[str], name: str) -> Iterator[Tree]:
+    """Yields the trees of lines of text in Penn format, each over one or several lines.
 
-    Attributes:
-        stack: int32 [B, K, MAX_DEPTH], the labels of the open constituents, counted from 0.
-        depth: int32 [B, K], number of open constituents.
-        num_words: int32 [B, K], number of tags.
-        is_empty: bool [B, K], whether the newest constituent has no child.
+    Args:
+        lines: text.
+        name: of the text, for messages.
+
+    Raises:
+        InputError: if a tree is damaged; the message has the line.
     """
+    stack: list[list[str | Tree]] = []  # the parts of each open bracket
+    first = number = 1
+    for number, line in enumerate(lines, start=1):
+        for token in _TOKENS.findall(line):
+            if token == "(":
+                if not stack:
+                    first = number
+                stack.append([])
+            elif not stack:
+                raise InputError(f"{name}, line {number}: {token[:40]!r} is outside of a tree")
+            elif token != ")":
+                stack[-1].append(token)
+            else:
+                parts = stack.pop()
+                tree = _tree(parts)
+                if tree is None:
+                    text = one_line(" ".join(map(str, parts)), 40)
+                    raise InputError(
+                        f"{name}, line {number}: a bracket must hold a tag and a word, or a label "
+                        f"and trees. Received: ({text})"
+                    )
+                if stack:
+                    stack[-1].append(tree)
+                else:
+                    yield tree
+    if stack:
+        raise InputError(f"{name}, line {first}: the tree that begins here is not closed")
 
-    stack: tf.Tensor
-    depth: tf.Tensor
-    num_words: tf.Tensor
-    is_empty: tf.Tensor
+
+def _tree(parts: list[str | Tree]) -> Tree | None:
+    """Builds a tree from what a bracket holds; None if that is no tree. A root may lack a label."""
+    label = parts[0] if parts and isinstance(parts[0], str) else ""
+    rest = parts[1:] if label else parts
+    if label and len(rest) == 1 and isinstance(rest[0], str):
+        return Tree(label, word=rest[0])
+    children = tuple(part for part in rest if isinstance(part, Tree))
+    return Tree(label, children) if children and len(children) == len(rest) else None
 
 
-class TreeLimits(NamedTuple):
-    """What the trees of each row must keep to.
+def linearize(tree: Tree) -> list[str]:
+    """Returns the symbols of a tree: opening labels, tags in place of words, closing labels.
 
-    Attributes:
-        num_words: int32 [B], number of words.
-        num_symbols: int32 [B], maximum number of symbols, the end included.
+    The symbol of a single tagged word is its tag.
     """
+    if not tree.children:
+        return [tree.label]
+    inner = [symbol for child in tree.children for symbol in linearize(child)]
+    return [tree.label, *inner, f"/{tree.label}"]
 
-    num_words: tf.Tensor
-    num_symbols: tf.Tensor
 
+def delinearize(symbols: Sequence[str], words: Sequence[str]) -> Tree:
+    """Returns the tree of symbols and words: the inverse of `linearize`.
 
-class TreeConstraint(NamedTuple):
-    """Lets a search produce well-formed trees only, with a tag for each word.
+    Args:
+        symbols: of one tree.
+        words: of the sentence, as many as there are tags.
 
-    A tree has one root. Each constituent has a child and is closed by its own label, within the
-    maximum number of symbols. The model's probabilities are renormalized over what is allowed.
-
-    Attributes:
-        symbols: the symbols of the trees.
-        num_words: int32 [rows], number of words of each source.
+    Raises:
+        ValueError: if the symbols are not those of one tree, or do not fit the number of words.
     """
-
-    symbols: TreeSymbols
-    num_words: tf.Tensor
-
-    def apply(
-        self,
-        step_fn: Any,
-        cache: Any,
-        row_state: Any,
-        rows: tf.Tensor,
-        max_lengths: tf.Tensor,
-        beam_size: int,
-    ) -> tuple[Any, Any, Any]:
-        """Returns the constrained step function of some rows, its `cache` and its `row_state`.
-
-        Args:
-            step_fn: the step function of a search; see `decoding.beam_search`.
-            cache: its state of the hypotheses.
-            row_state: its state of the rows.
-            rows: int32 [B], row numbers.
-            max_lengths: int32 [B], maximum number of symbols of these rows, the end included: more
-                than 2 more than their words.
-            beam_size: K.
-        """
-        shape = [tf.size(rows), beam_size]
-        state = TreeState(
-            stack=tf.zeros([*shape, MAX_DEPTH], tf.int32),
-            depth=tf.zeros(shape, tf.int32),
-            num_words=tf.zeros(shape, tf.int32),
-            is_empty=tf.zeros(shape, tf.bool),
-        )
-
-        def step(
-            ids: tf.Tensor, position: tf.Tensor, cache: Any, row_state: Any
-        ) -> tuple[tf.Tensor, Any, Any]:
-            (cache, state), (row_state, limits) = cache, row_state
-            logits, cache, row_state = step_fn(ids, position, cache, row_state)
-            state = self.advance(state, ids)
-            allowed = self.allowed(state, position, limits)
-            return (
-                tf.where(allowed, logits, -float("inf")),
-                (cache, state),
-                (row_state, limits),
-            )
-
-        limits = TreeLimits(tf.gather(self.num_words, rows), max_lengths)
-        return step, (cache, state), (row_state, limits)
-
-    def advance(self, state: TreeState, ids: tf.Tensor) -> TreeState:
-        """Returns the state after one more symbol of each tree, int32 [B, K]."""
-        symbols = self.symbols
-        is_tag, is_label = symbols.is_tag(ids), symbols.is_label(ids)
-        is_closing = ids >= symbols.first_closing
-        place = tf.one_hot(state.depth, MAX_DEPTH, True, False)  # [B, K, MAX_DEPTH]
-        opened = (ids - symbols.first_label)[:, :, None]
-        return TreeState(
-            stack=tf.where(place & is_label[:, :, None], opened, state.stack),
-            depth=state.depth + tf.cast(is_label, tf.int32) - tf.cast(is_closing, tf.int32),
-            num_words=state.num_words + tf.cast(is_tag, tf.int32),
-            is_empty=is_label,
-        )
-
-    def allowed(self, state: TreeState, position: tf.Tensor, limits: TreeLimits) -> tf.Tensor:
-        """Returns which symbols may follow, bool [B, K, V].
-
-        Args:
-            state: of the trees so far.
-            position: int32 [], number of symbols so far.
-            limits: of the rows.
-        """
-        is_open = state.depth > 0
-        words_left = limits.num_words[:, None] - state.num_words  # [B, K]
-        has_words = words_left > 0
-        # After a label come at least the words that are left, all closings, and the end.
-        needed = 1 + words_left + state.depth + 1 + 1
-        is_first = position == 0
-        may_open = has_words & (is_open | is_first) & (state.depth < MAX_DEPTH)
-        may_open &= needed <= limits.num_symbols[:, None] - position
-        may_close = is_open & ~state.is_empty & ((state.depth > 1) | ~has_words)
-        top = tf.maximum(state.depth - 1, 0)
-        label = tf.gather(state.stack, top, batch_dims=2)  # [B, K]
-        closings = tf.one_hot(label, len(self.symbols.labels), True, False) & may_close[:, :, None]
-
-        def repeat(flag: tf.Tensor, count: int) -> tf.Tensor:
-            return tf.repeat(flag[:, :, None], count, axis=2)
-
-        tags = repeat(is_open & has_words, len(self.symbols.tags))
-        labels = repeat(may_open, len(self.symbols.labels))
-        # A softmax over nothing is NaN, so a sequence that the search has given up may end.
-        may_end = ~(is_open & has_words | may_open | may_close)
-        never = repeat(tf.zeros_like(may_end), EOS_ID)
-        return tf.concat([never, may_end[:, :, None], tags, labels, closings], axis=2)
+    labels = {symbol[1:] for symbol in symbols if symbol.startswith("/")}
+    remaining = iter(words)
+    stack: list[tuple[str, list[Tree]]] = [("", [])]  # open constituents and their parts
+    for symbol in symbols:
+        if symbol in labels:
+            stack.append((symbol, []))
+        elif symbol.startswith("/"):
+            label, children = stack.pop()
+            if not stack or symbol != f"/{label}":
+                raise ValueError(f"{symbol!r} must close the last open label. It is: {label!r}")
+            if not children:
+                raise ValueError(f"{label!r} must hold a tag. It is closed at once")
+            stack[-1][1].append(Tree(label, tuple(children)))
+        else:
+            word = next(remaining, None)
+            if word is None:
+                raise ValueError(f"There must be {len(words)} tags, one for a word. There are more")
+            stack[-1][1].append(Tree(symbol, word=word))
+    if len(stack) > 1:
+        raise ValueError(f"All labels must be closed. Open: {stack[-1][0]!r}")
+    if next(remaining, None) is not None:
+        raise ValueError(f"There must be {len(words)} tags, one for a word. There are fewer")
+    trees = stack[0][1]
+    if len(trees) != 1:
+        raise ValueError(f"The symbols must be those of one tree. Received: {len(trees)} trees")
+    return trees[0]

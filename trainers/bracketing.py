@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from keras_transformer.errors import InputError
-from keras_transformer.trainers.treebank import TRACE, Tree, parse_trees
+from keras_transformer.trainers.treebank import TRACE
+from keras_transformer.trees import Tree, parse_trees
 
 
 class Rules(NamedTuple):

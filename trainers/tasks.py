@@ -11,7 +11,8 @@ from keras_transformer.trainers.corpora import Corpus, load_corpus
 from keras_transformer.trainers.grammar import Pair
 from keras_transformer.trainers.recipes import Task, TrainSettings
 from keras_transformer.trainers.scores import bleu_tokenizer, make_bleu
-from keras_transformer.trainers.treebank import Tree, delinearize, load_treebank
+from keras_transformer.trainers.treebank import load_treebank
+from keras_transformer.trees import Tree, delinearize
 
 DEFAULT_VOCAB_SIZE = 8_000
 

@@ -1,63 +1,22 @@
-"""Penn treebanks: files of constituency trees, and the symbols that a model predicts for them.
-
-Section 6.3 of the paper parses as Vinyals et al. 2015 do (arXiv 1412.7449). The source is the words
-of a sentence. The target is its tree, written depth first: a label opens a constituent, a
-part-of-speech tag takes the place of its word, and `/LABEL` closes the constituent:
-
-    (S (NP (NNP John)) (VP (VBZ sleeps)))  ->  S NP NNP /NP VP VBZ /VP /S
-
-A symbol `X` opens a constituent if and only if `/X` is a symbol, so no label may also be a tag.
-"""
+"""Penn treebanks: files of constituency trees, as pairs of a sentence and symbols (section 6.3)."""
 
 import gzip
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from keras_transformer.errors import InputError, one_line
 from keras_transformer.files import decode_lines
 from keras_transformer.trainers.corpora import Corpus, hold_out
 from keras_transformer.trainers.grammar import Pair
+from keras_transformer.trees import Tree, linearize, parse_trees
 
 TRACE = "-NONE-"
 ROOTS = ("", "TOP", "ROOT", "S1")  # labels above the sentence, which say nothing
 JOINED_ROOT = "TOP"
 SUFFIXES = (".mrg", ".tree", ".trees")
 SPLITS = ("train", "dev", "test")
-# The other spaces of Unicode are parts of words.
-_TOKENS = re.compile(r"[()]|[^()\s]+", re.ASCII)
-
-
-class Tree(NamedTuple):
-    """A constituent, or a tagged word. `str(tree)` is its Penn format, on one line.
-
-    Attributes:
-        label: label of the constituent, or part-of-speech tag.
-        children: parts of the constituent; none at a word.
-        word: the tagged word; empty at a constituent.
-    """
-
-    label: str
-    children: tuple["Tree", ...] = ()
-    word: str = ""
-
-    def leaves(self) -> Iterator["Tree"]:
-        """Yields the tagged words, in order."""
-        if not self.children:
-            yield self
-        for child in self.children:
-            yield from child.leaves()
-
-    @property
-    def words(self) -> list[str]:
-        """The words of the sentence."""
-        return [leaf.word for leaf in self.leaves()]
-
-    def __str__(self) -> str:
-        word = self.word.replace("(", "-LRB-").replace(")", "-RRB-")
-        return f"({self.label} {word or ' '.join(map(str, self.children))})"
 
 
 def read_trees(path: str | Path) -> Iterator[Tree]:
@@ -72,55 +31,6 @@ def read_trees(path: str | Path) -> Iterator[Tree]:
             yield from parse_trees(decode_lines(file, path), str(path))
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"Cannot read {path}: {one_line(error)}") from error
-
-
-def parse_trees(lines: Iterable[str], name: str) -> Iterator[Tree]:
-    """Yields the trees of lines of text in Penn format, each over one or several lines.
-
-    Args:
-        lines: text.
-        name: of the text, for messages.
-
-    Raises:
-        InputError: if a tree is damaged; the message has the line.
-    """
-    stack: list[list[str | Tree]] = []  # the parts of each open bracket
-    first = number = 1
-    for number, line in enumerate(lines, start=1):
-        for token in _TOKENS.findall(line):
-            if token == "(":
-                if not stack:
-                    first = number
-                stack.append([])
-            elif not stack:
-                raise InputError(f"{name}, line {number}: {token[:40]!r} is outside of a tree")
-            elif token != ")":
-                stack[-1].append(token)
-            else:
-                parts = stack.pop()
-                tree = _tree(parts)
-                if tree is None:
-                    text = one_line(" ".join(map(str, parts)), 40)
-                    raise InputError(
-                        f"{name}, line {number}: a bracket must hold a tag and a word, or a label "
-                        f"and trees. Received: ({text})"
-                    )
-                if stack:
-                    stack[-1].append(tree)
-                else:
-                    yield tree
-    if stack:
-        raise InputError(f"{name}, line {first}: the tree that begins here is not closed")
-
-
-def _tree(parts: list[str | Tree]) -> Tree | None:
-    """Builds a tree from what a bracket holds; None if that is no tree. A root may lack a label."""
-    label = parts[0] if parts and isinstance(parts[0], str) else ""
-    rest = parts[1:] if label else parts
-    if label and len(rest) == 1 and isinstance(rest[0], str):
-        return Tree(label, word=rest[0])
-    children = tuple(part for part in rest if isinstance(part, Tree))
-    return Tree(label, children) if children and len(children) == len(rest) else None
 
 
 def clean(tree: Tree) -> Tree | None:
@@ -153,55 +63,6 @@ def _strip(tree: Tree) -> Tree | None:
     if not label.startswith("-"):  # as -LRB- does
         label = re.split("[-=]", label)[0]
     return Tree(label, children) if children else None
-
-
-def linearize(tree: Tree) -> list[str]:
-    """Returns the symbols of a tree: opening labels, tags in place of words, closing labels.
-
-    The symbol of a single tagged word is its tag.
-    """
-    if not tree.children:
-        return [tree.label]
-    inner = [symbol for child in tree.children for symbol in linearize(child)]
-    return [tree.label, *inner, f"/{tree.label}"]
-
-
-def delinearize(symbols: Sequence[str], words: Sequence[str]) -> Tree:
-    """Returns the tree of symbols and words: the inverse of `linearize`.
-
-    Args:
-        symbols: of one tree.
-        words: of the sentence, as many as there are tags.
-
-    Raises:
-        ValueError: if the symbols are not those of one tree, or do not fit the number of words.
-    """
-    labels = {symbol[1:] for symbol in symbols if symbol.startswith("/")}
-    remaining = iter(words)
-    stack: list[tuple[str, list[Tree]]] = [("", [])]  # open constituents and their parts
-    for symbol in symbols:
-        if symbol in labels:
-            stack.append((symbol, []))
-        elif symbol.startswith("/"):
-            label, children = stack.pop()
-            if not stack or symbol != f"/{label}":
-                raise ValueError(f"{symbol!r} must close the last open label. It is: {label!r}")
-            if not children:
-                raise ValueError(f"{label!r} must hold a tag. It is closed at once")
-            stack[-1][1].append(Tree(label, tuple(children)))
-        else:
-            word = next(remaining, None)
-            if word is None:
-                raise ValueError(f"There must be {len(words)} tags, one for a word. There are more")
-            stack[-1][1].append(Tree(symbol, word=word))
-    if len(stack) > 1:
-        raise ValueError(f"All labels must be closed. Open: {stack[-1][0]!r}")
-    if next(remaining, None) is not None:
-        raise ValueError(f"There must be {len(words)} tags, one for a word. There are fewer")
-    trees = stack[0][1]
-    if len(trees) != 1:
-        raise ValueError(f"The symbols must be those of one tree. Received: {len(trees)} trees")
-    return trees[0]
 
 
 def load_treebank(data: str | Path) -> Corpus:

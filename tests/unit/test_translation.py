@@ -122,7 +122,7 @@ def test_nothing_of_a_long_sentence_is_lost(run, model, tokenizer):
     @tf.function(autograph=False)
     def translate_parts():
         source = translation.with_end(tf.ragged.constant(parts, tf.int32))
-        return translation.search_rows(model, *source, OPTIONS, 1).ids[:, 0]
+        return translation.search_rows(model, tokenizer, *source, OPTIONS, 1).ids[:, 0]
 
     expected = b" ".join(tokenizer.detokenize(translate_parts()).numpy())
     assert run(translate_documents, [text]).translations.tolist() == [expected]

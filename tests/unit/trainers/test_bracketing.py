@@ -4,7 +4,7 @@ import pytest
 
 from keras_transformer.errors import InputError
 from keras_transformer.trainers.bracketing import COLLINS, Rules, TreeCounts, score_brackets
-from keras_transformer.trainers.treebank import parse_trees
+from keras_transformer.trees import parse_trees
 
 SAMPLE = Path(__file__).parents[2] / "data" / "evalb"
 # EVALB's sample.prm.

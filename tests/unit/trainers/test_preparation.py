@@ -10,7 +10,7 @@ from disk import full_disk
 
 from keras_transformer.errors import InputError
 from keras_transformer.tokenizer import EOS_ID, WordPieceTokenizer
-from keras_transformer.trainers import preparation
+from keras_transformer.trainers import preparation, tasks
 from keras_transformer.trainers.corpora import load_corpus
 from keras_transformer.trainers.preparation import prepare
 from keras_transformer.trainers.prepared import (
@@ -43,7 +43,7 @@ def corpus(tmp_path):
 def write(tmp_path, monkeypatch):
     """Writes pairs as text and returns settings of them; shards are of 7 pairs."""
     monkeypatch.setattr(preparation, "PAIRS_PER_SHARD", 7)
-    monkeypatch.setattr(preparation, "train_tokenizer", lambda *_: tokenizer_of(WORDS))
+    monkeypatch.setattr(tasks, "train_tokenizer", lambda *_: tokenizer_of(WORDS))
     folder = tmp_path / "text"
     folder.mkdir()
 

@@ -4,15 +4,8 @@ import pytest
 
 from keras_transformer.errors import InputError
 from keras_transformer.trainers.grammar import Pair
-from keras_transformer.trainers.treebank import (
-    Tree,
-    clean,
-    delinearize,
-    linearize,
-    load_treebank,
-    parse_trees,
-    read_trees,
-)
+from keras_transformer.trainers.treebank import clean, load_treebank, read_trees
+from keras_transformer.trees import Tree, delinearize, linearize, parse_trees
 
 SLEEPS = "(S (NP (NNP John)) (VP (VBZ sleeps)))"
 SYMBOLS = "S NP NNP /NP VP VBZ /VP /S"

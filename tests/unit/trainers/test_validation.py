@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from keras_transformer.trainers.callbacks import ValidationBleu, quality
+from keras_transformer.trainers.callbacks import ValidationScores, quality
+from keras_transformer.trainers.grammar import Pair
 from keras_transformer.trainers.training import train
 from keras_transformer.translator import Translator
 
@@ -89,8 +90,8 @@ def test_scores_ignore_case_where_the_tokenizer_does():
             translate=lambda sources, beam_size: [SimpleNamespace(text=text) for text in sources],
             tokenizer=SimpleNamespace(lowercase=lowercase),
         )
-        pairs, logs = [("ein hund sieht ihn", "Ein Hund Sieht Ihn")], {}
-        settings = SimpleNamespace(target="de", metric="chrf")
-        ValidationBleu(translator, pairs, settings).on_epoch_end(0, logs)
+        pairs, logs = [Pair("ein hund sieht ihn", "Ein Hund Sieht Ihn")], {}
+        settings = SimpleNamespace(task="translation", target="de", metric="chrf")
+        ValidationScores(translator, pairs, settings).on_epoch_end(0, logs)
         assert (logs["val_bleu"] == pytest.approx(100)) == lowercase
         assert (logs["val_chrf"] == pytest.approx(100)) == lowercase

@@ -10,7 +10,7 @@ from keras_transformer.config import BOS_ID, EOS_ID
 from keras_transformer.decoding import beam_search, greedy_search
 from keras_transformer.errors import InputError
 from keras_transformer.tokenizer import Tokenizer, TreeTokenizer
-from keras_transformer.trees import TreeConstraint, TreeSymbols
+from keras_transformer.tree_symbols import TreeConstraint, TreeSymbols
 
 SYMBOLS = TreeSymbols(tags=("N",), labels=("A", "B"))
 N, A, B, END_A, END_B = range(4, 9)  # ids
