@@ -16,8 +16,8 @@ import numpy as np
 import sacrebleu
 from keras import ops
 
+from keras_transformer.architectures import Model
 from keras_transformer.errors import InputError, TrainingStoppedError
-from keras_transformer.model import Transformer
 from keras_transformer.run import Run, State
 from keras_transformer.trainers.grammar import Pair
 from keras_transformer.trainers.recipes import Metric, TrainSettings
@@ -198,7 +198,7 @@ class SaveRun(keras.callbacks.Callback):
     def __init__(
         self,
         run: Run,
-        model: Transformer,
+        model: Model,
         settings: TrainSettings,
         interval: int,
         progress: TrainingProgress,
