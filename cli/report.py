@@ -222,6 +222,7 @@ def _attention(
     pictures = [
         _draw(folder, name, ATTENTION_CAPTIONS[name], function, layers[-1], queries, keys)
         for name, (function, layers, queries, keys) in drawings.items()
+        if len(layers)  # a recurrent model has no self-attention
     ]
     translation = translator.translate([text])[0].text
     texts = [("Source", run.source, text), ("Translation", run.target, translation)]

@@ -12,7 +12,7 @@ from typer import Option
 
 from keras_transformer.cli import options
 from keras_transformer.cli.console import ProgressBar, load_tensorflow, print_json, say, say_next
-from keras_transformer.config import PRESETS, TABLE_3
+from keras_transformer.config import PRESETS, TABLE_3, Architecture
 from keras_transformer.errors import InputError
 from keras_transformer.trainers import recipes
 from keras_transformer.trainers.recipes import TrainSettings
@@ -41,11 +41,17 @@ def train_command(
         Literal["embeddings", "encoder"] | None,
         Option(help="What keeps the weights of --init-from. [default: nothing]"),
     ] = None,
+    architecture: Annotated[
+        Architecture | None,
+        Option(
+            help="transformer, or recurrent for the model that it replaces. [default: transformer]"
+        ),
+    ] = None,
     preset: Annotated[
         str | None,
         Option(
             help="Size of the model: tiny, base, big, or a row of the paper's Table 3, such as "
-            "A-16-heads. [default: tiny]",
+            "A-16-heads; recurrent models have tiny and base. [default: tiny]",
             autocompletion=lambda: list({**PRESETS, **TABLE_3}),
         ),
     ] = None,

@@ -18,6 +18,7 @@ from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.export.options import Quantization
 from keras_transformer.files import atomic_folder, named_failure
 from keras_transformer.marian import EMBEDDINGS, huggingface_name, to_huggingface
+from keras_transformer.model import Transformer
 from keras_transformer.tokenizer import SPECIAL_PIECES, Tokenizer
 from keras_transformer.translator import Translator
 
@@ -69,7 +70,7 @@ def export_marian(translator: Translator, folder: str | Path, source: str, targe
         InputError: if the folder exists or cannot be written, or if Hugging Face has no form for
             the model.
     """
-    model, tokenizer = translator.model, translator.tokenizer
+    model, tokenizer = _transformer(translator, "Hugging Face"), translator.tokenizer
     config = model.config
     if config.position_encoding == "learned":
         raise InputError("Hugging Face's Marian models cannot have learned positions")
@@ -171,7 +172,8 @@ def _ctranslate2_spec(translator: Translator) -> Any:
     from ctranslate2.specs import TransformerSpec
     from ctranslate2.specs.common_spec import Activation
 
-    model, config = translator.model, translator.model.config
+    model = _transformer(translator, "CTranslate2")
+    config = model.config
     weights = {variable.path: np.asarray(variable.value) for variable in model.weights}
     spec = TransformerSpec.from_config(
         (config.num_encoder_layers, config.num_decoder_layers),
@@ -240,6 +242,12 @@ def _positions(embedding: PositionalEmbedding) -> np.ndarray:
 # --- What both have in common ---------------------------------------------------------------------
 
 
+def _transformer(translator: Translator, engine: str) -> Transformer:
+    if not isinstance(translator.model, Transformer):
+        raise InputError(f"Only a Transformer can become a model for {engine}, not a Recurrent")
+    return translator.model
+
+
 def _pieces(tokenizer: Tokenizer) -> list[str]:
     """Returns the pieces by id, each with a name of its own."""
     found = tokenizer.pieces(tf.range(tokenizer.vocab_size)).numpy()
@@ -251,7 +259,7 @@ def _pieces(tokenizer: Tokenizer) -> list[str]:
 @contextmanager
 def _new_folder(folder: str | Path, translator: Translator, engine: str) -> Iterator[Path]:
     """Makes a folder with the SentencePiece models; it gets its name when all is written."""
-    path, config = Path(folder), translator.model.config
+    path, config = Path(folder), _transformer(translator, engine).config
     head_size = config.d_model // config.num_heads
     if {config.d_k, config.d_v} - {None, head_size}:
         raise InputError(

@@ -12,6 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_transformer.architectures import Model, build_model
 from keras_transformer.config import DecodingOptions
 from keras_transformer.decoding import Hypotheses
 from keras_transformer.errors import InputError, one_line
@@ -20,7 +21,6 @@ from keras_transformer.export.check import SIGNATURES, Finding, check_saved_mode
 from keras_transformer.export.options import ComputeType, ServingOptions, WeightsType
 from keras_transformer.export.session import rows_of
 from keras_transformer.files import atomic_folder
-from keras_transformer.model import Transformer
 from keras_transformer.tokenizer import Tokenizer
 from keras_transformer.translation import (
     Search,
@@ -135,18 +135,18 @@ def _signatures(
     }
 
 
-def _in_bfloat16(model: Transformer) -> Transformer:
+def _in_bfloat16(model: Model) -> Model:
     """Returns a model of the same sizes, whose products are in bfloat16."""
     policy = keras.config.dtype_policy()
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
-        return Transformer(model.config)
+        return build_model(model.config)
     finally:
         keras.config.set_dtype_policy(policy)
 
 
 def _with_weights(
-    function: Callable[..., Any], model: Transformer, stored: Sequence[tf.Variable]
+    function: Callable[..., Any], model: Model, stored: Sequence[tf.Variable]
 ) -> Callable[..., Any]:
     """Returns the function, computed with the stored weights in place of the model's own."""
 
@@ -162,7 +162,7 @@ def _with_weights(
 
 
 def _shared_search(
-    model: Transformer, tokenizer: Tokenizer, stored: Sequence[tf.Variable]
+    model: Model, tokenizer: Tokenizer, stored: Sequence[tf.Variable]
 ) -> Search:
     """Returns `search_rows` with one function for each kind of search, which all graphs call.
 
@@ -307,7 +307,7 @@ def export_saved_model(
         raise InputError(f"`version` must be at least 1. Received: version={version}")
     if path.exists():
         raise InputError(f"{path} exists already: choose another version, or delete it")
-    num_layers = len(translator.model.decoder_layers)
+    num_layers = translator.model.num_cross_attentions
     if attention_layer not in range(-num_layers, num_layers):
         raise InputError(
             f"`attention_layer` must be at least {-num_layers} and below {num_layers}. "
@@ -318,6 +318,7 @@ def export_saved_model(
     module = ServingModule(translator, serving, attention_layer, weights, compute)
     texts = list(examples or EXAMPLES)
     metadata = {
+        "architecture": translator.model.config.architecture,
         "model": translator.model.config.to_dict(),
         "num_params": translator.model.count_params(),
         "weights": weights,

@@ -4,6 +4,7 @@ Shapes are written with one set of letters throughout:
 
     B batch      S source length   T target length   D d_model   N heads   H head size (d_k, d_v)
     F d_ff       V vocabulary      K beams           C cache length        L layers
+    U units of a recurrent state
 
 Public names are imported when they are first used, so that `keras-transformer --help` does not wait
 for TensorFlow.
@@ -19,6 +20,7 @@ from keras_transformer._version import __version__
 if TYPE_CHECKING:
     from keras_transformer.attention import MultiHeadAttention as MultiHeadAttention
     from keras_transformer.config import DecodingOptions as DecodingOptions
+    from keras_transformer.config import RecurrentConfig as RecurrentConfig
     from keras_transformer.config import TransformerConfig as TransformerConfig
     from keras_transformer.decoding import beam_search as beam_search
     from keras_transformer.decoding import greedy_search as greedy_search
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from keras_transformer.losses import TokenAccuracy as TokenAccuracy
     from keras_transformer.losses import TokenLoss as TokenLoss
     from keras_transformer.model import Transformer as Transformer
+    from keras_transformer.recurrent import Recurrent as Recurrent
     from keras_transformer.run import Run as Run
     from keras_transformer.schedules import WarmupSchedule as WarmupSchedule
     from keras_transformer.tokenizer import Tokenizer as Tokenizer
@@ -41,13 +44,14 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "attention": ["MultiHeadAttention"],
-    "config": ["DecodingOptions", "TransformerConfig"],
+    "config": ["DecodingOptions", "RecurrentConfig", "TransformerConfig"],
     "decoding": ["beam_search", "greedy_search"],
     "embedding": ["PositionalEmbedding"],
     "errors": ["InputError"],
     "layers": ["DecoderLayer", "EncoderLayer", "FeedForward"],
     "losses": ["LabelSmoothedCrossEntropy", "Perplexity", "TokenAccuracy", "TokenLoss"],
     "model": ["Transformer"],
+    "recurrent": ["Recurrent"],
     "run": ["Run"],
     "schedules": ["WarmupSchedule"],
     "tokenizer": ["Tokenizer"],
@@ -57,7 +61,7 @@ _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = ["__version__", *sorted(_MODULES)]
 
-_OF_KERAS = ("attention", "embedding", "layers", "losses", "model", "schedules")
+_OF_KERAS = ("attention", "embedding", "layers", "losses", "model", "recurrent", "schedules")
 
 
 @wrapt.when_imported("keras")
@@ -68,8 +72,9 @@ def _register(keras: Any) -> None:
             found = wrapt.lazy_import(f"{__name__}.{module}", name)
             keras.saving.get_custom_objects().setdefault(f"{__name__}>{name}", found)
     # An HDF5 file (`.h5`) names a model's class without the package.
-    found = wrapt.lazy_import(f"{__name__}.model", "Transformer")
-    keras.saving.get_custom_objects()["Transformer"] = found
+    for name in ("Transformer", "Recurrent"):
+        found = wrapt.lazy_import(f"{__name__}.{_MODULES[name]}", name)
+        keras.saving.get_custom_objects()[name] = found
 
 
 def __getattr__(name: str) -> Any:

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, Self, TypeVar, dataclass_transform
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, dataclass_transform
 
 import numpy as np
 import pydantic
@@ -21,6 +21,7 @@ LengthPenaltyKind = Literal["gnmt", "marian"]
 EarlyStopping = Literal["exact", "first"]
 ExtraLength = Annotated[int, Field(ge=0, le=2**20)]
 CheckpointName = Literal["averaged", "best", "last"]
+Architecture = Literal["transformer", "recurrent"]
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
 _Size = Annotated[int, Field(ge=1, lt=2**20)]
@@ -45,6 +46,14 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     }
 )
 
+RECURRENT_PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        # As many parameters as the Transformer's "tiny" with a vocabulary of 10,000.
+        "tiny": {"d_model": 128, "units": 272},
+        # The defaults of Nematus (Sennrich et al., 2017).
+        "base": {},
+    }
+)
 
 # Table 3 of the paper: each row as its changes to base. Two more rows (D) change only the recipe:
 # label_smoothing = 0.0 and 0.2.
@@ -154,6 +163,8 @@ class TransformerConfig:
         (1024, 16, 0.1)
     """
 
+    architecture: ClassVar[Architecture] = "transformer"
+
     vocab_size: _Size
     target_vocab_size: _Size | None = None
     d_model: _Size = 512
@@ -195,6 +206,11 @@ class TransformerConfig:
         """Number of token ids of the target."""
         return self.target_vocab_size or self.vocab_size
 
+    @property
+    def max_positions(self) -> int | None:
+        """Longest sequence in tokens; None for no maximum, as sinusoids have."""
+        return self.max_length if self.position_encoding == "learned" else None
+
     @classmethod
     def from_preset(cls, /, preset: str, *, vocab_size: int, **overrides: Any) -> Self:
         """Returns the sizes of a preset, changed by `overrides`.
@@ -219,6 +235,78 @@ class TransformerConfig:
     def to_dict(self) -> dict[str, Any]:
         """Returns the attributes as a dictionary that JSON can hold."""
         return dataclasses.asdict(self)
+
+
+@checked_dataclass
+class RecurrentConfig:
+    """Sizes and rates of a `Recurrent`; the defaults are Nematus's (arXiv 1703.04357).
+
+    Attributes:
+        vocab_size: number of token ids, V.
+        d_model: width of the embeddings and of the output, D.
+        units: size of a recurrent state, U: of each direction of the encoder, and of the decoder.
+        num_encoder_layers: encoder layers.
+        num_decoder_layers: decoder layers.
+        cell: "gru" (Cho et al., 2014) or "lstm" (Hochreiter and Schmidhuber, 1997).
+        attention: the scores of attention: "luong" for products (Luong et al., 2015, "general"), or
+            "additive" for a feed-forward network (Bahdanau et al., 2015).
+        dropout_rate: dropout on the input of each recurrent layer, on the encoder's output and
+            before the output projection.
+        share_embeddings: one matrix for source, target and output; False for three.
+
+    Raises:
+        InputError: if a value is of the wrong type or out of range, or there is no such preset.
+
+    Example:
+        >>> from keras_transformer import RecurrentConfig
+        >>> config = RecurrentConfig.from_preset("tiny", vocab_size=10_000, cell="lstm")
+        >>> config.d_model, config.units
+        (128, 272)
+    """
+
+    architecture: ClassVar[Architecture] = "recurrent"
+    max_positions: ClassVar[int | None] = None  # a sequence may have any length
+
+    vocab_size: _Size
+    d_model: _Size = 512
+    units: _Size = 1024
+    num_encoder_layers: _Size = 1
+    num_decoder_layers: _Size = 1
+    cell: Literal["gru", "lstm"] = "gru"
+    attention: Literal["luong", "additive"] = "luong"
+    dropout_rate: Rate = 0.2
+    share_embeddings: bool = True
+
+    @classmethod
+    def from_preset(cls, /, preset: str, *, vocab_size: int, **overrides: Any) -> Self:
+        """Returns the sizes of a preset, changed by `overrides`.
+
+        Args:
+            preset: "tiny" or "base".
+            vocab_size: number of token ids.
+            **overrides: other attributes of this class.
+        """
+        if preset not in RECURRENT_PRESETS:
+            raise InputError(
+                f"`preset` must be one of {', '.join(RECURRENT_PRESETS)} for the recurrent "
+                f"architecture. Received: preset={preset!r}"
+            )
+        return cls.from_dict({**RECURRENT_PRESETS[preset], **overrides, "vocab_size": vocab_size})
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Makes a configuration of what `to_dict` returns."""
+        return cls(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the attributes as a dictionary that JSON can hold."""
+        return dataclasses.asdict(self)
+
+
+ModelConfig = TransformerConfig | RecurrentConfig
+CONFIGS: Mapping[Architecture, type[TransformerConfig] | type[RecurrentConfig]] = MappingProxyType(
+    {"transformer": TransformerConfig, "recurrent": RecurrentConfig}
+)
 
 
 @checked_dataclass

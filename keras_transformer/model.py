@@ -172,6 +172,11 @@ class Transformer(keras.Model):
             return logits, tuple(self_scores), tuple(cross_scores)
         return logits
 
+    @property
+    def num_cross_attentions(self) -> int:
+        """The number of `cross` in `attention_scores`: the decoder's layers."""
+        return len(self.decoder_layers)
+
     def attention_scores(
         self, source_ids: Int[Tensor, "B S"], target_ids: Int[Tensor, "B T"]
     ) -> AttentionScores:

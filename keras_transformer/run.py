@@ -1,7 +1,8 @@
 """The run directory: what training writes and everything else reads.
 
     RUN/
-      run.json          format, versions, languages, model sizes, settings, checkpoints, hashes
+      run.json          format, versions, languages, architecture, model sizes, settings,
+                      checkpoints, hashes
       tokenizer.model   SentencePiece model, word-pieces, or Marian's tables, of both languages
       checkpoints/      weights by step, the average, and the two newest training states
       metrics.jsonl     a line per validation: step and metrics
@@ -33,10 +34,10 @@ import numpy as np
 import pydantic
 
 from keras_transformer._version import __version__
-from keras_transformer.config import CheckpointName, TransformerConfig
+from keras_transformer.architectures import Model, build_model
+from keras_transformer.config import CONFIGS, CheckpointName, ModelConfig
 from keras_transformer.errors import InputError, one_line
 from keras_transformer.files import atomic_file, file_sha256, named_failure, write_atomically
-from keras_transformer.model import Transformer
 from keras_transformer.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -98,7 +99,7 @@ class Run:
     """
 
     path: Path
-    config: TransformerConfig
+    config: ModelConfig
     source: str
     target: str
     settings: dict[str, Any]
@@ -115,7 +116,7 @@ class Run:
     def create(
         cls,
         path: str | Path,
-        config: TransformerConfig,
+        config: ModelConfig,
         tokenizer: Tokenizer,
         source: str,
         target: str,
@@ -160,7 +161,9 @@ class Run:
                 f"{file} must be of the format {FORMAT, FORMAT_VERSION}. Received: {found}"
             )
         try:
-            config = TransformerConfig.from_dict(manifest.pop("config"))
+            # Earlier versions wrote Transformers only, and no architecture.
+            config_type = CONFIGS[manifest.pop("architecture", "transformer")]
+            config = config_type.from_dict(manifest.pop("config"))
             return cls(path=path, config=config, **manifest)
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
@@ -183,13 +186,13 @@ class Run:
         """The newest checkpoint; None before the first."""
         return self.checkpoints[-1] if self.checkpoints else None
 
-    def model(self, checkpoint: CheckpointName | None = None) -> Transformer:
+    def model(self, checkpoint: CheckpointName | None = None) -> Model:
         """Builds the model with the weights of a checkpoint.
 
         Args:
             checkpoint: which one; None for the first that exists of averaged, best and last.
         """
-        model = Transformer(self.config)
+        model = build_model(self.config)
         self.load_weights(model, self.checkpoint(checkpoint))
         return model
 
@@ -229,7 +232,7 @@ class Run:
             raise InputError(f"{file} is missing or damaged") from error
         return sum(sizes)
 
-    def load_weights(self, model: Transformer, checkpoint: Checkpoint) -> None:
+    def load_weights(self, model: Model, checkpoint: Checkpoint) -> None:
         """Reads a checkpoint's weights into a model.
 
         Args:
@@ -248,7 +251,7 @@ class Run:
 
     def save_checkpoint(
         self,
-        model: Transformer,
+        model: Model,
         step: int,
         metrics: Mapping[str, float],
         is_best: bool,
@@ -292,7 +295,7 @@ class Run:
         )
         self.states = [*(old for old in self.states if old.step != step), saved][-2:]
 
-    def save_average(self, model: Transformer, of: list[Checkpoint]) -> Checkpoint:
+    def save_average(self, model: Model, of: list[Checkpoint]) -> Checkpoint:
         """Writes the mean of checkpoints as the averaged one, and deletes an earlier average.
 
         Args:
@@ -335,7 +338,7 @@ class Run:
         return state, newest.step
 
     def _write_weights(
-        self, model: Transformer, name: str, step: int, metrics: Mapping[str, Any]
+        self, model: Model, name: str, step: int, metrics: Mapping[str, Any]
     ) -> Checkpoint:
         size = 4 * model.count_params() + 2**20
 
@@ -420,7 +423,12 @@ class Run:
     def _write_manifest(self) -> None:
         values = dataclasses.asdict(self)
         del values["path"]
-        manifest = {"format": FORMAT, "format_version": FORMAT_VERSION, **values}
+        manifest = {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "architecture": self.config.architecture,
+            **values,
+        }
         write_atomically(
             self.path / "run.json", json.dumps(manifest, indent=2).encode(), RESUME_ADVICE
         )

@@ -13,12 +13,11 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from keras_transformer.architectures import Model, step_of
 from keras_transformer.config import BOS_ID, PAD_ID, DecodingOptions
-from keras_transformer.decoder_step import DecoderStep
 from keras_transformer.decoding import Hypotheses, StepFunction, length_divisor, search
 from keras_transformer.groups import map_groups
 from keras_transformer.losses import cross_entropy
-from keras_transformer.model import Transformer
 from keras_transformer.sentences import are_blank, cut_rows, split_sentences
 from keras_transformer.tokenizer import Tokenizer, with_end
 
@@ -66,7 +65,7 @@ class Alignments(NamedTuple):
 
 
 def search_rows(
-    model: Transformer,
+    model: Model,
     tokenizer: Tokenizer,
     source_ids: tf.Tensor,
     source_lengths: tf.Tensor,
@@ -81,7 +80,7 @@ def search_rows(
     max_lengths = _max_lengths(model, source_lengths, options)
     # The maximum of no lengths is negative.
     longest = tf.maximum(tf.reduce_max(max_lengths), 0)
-    step = DecoderStep(model, longest)
+    step = step_of(model, longest)
     constraint = tokenizer.constraint(source_ids)
 
     def search_group(rows: tf.Tensor) -> Hypotheses:
@@ -112,11 +111,11 @@ def search_rows(
 
 
 # `search_rows`, or a function that calls it and may be a graph of its own.
-Search = Callable[[Transformer, Tokenizer, tf.Tensor, tf.Tensor, DecodingOptions, int], Hypotheses]
+Search = Callable[[Model, Tokenizer, tf.Tensor, tf.Tensor, DecodingOptions, int], Hypotheses]
 
 
 def translate_texts(
-    model: Transformer,
+    model: Model,
     tokenizer: Tokenizer,
     texts: tf.Tensor,
     options: DecodingOptions,
@@ -133,7 +132,7 @@ def translate_texts(
 
 
 def translate_documents(
-    model: Transformer,
+    model: Model,
     tokenizer: Tokenizer,
     texts: tf.Tensor,
     options: DecodingOptions,
@@ -179,7 +178,7 @@ def translate_documents(
 
 
 def score_texts(
-    model: Transformer,
+    model: Model,
     tokenizer: Tokenizer,
     sources: tf.Tensor,
     targets: tf.Tensor,
@@ -211,7 +210,7 @@ def score_texts(
 
 
 def align_texts(
-    model: Transformer,
+    model: Model,
     tokenizer: Tokenizer,
     texts: tf.Tensor,
     options: DecodingOptions,
@@ -246,9 +245,7 @@ def align_texts(
     )
 
 
-def _max_lengths(
-    model: Transformer, source_lengths: tf.Tensor, options: DecodingOptions
-) -> tf.Tensor:
+def _max_lengths(model: Model, source_lengths: tf.Tensor, options: DecodingOptions) -> tf.Tensor:
     """Returns the maximum length of each source's translations, int32 [B]."""
     lengths = tf.minimum(source_lengths + options.extra_length, max_target_tokens(model, options))
     return tf.where(source_lengths == 0, 1, lengths)
@@ -282,17 +279,16 @@ def _pieces(tokenizer: Tokenizer, ids: tf.Tensor) -> tf.Tensor:
     return tf.where(ids == PAD_ID, "", tokenizer.pieces(ids))
 
 
-def max_source_tokens(model: Transformer, options: DecodingOptions) -> int:
+def max_source_tokens(model: Model, options: DecodingOptions) -> int:
     """Returns the maximum length of a source in tokens, its end included."""
     return min(options.max_source_length, _max_positions(model))
 
 
-def max_target_tokens(model: Transformer, options: DecodingOptions) -> int:
+def max_target_tokens(model: Model, options: DecodingOptions) -> int:
     """Returns the maximum length of a translation in tokens, its end included."""
     return min(options.max_source_length + options.extra_length, _max_positions(model))
 
 
-def _max_positions(model: Transformer) -> int:
-    """Returns how many positions the model has; sinusoids have no maximum."""
-    is_learned = model.config.position_encoding == "learned"
-    return model.config.max_length if is_learned else tf.int32.max
+def _max_positions(model: Model) -> int:
+    """Returns how many positions the model has, at most those of an int32."""
+    return model.config.max_positions or tf.int32.max

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.architectures import Model
 from keras_transformer.config import CheckpointName, DecodingOptions, EarlyStopping
 from keras_transformer.decoding import check_options
 from keras_transformer.errors import InputError
-from keras_transformer.model import Transformer
 from keras_transformer.run import Run
 from keras_transformer.tokenizer import EncodedTexts, Tokenizer
 from keras_transformer.translation import (
@@ -58,6 +58,7 @@ class Attention(NamedTuple):
     """The attention weights of all layers and heads, as in `AttentionScores`, of a translation.
 
     Query t of `decoder` and `cross` predicts `target_pieces[t]` from `decoder_pieces[: t + 1]`.
+    Of a `Recurrent`, there is `cross` only, with L = N = 1; the others have L = 0.
 
     Attributes:
         source_pieces: the S tokens of the source, its end included.
@@ -97,7 +98,7 @@ class Translator:
     """
 
     def __init__(
-        self, model: Transformer, tokenizer: Tokenizer, defaults: DecodingOptions | None = None
+        self, model: Model, tokenizer: Tokenizer, defaults: DecodingOptions | None = None
     ) -> None:
         sizes = model.config.vocab_size, model.config.num_target_ids
         own_sizes = tokenizer.vocab_size, tokenizer.target.vocab_size
@@ -279,7 +280,10 @@ class Translator:
 
         def scores_of(source_ids: tf.Tensor, decoder_ids: tf.Tensor) -> tuple[tf.Tensor, ...]:
             scores = self.model.attention_scores(source_ids, decoder_ids)
-            return tuple(tf.cast(tf.stack(kind), tf.float32)[:, 0] for kind in scores)
+            none = tf.zeros([0, 1, 0, 0])  # a recurrent model has cross-attention only
+            return tuple(
+                tf.cast(tf.stack(kind), tf.float32)[:, 0] if kind else none for kind in scores
+            )
 
         specs = [tf.TensorSpec([1, None], tf.int32)] * 2
         return tf.function(scores_of, input_signature=specs, autograph=False)

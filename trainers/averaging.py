@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from keras_transformer.architectures import build_model
 from keras_transformer.errors import InputError
-from keras_transformer.model import Transformer
 from keras_transformer.run import Checkpoint, Run
 
 
@@ -26,7 +26,7 @@ def average_checkpoints(run: Run, last: int) -> Checkpoint:
             f"{kept}, which the setting `keep_checkpoints` limits. Received: last={last}"
         )
     chosen = run.checkpoints[-last:]
-    model = Transformer(run.config)
+    model = build_model(run.config)
     total = [np.zeros(weights.shape) for weights in model.get_weights()]  # float64
     for checkpoint in chosen:
         run.load_weights(model, checkpoint)

@@ -15,8 +15,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.architectures import Model
 from keras_transformer.errors import InputError, TrainingStoppedError
-from keras_transformer.model import Transformer
 from keras_transformer.run import Run, State
 from keras_transformer.trainers.grammar import Pair
 from keras_transformer.trainers.recipes import Metric, TrainSettings
@@ -191,7 +191,7 @@ class SaveRun(keras.callbacks.Callback):
     def __init__(
         self,
         run: Run,
-        model: Transformer,
+        model: Model,
         settings: TrainSettings,
         interval: int,
         progress: TrainingProgress,

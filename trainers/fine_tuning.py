@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from keras_transformer.config import TransformerConfig
+from keras_transformer.architectures import Model
+from keras_transformer.config import ModelConfig
 from keras_transformer.errors import InputError
-from keras_transformer.model import Transformer
 from keras_transformer.run import Run
 from keras_transformer.tokenizer import Tokenizer
 from keras_transformer.trainers.grammar import Pair
@@ -14,12 +14,17 @@ from keras_transformer.trainers.recipes import TrainSettings
 RATES = ("dropout_rate", "attention_dropout_rate", "feed_forward_dropout_rate")
 
 
-def initial_config(settings: TrainSettings, tokenizer: Tokenizer) -> TransformerConfig:
+def initial_config(settings: TrainSettings, tokenizer: Tokenizer) -> ModelConfig:
     """Returns the sizes of a training's model: its own, or those of the run that it starts from."""
     if settings.init_from is None:
         own_target = tokenizer.own_target
         return settings.config(tokenizer.vocab_size, own_target and own_target.vocab_size)
     initial = Run.load(settings.init_from)
+    if initial.config.architecture != settings.architecture:
+        raise InputError(
+            f"`architecture` must be that of `init_from`, {initial.config.architecture!r}. "
+            f"Received: architecture={settings.architecture!r}"
+        )
     if sizes := set(settings.model) - set(RATES):
         raise InputError(
             f"With `init_from`, `model` may change {', '.join(RATES)} only. "
@@ -30,10 +35,10 @@ def initial_config(settings: TrainSettings, tokenizer: Tokenizer) -> Transformer
             f"{settings.data} was prepared with another tokenizer than that of {initial.path}: "
             f"prepare it with --set init_from={initial.path}"
         )
-    return TransformerConfig.from_dict({**initial.config.to_dict(), **settings.model})
+    return type(initial.config).from_dict({**initial.config.to_dict(), **settings.model})
 
 
-def initialize(model: Transformer, settings: TrainSettings, is_new: bool) -> None:
+def initialize(model: Model, settings: TrainSettings, is_new: bool) -> None:
     """Gives the model of a new training its initial weights, and freezes some of its layers."""
     if settings.init_from is not None and is_new:
         initial = Run.load(settings.init_from)

@@ -12,13 +12,15 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field
 
 from keras_transformer.config import (
+    CONFIGS,
+    Architecture,
     BeamSize,
     EarlyStopping,
     ExtraLength,
     LengthPenalty,
     LengthPenaltyKind,
+    ModelConfig,
     Rate,
-    TransformerConfig,
     checked_dataclass,
 )
 from keras_transformer.errors import InputError, one_line
@@ -69,8 +71,10 @@ class TrainSettings:
         mix: data of which training pairs are added to those of `data`, such as the data that
             `init_from` was trained on; None for none.
         mix_share: share of the pairs of `mix` in all training pairs, at least 0 and below 1.
-        preset: sizes of the model: "tiny", "base", "big", or a row of the paper's Table 3.
-        model: attributes of `TransformerConfig` that differ from the preset's.
+        architecture: "transformer", or "recurrent" for the model that it replaces, `Recurrent`.
+        preset: sizes of the model: "tiny", "base", "big", or a row of the paper's Table 3; of a
+            recurrent model, "tiny" or "base".
+        model: attributes of `TransformerConfig` or `RecurrentConfig` that differ from the preset's.
         steps: maximum number of updates.
         max_hours: training ends at the first validation after this many hours, resumed parts
             included; None for no limit.
@@ -136,6 +140,7 @@ class TrainSettings:
     freeze: Literal["embeddings", "encoder"] | None = None
     mix: str | None = None
     mix_share: Rate = 0.2
+    architecture: Architecture = "transformer"
     preset: str = "tiny"
     model: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     steps: _Count = 10_000
@@ -169,14 +174,14 @@ class TrainSettings:
 
     def __post_init__(self) -> None:
         config = self.config(vocab_size=8)  # checks `preset` and `model`
-        is_learned = config.position_encoding == "learned"
+        max_positions = config.max_positions
         is_parsing = self.task == "parsing"
         for rule, is_broken in {
             "`max_length` must be at most `tokens_per_batch`": (
                 self.max_length > self.tokens_per_batch
             ),
-            f"`max_length` must be at most the model's {config.max_length} learned positions": (
-                is_learned and self.max_length > config.max_length
+            f"`max_length` must be at most the model's {max_positions} learned positions": (
+                max_positions is not None and self.max_length > max_positions
             ),
             "`lowercase` needs the `tokenizer` bpe or unigram": (
                 self.lowercase and self.tokenizer == "wordpiece"
@@ -209,21 +214,23 @@ class TrainSettings:
                 received = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
                 raise InputError(f"{rule}. Received: {received}")
 
-    def config(self, vocab_size: int, target_vocab_size: int | None = None) -> TransformerConfig:
-        """Returns the sizes of the model, maybe with an own vocabulary for the target."""
+    def config(self, vocab_size: int, target_vocab_size: int | None = None) -> ModelConfig:
+        """Returns the sizes of the model, maybe with a vocabulary of its own for the target."""
         for name in ("vocab_size", "target_vocab_size", "preset"):
             if name in self.model:
                 raise InputError(f"`{name}` must not be in `model`: it is a setting of its own")
         changes = dict(self.model)
         if target_vocab_size is not None:
             changes |= {"target_vocab_size": target_vocab_size, "share_embeddings": False}
-        return TransformerConfig.from_preset(self.preset, vocab_size=vocab_size, **changes)
+        config_type = CONFIGS[self.architecture]
+        return config_type.from_preset(self.preset, vocab_size=vocab_size, **changes)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Makes settings of plain values."""
         for name in values:
-            if hasattr(TransformerConfig, name) and not hasattr(cls, name):
+            of_model = any(hasattr(config_type, name) for config_type in CONFIGS.values())
+            if of_model and not hasattr(cls, name):
                 raise InputError(f"Unknown setting {name}: it is the model's, model.{name}")
         defaults = PARSING if values.get("task") == "parsing" else {}
         return cls(**{**defaults, **values})
@@ -241,7 +248,7 @@ _SEARCH = (
     "early_stopping",
     "extra_length",
 )
-INHERITED = ("task", "source", "target", *_SEARCH)
+INHERITED = ("task", "source", "target", "architecture", *_SEARCH)
 
 
 def inherit(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
+from keras_transformer.architectures import Model, build_model
 from keras_transformer.errors import InputError
 from keras_transformer.losses import LabelSmoothedCrossEntropy, Perplexity, TokenAccuracy, TokenLoss
-from keras_transformer.model import Transformer
 from keras_transformer.run import Run
 from keras_transformer.schedules import WarmupSchedule
 from keras_transformer.trainers.averaging import average_checkpoints
@@ -188,7 +188,7 @@ def _fit(
     user_callbacks: Sequence[keras.callbacks.Callback],
     workers: Workers,
 ) -> None:
-    model = Transformer(run.config)
+    model = build_model(run.config)
     initialize(model, settings, is_new=not run.states)
     trained, metrics = _compile(model, settings)
     progress = TrainingProgress(trained, metrics, settings.steps)
@@ -246,7 +246,7 @@ def _resume(run: Run, progress: TrainingProgress, workers: Workers) -> None:
 
 
 def _compile(
-    model: Transformer, settings: TrainSettings
+    model: Model, settings: TrainSettings
 ) -> tuple[TrainingModel, list[keras.metrics.Metric]]:
     """Returns the model for `fit`, and its metrics."""
     trained = TrainingModel(model, settings.r_drop, settings.accumulate, settings.jit)

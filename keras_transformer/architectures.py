@@ -1,0 +1,46 @@
+"""What depends on the architecture of a model: how to build it, and how to search with it."""
+
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from keras_transformer.config import ModelConfig, TransformerConfig
+from keras_transformer.decoder_step import DecoderStep
+from keras_transformer.model import Transformer
+from keras_transformer.recurrent import Recurrent
+from keras_transformer.recurrent_step import RecurrentStep
+
+Model = Transformer | Recurrent
+
+
+class Step(Protocol):
+    """The step function of a search, for which it makes the first state."""
+
+    def initial_state(self, source_ids: tf.Tensor, beam_size: int) -> tuple[Any, Any]:
+        """Encodes sources, int32 [B, S], and returns the first `cache` and `row_state`."""
+
+    def __call__(
+        self, target_ids: tf.Tensor, position: tf.Tensor, cache: Any, row_state: Any, /
+    ) -> tuple[tf.Tensor, Any, Any]:
+        """Is a `decoding.StepFunction`."""
+
+
+def build_model(config: ModelConfig) -> Model:
+    """Builds a model with fresh weights.
+
+    Args:
+        config: sizes and rates, which say the architecture.
+    """
+    return Transformer(config) if isinstance(config, TransformerConfig) else Recurrent(config)
+
+
+def step_of(model: Model, max_length: int | tf.Tensor) -> Step:
+    """Returns the step function of a search.
+
+    Args:
+        model: the model.
+        max_length: int32 [], the maximum length of a hypothesis in tokens.
+    """
+    if isinstance(model, Transformer):
+        return DecoderStep(model, max_length)
+    return RecurrentStep(model)

@@ -1,0 +1,302 @@
+"""The recurrent encoder-decoder with attention, which the Transformer replaces.
+
+A bidirectional encoder and a decoder of gated cells (Bahdanau et al., 2015, arXiv 1409.0473), with
+the global attention of Luong et al. (2015, arXiv 1508.04025). A state depends on the one before it,
+so the layers take their positions one after the other; attention takes all of them at once.
+
+Shapes (the package's glossary): B batch, S source length, T target length, D d_model, U units of a
+recurrent state, V vocabulary.
+"""
+
+from typing import Any, ClassVar, Self
+
+import keras
+from jaxtyping import Bool, Float, Int
+from keras import ops
+
+from keras_transformer.config import PAD_ID, RecurrentConfig
+from keras_transformer.errors import InputError
+from keras_transformer.model import AttentionScores
+from keras_transformer.tensor import Tensor
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class Recurrent(keras.Model):
+    """A recurrent encoder-decoder with attention, from token ids to logits.
+
+    Inputs and outputs are those of `Transformer`: a dictionary of `source_ids`, int32 [B, S], and
+    `target_ids`, int32 [B, T], the target shifted right, both padded with 0 on the right; and
+    logits, float32 [B, T, V]. It trains, translates, saves and exports as a `Transformer` does.
+
+    With the encoder's outputs h_s and the decoder's outputs s_t, the attention at position t is
+
+        score(t, s) = (W_a h_s) . s_t                     "luong", their "general"
+        score(t, s) = v . tanh(W_1 h_s + W_2 s_t)         "additive"
+        a_t         = sum over s of softmax(score(t, s)) h_s
+        output_t    = tanh(W_c [a_t; s_t] + b_c)
+
+    The recurrent layers are Keras's own loops. They do not use cuDNN, whose operations neither XLA
+    nor a server without a GPU can run.
+
+    Args:
+        config: sizes and rates.
+
+    Deviations: the output of attention is no input of the next position, as it is in both papers
+        (Luong's "input feeding"), so that the decoder runs before attention, which is one product
+        for all positions. So additive scores compare with the present state, and Bahdanau's with
+        the one before. W_c has a bias. The reset gate of a GRU acts after the product with its
+        weights, as in cuDNN.
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_transformer import Recurrent, RecurrentConfig
+        >>> model = Recurrent(RecurrentConfig(vocab_size=19, d_model=6, units=5))
+        >>> logits = model({
+        ...     "source_ids": np.array([[5, 7, 3]]),
+        ...     "target_ids": np.array([[2, 11, 4, 8]]),
+        ... })
+        >>> tuple(logits.shape)
+        (1, 4, 19)
+    """
+
+    num_cross_attentions: ClassVar[int] = 1  # after all layers of the decoder
+
+    config: RecurrentConfig
+    source_embedding: keras.layers.ReversibleEmbedding
+    encoder_layers: list[keras.layers.Bidirectional]
+    target_embedding: keras.layers.ReversibleEmbedding
+    initial_dense: keras.layers.Dense  # from the encoder to the first states of the decoder
+    decoder_layers: list[keras.layers.RNN]
+    key_dense: keras.layers.Dense  # W_a or W_1
+    query_dense: keras.layers.Dense | None  # W_2
+    attention: keras.layers.Attention
+    combine_dense: keras.layers.Dense  # W_c
+    output_dense: keras.layers.Dense | None  # None where the target's embedding is shared
+    dropout: keras.layers.Dropout
+
+    def __init__(self, config: RecurrentConfig, **kwargs: Any) -> None:
+        # An assignment would make Keras track the layers in another order than that of the graph.
+        self.__dict__.update(config=config, **_layers(config))
+        source_ids = keras.Input((None,), dtype="int32", name="source_ids")  # [B, S]
+        target_ids = keras.Input((None,), dtype="int32", name="target_ids")  # [B, T]
+        logits = self.decode(target_ids, self.encode(source_ids), source_ids)  # [B, T, V]
+        super().__init__(
+            inputs={"source_ids": source_ids, "target_ids": target_ids}, outputs=logits, **kwargs
+        )
+
+    @classmethod
+    def from_preset(cls, /, preset: str, *, vocab_size: int, **overrides: Any) -> Self:
+        """Builds a model with fresh weights.
+
+        Args:
+            preset: as for `RecurrentConfig.from_preset`.
+            vocab_size: number of token ids, V.
+            **overrides: other attributes of `RecurrentConfig`.
+        """
+        return cls(RecurrentConfig.from_preset(preset, vocab_size=vocab_size, **overrides))
+
+    def encode(
+        self, source_ids: Int[Tensor, "B S"], training: bool | None = None
+    ) -> Float[Tensor, "B S 2U"]:
+        """Runs the encoder.
+
+        Args:
+            source_ids: int32 [B, S].
+            training: whether dropout is on.
+
+        Returns:
+            float [B, S, 2U]: at each position, the state of what is read from the left up to it,
+            and of what is read from the right.
+        """
+        mask = source_mask(source_ids)  # [B, S]
+        x = self.embed(self.source_embedding, source_ids)  # [B, S, D]
+        for layer in self.encoder_layers:
+            x = layer(self.dropout(x, training=training), mask=mask)  # [B, S, 2U]
+        return self.dropout(x, training=training)
+
+    def decode(
+        self,
+        target_ids: Int[Tensor, "B T"],
+        encoder_output: Float[Tensor, "B S 2U"],
+        source_ids: Int[Tensor, "B S"],
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+    ) -> Float[Tensor, "B T V"] | tuple[Float[Tensor, "B T V"], Float[Tensor, "B T S"]]:
+        """Runs the decoder, attention and the output projection on all target positions.
+
+        Args:
+            target_ids: int32 [B, T], the target shifted right.
+            encoder_output: float [B, S, 2U], the output of `encode`.
+            source_ids: int32 [B, S]; attention leaves out its padding.
+            return_attention_scores: whether to return the attention weights too.
+            training: whether dropout is on.
+
+        Returns:
+            Logits, float32 [B, T, V]; with `return_attention_scores` also the weights of
+            attention, float [B, T, S].
+        """
+        x = self.embed(self.target_embedding, target_ids)  # [B, T, D]
+        states = self.initial_states(encoder_output)
+        for layer, initial_state in zip(self.decoder_layers, states, strict=True):
+            x = layer(self.dropout(x, training=training), initial_state=initial_state)  # [B, T, U]
+        x, weights = self.attend(
+            x, self.key_dense(encoder_output), encoder_output, source_mask(source_ids)
+        )  # [B, T, D]
+        logits = self.project(self.dropout(x, training=training))
+        return (logits, weights) if return_attention_scores else logits
+
+    def embed(
+        self, embedding: keras.layers.ReversibleEmbedding, ids: Int[Tensor, "B T"]
+    ) -> Float[Tensor, "B T D"]:
+        """Returns the embeddings of tokens, which start with unit variance.
+
+        Args:
+            embedding: `source_embedding` or `target_embedding`.
+            ids: int32 [B, T].
+        """
+        return embedding(ids) * self.config.d_model**0.5
+
+    def initial_states(
+        self, encoder_output: Float[Tensor, "B S 2U"]
+    ) -> list[list[Float[Tensor, "B U"]]]:
+        """Returns the states of each decoder layer before the first position.
+
+        They are tanh(W h + b) of the source as the encoder has read it from right to left
+        (Bahdanau et al., 2015, section A.2.2).
+
+        Args:
+            encoder_output: float [B, S, 2U].
+        """
+        states = self.initial_dense(encoder_output[:, 0, self.config.units :])  # [B, n * L * U]
+        num_layers = len(self.decoder_layers)
+        states = ops.split(states, states.shape[1] // self.config.units, axis=1)  # [B, U] each
+        return [states[i::num_layers] for i in range(num_layers)]
+
+    def attend(
+        self,
+        x: Float[Tensor, "B T U"],
+        keys: Float[Tensor, "B S U"],
+        values: Float[Tensor, "B S 2U"],
+        mask: Bool[Tensor, "B S"],
+    ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T S"]]:
+        """Lets the decoder's outputs attend to the encoder's, and combines both.
+
+        Args:
+            x: float [B, T, U], the decoder's outputs.
+            keys: float [B, S, U], `key_dense` of the encoder's outputs.
+            values: float [B, S, 2U], the encoder's outputs.
+            mask: bool [B, S], False at padding.
+
+        Returns:
+            The outputs, float [B, T, D], and the weights, float [B, T, S].
+        """
+        query = x if self.query_dense is None else self.query_dense(x)
+        attended, weights = self.attention(
+            [query, values, keys], mask=[None, mask], return_attention_scores=True
+        )  # [B, T, 2U]
+        return self.combine_dense(ops.concatenate([attended, x], axis=2)), weights
+
+    def project(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
+        """Computes the logits, float32 [B, T, V].
+
+        Args:
+            x: float [B, T, D], the output of `attend`.
+        """
+        if self.output_dense is None:
+            x = self.target_embedding(x, reverse=True)
+        else:
+            x = self.output_dense(x)
+        return ops.cast(x, "float32")
+
+    def attention_scores(
+        self, source_ids: Int[Tensor, "B S"], target_ids: Int[Tensor, "B T"]
+    ) -> AttentionScores:
+        """Returns the attention weights, without dropout.
+
+        Only `cross` has any, float [B, 1, T, S], because nothing attends to its own sequence.
+
+        Args:
+            source_ids: int32 [B, S].
+            target_ids: int32 [B, T], the target shifted right.
+        """
+        encoder_output = self.encode(source_ids, training=False)
+        _, weights = self.decode(
+            target_ids, encoder_output, source_ids, return_attention_scores=True, training=False
+        )
+        return AttentionScores((), (), (weights[:, None],))
+
+    def quantize(self, *args: Any, **kwargs: Any) -> None:
+        """Raises an `InputError`, because a search cannot use quantized weights."""
+        raise InputError(
+            "A Recurrent cannot be quantized; `export --weights float16` halves what is stored"
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the config as plain values."""
+        return {"config": self.config.to_dict(), "name": self.name}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
+        """Builds a model from what `get_config` returns."""
+        return cls(RecurrentConfig.from_dict(config["config"]), name=config["name"])
+
+
+def source_mask(source_ids: Int[Tensor, "B S"]) -> Bool[Tensor, "B S"]:
+    """Returns False at padding.
+
+    Args:
+        source_ids: int32 [B, S].
+    """
+    return ops.not_equal(source_ids, PAD_ID)
+
+
+def _embedding(config: RecurrentConfig, name: str) -> keras.layers.ReversibleEmbedding:
+    return keras.layers.ReversibleEmbedding(
+        config.vocab_size,
+        config.d_model,
+        embeddings_initializer=keras.initializers.RandomNormal(stddev=config.d_model**-0.5),
+        reverse_dtype=keras.config.dtype_policy().compute_dtype,
+        name=name,
+    )
+
+
+def _layers(config: RecurrentConfig) -> dict[str, Any]:
+    """Returns the layers of a model by the names of its attributes."""
+    recurrent = keras.layers.GRU if config.cell == "gru" else keras.layers.LSTM
+    states_per_layer = 1 if config.cell == "gru" else 2
+
+    def layer(name: str) -> keras.layers.RNN:
+        return recurrent(config.units, return_sequences=True, use_cudnn=False, name=name)
+
+    def dense(name: str) -> keras.layers.Dense:
+        return keras.layers.Dense(config.units, use_bias=False, name=name)
+
+    if config.share_embeddings:
+        source_embedding = target_embedding = _embedding(config, "embedding")
+        output_dense = None
+    else:
+        source_embedding = _embedding(config, "source_embedding")
+        target_embedding = _embedding(config, "target_embedding")
+        output_dense = keras.layers.Dense(config.vocab_size, use_bias=False, name="output")
+    is_additive = config.attention == "additive"
+    attention = keras.layers.AdditiveAttention if is_additive else keras.layers.Attention
+    return {
+        "source_embedding": source_embedding,
+        "encoder_layers": [
+            keras.layers.Bidirectional(layer(f"encoder_{i}"), name=f"encoder_{i}")
+            for i in range(config.num_encoder_layers)
+        ],
+        "target_embedding": target_embedding,
+        "initial_dense": keras.layers.Dense(
+            states_per_layer * config.num_decoder_layers * config.units,
+            activation="tanh",
+            name="initial_state",
+        ),
+        "decoder_layers": [layer(f"decoder_{i}") for i in range(config.num_decoder_layers)],
+        "key_dense": dense("key"),
+        "query_dense": dense("query") if is_additive else None,
+        "attention": attention(name="attention"),
+        "combine_dense": keras.layers.Dense(config.d_model, activation="tanh", name="combine"),
+        "output_dense": output_dense,
+        "dropout": keras.layers.Dropout(config.dropout_rate, name="dropout"),
+    }
