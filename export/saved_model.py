@@ -161,9 +161,7 @@ def _with_weights(
     return compute
 
 
-def _shared_search(
-    model: Model, tokenizer: Tokenizer, stored: Sequence[tf.Variable]
-) -> Search:
+def _shared_search(model: Model, tokenizer: Tokenizer, stored: Sequence[tf.Variable]) -> Search:
     """Returns `search_rows` with one function for each kind of search, which all graphs call.
 
     The search is most of a graph, and a session prepares all functions of a file before each

@@ -190,11 +190,7 @@ class TransformerConfig:
                 "`d_model` must be a multiple of `num_heads` unless `d_k` and `d_v` are given. "
                 f"Received: d_model={self.d_model}, num_heads={self.num_heads}"
             )
-        if self.target_vocab_size is not None and self.share_embeddings:
-            raise InputError(
-                "`target_vocab_size` needs embeddings that are not shared. Received: "
-                f"target_vocab_size={self.target_vocab_size}, share_embeddings=True"
-            )
+        _check_vocabularies(self)
         if self.position_encoding == "marian" and (self.d_model % 2 or self.d_model < 4):
             raise InputError(
                 "`d_model` must be an even number of at least 4 for Marian's positions. "
@@ -243,6 +239,7 @@ class RecurrentConfig:
 
     Attributes:
         vocab_size: number of token ids, V.
+        target_vocab_size: as for `TransformerConfig`.
         d_model: width of the embeddings and of the output, D.
         units: size of a recurrent state, U: of each direction of the encoder, and of the decoder.
         num_encoder_layers: encoder layers.
@@ -268,6 +265,7 @@ class RecurrentConfig:
     max_positions: ClassVar[int | None] = None  # a sequence may have any length
 
     vocab_size: _Size
+    target_vocab_size: _Size | None = None
     d_model: _Size = 512
     units: _Size = 1024
     num_encoder_layers: _Size = 1
@@ -276,6 +274,14 @@ class RecurrentConfig:
     attention: Literal["luong", "additive"] = "luong"
     dropout_rate: Rate = 0.2
     share_embeddings: bool = True
+
+    def __post_init__(self) -> None:
+        _check_vocabularies(self)
+
+    @property
+    def num_target_ids(self) -> int:
+        """Number of token ids of the target."""
+        return self.target_vocab_size or self.vocab_size
 
     @classmethod
     def from_preset(cls, /, preset: str, *, vocab_size: int, **overrides: Any) -> Self:
@@ -304,6 +310,17 @@ class RecurrentConfig:
 
 
 ModelConfig = TransformerConfig | RecurrentConfig
+
+
+def _check_vocabularies(config: ModelConfig) -> None:
+    """Raises `InputError` if one matrix would be for two vocabularies."""
+    if config.target_vocab_size is not None and config.share_embeddings:
+        raise InputError(
+            "`target_vocab_size` needs embeddings that are not shared. Received: "
+            f"target_vocab_size={config.target_vocab_size}, share_embeddings=True"
+        )
+
+
 CONFIGS: Mapping[Architecture, type[TransformerConfig] | type[RecurrentConfig]] = MappingProxyType(
     {"transformer": TransformerConfig, "recurrent": RecurrentConfig}
 )

@@ -250,9 +250,11 @@ def source_mask(source_ids: Int[Tensor, "B S"]) -> Bool[Tensor, "B S"]:
     return ops.not_equal(source_ids, PAD_ID)
 
 
-def _embedding(config: RecurrentConfig, name: str) -> keras.layers.ReversibleEmbedding:
+def _embedding(
+    config: RecurrentConfig, name: str, vocab_size: int
+) -> keras.layers.ReversibleEmbedding:
     return keras.layers.ReversibleEmbedding(
-        config.vocab_size,
+        vocab_size,
         config.d_model,
         embeddings_initializer=keras.initializers.RandomNormal(stddev=config.d_model**-0.5),
         reverse_dtype=keras.config.dtype_policy().compute_dtype,
@@ -272,12 +274,12 @@ def _layers(config: RecurrentConfig) -> dict[str, Any]:
         return keras.layers.Dense(config.units, use_bias=False, name=name)
 
     if config.share_embeddings:
-        source_embedding = target_embedding = _embedding(config, "embedding")
+        source_embedding = target_embedding = _embedding(config, "embedding", config.vocab_size)
         output_dense = None
     else:
-        source_embedding = _embedding(config, "source_embedding")
-        target_embedding = _embedding(config, "target_embedding")
-        output_dense = keras.layers.Dense(config.vocab_size, use_bias=False, name="output")
+        source_embedding = _embedding(config, "source_embedding", config.vocab_size)
+        target_embedding = _embedding(config, "target_embedding", config.num_target_ids)
+        output_dense = keras.layers.Dense(config.num_target_ids, use_bias=False, name="output")
     is_additive = config.attention == "additive"
     attention = keras.layers.AdditiveAttention if is_additive else keras.layers.Attention
     return {
