@@ -167,7 +167,7 @@ def _learning_rate(folder: Path, run: Run) -> Picture | None:
 
 def _parses(folder: Path, evaluation: Evaluation) -> dict[str, Any]:
     examples, name = [], re.sub(r"[^\w-]", "-", evaluation.name)
-    for label, row, f1 in choose_examples(rank_parses(evaluation)):
+    for label, row, f1 in choose_examples(rank_parses(evaluation))[::NUM_EXAMPLES]:
         heading = f"{label}, F1 {f1:.1f}, sentence {row + 1:,}"
         drawn = {"predicted": evaluation.hypotheses[row], "gold": evaluation.references[row]}
         picture = {}

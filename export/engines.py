@@ -245,6 +245,7 @@ def _positions(embedding: PositionalEmbedding) -> np.ndarray:
 def _transformer(translator: Translator, engine: str) -> Transformer:
     if not isinstance(translator.model, Transformer):
         raise InputError(f"Only a Transformer can become a model for {engine}, not a Recurrent")
+    translator.tokenizer.sentencepiece_models()  # raises an error if there are none
     return translator.model
 
 

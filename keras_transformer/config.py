@@ -133,8 +133,6 @@ class TransformerConfig:
 
     Attributes:
         vocab_size: number of token ids, V.
-        target_vocab_size: number of token ids of the target, if it has its own vocabulary; None for
-            one vocabulary.
         d_model: width of every sub-layer output, D.
         d_ff: inner width of the feed-forward network, F.
         num_heads: attention heads, N.
@@ -152,6 +150,8 @@ class TransformerConfig:
         activation: inner activation of the feed-forward network: "relu" (section 3.3) or "swish".
         output_bias: whether the logits have a bias; the paper has none.
         layer_norm_epsilon: what layer normalization adds to the variance.
+        target_vocab_size: number of token ids of the target, if it has its own vocabulary; None for
+            one vocabulary.
 
     Raises:
         InputError: if a value is of the wrong type or out of range, or there is no such preset.
@@ -166,7 +166,6 @@ class TransformerConfig:
     architecture: ClassVar[Architecture] = "transformer"
 
     vocab_size: _Size
-    target_vocab_size: _Size | None = None
     d_model: _Size = 512
     d_ff: _Size = 2048
     num_heads: _Size = 8
@@ -183,6 +182,7 @@ class TransformerConfig:
     activation: Literal["relu", "swish"] = "relu"
     output_bias: bool = False
     layer_norm_epsilon: Annotated[float, Field(gt=0, lt=1)] = LAYER_NORM_EPSILON
+    target_vocab_size: _Size | None = None
 
     def __post_init__(self) -> None:
         if None in (self.d_k, self.d_v) and self.d_model % self.num_heads:
@@ -239,7 +239,6 @@ class RecurrentConfig:
 
     Attributes:
         vocab_size: number of token ids, V.
-        target_vocab_size: as for `TransformerConfig`.
         d_model: width of the embeddings and of the output, D.
         units: size of a recurrent state, U: of each direction of the encoder, and of the decoder.
         num_encoder_layers: encoder layers.
@@ -250,6 +249,7 @@ class RecurrentConfig:
         dropout_rate: dropout on the input of each recurrent layer, on the encoder's output and
             before the output projection.
         share_embeddings: one matrix for source, target and output; False for three.
+        target_vocab_size: as for `TransformerConfig`.
 
     Raises:
         InputError: if a value is of the wrong type or out of range, or there is no such preset.
@@ -265,7 +265,6 @@ class RecurrentConfig:
     max_positions: ClassVar[int | None] = None  # a sequence may have any length
 
     vocab_size: _Size
-    target_vocab_size: _Size | None = None
     d_model: _Size = 512
     units: _Size = 1024
     num_encoder_layers: _Size = 1
@@ -274,6 +273,7 @@ class RecurrentConfig:
     attention: Literal["luong", "additive"] = "luong"
     dropout_rate: Rate = 0.2
     share_embeddings: bool = True
+    target_vocab_size: _Size | None = None
 
     def __post_init__(self) -> None:
         _check_vocabularies(self)

@@ -148,11 +148,10 @@ def evaluate_parses(
     hypotheses = _search(translator, sources, output, options, batch_size, progress)
     scores = score_parses(hypotheses, pairs)
     figures = {**scores.figures(), "f1_short": scores.up_to(SHORT).f1}
-    counts = ("num_errors", "num_skipped")
+    figures["num_pairs"] = figures.pop("num_trees")
     values = {
-        **{name: Score(figures[name], BRACKETS)._asdict() for name in figures.keys() - {*counts}},
-        **{name: figures[name] for name in counts},
-        "num_pairs": len(pairs),
+        name: value if name.startswith("num_") else Score(value, BRACKETS)._asdict()
+        for name, value in figures.items()
     }
     references = [str(gold_tree(pair)) for pair in pairs]
     _write(output, sources, references, hypotheses, {**values, **(notes or {})}, options)

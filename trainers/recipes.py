@@ -49,9 +49,9 @@ class TrainSettings:
     Attributes:
         data: "bundled", "tfds:NAME[/CONFIG]", a folder of files `{language}.{split}.txt`, or one
             that `prepare` wrote; for parsing, a treebank in Penn format.
-        task: "translation", or "parsing" for constituency parsing (section 6.3).
         source: source language.
         target: target language; "trees" for parsing.
+        task: "translation", or "parsing" for constituency parsing (section 6.3).
         tokenizer: "bpe" or "unigram" (SentencePiece), or "wordpiece".
         vocab_size: maximum number of subwords, shared by both languages; a small corpus supports
             fewer. None for 8,000.
@@ -81,6 +81,9 @@ class TrainSettings:
         seed: seed of weights, dropout and batches.
         tokens_per_batch: maximum number of tokens on each side of a batch, padding included, over
             all replicas. Section 5.1 has about 25,000 without padding, which is about 30,000 with.
+        short_steps: number of first updates on short pairs only. Without them, attention may not
+            learn to align long pairs, such as sentences and trees.
+        short_length: maximum number of tokens on a side of a short pair.
         accumulate: number of micro-batches into which each replica splits its batch, to fit large
             batches into memory. The result is the same, except for dropout.
         warmup_steps: step of the highest learning rate (4,000: section 5.3).
@@ -125,9 +128,9 @@ class TrainSettings:
     """
 
     data: str
-    task: Task = "translation"
     source: str = "en"
     target: str = "de"
+    task: Task = "translation"
     tokenizer: Literal["bpe", "unigram", "wordpiece"] = "bpe"
     vocab_size: _Count | None = None
     lowercase: bool = False
@@ -152,6 +155,8 @@ class TrainSettings:
     cooldown: Rate = 0.0
     label_smoothing: Rate = 0.1
     r_drop: Annotated[float, Field(ge=0)] = 0.0
+    short_steps: _CountOrZero = 0
+    short_length: _Count = 40
     accumulate: Annotated[int, Field(ge=1, lt=2**16)] = 1
     clip_norm: _Positive | None = None
     ema_decay: Rate | None = None
@@ -215,7 +220,12 @@ class TrainSettings:
                 raise InputError(f"{rule}. Received: {received}")
 
     def config(self, vocab_size: int, target_vocab_size: int | None = None) -> ModelConfig:
-        """Returns the sizes of the model, maybe with a vocabulary of its own for the target."""
+        """Returns the sizes of the model.
+
+        Args:
+            vocab_size: number of token ids.
+            target_vocab_size: number of the target's, if it has a vocabulary of its own.
+        """
         for name in ("vocab_size", "target_vocab_size", "preset"):
             if name in self.model:
                 raise InputError(f"`{name}` must not be in `model`: it is a setting of its own")
