@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, dataclass_transform
+from typing import Annotated, Any, Literal, Self, TypeVar, dataclass_transform
 
 import numpy as np
 import pydantic
@@ -49,7 +49,7 @@ RECURRENT_PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         # As many parameters as the Transformer's "tiny" with a vocabulary of 10,000.
         "tiny": {"d_model": 128, "units": 272},
-        # The defaults of Nematus (Sennrich et al., 2017).
+        # Usual for Nematus (Sennrich et al., 2017).
         "base": {},
     }
 )
@@ -160,7 +160,7 @@ class TransformerConfig:
         (1024, 16, 0.1)
     """
 
-    architecture: ClassVar[Architecture] = "transformer"
+    architecture = "transformer"
 
     vocab_size: _Size
     d_model: _Size = 512
@@ -225,10 +225,12 @@ class TransformerConfig:
 
 @checked_dataclass
 class RecurrentConfig:
-    """Sizes and rates of a `Recurrent`; the defaults are Nematus's (arXiv 1703.04357).
+    """Sizes and rates of a `Recurrent`; the default sizes are usual for Nematus.
 
     Attributes:
         vocab_size: number of token ids, V.
+        target_vocab_size: number of token ids of the target, if it has its own vocabulary; None for
+            one vocabulary.
         d_model: width of the embeddings and of the output, D.
         units: size of a recurrent state, U: of each direction of the encoder, and of the decoder.
         num_encoder_layers: encoder layers.
@@ -250,10 +252,11 @@ class RecurrentConfig:
         (128, 272)
     """
 
-    architecture: ClassVar[Architecture] = "recurrent"
-    max_positions: ClassVar[int | None] = None  # a sequence may have any length
+    architecture = "recurrent"
+    max_positions = None  # a sequence may have any length
 
     vocab_size: _Size
+    target_vocab_size: _Size | None = None
     d_model: _Size = 512
     units: _Size = 1024
     num_encoder_layers: _Size = 1
@@ -262,6 +265,18 @@ class RecurrentConfig:
     attention: Literal["luong", "additive"] = "luong"
     dropout_rate: Rate = 0.2
     share_embeddings: bool = True
+
+    def __post_init__(self) -> None:
+        if self.target_vocab_size is not None and self.share_embeddings:
+            raise InputError(
+                "`target_vocab_size` needs embeddings that are not shared. Received: "
+                f"target_vocab_size={self.target_vocab_size}, share_embeddings=True"
+            )
+
+    @property
+    def num_target_ids(self) -> int:
+        """Number of token ids of the target."""
+        return self.target_vocab_size or self.vocab_size
 
     @classmethod
     def from_preset(cls, /, preset: str, *, vocab_size: int, **overrides: Any) -> Self:
