@@ -229,8 +229,7 @@ class RecurrentConfig:
 
     Attributes:
         vocab_size: number of token ids, V.
-        target_vocab_size: number of token ids of the target, if it has its own vocabulary; None for
-            one vocabulary.
+        target_vocab_size: as for `TransformerConfig`.
         d_model: width of the embeddings and of the output, D.
         units: size of a recurrent state, U: of each direction of the encoder, and of the decoder.
         num_encoder_layers: encoder layers.
@@ -267,11 +266,7 @@ class RecurrentConfig:
     share_embeddings: bool = True
 
     def __post_init__(self) -> None:
-        if self.target_vocab_size is not None and self.share_embeddings:
-            raise InputError(
-                "`target_vocab_size` needs embeddings that are not shared. Received: "
-                f"target_vocab_size={self.target_vocab_size}, share_embeddings=True"
-            )
+        _check_vocabularies(self)
 
     @property
     def num_target_ids(self) -> int:
@@ -305,6 +300,17 @@ class RecurrentConfig:
 
 
 ModelConfig = TransformerConfig | RecurrentConfig
+
+
+def _check_vocabularies(config: ModelConfig) -> None:
+    """Raises `InputError` if one matrix would be for two vocabularies."""
+    if config.target_vocab_size is not None and config.share_embeddings:
+        raise InputError(
+            "`target_vocab_size` needs embeddings that are not shared. Received: "
+            f"target_vocab_size={config.target_vocab_size}, share_embeddings=True"
+        )
+
+
 CONFIGS: Mapping[Architecture, type[TransformerConfig] | type[RecurrentConfig]] = MappingProxyType(
     {"transformer": TransformerConfig, "recurrent": RecurrentConfig}
 )
