@@ -132,6 +132,8 @@ class TransformerConfig:
 
     Attributes:
         vocab_size: number of token ids, V.
+        target_vocab_size: number of token ids of the target, if it has its own vocabulary; None for
+            one vocabulary.
         d_model: width of every sub-layer output, D.
         d_ff: inner width of the feed-forward network, F.
         num_heads: attention heads, N.
@@ -163,6 +165,7 @@ class TransformerConfig:
     architecture = "transformer"
 
     vocab_size: _Size
+    target_vocab_size: _Size | None = None
     d_model: _Size = 512
     d_ff: _Size = 2048
     num_heads: _Size = 8
@@ -186,11 +189,17 @@ class TransformerConfig:
                 "`d_model` must be a multiple of `num_heads` unless `d_k` and `d_v` are given. "
                 f"Received: d_model={self.d_model}, num_heads={self.num_heads}"
             )
+        _check_vocabularies(self)
         if self.position_encoding == "marian" and (self.d_model % 2 or self.d_model < 4):
             raise InputError(
                 "`d_model` must be an even number of at least 4 for Marian's positions. "
                 f"Received: d_model={self.d_model}"
             )
+
+    @property
+    def num_target_ids(self) -> int:
+        """Number of token ids of the target."""
+        return self.target_vocab_size or self.vocab_size
 
     @property
     def max_positions(self) -> int | None:
