@@ -167,7 +167,10 @@ def test_wrong_values(name, value, expected):
     [
         ({"step": 7}, "^Unknown setting step. There are: data, source, "),
         ({"dropout_rate": 0.2}, "^Unknown setting dropout_rate: .* model.dropout_rate$"),
-        ({"model": {"d_modle": 7}}, "^Unknown setting d_modle. There are: vocab_size, d_model"),
+        (
+            {"model": {"d_modle": 7}},
+            "^Unknown setting d_modle. There are: vocab_size, target_vocab_size",
+        ),
         ({"units": 7}, "^Unknown setting units: .* model.units$"),
         ({"architecture": "recurrent", "model": {"d_ff": 7}}, "^Unknown setting d_ff. .* units"),
         ({"architecture": "recurrent", "preset": "big"}, "one of tiny, base .*'big'"),
