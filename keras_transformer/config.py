@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, dataclass_transform
+from typing import Annotated, Any, Literal, Self, TypeVar, dataclass_transform
 
 import numpy as np
 import pydantic
@@ -50,7 +50,7 @@ RECURRENT_PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         # As many parameters as the Transformer's "tiny" with a vocabulary of 10,000.
         "tiny": {"d_model": 128, "units": 272},
-        # The defaults of Nematus (Sennrich et al., 2017).
+        # Usual for Nematus (Sennrich et al., 2017).
         "base": {},
     }
 )
@@ -133,6 +133,8 @@ class TransformerConfig:
 
     Attributes:
         vocab_size: number of token ids, V.
+        target_vocab_size: number of token ids of the target, if it has its own vocabulary; None for
+            one vocabulary.
         d_model: width of every sub-layer output, D.
         d_ff: inner width of the feed-forward network, F.
         num_heads: attention heads, N.
@@ -163,9 +165,10 @@ class TransformerConfig:
         (1024, 16, 0.1)
     """
 
-    architecture: ClassVar[Architecture] = "transformer"
+    architecture = "transformer"
 
     vocab_size: _Size
+    target_vocab_size: _Size | None = None
     d_model: _Size = 512
     d_ff: _Size = 2048
     num_heads: _Size = 8
@@ -235,10 +238,11 @@ class TransformerConfig:
 
 @checked_dataclass
 class RecurrentConfig:
-    """Sizes and rates of a `Recurrent`; the defaults are Nematus's (arXiv 1703.04357).
+    """Sizes and rates of a `Recurrent`; the default sizes are usual for Nematus.
 
     Attributes:
         vocab_size: number of token ids, V.
+        target_vocab_size: as for `TransformerConfig`.
         d_model: width of the embeddings and of the output, D.
         units: size of a recurrent state, U: of each direction of the encoder, and of the decoder.
         num_encoder_layers: encoder layers.
@@ -261,10 +265,11 @@ class RecurrentConfig:
         (128, 272)
     """
 
-    architecture: ClassVar[Architecture] = "recurrent"
-    max_positions: ClassVar[int | None] = None  # a sequence may have any length
+    architecture = "recurrent"
+    max_positions = None  # a sequence may have any length
 
     vocab_size: _Size
+    target_vocab_size: _Size | None = None
     d_model: _Size = 512
     units: _Size = 1024
     num_encoder_layers: _Size = 1
@@ -274,6 +279,14 @@ class RecurrentConfig:
     dropout_rate: Rate = 0.2
     share_embeddings: bool = True
     target_vocab_size: _Size | None = None
+
+    def __post_init__(self) -> None:
+        _check_vocabularies(self)
+
+    @property
+    def num_target_ids(self) -> int:
+        """Number of token ids of the target."""
+        return self.target_vocab_size or self.vocab_size
 
     def __post_init__(self) -> None:
         _check_vocabularies(self)

@@ -5,10 +5,10 @@ the global attention of Luong et al. (2015, arXiv 1508.04025). A state depends o
 so the layers take their positions one after the other; attention takes all of them at once.
 
 Shapes (the package's glossary): B batch, S source length, T target length, D d_model, U units of a
-recurrent state, V vocabulary.
+recurrent state, V vocabulary; E = 2 U is the width of the encoder's output.
 """
 
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import keras
 from jaxtyping import Bool, Float, Int
@@ -59,7 +59,7 @@ class Recurrent(keras.Model):
         (1, 4, 19)
     """
 
-    num_cross_attentions: ClassVar[int] = 1  # after all layers of the decoder
+    num_cross_attentions = 1  # after all layers of the decoder
 
     config: RecurrentConfig
     source_embedding: keras.layers.ReversibleEmbedding
@@ -97,7 +97,7 @@ class Recurrent(keras.Model):
 
     def encode(
         self, source_ids: Int[Tensor, "B S"], training: bool | None = None
-    ) -> Float[Tensor, "B S 2U"]:
+    ) -> Float[Tensor, "B S E"]:
         """Runs the encoder.
 
         Args:
@@ -105,19 +105,19 @@ class Recurrent(keras.Model):
             training: whether dropout is on.
 
         Returns:
-            float [B, S, 2U]: at each position, the state of what is read from the left up to it,
+            float [B, S, E]: at each position, the state of what is read from the left up to it,
             and of what is read from the right.
         """
         mask = source_mask(source_ids)  # [B, S]
         x = self.embed(self.source_embedding, source_ids)  # [B, S, D]
         for layer in self.encoder_layers:
-            x = layer(self.dropout(x, training=training), mask=mask)  # [B, S, 2U]
+            x = layer(self.dropout(x, training=training), mask=mask)  # [B, S, E]
         return self.dropout(x, training=training)
 
     def decode(
         self,
         target_ids: Int[Tensor, "B T"],
-        encoder_output: Float[Tensor, "B S 2U"],
+        encoder_output: Float[Tensor, "B S E"],
         source_ids: Int[Tensor, "B S"],
         return_attention_scores: bool = False,
         training: bool | None = None,
@@ -126,7 +126,7 @@ class Recurrent(keras.Model):
 
         Args:
             target_ids: int32 [B, T], the target shifted right.
-            encoder_output: float [B, S, 2U], the output of `encode`.
+            encoder_output: float [B, S, E], the output of `encode`.
             source_ids: int32 [B, S]; attention leaves out its padding.
             return_attention_scores: whether to return the attention weights too.
             training: whether dropout is on.
@@ -157,7 +157,7 @@ class Recurrent(keras.Model):
         return embedding(ids) * self.config.d_model**0.5
 
     def initial_states(
-        self, encoder_output: Float[Tensor, "B S 2U"]
+        self, encoder_output: Float[Tensor, "B S E"]
     ) -> list[list[Float[Tensor, "B U"]]]:
         """Returns the states of each decoder layer before the first position.
 
@@ -165,7 +165,7 @@ class Recurrent(keras.Model):
         (Bahdanau et al., 2015, section A.2.2).
 
         Args:
-            encoder_output: float [B, S, 2U].
+            encoder_output: float [B, S, E].
         """
         states = self.initial_dense(encoder_output[:, 0, self.config.units :])  # [B, n * L * U]
         num_layers = len(self.decoder_layers)
@@ -176,7 +176,7 @@ class Recurrent(keras.Model):
         self,
         x: Float[Tensor, "B T U"],
         keys: Float[Tensor, "B S U"],
-        values: Float[Tensor, "B S 2U"],
+        values: Float[Tensor, "B S E"],
         mask: Bool[Tensor, "B S"],
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T S"]]:
         """Lets the decoder's outputs attend to the encoder's, and combines both.
@@ -184,7 +184,7 @@ class Recurrent(keras.Model):
         Args:
             x: float [B, T, U], the decoder's outputs.
             keys: float [B, S, U], `key_dense` of the encoder's outputs.
-            values: float [B, S, 2U], the encoder's outputs.
+            values: float [B, S, E], the encoder's outputs.
             mask: bool [B, S], False at padding.
 
         Returns:
@@ -193,7 +193,7 @@ class Recurrent(keras.Model):
         query = x if self.query_dense is None else self.query_dense(x)
         attended, weights = self.attention(
             [query, values, keys], mask=[None, mask], return_attention_scores=True
-        )  # [B, T, 2U]
+        )  # [B, T, E]
         return self.combine_dense(ops.concatenate([attended, x], axis=2)), weights
 
     def project(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:

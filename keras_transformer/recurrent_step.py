@@ -4,7 +4,7 @@ The tests compare it with `Recurrent.decode`. All hypotheses of a sentence share
 output: they are the positions of attention's query.
 
 Shapes (the package's glossary): B batch, K beams, S source length, U units of a recurrent state,
-D d_model, V vocabulary, R = B * K.
+D d_model, V vocabulary, R = B * K; E = 2 U is the width of the encoder's output.
 """
 
 from typing import NamedTuple
@@ -23,7 +23,7 @@ class EncodedRows(NamedTuple):
 
     Attributes:
         keys: float [B, S, U].
-        values: float [B, S, 2U].
+        values: float [B, S, E].
         mask: bool [B, S], False at padding.
     """
 
@@ -51,7 +51,7 @@ class RecurrentStep:
             source_ids: int32 [B, S], with at least one token in each row.
             beam_size: hypotheses of each source, K.
         """
-        values = self.model.encode(source_ids, training=False)  # [B, S, 2U]
+        values = self.model.encode(source_ids, training=False)  # [B, S, E]
         states = tf.nest.map_structure(
             lambda state: tf.repeat(state[:, None], beam_size, axis=1),  # [B, K, U]
             self.model.initial_states(values),

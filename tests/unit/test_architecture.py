@@ -80,7 +80,17 @@ def test_no_circular_imports():
 
 @pytest.mark.parametrize(
     "name",
-    ["attention", "config", "embedding", "layers", "losses", "masks", "model", "schedules"],
+    [
+        "attention",
+        "config",
+        "embedding",
+        "layers",
+        "losses",
+        "masks",
+        "model",
+        "recurrent",
+        "schedules",
+    ],
 )
 def test_model_needs_no_tensorflow(name):
     todo, seen = [f"{GROUND}.{name}"], set()

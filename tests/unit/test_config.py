@@ -76,7 +76,9 @@ def test_wrong_values(record, name, value, expected):
 
 
 def test_unknown_and_missing_settings():
-    with pytest.raises(InputError, match=r"^Unknown setting depth, cls\. .*: vocab_size, d_model,"):
+    with pytest.raises(
+        InputError, match=r"^Unknown setting depth, cls\. .*: vocab_size, target_vocab_size, "
+    ):
         TransformerConfig.from_preset("tiny", vocab_size=V, depth=2, **{"cls": 1})
     with pytest.raises(InputError, match="`vocab_size` is missing"):
         TransformerConfig.from_dict({"d_model": 10})

@@ -5,7 +5,16 @@ import numpy as np
 import pytest
 from beartype import beartype
 
-from keras_transformer import Transformer, TransformerConfig, attention, layers, model
+from keras_transformer import (
+    Recurrent,
+    RecurrentConfig,
+    Transformer,
+    TransformerConfig,
+    attention,
+    layers,
+    model,
+    recurrent,
+)
 from keras_transformer.embedding import PositionalEmbedding
 
 B, N, S, T, V = 3, 2, 7, 11, 19
@@ -52,3 +61,12 @@ def test_shapes_of_the_core(settings, monkeypatch):
     inputs = {"source_ids": np.ones((B, S), "int32"), "target_ids": np.ones((B, T), "int32")}
     transformer(inputs)
     transformer.attention_scores(**inputs)
+
+
+@pytest.mark.parametrize("settings", [{}, {"cell": "lstm", "attention": "additive"}])
+def test_shapes_of_the_recurrent_model(settings, monkeypatch):
+    for name in ("encode", "decode", "embed", "initial_states", "attend", "project"):
+        monkeypatch.setattr(Recurrent, name, checked(getattr(Recurrent, name)))
+    monkeypatch.setattr(recurrent, "source_mask", checked(recurrent.source_mask))
+    inputs = {"source_ids": np.ones((B, S), "int32"), "target_ids": np.ones((B, T), "int32")}
+    Recurrent(RecurrentConfig(vocab_size=V, d_model=10, units=13, **settings))(inputs)

@@ -50,6 +50,14 @@ def test_frozen_layers_keep_their_weights(freeze, kept, tuning, tiny_run, tmp_pa
     assert frozen == {path for path in before if path.startswith(kept)}
 
 
+def test_keeps_to_the_architecture(tuning, tmp_path):
+    settings = dataclasses.replace(tuning, architecture="recurrent")
+    with pytest.raises(InputError, match=r"that of `init_from`, 'transformer'\. Received"):
+        train(settings, tmp_path / "run", verbose=0)
+    inherited = inherit({"data": tuning.data, "init_from": tuning.init_from})
+    assert inherited["architecture"] == "transformer"
+
+
 def test_resumes_exactly_without_the_initial_run(tuning, tmp_path):
     settings = dataclasses.replace(tuning, steps=4, steps_per_validation=1, freeze="encoder")
     complete = train(settings, tmp_path / "complete", verbose=0)

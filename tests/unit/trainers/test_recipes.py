@@ -2,8 +2,9 @@ import re
 
 import pytest
 
+from keras_transformer.architectures import build_model
+from keras_transformer.config import RecurrentConfig
 from keras_transformer.errors import InputError
-from keras_transformer.model import Transformer
 from keras_transformer.trainers.recipes import (
     TrainSettings,
     change_recipe,
@@ -52,12 +53,23 @@ def test_wmt14_is_the_papers(name, values, dropout):
     assert settings.config(11).dropout_rate == dropout
 
 
-@pytest.mark.parametrize("name", ["tiny", "cased"])
+@pytest.mark.parametrize("name", ["tiny", "cased", "recurrent"])
 def test_multi30k_keeps_to_the_published_budget(name):
     """2.6 million parameters and 8,000 updates: Wu et al. (2021)."""
     settings = TrainSettings.from_dict(load_recipe(f"multi30k-ende-{name}"))
     assert settings.steps <= 8_000
-    assert Transformer(settings.config(settings.vocab_size)).count_params() <= 2_605_056
+    num_params = build_model(settings.config(settings.vocab_size)).count_params()
+    assert 2_500_000 < num_params <= 2_605_056
+
+
+def test_the_recurrent_recipe_differs_from_the_transformers_where_it_must():
+    recurrent, tiny = (
+        TrainSettings.from_dict(load_recipe(f"multi30k-ende-{name}"))
+        for name in ("recurrent", "tiny")
+    )
+    assert isinstance(recurrent.config(11), RecurrentConfig)
+    for name in ("vocab_size", "lowercase", "tokens_per_batch", "precision", "r_drop", "beam_size"):
+        assert getattr(recurrent, name) == getattr(tiny, name), name
 
 
 # Recipe files.
@@ -155,7 +167,13 @@ def test_wrong_values(name, value, expected):
     [
         ({"step": 7}, "^Unknown setting step. There are: data, source, "),
         ({"dropout_rate": 0.2}, "^Unknown setting dropout_rate: .* model.dropout_rate$"),
-        ({"model": {"d_modle": 7}}, "^Unknown setting d_modle. There are: vocab_size, d_model"),
+        (
+            {"model": {"d_modle": 7}},
+            "^Unknown setting d_modle. There are: vocab_size, target_vocab_size",
+        ),
+        ({"units": 7}, "^Unknown setting units: .* model.units$"),
+        ({"architecture": "recurrent", "model": {"d_ff": 7}}, "^Unknown setting d_ff. .* units"),
+        ({"architecture": "recurrent", "preset": "big"}, "one of tiny, base .*'big'"),
         ({"model": {"vocab_size": 7}}, "`vocab_size` must not be in `model`"),
         ({"preset": "huge"}, "`preset` must be one of tiny, base, big, A-1-head, .*'huge'"),
         ({"metric": "chrf"}, "metric='chrf', bleu_sentences=0"),

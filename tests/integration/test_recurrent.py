@@ -1,0 +1,102 @@
+"""A recurrent model from text to a served answer: the same rooms as a Transformer's."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from eager import eagerly
+from layer_weights import randomize
+
+from keras_transformer.config import DecodingOptions
+from keras_transformer.errors import InputError
+from keras_transformer.export.assets import read_metadata
+from keras_transformer.export.engines import export_ctranslate2, export_marian
+from keras_transformer.export.saved_model import export_saved_model
+from keras_transformer.export.session import SavedModelSession
+from keras_transformer.recurrent import Recurrent
+from keras_transformer.trainers.evaluation import evaluate
+from keras_transformer.trainers.grammar import Pair
+from keras_transformer.trainers.training import train
+from keras_transformer.translator import Translator
+
+TEXTS = ["red dog .", "", "öl two one", "one two " * 31]
+
+
+@pytest.fixture(scope="module")
+def run(tiny_settings, tmp_path_factory):
+    """A run that was interrupted once, and averaged."""
+    settings = dataclasses.replace(
+        tiny_settings,
+        architecture="recurrent",
+        model={"d_model": 10, "units": 7, "cell": "lstm", "num_decoder_layers": 2},
+        r_drop=1.0,
+        steps_per_validation=2,
+        bleu_sentences=3,
+        keep_checkpoints=2,
+        accumulate=2,
+        clip_norm=1.0,
+    )
+    path = tmp_path_factory.mktemp("recurrent") / "run"
+    with eagerly():
+        train(dataclasses.replace(settings, steps=2), path, verbose=0)
+        more = dataclasses.replace(settings, steps=4, average_last=2)
+        return train(more, path, verbose=0, resume=True)
+
+
+def test_trains_and_translates(run, tmp_path):
+    assert json.loads((run.path / "run.json").read_text())["architecture"] == "recurrent"
+    assert [line["step"] for line in run.metrics()] == [2, 4]
+    assert run.averaged.metrics["of_steps"] == [2, 4]
+    translator = Translator.load(run.path)
+    assert isinstance(translator.model, Recurrent)
+    scores = evaluate(translator, [Pair("red dog .", "rot Hund .")], tmp_path / "test", "de")
+    assert scores.num_pairs == 1
+
+
+def test_learns(run):
+    losses = [line["val_token_loss"] for line in run.metrics()]
+    assert losses[1] < losses[0] < np.log(run.config.vocab_size) + 0.1
+
+
+def test_the_export_answers_as_the_translator(run, tmp_path):
+    options = DecodingOptions(beam_size=3, length_penalty=0.7, max_source_length=23)
+    model = randomize(Recurrent(run.config))  # no two hypotheses score alike
+    translator = Translator(model, run.tokenizer(), options)
+    with pytest.raises(InputError, match="`attention_layer` must be at least -1 and below 1"):
+        export_saved_model(translator, tmp_path, attention_layer=1)
+    path = export_saved_model(translator, tmp_path, examples=TEXTS)  # checks all signatures
+    metadata = read_metadata(path)
+    assert (metadata["architecture"], metadata["model"]) == ("recurrent", run.config.to_dict())
+    served = SavedModelSession(path)
+    expected = translator.translate(TEXTS, num_best=3)
+
+    def answer(signature, **inputs):
+        return served.run(
+            signature, {name: [x.encode() for x in texts] for name, texts in inputs.items()}
+        )
+
+    nbest = answer("nbest", text=TEXTS)
+    for row, translation in enumerate(expected):
+        found = translation.hypotheses
+        texts = [text.decode() for text in nbest["translations"][row]][: len(found)]
+        assert texts == [each.text for each in found]
+        scores = [each.score for each in found]
+        np.testing.assert_allclose(nbest["scores"][row, : len(found)], scores, atol=1e-4)
+    greedy = answer("greedy", text=TEXTS)["translation"]
+    own = [each.text for each in translator.translate(TEXTS, beam_size=1)]
+    assert [text.decode() for text in greedy] == own
+    shown, attention = answer("attention", text=TEXTS[:1]), translator.attention(TEXTS[0])
+    assert attention.encoder.shape == attention.decoder.shape == (0, 1, 0, 0)
+    np.testing.assert_allclose(shown["attention"][0], attention.cross[0, 0], atol=1e-5)
+    text, target = TEXTS[0], expected[0].text
+    assert answer("score", text=[text], target=[target])["score"].dtype == np.float32
+    assert answer("document", text=[f"{text}\n\n{text}"])["sentences"] == [2]
+
+
+def test_no_other_engine_has_a_form_for_it(run, tmp_path):
+    translator = Translator.of(run)
+    with pytest.raises(InputError, match=r"^Only a Transformer .* for Hugging Face, not"):
+        export_marian(translator, tmp_path / "marian", "en", "de")
+    with pytest.raises(InputError, match=r"^Only a Transformer .* for CTranslate2, not"):
+        export_ctranslate2(translator, tmp_path / "ctranslate2")
