@@ -152,8 +152,6 @@ class TransformerConfig:
         activation: inner activation of the feed-forward network: "relu" (section 3.3) or "swish".
         output_bias: whether the logits have a bias; the paper has none.
         layer_norm_epsilon: what layer normalization adds to the variance.
-        target_vocab_size: number of token ids of the target, if it has its own vocabulary; None for
-            one vocabulary.
 
     Raises:
         InputError: if a value is of the wrong type or out of range, or there is no such preset.
@@ -185,7 +183,6 @@ class TransformerConfig:
     activation: Literal["relu", "swish"] = "relu"
     output_bias: bool = False
     layer_norm_epsilon: Annotated[float, Field(gt=0, lt=1)] = LAYER_NORM_EPSILON
-    target_vocab_size: _Size | None = None
 
     def __post_init__(self) -> None:
         if None in (self.d_k, self.d_v) and self.d_model % self.num_heads:
@@ -253,7 +250,6 @@ class RecurrentConfig:
         dropout_rate: dropout on the input of each recurrent layer, on the encoder's output and
             before the output projection.
         share_embeddings: one matrix for source, target and output; False for three.
-        target_vocab_size: as for `TransformerConfig`.
 
     Raises:
         InputError: if a value is of the wrong type or out of range, or there is no such preset.
@@ -278,15 +274,6 @@ class RecurrentConfig:
     attention: Literal["luong", "additive"] = "luong"
     dropout_rate: Rate = 0.2
     share_embeddings: bool = True
-    target_vocab_size: _Size | None = None
-
-    def __post_init__(self) -> None:
-        _check_vocabularies(self)
-
-    @property
-    def num_target_ids(self) -> int:
-        """Number of token ids of the target."""
-        return self.target_vocab_size or self.vocab_size
 
     def __post_init__(self) -> None:
         _check_vocabularies(self)
