@@ -98,10 +98,12 @@ class TreeLimits(NamedTuple):
     """What the trees of each row must keep to.
 
     Attributes:
+        words: int32 [B, W], rows of the tag dictionary.
         num_words: int32 [B], number of words.
         num_symbols: int32 [B], maximum number of symbols, the end included.
     """
 
+    words: tf.Tensor
     num_words: tf.Tensor
     num_symbols: tf.Tensor
 
@@ -110,14 +112,19 @@ class TreeConstraint(NamedTuple):
     """Lets a search produce well-formed trees only, with a tag for each word.
 
     A tree has one root. Each constituent has a child and is closed by its own label, within the
-    maximum number of symbols. The model's probabilities are renormalized over what is allowed.
+    maximum number of symbols. A word has one of the tags that the dictionary has for it. The
+    probabilities are renormalized over what is allowed.
 
     Attributes:
         symbols: the symbols of the trees.
+        tags: bool [entries, tags], the tag dictionary: the tags that a word may have.
+        words: int32 [rows, W], the dictionary's entry of each word of each source, W at least 1.
         num_words: int32 [rows], number of words of each source.
     """
 
     symbols: TreeSymbols
+    tags: tf.Tensor
+    words: tf.Tensor
     num_words: tf.Tensor
 
     def apply(
@@ -161,7 +168,8 @@ class TreeConstraint(NamedTuple):
                 (row_state, limits),
             )
 
-        limits = TreeLimits(tf.gather(self.num_words, rows), max_lengths)
+        words, num_words = tf.gather(self.words, rows), tf.gather(self.num_words, rows)
+        limits = TreeLimits(words, num_words, max_lengths)
         return step, (cache, state), (row_state, limits)
 
     def advance(self, state: TreeState, ids: tf.Tensor) -> TreeState:
@@ -202,7 +210,9 @@ class TreeConstraint(NamedTuple):
         def repeat(flag: tf.Tensor, count: int) -> tf.Tensor:
             return tf.repeat(flag[:, :, None], count, axis=2)
 
-        tags = repeat(is_open & has_words, len(self.symbols.tags))
+        place = tf.minimum(state.num_words, tf.shape(limits.words)[1] - 1)
+        next_word = tf.gather(limits.words, place, batch_dims=1)  # [B, K]
+        tags = tf.gather(self.tags, next_word) & (is_open & has_words)[:, :, None]
         labels = repeat(may_open, len(self.symbols.labels))
         # A softmax over nothing is NaN, so a sequence that the search has given up may end.
         may_end = ~(is_open & has_words | may_open | may_close)

@@ -8,10 +8,9 @@ import reference
 import tensorflow as tf
 
 from keras_transformer import decoding
-from keras_transformer.config import DecodingOptions
+from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID, DecodingOptions
 from keras_transformer.decoding import beam_search, greedy_search, search
 from keras_transformer.errors import InputError
-from keras_transformer.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
 A, B, C = WORDS = 4, 5, 6  # the words of the toy languages
 V = 7

@@ -13,16 +13,9 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from keras_transformer.errors import InputError
-from keras_transformer.tokenizer import (
-    BOS_ID,
-    EOS_ID,
-    PAD_ID,
-    UNK_ID,
-    SentencePieceTokenizer,
-    Tokenizer,
-    WordPieceTokenizer,
-)
+from keras_transformer.tokenizer import SentencePieceTokenizer, Tokenizer, WordPieceTokenizer
 
 SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
 PIECES = ("a", "ab", "abc", "##b", "##c", "##cd", "##d", "b", "c", "##a", ".", "##.")  # from 4

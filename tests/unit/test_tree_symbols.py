@@ -71,8 +71,9 @@ def constrained(logits, num_words, max_lengths, beam_size):
     def step_fn(ids, position, cache, row_state):
         return tf.gather(logits, ids), cache, row_state
 
-    constraint = TreeConstraint(SYMBOLS, tf.constant(num_words))
     rows = tf.range(len(num_words))
+    words = tf.zeros([len(num_words), 3], tf.int32)
+    constraint = TreeConstraint(SYMBOLS, tf.constant([[True]]), words, tf.constant(num_words))
     return constraint.apply(step_fn, (), (), rows, tf.constant(max_lengths), beam_size)
 
 
@@ -163,6 +164,24 @@ def test_any_word_is_kept_as_it_is(tokenizer):
     source = tokenizer.encode(tf.constant([" ".join(words)]))
     (split,) = tokenizer._split(source.ids).to_list()
     assert [word.decode() for word in split] == [word.replace("\u2581", "_") for word in words]
+
+
+def test_frequent_words_have_their_tags_only(tokenizer):
+    """ "the" is a DT in the treebank, "dogs" an NNS, and "cats" is not in it."""
+    ids = tokenizer.encode(tf.constant(["cats the dogs"])).ids
+    constraint = tokenizer.constraint(ids)
+
+    def step_fn(ids, position, cache, row_state):
+        return tf.zeros([1, 1, 4 + len(tokenizer.symbols.pieces)]), cache, row_state
+
+    step, cache, row_state = constraint.apply(step_fn, (), (), tf.range(1), tf.constant([20]), 1)
+    tree = tokenizer.target.encode(tf.constant(["S CD DT NNS /S"])).ids[0].numpy()
+    tags, newest = [], [BOS_ID, *tree]
+    for position, symbol in enumerate(newest[:4]):
+        logits, cache, row_state = step(tf.constant([[symbol]]), position, cache, row_state)
+        allowed = np.flatnonzero(np.isfinite(logits[0, 0])) - 4
+        tags.append([tokenizer.symbols.tags[i] for i in allowed if i < len(tokenizer.symbols.tags)])
+    assert tags == [[], list(tokenizer.symbols.tags), ["DT"], ["NNS"]]
 
 
 def test_unknown_symbols_have_the_unknown_id(tokenizer):

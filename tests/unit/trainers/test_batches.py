@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID
 from keras_transformer.errors import InputError
-from keras_transformer.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from keras_transformer.trainers.batches import BatchPlan, make_dataset
 
 B, E, P = BOS_ID, EOS_ID, PAD_ID

@@ -8,8 +8,9 @@ import sentencepiece
 from command_line import cli
 from disk import full_disk
 
+from keras_transformer.config import EOS_ID
 from keras_transformer.errors import InputError
-from keras_transformer.tokenizer import EOS_ID, WordPieceTokenizer
+from keras_transformer.tokenizer import WordPieceTokenizer
 from keras_transformer.trainers import preparation, tasks
 from keras_transformer.trainers.corpora import load_corpus
 from keras_transformer.trainers.preparation import prepare

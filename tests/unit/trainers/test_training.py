@@ -9,9 +9,9 @@ import sacrebleu
 import tensorflow as tf
 from eager import eagerly
 
+from keras_transformer.config import PAD_ID
 from keras_transformer.errors import InputError
 from keras_transformer.run import Run
-from keras_transformer.tokenizer import PAD_ID
 from keras_transformer.trainers import training
 from keras_transformer.trainers.batches import BatchPlan, make_dataset
 from keras_transformer.trainers.corpora import load_corpus

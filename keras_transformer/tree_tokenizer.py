@@ -1,0 +1,139 @@
+"""The tokenizer of a parser: sentences and trees (section 6.3).
+
+Shapes (the package's glossary): B batch, S source length, K beams, T target length.
+"""
+
+import base64
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Literal, Self
+
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.base_tokenizer import SPECIAL_PIECES, Tokenizer, index_pieces
+from keras_transformer.errors import InputError
+from keras_transformer.subword_tokenizers import SentencePieceTokenizer, WordPieceTokenizer
+from keras_transformer.subwords import train_sentencepiece
+from keras_transformer.tree_symbols import TreeConstraint, TreeSymbols
+
+MIN_COUNT_IN_DICTIONARY = 5  # of a word in a treebank; a rarer one may have any tag
+
+
+class TreeTokenizer(Tokenizer):
+    """Subwords of sentences, and the symbols of their trees (section 6.3).
+
+    It tokenizes sentences whose words are separated by spaces, as in a treebank. A parenthesis
+    becomes -LRB- or -RRB-. Its `target` tokenizes linearized trees, of symbols separated by spaces.
+    A search with it finds well-formed trees only, and `write` writes them in brackets. A word that
+    is frequent in the treebank gets a tag that it has there (a tag dictionary, Ratnaparkhi 1996).
+
+    Args:
+        model: a header, then JSON.
+    """
+
+    header = b"# trees\n"
+
+    def __init__(self, model: bytes) -> None:
+        self.model = model
+        try:
+            content = json.loads(model.removeprefix(self.header))
+            self._words = SentencePieceTokenizer(base64.b64decode(content["sentencepiece"]))
+            self.symbols = TreeSymbols(tuple(content["tags"]), tuple(content["labels"]))
+            pieces = [*SPECIAL_PIECES, *self.symbols.pieces]
+            self.own_target = WordPieceTokenizer.from_pieces(pieces, {})
+            dictionary = content["dictionary"]
+            # The first entry is for all other words.
+            self._tags = np.ones((1 + len(dictionary), len(self.symbols.tags)), bool)
+            self._tags[1:] = False
+            for entry, tags in enumerate(dictionary.values(), start=1):
+                self._tags[entry, tags] = True
+            self._entries = index_pieces([*dictionary], first_id=1, unknown_id=0)
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise InputError("The tokenizer is damaged") from error
+        self.vocab_size = self._words.vocab_size
+
+    @classmethod
+    def train(
+        cls,
+        pairs: Iterable[tuple[str, str]],
+        vocab_size: int,
+        model_type: Literal["bpe", "unigram"] = "bpe",
+    ) -> Self:
+        """Learns subwords from sentences, and takes the symbols from their trees.
+
+        Args:
+            pairs: sentences and linearized trees.
+            vocab_size: as for `SentencePieceTokenizer.train`.
+            model_type: SentencePiece's algorithm.
+        """
+        found: list[tuple[list[str], list[str]]] = []
+
+        def sentences() -> Iterator[str]:
+            for sentence, tree in pairs:
+                found.append((sentence.split(" "), tree.split(" ")))
+                yield sentence
+
+        model = train_sentencepiece(
+            sentences(),
+            vocab_size,
+            model_type=model_type,
+            byte_fallback=True,
+            normalization_rule_name="identity",  # `write` returns the words as they are
+        )
+        symbols = TreeSymbols.of({symbol for _, tree in found for symbol in tree})
+        ids = {tag: i for i, tag in enumerate(symbols.tags)}
+        counts: dict[str, Counter[int]] = {}
+        for words, tree in found:
+            tags = (ids[symbol] for symbol in tree if symbol in ids)
+            for word, tag in zip(words, tags, strict=True):
+                counts.setdefault(word, Counter())[tag] += 1
+        content = {
+            "sentencepiece": base64.b64encode(model).decode(),
+            **symbols._asdict(),
+            "dictionary": {
+                word: sorted(tags)
+                for word, tags in counts.items()
+                if tags.total() >= MIN_COUNT_IN_DICTIONARY
+            },
+        }
+        return cls(cls.header + json.dumps(content).encode())
+
+    def constraint(self, source_ids: tf.Tensor) -> TreeConstraint:
+        """Returns the constraint of trees with the words of sources; see `Tokenizer`."""
+        words = self._split(source_ids)
+        entries = tf.ragged.map_flat_values(self._entries, words).to_tensor(0)
+        return TreeConstraint(
+            self.symbols,
+            tf.constant(self._tags),
+            words=tf.pad(entries, [[0, 0], [0, 1]]),
+            num_words=tf.cast(words.row_lengths(), tf.int32),
+        )
+
+    def write(self, source_ids: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+        """Writes trees in brackets, with the words of their sources; see `Tokenizer`."""
+        return self.symbols.write(self._split(source_ids), ids)
+
+    def _split(self, source_ids: tf.Tensor) -> tf.RaggedTensor:
+        """Returns the words of sources, string [B, (words)]."""
+        return tf.strings.split(self.detokenize(source_ids))
+
+    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        # U+2581 is SentencePiece's mark of a word.
+        for pattern, replacement in (
+            (r"\p{Z}", " "),
+            ("\u2581", "_"),
+            (r"\(", "-LRB-"),
+            (r"\)", "-RRB-"),
+        ):
+            texts = tf.strings.regex_replace(texts, pattern, replacement)
+        return self._words.tokenize(texts)
+
+    def detokenize(self, ids: tf.Tensor) -> tf.Tensor:
+        """Joins ids, int32 [B, S], into sentences, string [B]; drops pad, bos and eos."""
+        return self._words.detokenize(ids)
+
+    def pieces(self, ids: tf.Tensor) -> tf.Tensor:
+        """Returns the pieces of ids, int32 of any shape, as strings of the same shape."""
+        return self._words.pieces(ids)
