@@ -166,11 +166,12 @@ def _learning_rate(folder: Path, run: Run) -> Picture | None:
 
 
 def _parses(folder: Path, evaluation: Evaluation) -> dict[str, Any]:
-    examples, name = [], re.sub(r"[^\w-]", "-", evaluation.name)
+    examples: list[tuple[str, Any, Any]] = []
+    name = re.sub(r"[^\w-]", "-", evaluation.name)
     for label, row, f1 in choose_examples(rank_parses(evaluation))[::NUM_EXAMPLES]:
         heading = f"{label}, F1 {f1:.1f}, sentence {row + 1:,}"
         drawn = {"predicted": evaluation.hypotheses[row], "gold": evaluation.references[row]}
-        picture = {}
+        picture = None
         if all(drawn.values()) and len(evaluation.sources[row].split()) <= MAX_WORDS:
             number = len(examples) + 1
             picture = _draw(folder, f"trees-{name}-{number}", heading, plots.trees, drawn)

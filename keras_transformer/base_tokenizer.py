@@ -66,7 +66,9 @@ class Tokenizer(abc.ABC):
             raise InputError(f"Cannot read the tokenizer {path}: {error.strerror}") from error
         # The empty header, which all files begin with, comes last.
         kinds = sorted(Tokenizer.__subclasses__(), key=lambda kind: -len(kind.header))
-        kind = next(kind for kind in kinds if model.startswith(kind.header))
+        kind: Callable[[bytes], Tokenizer] = next(
+            kind for kind in kinds if model.startswith(kind.header)
+        )
         try:
             return kind(model)
         except InputError as error:

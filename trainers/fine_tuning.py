@@ -18,7 +18,7 @@ def initial_config(settings: TrainSettings, tokenizer: Tokenizer) -> ModelConfig
     """Returns the sizes of a training's model: its own, or those of the run that it starts from."""
     if settings.init_from is None:
         own_target = tokenizer.own_target
-        return settings.config(tokenizer.vocab_size, own_target and own_target.vocab_size)
+        return settings.config(tokenizer.vocab_size, own_target.vocab_size if own_target else None)
     initial = Run.load(settings.init_from)
     if initial.config.architecture != settings.architecture:
         raise InputError(

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 import sacrebleu
 
@@ -29,7 +30,7 @@ def learn_tokenizer(settings: TrainSettings, corpus: Corpus) -> tuple[Tokenizer,
     """Returns the tokenizer of a corpus, and the maximum size of its vocabulary."""
     vocab_size, pairs = settings.vocab_size or DEFAULT_VOCAB_SIZE, corpus.pairs("train")
     if settings.task == "parsing":
-        kind = "bpe" if settings.tokenizer == "bpe" else "unigram"
+        kind: Literal["bpe", "unigram"] = "bpe" if settings.tokenizer == "bpe" else "unigram"
         return TreeTokenizer.train(pairs, vocab_size, kind), vocab_size
     texts = itertools.chain.from_iterable(pairs)
     return train_tokenizer(settings.tokenizer, texts, vocab_size, settings.lowercase), vocab_size
