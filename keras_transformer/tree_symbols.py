@@ -112,8 +112,7 @@ class TreeConstraint(NamedTuple):
     """Lets a search produce well-formed trees only, with a tag for each word.
 
     A tree has one root. Each constituent has a child and is closed by its own label, within the
-    maximum number of symbols. A word has one of the tags that the dictionary has for it. The
-    probabilities are renormalized over what is allowed.
+    maximum number of symbols. A word has one of the tags that the dictionary has for it.
 
     Attributes:
         symbols: the symbols of the trees.
@@ -161,16 +160,29 @@ class TreeConstraint(NamedTuple):
             (cache, state), (row_state, limits) = cache, row_state
             logits, cache, row_state = step_fn(ids, position, cache, row_state)
             state = self.advance(state, ids)
-            allowed = self.allowed(state, position, limits)
-            return (
-                tf.where(allowed, logits, -float("inf")),
-                (cache, state),
-                (row_state, limits),
-            )
+            logits = self.restrict(logits, self.allowed(state, position, limits))
+            return logits, (cache, state), (row_state, limits)
 
         words, num_words = tf.gather(self.words, rows), tf.gather(self.num_words, rows)
         limits = TreeLimits(words, num_words, max_lengths)
         return step, (cache, state), (row_state, limits)
+
+    def restrict(self, logits: tf.Tensor, allowed: tf.Tensor) -> tf.Tensor:
+        """Returns logits, float [B, K, V], that are -inf where a symbol is not allowed.
+
+        The allowed tags get the probability of all tags, and so do closings. So a model that is
+        sure of a tag, but of a wrong one, does not open a constituent instead.
+        """
+        sizes = [NUM_SPECIAL_IDS, len(self.symbols.tags), *[len(self.symbols.labels)] * 2]
+        groups = []
+        for group, may in zip(
+            tf.split(logits, sizes, axis=2), tf.split(allowed, sizes, axis=2), strict=True
+        ):
+            left = tf.where(may, group, -float("inf"))
+            gain = tf.reduce_logsumexp(group, axis=2, keepdims=True)
+            gain -= tf.reduce_logsumexp(left, axis=2, keepdims=True)
+            groups.append(tf.where(may, group + gain, -float("inf")))
+        return tf.concat(groups, axis=2)
 
     def advance(self, state: TreeState, ids: tf.Tensor) -> TreeState:
         """Returns the state after one more symbol of each tree, int32 [B, K]."""

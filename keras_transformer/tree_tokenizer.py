@@ -18,7 +18,9 @@ from keras_transformer.subword_tokenizers import SentencePieceTokenizer, WordPie
 from keras_transformer.subwords import train_sentencepiece
 from keras_transformer.tree_symbols import TreeConstraint, TreeSymbols
 
-MIN_COUNT_IN_DICTIONARY = 5  # of a word in a treebank; a rarer one may have any tag
+# A word of the treebank may have the tags of at least this share of its occurrences; rarer ones are
+# slips. A word that occurs less often may have any tag.
+MIN_COUNT, MIN_SHARE = 5, 0.001
 
 
 class TreeTokenizer(Tokenizer):
@@ -43,13 +45,12 @@ class TreeTokenizer(Tokenizer):
             self.symbols = TreeSymbols(tuple(content["tags"]), tuple(content["labels"]))
             pieces = [*SPECIAL_PIECES, *self.symbols.pieces]
             self.own_target = WordPieceTokenizer.from_pieces(pieces, {})
-            dictionary = content["dictionary"]
-            # The first entry is for all other words.
-            self._tags = np.ones((1 + len(dictionary), len(self.symbols.tags)), bool)
-            self._tags[1:] = False
-            for entry, tags in enumerate(dictionary.values(), start=1):
+            # The first entry is for all words that have none.
+            dictionary = {"": [*range(len(self.symbols.tags))], **content["dictionary"]}
+            self._tags = np.zeros((len(dictionary), len(self.symbols.tags)), bool)
+            for entry, tags in enumerate(dictionary.values()):
                 self._tags[entry, tags] = True
-            self._entries = index_pieces([*dictionary], first_id=1, unknown_id=0)
+            self._entries = index_pieces([*dictionary], first_id=0, unknown_id=0)
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise InputError("The tokenizer is damaged") from error
         self.vocab_size = self._words.vocab_size
@@ -93,9 +94,9 @@ class TreeTokenizer(Tokenizer):
             "sentencepiece": base64.b64encode(model).decode(),
             **symbols._asdict(),
             "dictionary": {
-                word: sorted(tags)
+                word: sorted(tag for tag in tags if tags[tag] >= MIN_SHARE * tags.total())
                 for word, tags in counts.items()
-                if tags.total() >= MIN_COUNT_IN_DICTIONARY
+                if tags.total() >= MIN_COUNT
             },
         }
         return cls(cls.header + json.dumps(content).encode())

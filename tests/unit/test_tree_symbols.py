@@ -67,6 +67,18 @@ def logits_of(seed):
     return np.random.default_rng(seed).normal(size=(9, 9)).astype(np.float32) * 2
 
 
+def restricted(logits, allowed):
+    """Returns the probabilities of allowed ids; each group keeps that of all its ids."""
+    found = {}
+    for group in (range(4), (N,), (A, B), (END_A, END_B)):
+        inside = [i for i in group if i in allowed]
+        share = np.exp(logits[list(group)].astype(float)).sum()
+        found |= {i: np.exp(float(logits[i])) * share for i in inside}
+        rest = sum(np.exp(float(logits[i])) for i in inside)
+        found |= {i: found[i] / rest for i in inside}
+    return {i: each / sum(found.values()) for i, each in found.items()}
+
+
 def constrained(logits, num_words, max_lengths, beam_size):
     def step_fn(ids, position, cache, row_state):
         return tf.gather(logits, ids), cache, row_state
@@ -105,9 +117,9 @@ def test_a_wide_beam_finds_the_best_tree(seed):
         def score(tree, following=following):
             log_prob = 0.0
             for place, symbol in enumerate(tree):
-                row_of = logits[tree[place - 1] if place else BOS_ID].astype(float)
-                rest = [row_of[other] for other in following[tree[:place]]]
-                log_prob += row_of[symbol] - np.log(np.sum(np.exp(rest)))
+                newest = tree[place - 1] if place else BOS_ID
+                probabilities = restricted(logits[newest], following[tree[:place]])
+                log_prob += np.log(probabilities[symbol])
             return log_prob / ((5 + len(tree)) / 6) ** 0.3
 
         best = max(trees, key=score)
@@ -164,6 +176,17 @@ def test_any_word_is_kept_as_it_is(tokenizer):
     source = tokenizer.encode(tf.constant([" ".join(words)]))
     (split,) = tokenizer._split(source.ids).to_list()
     assert [word.decode() for word in split] == [word.replace("\u2581", "_") for word in words]
+
+
+def test_slips_are_not_in_the_dictionary():
+    """A word with one strange tag of 1,200."""
+    pairs = [("a", "S X /S"), *[("a", "S DT /S")] * 1199, *[("b", "S NN /S")] * 4]
+    tokenizer = TreeTokenizer.train(pairs, vocab_size=270)
+    constraint = tokenizer.constraint(tokenizer.encode(tf.constant(["a b"])).ids)
+    entries = constraint.words.numpy()[0]
+    assert tokenizer.symbols.tags == ("DT", "NN", "X")
+    assert constraint.tags.numpy()[entries[0]].tolist() == [True, False, False]
+    assert constraint.tags.numpy()[entries[1]].all()  # too rare
 
 
 def test_frequent_words_have_their_tags_only(tokenizer):
