@@ -38,6 +38,7 @@ ATTENTION_CAPTIONS = {
     "looked at (columns) when it chose each piece (rows).",
     "heads-cross": "Cross-attention of the last decoder layer, head by head.",
     "heads-encoder": "Self-attention of the last encoder layer, head by head.",
+    "lines-encoder": "The same as lines, from each piece (left) to what it attends to (right).",
     "heads-decoder": "Self-attention of the last decoder layer, head by head: a row predicts its "
     "piece from the pieces before it (columns).",
 }
@@ -218,6 +219,7 @@ def _attention(
         "alignment": (plots.alignment, found.cross, target, source),
         "heads-cross": (heads, found.cross, target, source),
         "heads-encoder": (heads, found.encoder, source, source),
+        "lines-encoder": (plots.attention_lines, found.encoder, source, source),
         "heads-decoder": (heads, found.decoder, target, found.decoder_pieces),
     }
     pictures = [

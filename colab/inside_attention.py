@@ -73,6 +73,7 @@ from IPython.display import display
 from matplotlib.figure import Figure
 
 from keras_transformer import (
+    FeedForward,
     MultiHeadAttention,
     Run,
     Transformer,
@@ -144,6 +145,32 @@ print(np.array2string(difference, precision=2, suppress_small=True))
 padded = np.pad(source, [(0, 0), (0, 4)])
 difference = np.abs(logits(padded, target) - logits(source, target)).max()
 print(f"Source padded by 4; largest change of the output: {difference:.0e}, which is rounding")
+
+# %% [markdown]
+# ## 3.3 The feed-forward network is two convolutions
+#
+# The feed-forward network maps each position by itself, and all positions by the same two matrices.
+# So it is two convolutions with a kernel of size 1, as the paper says. The next cell gives its
+# weights to Keras's `Conv1D`, and compares the outputs.
+
+# %%
+feed_forward = FeedForward(d_model=16, d_ff=64)
+convolutions = keras.Sequential(
+    [keras.layers.Conv1D(64, kernel_size=1, activation="relu"), keras.layers.Conv1D(16, 1)]
+)
+for network in (feed_forward, convolutions):
+    network.build((1, 7, 16))
+
+random = np.random.default_rng(3)
+weights = [random.normal(size=weight.shape) for weight in feed_forward.get_weights()]
+feed_forward.set_weights(weights)
+kernel_1, bias_1, kernel_2, bias_2 = weights
+# A kernel of `Conv1D` has one more axis, its size: [1, D, F] and [1, F, D].
+convolutions.set_weights([kernel_1[None], bias_1, kernel_2[None], bias_2])
+
+outputs = np.asarray(feed_forward(x)), np.asarray(convolutions(x))
+difference = np.abs(outputs[0] - outputs[1]).max() / np.abs(outputs[0]).max()
+print(f"Largest difference of both networks, over the largest output: {difference:.0e}")
 
 # %% [markdown]
 # ## 3.5 Positional encoding
@@ -279,6 +306,17 @@ print(SENTENCE, translator.translate([SENTENCE])[0].text, sep="\n")
 source = attention.source_pieces
 for layer, scores in enumerate(attention.encoder, start=1):
     display(plots.attention_heads(scores, source, source, title=f"Encoder, layer {layer}"))
+
+# %% [markdown]
+# The paper draws lines, in a color for each head. They go from a position (left) to those to which
+# it attends (right), and are as opaque as the weight is large. The second picture has only the
+# lines of the position that attends the most sharply.
+
+# %%
+scores = attention.encoder[-1]
+sharpest = int(scores.max(axis=2).mean(axis=0).argmax())
+display(plots.attention_lines(scores, source, source, title="Encoder, last layer"))
+display(plots.attention_lines(scores, source, source, query=sharpest, title=source[sharpest]))
 
 # %% [markdown]
 # The decoder's self-attention. Its rows read the translation, shifted right by the start symbol,

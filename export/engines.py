@@ -74,6 +74,8 @@ def export_marian(translator: Translator, folder: str | Path, source: str, targe
     config = model.config
     if config.position_encoding == "learned":
         raise InputError("Hugging Face's Marian models cannot have learned positions")
+    if not config.scale_attention:
+        raise InputError("Hugging Face's Marian models cannot leave out 1 / sqrt(d_k)")
     # As Marian's ids: the end, the unknown, and at last the padding, from which a decoder starts.
     order = np.array([EOS_ID, UNK_ID, *range(4, config.vocab_size), BOS_ID])
     tensors = {"final_logits_bias": np.zeros((1, len(order)), np.float32)}
@@ -138,7 +140,7 @@ def _huggingface_config(config: TransformerConfig, num_ids: int) -> dict[str, An
         "max_position_embeddings": 1024,
         "model_type": "marian",
         "pad_token_id": num_ids - 1,
-        "scale_embedding": True,
+        "scale_embedding": config.scale_embeddings,
         "share_encoder_decoder_embeddings": config.share_embeddings,
         "static_position_embeddings": True,
         "tie_word_embeddings": config.share_embeddings,
@@ -183,12 +185,13 @@ def _ctranslate2_spec(translator: Translator) -> Any:
     )
     for side, coder in (("encoder", spec.encoder), ("decoder", spec.decoder)):
         for i, layer in enumerate(coder.layer):
-            _set_layer(layer, weights, f"{side}_{i}")
+            _set_layer(layer, weights, f"{side}_{i}", model.encoder_layers[0].self_attention.scale)
     for embedding, coder, embeddings in (
         (model.source_embedding, spec.encoder, spec.encoder.embeddings[0]),
         (model.target_embedding, spec.decoder, spec.decoder.embeddings),
     ):
         embeddings.weight = weights[embedding.token_embedding.embeddings.path]
+        coder.scale_embeddings = config.scale_embeddings
         coder.position_encodings.encodings = _positions(embedding)
     if model.output_dense is None:
         spec.decoder.projection.weight = spec.decoder.embeddings.weight
@@ -205,8 +208,8 @@ def _ctranslate2_spec(translator: Translator) -> Any:
     return spec
 
 
-def _set_layer(spec: Any, weights: Mapping[str, np.ndarray], path: str) -> None:
-    """Sets the weights of a layer; `path` is its Keras path."""
+def _set_layer(spec: Any, weights: Mapping[str, np.ndarray], path: str, scale: float) -> None:
+    """Sets the weights of a layer, and the scale of scores; `path` is its Keras path."""
 
     def set_linear(linear: Any, *names: str) -> None:
         linear.weight = np.concatenate([weights[f"{path}/{name}/kernel"].T for name in names])
@@ -222,11 +225,13 @@ def _set_layer(spec: Any, weights: Mapping[str, np.ndarray], path: str) -> None:
     set_linear(spec.self_attention.linear[0], query, key, value)
     set_linear(spec.self_attention.linear[1], output)
     set_norm(spec.self_attention.layer_norm, "self_attention_norm")
+    spec.self_attention.queries_scale = scale
     if path.startswith("decoder"):
         set_linear(spec.attention.linear[0], "cross_attention/query")
         set_linear(spec.attention.linear[1], "cross_attention/key", "cross_attention/value")
         set_linear(spec.attention.linear[2], "cross_attention/output")
         set_norm(spec.attention.layer_norm, "cross_attention_norm")
+        spec.attention.queries_scale = scale
     set_linear(spec.ffn.linear_0, "feed_forward/inner")
     set_linear(spec.ffn.linear_1, "feed_forward/output")
     set_norm(spec.ffn.layer_norm, "feed_forward_norm")

@@ -24,6 +24,7 @@ def dot_product_attention(
     value: Float[Tensor, "B N S d_v"],
     mask: Bool[Tensor, "#B #N #T S"] | None = None,
     dropout: Callable[[Tensor], Tensor] = lambda weights: weights,
+    scale: float | None = None,
 ) -> tuple[Float[Tensor, "B N T d_v"], Float[Tensor, "B N T S"]]:
     """Scaled dot-product attention (section 3.2.1).
 
@@ -36,12 +37,13 @@ def dot_product_attention(
         mask: bool, broadcastable to [B, N, T, S], True = may attend; None to attend to everything.
             A query that may attend to nothing gets weights of zero.
         dropout: function that is applied to the weights before the product with the values.
+        scale: factor of the scores; None for 1 / sqrt(d_k).
 
     Returns:
         The weighted means of the values, float [B, N, T, d_v], and the weights before dropout,
         float [B, N, T, S].
     """
-    query = query * query.shape[-1] ** -0.5
+    query = query * (query.shape[-1] ** -0.5 if scale is None else scale)
     scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))  # [B, N, T, S]
     weights = ops.cast(masked_softmax(scores, mask), query.dtype)  # [B, N, T, S]
     return ops.matmul(dropout(weights), value), weights
@@ -85,6 +87,7 @@ class MultiHeadAttention(BaseLayer):
         d_k: size of a head's queries and keys; None for `d_model / num_heads`.
         d_v: size of a head's values; None for `d_model / num_heads`.
         use_bias: whether the four projections have a bias.
+        scale_attention: whether to divide the scores by sqrt(d_k) (section 3.2.1).
 
     Call arguments:
         query: float [B, T, any].
@@ -134,6 +137,7 @@ class MultiHeadAttention(BaseLayer):
         d_k: int | None = None,
         d_v: int | None = None,
         use_bias: bool = True,
+        scale_attention: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -149,6 +153,7 @@ class MultiHeadAttention(BaseLayer):
         self.num_heads = num_heads
         self.d_k = d_model // num_heads if d_k is None else d_k
         self.d_v = d_model // num_heads if d_v is None else d_v
+        self.scale = self.d_k**-0.5 if scale_attention else 1.0
 
         def dense(units: int, name: str, scale: float) -> keras.layers.Dense:
             return keras.layers.Dense(
@@ -195,6 +200,7 @@ class MultiHeadAttention(BaseLayer):
             self._split_heads(self.value_dense(value)),  # [B, N, S, d_v]
             merge_masks(query, key, self.num_heads, named, use_causal_mask),
             dropout=lambda weights: self.dropout(weights, training=training),
+            scale=self.scale,
         )
         output = self.output_dense(self._join_heads(heads))  # [B, T, D]
         return (output, weights) if return_attention_scores else output

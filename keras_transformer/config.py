@@ -146,6 +146,8 @@ class TransformerConfig:
         attention_dropout_rate: dropout on attention weights; the paper has none.
         feed_forward_dropout_rate: dropout inside the feed-forward network; the paper has none.
         share_embeddings: one matrix for source, target and output (section 3.4); False for three.
+        scale_embeddings: whether embeddings are multiplied by sqrt(d_model) (section 3.4).
+        scale_attention: whether scores are divided by sqrt(d_k) (section 3.2.1).
         position_encoding: "sinusoidal" (section 3.5), "marian" for the sinusoids of Marian, or
             "learned" (Table 3, row E).
         max_length: longest sequence in tokens; only learned positions need it.
@@ -178,6 +180,8 @@ class TransformerConfig:
     attention_dropout_rate: Rate = 0.0
     feed_forward_dropout_rate: Rate = 0.0
     share_embeddings: bool = True
+    scale_embeddings: bool = True
+    scale_attention: bool = True
     position_encoding: Literal["sinusoidal", "marian", "learned"] = "sinusoidal"
     max_length: _Size = 1024
     activation: Literal["relu", "swish"] = "relu"

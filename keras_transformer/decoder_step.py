@@ -77,7 +77,7 @@ class DecoderStep:
         embedding = model.target_embedding
         # Read here: a gather from the variable itself would make TensorFlow copy it at each read.
         self.embeddings = tf.convert_to_tensor(embedding.token_embedding.embeddings.value)
-        self.scale = model.config.d_model**0.5
+        self.scale = embedding.scale
         positions = embedding.encoding(tf.range(max_length))  # [T, D]
         self.positions = tf.cast(positions, self.dtype)
         if model.output_dense is None:
@@ -152,7 +152,7 @@ class _LayerStep:
         self.sizes = [d_k, d_k, d_v]
         # One map for queries, keys and values: [q_1 k_1 v_1 q_2 k_2 v_2 ...] of the heads.
         dense = [attention.query_dense, attention.key_dense, attention.value_dense]
-        scales = [d_k**-0.5, 1.0, 1.0]
+        scales = [attention.scale, 1.0, 1.0]
 
         def join(weights: list[tf.Tensor]) -> tf.Tensor:
             """[..., N * H] each -> [..., N * (2 d_k + d_v)]."""
@@ -167,8 +167,9 @@ class _LayerStep:
         self.self_qkv = _Linear(kernel, bias, layer.compute_dtype)
         self.self_output = self._linear(attention.output_dense)
         self.self_norm = _Norm(layer.self_attention_norm, dtype)
-        self.cross_query = self._linear(layer.cross_attention.query_dense, d_k**-0.5)
-        self.cross_output = self._linear(layer.cross_attention.output_dense)
+        cross = layer.cross_attention
+        self.cross_query = self._linear(cross.query_dense, cross.scale)
+        self.cross_output = self._linear(cross.output_dense)
         self.cross_norm = _Norm(layer.cross_attention_norm, dtype)
         self.inner = self._linear(layer.feed_forward.inner_dense)
         self.outer = self._linear(layer.feed_forward.output_dense)

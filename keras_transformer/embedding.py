@@ -79,6 +79,7 @@ class PositionalEmbedding(BaseLayer):
         output_bias: whether to add a bias to the logits; the paper has none.
         mask_zero: whether the output carries a mask for Keras's layers and this package's, False at
             id 0.
+        scale_embeddings: whether to multiply the token embeddings by sqrt(d_model) (section 3.4).
 
     Call arguments:
         inputs: int [B, T], token ids; with `reverse`, float [B, T, D].
@@ -112,6 +113,7 @@ class PositionalEmbedding(BaseLayer):
         max_length: int = 1024,
         output_bias: bool = False,
         mask_zero: bool = False,
+        scale_embeddings: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -122,6 +124,7 @@ class PositionalEmbedding(BaseLayer):
             )
         self.vocab_size = vocab_size
         self.d_model = d_model
+        self.scale = d_model**0.5 if scale_embeddings else 1.0
         self.encode_positions = (
             marian_encoding if position_encoding == "marian" else sinusoidal_encoding
         )
@@ -172,7 +175,7 @@ class PositionalEmbedding(BaseLayer):
             logits = self.token_embedding(inputs, reverse=True)  # [B, T, V]
             return logits if self.output_bias is None else logits + self.output_bias
         encoding = self.encoding(start + ops.arange(ops.shape(inputs)[1]))  # [T, D]
-        tokens = self.token_embedding(inputs) * self.d_model**0.5  # [B, T, D]
+        tokens = self.token_embedding(inputs) * self.scale  # [B, T, D]
         return self.dropout(tokens + encoding, training=training)
 
     def encoding(self, positions: Int[Tensor, " T"]) -> Float[Tensor, "T D"]:

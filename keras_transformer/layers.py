@@ -142,6 +142,7 @@ class EncoderLayer(BaseLayer):
         d_v: size of a head's values; None for `d_model / num_heads`.
         activation: inner activation of the feed-forward network.
         layer_norm_epsilon: what layer normalization adds to the variance (1e-6: tensor2tensor).
+        scale_attention: whether to divide the scores by sqrt(d_k) (section 3.2.1).
 
     Call arguments:
         x: float [B, S, D].
@@ -175,13 +176,21 @@ class EncoderLayer(BaseLayer):
         d_v: int | None = None,
         activation: str = "relu",
         layer_norm_epsilon: float = LAYER_NORM_EPSILON,
+        scale_attention: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         dtype = self.dtype_policy
         add_norm = functools.partial(AddNorm, dropout_rate, layer_norm_epsilon, dtype=dtype)
         self.self_attention = MultiHeadAttention(
-            d_model, num_heads, attention_dropout_rate, d_k, d_v, dtype=dtype, name="self_attention"
+            d_model,
+            num_heads,
+            attention_dropout_rate,
+            d_k,
+            d_v,
+            scale_attention=scale_attention,
+            dtype=dtype,
+            name="self_attention",
         )
         self.self_attention_norm = add_norm(name="self_attention_norm")
         self.feed_forward = FeedForward(
@@ -271,13 +280,21 @@ class DecoderLayer(BaseLayer):
         d_v: int | None = None,
         activation: str = "relu",
         layer_norm_epsilon: float = LAYER_NORM_EPSILON,
+        scale_attention: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         dtype = self.dtype_policy
         add_norm = functools.partial(AddNorm, dropout_rate, layer_norm_epsilon, dtype=dtype)
         attention = functools.partial(
-            MultiHeadAttention, d_model, num_heads, attention_dropout_rate, d_k, d_v, dtype=dtype
+            MultiHeadAttention,
+            d_model,
+            num_heads,
+            attention_dropout_rate,
+            d_k,
+            d_v,
+            scale_attention=scale_attention,
+            dtype=dtype,
         )
         self.self_attention = attention(name="self_attention")
         self.self_attention_norm = add_norm(name="self_attention_norm")

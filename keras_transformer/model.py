@@ -220,6 +220,7 @@ def _embedding(
         position_encoding=config.position_encoding,
         max_length=config.max_length,
         output_bias=output_bias,
+        scale_embeddings=config.scale_embeddings,
         name=name,
     )
 
@@ -237,6 +238,7 @@ def _layers(config: TransformerConfig) -> dict[str, Any]:
         "d_v": config.d_v,
         "activation": config.activation,
         "layer_norm_epsilon": config.layer_norm_epsilon,
+        "scale_attention": config.scale_attention,
     }
     if config.share_embeddings:
         source_embedding = target_embedding = _embedding(

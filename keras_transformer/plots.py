@@ -29,6 +29,8 @@ PIECE_ROOM = 0.15  # inches of a piece along an axis; less where there are many 
 MAX_PIECE = 18  # characters; a longer piece is cut
 MAX_WIDTH = 11.0  # inches of a figure of attention
 LEAF_ROOM, LEVEL_ROOM = 0.42, 0.42  # inches of a word, and of a level, in a tree
+MAX_HEIGHT = 10.0  # inches of its lines
+MIN_WEIGHT = 0.05  # lines of less are faint, but many of them are not
 MAX_POINTS = 2_000  # points of a curve that is computed
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)), (0, (6, 1.5, 1.5, 1.5)))
 
@@ -62,6 +64,84 @@ def attention_heads(
     _check_sizes(scores, queries, keys)
     names = [f"Head {head}" for head in range(1, len(scores) + 1)]
     return _draw_weights(scores, names, queries, keys, PIECE_ROOM, title, style)
+
+
+def attention_lines(
+    scores: np.ndarray,
+    queries: Sequence[str],
+    keys: Sequence[str],
+    *,
+    query: int | None = None,
+    title: str = "",
+    style: Style = "light",
+) -> "Figure":
+    """Draws lines from queries to what they attend to, a color for each head (Figures 3 to 5).
+
+    A line is as opaque as its weight is large.
+
+    Args:
+        scores: float [N, Q, S], a layer of `Translator.attention`.
+        queries: the left column's pieces.
+        keys: the right column's pieces.
+        query: whose lines to draw, counted from 0; None for all.
+        title: a heading.
+        style: "light" or "dark".
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_transformer import plots
+        >>> scores = np.full((4, 3, 3), 1 / 3)  # four heads
+        >>> figure = plots.attention_lines(scores, ["Two", "dogs", "play"], ["Two", "dogs", "play"])
+        >>> [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+        ['Head 1', 'Head 2', 'Head 3', 'Head 4']
+    """
+    _check_sizes(scores, queries, keys)
+    if query is not None and not 0 <= query < len(queries):
+        raise InputError(f"`query` must be from 0 to {len(queries) - 1}. Received: query={query}")
+    height = min(MAX_HEIGHT, 1.4 * PIECE_ROOM * max(4, len(queries), len(keys)))
+    size = (3.4 + _label_room(queries) + _label_room(keys), height + 0.8)
+    is_drawn = scores > MIN_WEIGHT  # [N, Q, S]
+    if query is not None:
+        is_drawn &= np.arange(len(queries))[:, None] == query
+    head, row, column = np.nonzero(is_drawn)
+    apart = 0.7 * ((head + 0.5) / len(scores) - 0.5)  # the heads' lines are side by side
+    ends = (column + 0.5 + apart) * len(queries) / len(keys) - 0.5  # in rows of the left column
+    lines = np.stack([np.zeros(len(row)), row + apart, np.ones(len(row)), ends], axis=1)
+    with drawing(style, size, [title, *queries, *keys]) as (figure, (panel,), theme):
+        import matplotlib
+        from matplotlib.collections import LineCollection
+        from matplotlib.colors import to_rgba_array
+        from matplotlib.lines import Line2D
+
+        colors: Any = theme.colors[: len(scores)]
+        if len(scores) > len(colors):
+            colors = matplotlib.colormaps["turbo"](np.linspace(0.1, 0.9, len(scores)))
+        rgba = to_rgba_array(colors)[head]
+        rgba[:, 3] = np.minimum(scores[is_drawn], 1.0)
+        panel.add_collection(
+            LineCollection(
+                list(lines.reshape(-1, 2, 2)),
+                colors=rgba,
+                linewidths=0.5 + 1.5 * rgba[:, 3],
+                capstyle="round",
+            )
+        )
+        for axes, pieces in ((panel, queries), (panel.twinx(), keys)):
+            axes.set(xlim=(-0.02, 1.02), ylim=(len(pieces) - 0.5, -0.5), xticks=[])
+            axes.tick_params(length=0, labelsize=PIECE_SIZE)
+            axes.spines[:].set_visible(False)
+            _label_pieces(axes.yaxis, pieces, height)
+        panel.legend(
+            [Line2D([], [], color=color, linewidth=2) for color in colors],
+            [f"Head {index}" for index in range(1, len(scores) + 1)],
+            loc="lower center",
+            bbox_to_anchor=(0.5, 1),
+            ncols=4,
+            frameon=False,
+            fontsize=PIECE_SIZE,
+        )
+        figure.suptitle(title, fontsize=11)
+    return figure
 
 
 def alignment(

@@ -14,7 +14,13 @@ SIZES = {
 VARIANTS = {
     "tied": {},
     "untied": {"share_embeddings": False},
-    "learned": {"position_encoding": "learned", "max_length": 13, "d_k": 3, "d_v": 4},
+    "learned": {
+        "position_encoding": "learned",
+        "max_length": 13,
+        "d_k": 3,
+        "d_v": 4,
+        "scale_embeddings": False,
+    },
     "untied learned": {
         "share_embeddings": False,
         "position_encoding": "learned",
@@ -22,6 +28,7 @@ VARIANTS = {
         "num_heads": 3,
         "d_k": 4,
         "d_v": 5,
+        "scale_attention": False,
     },
 }
 
@@ -52,18 +59,19 @@ def norm(layer):
     return layer.norm.gamma.numpy(), layer.norm.beta.numpy()
 
 
-def attention(layer):
+def attention(layer, is_scaled=True):
+    factor = 1.0 if is_scaled else layer.d_k**0.5  # the oracle divides by it
     return {
-        "query": dense(layer.query_dense),
+        "query": tuple(factor * each for each in dense(layer.query_dense)),
         "key": dense(layer.key_dense),
         "value": dense(layer.value_dense),
         "output": dense(layer.output_dense),
     }
 
 
-def encoder_layer(layer):
+def encoder_layer(layer, is_scaled=True):
     return {
-        "self_attention": attention(layer.self_attention),
+        "self_attention": attention(layer.self_attention, is_scaled),
         "self_attention_norm": norm(layer.self_attention_norm),
         "feed_forward": dense(layer.feed_forward.inner_dense)
         + dense(layer.feed_forward.output_dense),
@@ -71,8 +79,8 @@ def encoder_layer(layer):
     }
 
 
-def decoder_layer(layer):
-    return encoder_layer(layer) | {
-        "cross_attention": attention(layer.cross_attention),
+def decoder_layer(layer, is_scaled=True):
+    return encoder_layer(layer, is_scaled) | {
+        "cross_attention": attention(layer.cross_attention, is_scaled),
         "cross_attention_norm": norm(layer.cross_attention_norm),
     }

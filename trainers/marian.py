@@ -62,7 +62,7 @@ MARIAN_OPTIONS: Mapping[str, tuple[str, ...]] = {
 HUGGINGFACE_OPTIONS: Mapping[str, tuple[Any, ...]] = {
     "model_type": ("marian",),
     "activation_function": ("swish", "silu", "relu"),
-    "scale_embedding": (True,),
+    "scale_embedding": (True, False),
     "static_position_embeddings": (True,),
     "normalize_before": (False,),
     "normalize_embedding": (False,),
@@ -286,6 +286,7 @@ def _read_huggingface(folder: Path) -> MarianModel:
             "num_encoder_layers": config.get("encoder_layers"),
             "num_decoder_layers": config.get("decoder_layers"),
             "activation": config["activation_function"].replace("silu", "swish"),
+            "scale_embeddings": config.get("scale_embedding", True),
         },
         weights=_distinct(weights, is_shared, config.get("tie_word_embeddings", True)),
         vocabularies=vocabularies,

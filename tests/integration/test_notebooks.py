@@ -140,14 +140,15 @@ def test_switch_to_real_text():
 @pytest.mark.timeout(900)
 def test_inside_attention(tmp_path):
     notebook = execute("inside_attention", tmp_path, **SMALL["inside_attention"])  # trains, too
-    # Masks, positions, Table 1, schedule; two layers of each kind; alignment.
-    assert num_pictures(notebook) == 4 + 3 * 2 + 1
+    # Masks, positions, Table 1, schedule; two layers of each kind; lines; alignment.
+    assert num_pictures(notebook) == 4 + 3 * 2 + 2 + 1
     text = printed(notebook)
     (changes,) = re.findall(r"by position:\n\[(.*?)\]", text)
     changes = [float(change) for change in changes.split()]
     assert changes[:5] == [0] * 5
     assert min(changes[5:]) > 0
     assert float(re.search(r"largest change of the output: (\S+),", text)[1]) < 1e-5
+    assert float(re.search(r"over the largest output: (\S+)$", text, re.MULTILINE)[1]) < 1e-5
     assert len(re.findall(r"^(?:Self-attention|Recurrent|Convolutional) ", text, re.MULTILINE)) == 3
 
 

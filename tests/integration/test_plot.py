@@ -106,7 +106,7 @@ def page(report):
 
 def test_pictures_are_files_and_inline(report, page):
     expected = ["alignment", "bleu-by-length-test", "curves", "heads-cross", "heads-decoder"]
-    expected += ["heads-encoder", "learning-rate", "lengths"]
+    expected += ["heads-encoder", "learning-rate", "lengths", "lines-encoder"]
     files = {path.name: path.read_bytes() for path in report.iterdir() if path.suffix == ".png"}
     assert sorted(files) == sorted(f"{name}{end}.png" for name in expected for end in ("", "-dark"))
     sources = [value for _, name, value in page.attributes if name in ("src", "srcset")]

@@ -96,6 +96,13 @@ def test_projections_without_bias(inputs):
     assert_close(layer(*inputs), expected)
 
 
+def test_scores_that_are_not_scaled(inputs):
+    layer = layer_for(inputs, d_k=3, scale_attention=False)
+    expected = reference.multi_head_attention(*inputs, layer_weights.attention(layer, False), N)
+    for a, e in zip(layer(*inputs, return_attention_scores=True), expected, strict=True):
+        assert_close(a, e)
+
+
 def test_masks_of_rank_4_broadcast(inputs, mask):
     layer = layer_for(inputs)
     keys = mask[:, :1]  # [B, 1, S]

@@ -31,6 +31,8 @@ def test_survives_json():
         dropout_rate=0,
         share_embeddings=False,
         position_encoding="learned",
+        scale_embeddings=False,
+        scale_attention=False,
     )
     assert TransformerConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 

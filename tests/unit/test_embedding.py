@@ -90,6 +90,12 @@ def test_learned_positions(start):
     assert_close(layer(IDS, start=start), tokens[IDS] * 5**0.5 + positions[start : start + T])
 
 
+def test_embeddings_that_are_not_scaled():
+    layer = make_layer(5, scale_embeddings=False)
+    table = layer.token_embedding.embeddings.numpy()
+    assert_close(layer(IDS), table[IDS] + reference.positional_encoding(T, 5))
+
+
 def test_embeddings_and_logits_start_with_unit_variance():
     layer = PositionalEmbedding(701, 101, dropout_rate=0.0)
     layer.build((None, None))

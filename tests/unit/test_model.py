@@ -52,27 +52,28 @@ def assert_close(actual, expected, **tolerance):
 # The logits.
 
 
-def reference_embedding(layer, ids):
-    if layer.position_embedding is None:
-        return reference.positional_embedding(ids, layer.token_embedding.embeddings.numpy())
-    tokens, positions = layer.get_weights()
-    return tokens[ids] * tokens.shape[1] ** 0.5 + positions[: ids.shape[1]]
+def reference_embedding(layer, ids, is_scaled):
+    tokens, *positions = layer.get_weights()
+    tokens = tokens if is_scaled else tokens / tokens.shape[1] ** 0.5
+    if not positions:
+        return reference.positional_embedding(ids, tokens)
+    return tokens[ids] * tokens.shape[1] ** 0.5 + positions[0][: ids.shape[1]]
 
 
 def reference_logits(model, source_ids, target_ids):
-    num_heads = model.config.num_heads
+    num_heads, is_scaled = model.config.num_heads, model.config.scale_embeddings
     source_visible, target_visible = source_ids != 0, target_ids != 0
     source_mask = np.repeat(source_visible[:, None], S, axis=1)  # [B, S, S]
     target_mask = target_visible[:, None] & np.tri(T, dtype=bool)  # [B, T, T]
     cross_mask = np.repeat(source_visible[:, None], T, axis=1)  # [B, T, S]
 
-    encoded = reference_embedding(model.source_embedding, source_ids)
+    encoded = reference_embedding(model.source_embedding, source_ids, is_scaled)
     for layer in model.encoder_layers:
-        weights = layer_weights.encoder_layer(layer)
+        weights = layer_weights.encoder_layer(layer, model.config.scale_attention)
         encoded = reference.encoder_layer(encoded, weights, num_heads, source_mask)
-    x = reference_embedding(model.target_embedding, target_ids)
+    x = reference_embedding(model.target_embedding, target_ids, is_scaled)
     for layer in model.decoder_layers:
-        weights = layer_weights.decoder_layer(layer)
+        weights = layer_weights.decoder_layer(layer, model.config.scale_attention)
         x = reference.decoder_layer(x, encoded, weights, num_heads, target_mask, cross_mask)
     if model.config.share_embeddings:
         return x @ model.target_embedding.token_embedding.embeddings.numpy().T

@@ -15,6 +15,7 @@ pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 
 from matplotlib import font_manager
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
 
 from keras_transformer import plots
 from keras_transformer.errors import InputError
@@ -87,13 +88,52 @@ def test_alignment_is_the_mean_or_a_head():
     assert labels(mean.axes[0].yaxis) == queries
 
 
-@pytest.mark.parametrize("draw", [plots.attention_heads, plots.alignment])
+def test_lines_go_from_queries_to_keys():
+    """Two heads; the lines of a weight of 0.04 and of none are left out."""
+    scores = np.array([[[0.96, 0.04, 0], [0, 0, 1]], [[0, 0.5, 0.5], [0.25, 0.75, 0]]])
+    figure = plots.attention_lines(scores, ["a", "b"], ["k", "l", "m"])
+    left, right = figure.axes
+    (drawn,) = left.collections
+    to_row = left.transData + right.transData.inverted()  # of the right column
+    found = {}
+    for (start, end), color in zip(drawn.get_segments(), drawn.get_colors(), strict=True):
+        assert (start[0], end[0]) == (0, 1)
+        key = (tuple(color[:3]), round(start[1]), round(to_row.transform(end)[1]))
+        found[key] = color[3]
+    first, second = (line.get_color() for line in left.get_legend().get_lines())
+    heads = [to_rgb(first), to_rgb(second)]
+    weights = {(n, t, s): scores[n, t, s] for n, t, s in np.argwhere(scores > 0.05).tolist()}
+    assert {
+        (heads.index(color), *rest): alpha for (color, *rest), alpha in found.items()
+    } == weights
+    assert [labels(axes.yaxis) for axes in figure.axes] == [["a", "b"], ["k", "l", "m"]]
+    assert legend(left) == ["Head 1", "Head 2"]
+
+
+def test_lines_of_a_query():
+    figure = plots.attention_lines(weights(3, 5, 4), list("abcde"), list("klmn"), query=2)
+    segments = np.array(figure.axes[0].collections[0].get_segments())
+    assert set(segments[:, 0, 1].round()) == {2}
+    even = np.full((2, 1, 50), 0.02)  # too little to draw
+    figure = plots.attention_lines(even, ["a"], [str(n) for n in range(50)])
+    figure.savefig(io.BytesIO(), dpi=50)
+
+
+def test_each_head_has_a_color():
+    figure = plots.attention_lines(weights(16, 2, 3), ["a", "b"], ["k", "l", "m"])
+    shown = figure.axes[0].get_legend().get_lines()
+    assert len({tuple(to_rgb(line.get_color())) for line in shown}) == 16
+
+
+@pytest.mark.parametrize("draw", [plots.attention_heads, plots.attention_lines, plots.alignment])
 @pytest.mark.parametrize(("num_queries", "num_keys"), [(1, 2), (13, 29), (83, 170)])
 def test_labels_do_not_overlap(draw, num_queries, num_keys):
     queries = ["pneumonoultramicroscopic"] * num_queries
     keys = [f"{'long-' * (n % 5)}{n}" for n in range(num_keys)]
     figure = draw(weights(2, num_queries, num_keys), queries, keys)
-    axes = (figure.axes[0].yaxis, figure.axes[draw is plots.attention_heads].xaxis)
+    axes = [figure.axes[0].yaxis, figure.axes[draw is plots.attention_heads].xaxis]
+    if draw is plots.attention_lines:
+        axes[1] = figure.axes[1].yaxis
     for axis in axes:
         assert_apart(axis)
         for box in boxes(axis):
@@ -101,7 +141,7 @@ def test_labels_do_not_overlap(draw, num_queries, num_keys):
 
 
 @pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("draw", [plots.attention_heads, plots.alignment])
+@pytest.mark.parametrize("draw", [plots.attention_heads, plots.attention_lines, plots.alignment])
 def test_any_piece_is_drawn(draw, style):
     scores = weights(4, len(ODD_PIECES), len(ODD_PIECES))
     figure = draw(scores, ODD_PIECES, ODD_PIECES, title="$1 \\x", style=style)
@@ -271,6 +311,7 @@ def test_without_matplotlib(monkeypatch):
         (lambda: plots.attention_heads(np.ones((2, 3)), "abc", "xy"), "`scores`"),
         (lambda: plots.attention_heads(np.ones((1, 2, 3)), "abc", "xy"), "`scores`"),
         (lambda: plots.alignment(np.ones((2, 1, 2)), "a", "xy", head=2), "`head` .*head=2"),
+        (lambda: plots.attention_lines(np.ones((1, 1, 2)), "a", "xy", query=1), "`query` .*=1"),
         (lambda: plots.training_curves({"run": [{"step": 3}]}), "no metrics"),
         (lambda: plots.bleu_by_length(["a"], ["a", "b"]), "1 translations and 2 references"),
         (lambda: plots.bleu_by_length(["a"], ["a"], tokenize="b"), "`tokenize` .* tokenize='b'"),

@@ -82,10 +82,17 @@ def test_ctranslate2_of_an_imported_model(huggingface, tmp_path):
     assert_same_log_probabilities(huggingface[1], tmp_path / "x")
 
 
-@pytest.mark.parametrize("position_encoding", ["sinusoidal", "learned"])
-def test_ctranslate2_of_a_model_of_the_paper(position_encoding, tiny_translator, tmp_path):
-    sizes = {"position_encoding": position_encoding, "max_length": 70}
-    model = Transformer(dataclasses.replace(tiny_translator.model.config, **sizes))
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"position_encoding": "learned", "max_length": 70},
+        {"scale_embeddings": False},
+        {"scale_attention": False},
+    ],
+)
+def test_ctranslate2_of_a_model_of_the_paper(changes, tiny_translator, tmp_path):
+    model = Transformer(dataclasses.replace(tiny_translator.model.config, **changes))
     translator = Translator(randomize(model), tiny_translator.tokenizer)
     assert_same_log_probabilities(translator, tmp_path / "x")
 
@@ -135,13 +142,21 @@ def test_huggingface_folder_comes_back(huggingface, tmp_path):
     assert again.defaults == translator.defaults
 
 
+def test_embeddings_that_are_not_scaled_come_back(huggingface, tmp_path):
+    _, translator = huggingface
+    config = dataclasses.replace(translator.model.config, scale_embeddings=False)
+    unscaled = Translator(Transformer(config), translator.tokenizer)
+    export_marian(unscaled, tmp_path / "x", "en", "de")
+    assert not import_marian(tmp_path / "x", tmp_path / "run").config.scale_embeddings
+
+
 def test_what_cannot_be_converted(swish, tiny_translator, tmp_path):
     (tmp_path / "full").mkdir()
     with pytest.raises(InputError, match="full exists already"):
         export_ctranslate2(swish, tmp_path / "full")
     config, tokenizer = tiny_translator.model.config, tiny_translator.tokenizer
-    changes = {"d_k": 3}, {"position_encoding": "learned"}
-    heads, learned = (
+    changes = {"d_k": 3}, {"position_encoding": "learned"}, {"scale_attention": False}
+    heads, learned, unscaled = (
         Translator(Transformer(dataclasses.replace(config, **change)), tokenizer)
         for change in changes
     )
@@ -149,6 +164,8 @@ def test_what_cannot_be_converted(swish, tiny_translator, tmp_path):
         export_ctranslate2(heads, tmp_path / "x")
     with pytest.raises(InputError, match="cannot have learned positions"):
         export_marian(learned, tmp_path / "x", "en", "de")
+    with pytest.raises(InputError, match=r"cannot leave out 1 / sqrt\(d_k\)"):
+        export_marian(unscaled, tmp_path / "x", "en", "de")
     words = WordPieceTokenizer.train(["red dog", "two cat"], 40)
     with pytest.raises(InputError, match=r"need a tokenizer of SentencePiece\. Received: word-pi"):
         words.sentencepiece_models()
