@@ -167,9 +167,10 @@ class Recurrent(keras.Model):
         Args:
             encoder_output: float [B, S, E].
         """
-        states = self.initial_dense(encoder_output[:, 0, self.config.units :])  # [B, n * L * U]
+        states = self.initial_dense(encoder_output[:, 0, self.config.units :])  # [B, L * n * U]
         num_layers = len(self.decoder_layers)
-        states = ops.split(states, states.shape[1] // self.config.units, axis=1)  # [B, U] each
+        # The first state of each layer, then the second one of LSTM cells: [B, U] each.
+        states = ops.split(states, states.shape[1] // self.config.units, axis=1)
         return [states[i::num_layers] for i in range(num_layers)]
 
     def attend(
