@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Style = Literal["light", "dark"]
+PIECE_SIZE = 8  # points of a piece's label
+MAX_PIECE = 18  # characters; a longer piece is cut
 _logger = logging.getLogger(__name__)
 
 
@@ -131,3 +133,9 @@ def _warn_of(script: str) -> None:
         "Sans (in Debian, fonts-noto-cjk and fonts-noto-core)",
         script,
     )
+
+
+def cut_piece(piece: str) -> str:
+    """Returns the label of a token."""
+    piece = piece.replace("▁", "␣")  # easier to tell from the axis
+    return piece if len(piece) <= MAX_PIECE else f"{piece[: MAX_PIECE - 1]}…"

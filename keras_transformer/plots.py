@@ -10,13 +10,21 @@ Shapes (the package's glossary): S source length, T target length, D d_model, N 
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from keras_transformer.errors import InputError
-from keras_transformer.plot_style import Style, Theme, drawing, show_grid, show_thousands
-from keras_transformer.trees import Tree, parse_trees
+from keras_transformer.plot_style import (
+    PIECE_SIZE,
+    Style,
+    Theme,
+    cut_piece,
+    drawing,
+    show_grid,
+    show_thousands,
+)
+from keras_transformer.tree_plots import trees as trees
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,11 +32,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
-PIECE_SIZE = 8  # points of a piece's label
 PIECE_ROOM = 0.15  # inches of a piece along an axis; less where there are many pieces
-MAX_PIECE = 18  # characters; a longer piece is cut
 MAX_WIDTH = 11.0  # inches of a figure of attention
-LEAF_ROOM, LEVEL_ROOM = 0.42, 0.42  # inches of a word, and of a level, in a tree
 MAX_HEIGHT = 10.0  # inches of its lines
 MIN_WEIGHT = 0.05  # lines of less are faint, but many of them are not
 MAX_POINTS = 2_000  # points of a curve that is computed
@@ -368,109 +373,6 @@ def bleu_by_length(
     return figure
 
 
-def trees(drawn: Mapping[str, Tree | str], *, style: Style = "light") -> "Figure":
-    """Draws constituency trees, one below the other (section 6.3).
-
-    If there are several, the constituents that are not in all of them stand out: those of another
-    label or other words.
-
-    Args:
-        drawn: trees by name, such as "predicted" and "gold", also as texts in brackets.
-        style: "light" or "dark".
-
-    Example:
-        >>> from keras_transformer import plots
-        >>> tree = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))"
-        >>> figure = plots.trees({"predicted": tree, "gold": tree})
-    """
-    parsed = {}
-    for name, tree in drawn.items():
-        found = list(parse_trees([tree], f"`{name}`")) if isinstance(tree, str) else [tree]
-        if len(found) != 1:
-            raise InputError(f"`{name}` must be one tree. Received: {len(found)} trees")
-        parsed[name] = found[0]
-    placed = {name: _place(tree) for name, tree in parsed.items()}
-    spans = [{node.span for node in nodes} for nodes in placed.values()]
-    common = set.intersection(*spans) if spans else set()
-    leaves = [leaf for tree in parsed.values() for leaf in tree.leaves()]
-    depths = [1.5 + max(node.depth for node in nodes) for nodes in placed.values()]
-    count = max(len(tree.words) for tree in parsed.values())
-    size = (max(4.0, LEAF_ROOM * count), sum(LEVEL_ROOM * depth + 0.45 for depth in depths))
-    grid = {"nrows": len(parsed), "gridspec_kw": {"height_ratios": depths}}
-    with drawing(style, size, [leaf.word for leaf in leaves], **grid) as (figure, panels, theme):
-        for panel, (name, nodes), depth in zip(panels, placed.items(), depths, strict=True):
-            _draw_tree(panel, nodes, common, theme)
-            panel.set(xlim=(-0.7, count - 0.3), ylim=(-depth + 0.6, 0.5))
-            panel.set_title(name, loc="left", fontsize=10)
-            panel.axis("off")
-    return figure
-
-
-class _Node(NamedTuple):
-    """A constituent or a word on paper."""
-
-    x: float  # in words
-    depth: int  # levels from the root; words are all on the lowest
-    text: str
-    parent: int  # its place in the list; -1 for the root
-    span: tuple[str, int, int]  # label, first word, word after the last
-
-
-def _place(tree: Tree) -> list[_Node]:
-    """Returns where the constituents, tags and words of a tree are drawn."""
-    lowest = _height(tree)
-    nodes: list[_Node] = []
-
-    def add(tree: Tree, depth: int, parent: int, start: int) -> int:
-        """Adds a tree from its first word, and returns the word after its last."""
-        place, stop = len(nodes), start + 1
-        nodes.append(_Node(start, depth, tree.label, parent, (tree.label, start, stop)))
-        if tree.children:
-            stop = start
-            for child in tree.children:
-                stop = add(child, depth + 1, place, stop)
-            children = [node.x for node in nodes if node.parent == place]
-            middle = (children[0] + children[-1]) / 2
-            nodes[place] = nodes[place]._replace(x=middle, span=(tree.label, start, stop))
-        else:
-            nodes[place] = nodes[place]._replace(depth=lowest - 1)
-            nodes.append(_Node(start, lowest, tree.word, place, ("", start, stop)))
-        return stop
-
-    add(tree, 0, -1, 0)
-    return nodes
-
-
-def _height(tree: Tree) -> int:
-    """Returns the number of levels below the root, words included."""
-    return 1 + max(map(_height, tree.children), default=0)
-
-
-def _draw_tree(
-    panel: "Axes", nodes: Sequence[_Node], common: set[tuple[str, int, int]], theme: Theme
-) -> None:
-    ink, other = theme.colors[4], theme.colors[1]
-    for node in nodes:
-        is_word = not node.span[0]
-        if node.parent >= 0:
-            above = nodes[node.parent]
-            ends = [above.x, node.x], [-above.depth - 0.2, -node.depth + 0.25]
-            panel.plot(*ends, color=ink, linewidth=0.6, alpha=0.5)
-        is_common = is_word or node.span in common
-        panel.text(
-            node.x,
-            -node.depth,
-            _cut(node.text),
-            ha="center",
-            va="center" if not is_word else "top",
-            fontsize=PIECE_SIZE,
-            color=ink if is_common else other,
-            weight="normal" if is_common else "bold",
-            rotation=90 if is_word else 0,
-            bbox={"facecolor": theme.paper, "edgecolor": "none", "pad": 0.5},
-        )
-
-
 def _check_sizes(scores: np.ndarray, queries: Sequence[str], keys: Sequence[str]) -> None:
     shape = np.shape(scores)
     if len(shape) != 3 or shape[1:] != (len(queries), len(keys)) or 0 in shape:
@@ -536,14 +438,9 @@ def _label_pieces(axis: "Axis", pieces: Sequence[str], inches: float) -> None:
     """Labels an axis with evenly spaced pieces, as many as there is room for."""
     step = math.ceil(1.25 * PIECE_SIZE / 72 * len(pieces) / inches)
     ticks = range(0, len(pieces), step)
-    axis.set_ticks(ticks, labels=[_cut(pieces[row]) for row in ticks])
-
-
-def _cut(piece: str) -> str:
-    piece = piece.replace("▁", "␣")  # easier to tell from the axis
-    return piece if len(piece) <= MAX_PIECE else f"{piece[: MAX_PIECE - 1]}…"
+    axis.set_ticks(ticks, labels=[cut_piece(pieces[row]) for row in ticks])
 
 
 def _label_room(pieces: Iterable[str]) -> float:
     """Returns about how many inches the longest label takes."""
-    return 0.15 + 0.62 * PIECE_SIZE / 72 * max(len(_cut(piece)) for piece in pieces)
+    return 0.15 + 0.62 * PIECE_SIZE / 72 * max(len(cut_piece(piece)) for piece in pieces)

@@ -113,7 +113,12 @@ class TreeTokenizer(Tokenizer):
         )
 
     def write(self, source_ids: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-        """Writes trees in brackets, with the words of their sources; see `Tokenizer`."""
+        """Writes trees in brackets, with the words of their sources.
+
+        Args:
+            source_ids: as for `Tokenizer.write`.
+            ids: as for `Tokenizer.write`.
+        """
         return self.symbols.write(self._split(source_ids), ids)
 
     def _split(self, source_ids: tf.Tensor) -> tf.RaggedTensor:
