@@ -37,7 +37,7 @@ def runs_command(
             "best_step": run.best.step if run.best else None,
             **{
                 field: run.best.metrics.get(f"val_{field}") if run.best else None
-                for field in ("token_loss", "bleu", "chrf")
+                for field in ("token_loss", "bleu", "chrf", "f1")
             },
         }
         for name, run in runs.items()
@@ -46,8 +46,9 @@ def runs_command(
         print_json(rows)
     else:
         width = max(len(name) for name in (*rows, "run"))
-        form = f"{{:{width}}}  {{:8}}  {{:>9}}  {{:>9}}  {{:>10}}  {{:>6}}  {{:>6}}"
-        typer.echo(form.format("run", "status", "updates", "best at", "loss", "BLEU", "chrF"))
+        form = f"{{:{width}}}  {{:8}}  {{:>9}}  {{:>9}}  {{:>10}}  {{:>6}}  {{:>6}}  {{:>6}}"
+        names = ("run", "status", "updates", "best at", "loss", "BLEU", "chrF", "F1")
+        typer.echo(form.format(*names))
         for name, row in rows.items():
             values = [
                 "-" if value is None else f"{value:.2f}" if isinstance(value, float) else f"{value}"

@@ -231,6 +231,7 @@ _METRICS = {
     "loss": "Loss, label-smoothed",
     "perplexity": "Perplexity",
     "bleu": "BLEU",
+    "f1": "F1",
     "chrf": "chrF",
 }
 

@@ -275,7 +275,7 @@ def test_table_of_runs(tiny_run, tmp_path):
     assert [row[:5] for row in rows] == [
         [name, "complete", "5", f"{tiny_run.best.step}", loss] for name in ("a", "b/c")
     ]
-    assert head == ["run", "status", "updates", "best", "at", "loss", "BLEU", "chrF"]
+    assert head == ["run", "status", "updates", "best", "at", "loss", "BLEU", "chrF", "F1"]
     assert curves.read_text().count("<!-- b/c -->") == 1  # in the legend
     rows = json.loads(cli("runs", tmp_path, "--json")[1])
     assert rows["a"]["best_step"] == tiny_run.best.step

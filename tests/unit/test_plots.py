@@ -338,5 +338,5 @@ def test_trees_show_where_they_differ():
     # The words stand at 0, 1, 2 and 3, below all levels; NP is above the middle of its words.
     assert [at[word] for word in ("The", "dog", "barks")] == [(0, -3), (1, -3), (2, -3)]
     assert (at["NP"], at["VP"], at["S"]) == ((0.5, -1), (2, -1), (1.75, 0))
-    with pytest.raises(InputError, match="`gold` must be one tree. Received: 2 trees"):
+    with pytest.raises(InputError, match=r"`gold` must be one tree\. Received: 2 trees"):
         plots.trees({"gold": "(NN a) (NN b)"})
