@@ -20,7 +20,8 @@ import numpy as np
 import typer
 
 from keras_transformer.trainers.bracketing import score_brackets
-from keras_transformer.trainers.treebank import Tree, delinearize, load_treebank
+from keras_transformer.trainers.treebank import load_treebank
+from keras_transformer.trees import Tree, delinearize
 
 RARE = 5  # an unknown word has the tags of words with at most so many occurrences
 SMOOTHING = 1.0  # weight of a word's looks beside its own occurrences

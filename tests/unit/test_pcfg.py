@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from pcfg import Grammar, Symbol, count, looks_of
 
-from keras_transformer.trainers.treebank import parse_trees
+from keras_transformer.trees import parse_trees
 
 TEXT = """
 (S (NP (DT the) (NN dog)) (VP (VB saw) (NP (DT a) (NN cat))) (. .))
