@@ -18,9 +18,8 @@ from keras_transformer.subword_tokenizers import SentencePieceTokenizer, WordPie
 from keras_transformer.subwords import train_sentencepiece
 from keras_transformer.tree_symbols import TreeConstraint, TreeSymbols
 
-# A word of the treebank may have the tags of at least this share of its occurrences; rarer ones are
-# slips. A word that occurs less often may have any tag.
-MIN_COUNT, MIN_SHARE = 5, 0.001
+MIN_COUNT = 5  # all words that occur less often have one entry in the dictionary
+MIN_SHARE = 0.001  # a rarer tag of a word is a slip
 
 
 class TreeTokenizer(Tokenizer):
@@ -45,8 +44,7 @@ class TreeTokenizer(Tokenizer):
             self.symbols = TreeSymbols(tuple(content["tags"]), tuple(content["labels"]))
             pieces = [*SPECIAL_PIECES, *self.symbols.pieces]
             self.own_target = WordPieceTokenizer.from_pieces(pieces, {})
-            # The first entry is for all words that have none.
-            dictionary = {"": [*range(len(self.symbols.tags))], **content["dictionary"]}
+            dictionary = content["dictionary"]  # the first entry is for all words that have none
             self._tags = np.zeros((len(dictionary), len(self.symbols.tags)), bool)
             for entry, tags in enumerate(dictionary.values()):
                 self._tags[entry, tags] = True
@@ -90,13 +88,14 @@ class TreeTokenizer(Tokenizer):
             tags = (ids[symbol] for symbol in tree if symbol in ids)
             for word, tag in zip(words, tags, strict=True):
                 counts.setdefault(word, Counter())[tag] += 1
+        rare = [word for word, tags in counts.items() if tags.total() < MIN_COUNT]
+        of_rare = sum((counts.pop(word) for word in rare), Counter())
         content = {
             "sentencepiece": base64.b64encode(model).decode(),
             **symbols._asdict(),
             "dictionary": {
-                word: sorted(tag for tag in tags if tags[tag] >= MIN_SHARE * tags.total())
-                for word, tags in counts.items()
-                if tags.total() >= MIN_COUNT
+                "": _frequent(of_rare) or [*ids.values()],
+                **{word: _frequent(tags) for word, tags in counts.items()},
             },
         }
         return cls(cls.header + json.dumps(content).encode())
@@ -143,3 +142,8 @@ class TreeTokenizer(Tokenizer):
     def pieces(self, ids: tf.Tensor) -> tf.Tensor:
         """Returns the pieces of ids, int32 of any shape, as strings of the same shape."""
         return self._words.pieces(ids)
+
+
+def _frequent(tags: "Counter[int]") -> list[int]:
+    """Returns the tags that are no slips."""
+    return sorted(tag for tag in tags if tags[tag] >= MIN_SHARE * tags.total())

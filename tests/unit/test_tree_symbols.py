@@ -179,14 +179,16 @@ def test_any_word_is_kept_as_it_is(tokenizer):
 
 
 def test_slips_are_not_in_the_dictionary():
-    """A word with one strange tag of 1,200."""
-    pairs = [("a", "S X /S"), *[("a", "S DT /S")] * 1199, *[("b", "S NN /S")] * 4]
+    """A word with one strange tag of 1,200, two rare words, and one that is new."""
+    pairs = [("a", "S X /S"), *[("a", "S DT /S")] * 1199]
+    pairs += [*[("b", "S NN /S")] * 4, ("c", "S RB /S")]
     tokenizer = TreeTokenizer.train(pairs, vocab_size=270)
-    constraint = tokenizer.constraint(tokenizer.encode(tf.constant(["a b"])).ids)
-    entries = constraint.words.numpy()[0]
-    assert tokenizer.symbols.tags == ("DT", "NN", "X")
-    assert constraint.tags.numpy()[entries[0]].tolist() == [True, False, False]
-    assert constraint.tags.numpy()[entries[1]].all()  # too rare
+    constraint = tokenizer.constraint(tokenizer.encode(tf.constant(["a b d"])).ids)
+    assert tokenizer.symbols.tags == ("DT", "NN", "RB", "X")
+    a, *others = constraint.words.numpy()[0, :3]
+    assert constraint.tags.numpy()[a].tolist() == [True, False, False, False]
+    for entry in others:
+        assert constraint.tags.numpy()[entry].tolist() == [False, True, True, False]
 
 
 def test_frequent_words_have_their_tags_only(tokenizer):
