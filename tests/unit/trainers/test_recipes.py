@@ -191,3 +191,24 @@ def test_wrong_values(name, value, expected):
 def test_settings_that_contradict_each_other(values, message):
     with pytest.raises(InputError, match=message):
         TrainSettings.from_dict({"data": "bundled", **values})
+
+
+def test_parsers():
+    """Section 6.3: 4 layers, d_model 1024, beam 21, length penalty 0.3, input + 300 symbols."""
+    paper, craft = (
+        TrainSettings.from_dict(load_recipe(f"parsing-{name}")) for name in ("wsj", "craft")
+    )
+    for settings in (paper, craft):
+        search = settings.beam_size, settings.length_penalty, settings.extra_length
+        assert search == (21, 0.3, 300)
+        assert (settings.task, settings.target) == ("parsing", "trees")
+    config = paper.config(paper.vocab_size, 106)
+    assert (config.vocab_size, config.d_model) == (16_000, 1_024)
+    assert (config.num_encoder_layers, config.num_decoder_layers) == (4, 4)
+    d, f, symbols = 192, 768, 4 + 44 + 2 * 29  # of the CRAFT treebank
+    attention, feed_forward, norm = 4 * d * d + 4 * d, 2 * d * f + f + d, 2 * d
+    layers = 3 * (attention + feed_forward + 2 * norm) + 2 * (
+        2 * attention + feed_forward + 3 * norm
+    )
+    model = build_model(craft.config(craft.vocab_size, symbols))
+    assert model.count_params() == (4_000 + 2 * symbols) * d + layers
