@@ -87,7 +87,7 @@ def evaluate_command(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Translate or parse a split of a corpus, and print its scores.
+    """Translate or parse a split, and print its scores.
 
     Each score has the signature of its protocol. The results go to RUN/evaluation.
     """
