@@ -167,7 +167,9 @@ def test_what_cannot_be_converted(swish, tiny_translator, tmp_path):
     with pytest.raises(InputError, match=r"cannot leave out 1 / sqrt\(d_k\)"):
         export_marian(unscaled, tmp_path / "x", "en", "de")
     words = WordPieceTokenizer.train(["red dog", "two cat"], 40)
-    with pytest.raises(InputError, match=r"need a tokenizer of SentencePiece\. Received: a WordPiece"):
+    with pytest.raises(
+        InputError, match=r"need a tokenizer of SentencePiece\. Received: a WordPiece"
+    ):
         words.sentencepiece_models()
     lower = SentencePieceTokenizer.train(["red dog", "two cat"], 270, lowercase=True)
     with pytest.raises(InputError, match="does not lower-case"):
