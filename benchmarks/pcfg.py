@@ -108,11 +108,11 @@ class Grammar:
         )
         pairs, wholes, scores = zip(*rules, strict=True)
         self.wholes, self.scores = np.array(wholes), np.array(scores, np.float32)
-        # Rules with the same right side are neighbours: table[b, c] is its number, or 0.
+        # Rules with the same right side are neighbours; the table has its number, or 0.
         unique, self.first = np.unique(pairs, return_index=True)
         self.first = np.append(self.first, len(pairs))
-        self.table = np.zeros((size, self.num_labelled), np.int32)
-        self.table.ravel()[unique] = 1 + np.arange(len(unique))
+        self.table = np.zeros(size * self.num_labelled, np.int32)
+        self.table[unique] = 1 + np.arange(len(unique))
         # Words.
         self.seen: dict[object, np.ndarray] = {}
         self.tags = np.unique([index[symbol] for c in counts.words.values() for symbol in c])
@@ -147,7 +147,7 @@ class Grammar:
         """Returns the most likely tree, up to what the spans lose; None if there is none."""
         n, (labelled, parts) = len(words), self.kept
         shape = (n + 1, n, labelled + parts)  # length of the span, first word, place in the span
-        self.ids = np.zeros(shape, np.int32)
+        self.ids = np.zeros(shape, np.int64)
         self.chart = np.full(shape, -np.inf, np.float32)
         self.back = np.zeros((*shape, 3), np.int32)  # length of the left part, and both places
         scores = np.stack([self.word_scores(word) for word in words])
@@ -165,7 +165,7 @@ class Grammar:
         start, left = np.indices((n - length + 1, length - 1)).reshape(2, -1)
         left += 1
         b, c = self.ids[left, start], self.ids[length - left, start + left, :labelled]
-        pairs = self.table[b[:, :, None], c[:, None, :]].ravel()
+        pairs = self.table.take(b[:, :, None] * self.num_labelled + c[:, None, :]).ravel()
         hits = np.flatnonzero(pairs)
         pairs = pairs[hits] - 1
         row, place = np.divmod(hits, labelled * places)
