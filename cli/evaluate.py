@@ -115,7 +115,9 @@ def evaluate_command(
     }
     given = [option for option, value in of_translations.items() if value is not None]
     if task == "parsing" and given:
-        raise InputError(f"{run} parses: {', '.join(given)} are for translations")
+        raise InputError(
+            f"{run} is a parser, and only translations have the options {', '.join(given)}"
+        )
     if test_set is not None:
         pairs = load_test_set(test_set, opened.source, opened.target)
         name = test_set.replace("/", "-")

@@ -114,7 +114,7 @@ def test_plot_draws_predicted_beside_gold_trees(run, evaluated, tmp_path):
 
 def test_what_is_for_translations_is_refused(run, tmp_path):
     result = cli("evaluate", run, "--tokenize", "13a")
-    assert_refused(result, f"{run} parses: --tokenize are for translations")
+    assert_refused(result, f"{run} is a parser, and only translations have the options --tokenize")
     result = cli("convert", run, tmp_path / "other", "--to", "marian")
     assert_refused(result, "Other engines need.* SentencePiece.*Received: a TreeTokenizer")
 
