@@ -5,9 +5,8 @@ from typing import Any
 
 from keras_transformer.cli.progress import describe
 from keras_transformer.run import Run
-from keras_transformer.trainers.batches import training_plan
+from keras_transformer.trainers.batches import BatchPlan
 from keras_transformer.trainers.prepared import TokenizedPairs, corpus_folder, is_complete
-from keras_transformer.trainers.recipes import TrainSettings
 
 DECISIVE = ("val_token_loss", "val_bleu", "val_chrf", "val_f1")  # they choose the best checkpoint
 
@@ -76,12 +75,11 @@ def _seen(run: Run, steps: int) -> dict[str, Any] | None:
     if not is_complete(folder):
         return None
     lengths = TokenizedPairs(folder, "train").lengths
-    plan = training_plan(lengths, TrainSettings.from_dict(run.settings))
-    epochs, rest = divmod(max(0, steps - plan.short_steps), plan.batches_per_epoch)
+    plan = BatchPlan(lengths, run.settings["tokens_per_batch"], run.settings["seed"])
+    epochs, rest = divmod(steps, plan.batches_per_epoch)
     pairs = epochs * len(lengths)
     tokens = epochs * lengths.sum(axis=0, dtype=int)
-    short_steps = range(min(steps, plan.short_steps))
-    for step in (*short_steps, *range(steps - rest, steps)):
+    for step in range(steps - rest, steps):
         _, rows = plan.batch(step)
         pairs += len(rows)
         tokens += lengths[rows].sum(axis=0, dtype=int)

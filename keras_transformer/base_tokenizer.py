@@ -45,6 +45,8 @@ class Tokenizer(abc.ABC):
         vocab_size: number of ids.
         lowercase: whether it lower-cases all text.
         own_target: the tokenizer of the target language, if that is another one.
+        word_ids: where the ids from 4 up to one begin a word, that id and the target's; see
+            `TransformerConfig`. None if they do not.
 
     Raises:
         InputError: if a file is missing or is not a tokenizer, or a vocabulary is too small.
@@ -56,6 +58,7 @@ class Tokenizer(abc.ABC):
     vocab_size: int
     lowercase: bool = False
     own_target: "Tokenizer | None" = None
+    word_ids: tuple[int, int] | None = None
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":

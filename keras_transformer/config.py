@@ -154,6 +154,9 @@ class TransformerConfig:
         activation: inner activation of the feed-forward network: "relu" (section 3.3) or "swish".
         output_bias: whether the logits have a bias; the paper has none.
         layer_norm_epsilon: what layer normalization adds to the variance.
+        word_ids: for deterministic attention (`alignment.py`): the source ids from 4 up to this one
+            begin a word; None for the paper's decoder.
+        target_word_ids: the target ids from 4 up to this one stand for a word.
 
     Raises:
         InputError: if a value is of the wrong type or out of range, or there is no such preset.
@@ -187,6 +190,8 @@ class TransformerConfig:
     activation: Literal["relu", "swish"] = "relu"
     output_bias: bool = False
     layer_norm_epsilon: Annotated[float, Field(gt=0, lt=1)] = LAYER_NORM_EPSILON
+    word_ids: _Size | None = None
+    target_word_ids: _Size | None = None
 
     def __post_init__(self) -> None:
         if None in (self.d_k, self.d_v) and self.d_model % self.num_heads:
@@ -195,6 +200,11 @@ class TransformerConfig:
                 f"Received: d_model={self.d_model}, num_heads={self.num_heads}"
             )
         _check_vocabularies(self)
+        if (self.word_ids is None) != (self.target_word_ids is None):
+            raise InputError(
+                "`word_ids` and `target_word_ids` need each other. Received: "
+                f"word_ids={self.word_ids}, target_word_ids={self.target_word_ids}"
+            )
         if self.position_encoding == "marian" and (self.d_model % 2 or self.d_model < 4):
             raise InputError(
                 "`d_model` must be an even number of at least 4 for Marian's positions. "

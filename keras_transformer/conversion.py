@@ -1,11 +1,11 @@
 """Tokenizers of KerasNLP (KerasHub) as tokenizers of this package."""
 
 import keras
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from google.protobuf.message import Message
 
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from keras_transformer.errors import InputError
+from keras_transformer.subwords import parse_sentencepiece
 from keras_transformer.tokenizer import (
     SPECIAL_PIECES,
     SentencePieceTokenizer,
@@ -15,36 +15,6 @@ from keras_transformer.tokenizer import (
 
 SPECIAL_IDS = {"pad": PAD_ID, "unk": UNK_ID, "bos": BOS_ID, "eos": EOS_ID}
 UNKNOWN_TYPE, CONTROL_TYPE = 2, 3
-# The fields of sentencepiece_model.proto that matter here. SentencePiece's own Python module needs
-# a newer protobuf than TensorFlow allows.
-_PROTO = """
-name: "pieces.proto" package: "pieces" syntax: "proto2"
-message_type {
-  name: "SentencePiece"
-  field { name: "piece" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
-  field { name: "type" number: 3 type: TYPE_INT32 label: LABEL_OPTIONAL }
-}
-message_type {
-  name: "TrainerSpec"
-  field { name: "unk_id" number: 40 type: TYPE_INT32 label: LABEL_OPTIONAL default_value: "0" }
-  field { name: "bos_id" number: 41 type: TYPE_INT32 label: LABEL_OPTIONAL default_value: "1" }
-  field { name: "eos_id" number: 42 type: TYPE_INT32 label: LABEL_OPTIONAL default_value: "2" }
-  field { name: "pad_id" number: 43 type: TYPE_INT32 label: LABEL_OPTIONAL default_value: "-1" }
-  field { name: "unk_piece" number: 45 type: TYPE_STRING label: LABEL_OPTIONAL }
-  field { name: "bos_piece" number: 46 type: TYPE_STRING label: LABEL_OPTIONAL }
-  field { name: "eos_piece" number: 47 type: TYPE_STRING label: LABEL_OPTIONAL }
-  field { name: "pad_piece" number: 48 type: TYPE_STRING label: LABEL_OPTIONAL }
-}
-message_type {
-  name: "ModelProto"
-  field {
-    name: "pieces" number: 1 type: TYPE_MESSAGE type_name: "SentencePiece" label: LABEL_REPEATED
-  }
-  field {
-    name: "trainer_spec" number: 2 type: TYPE_MESSAGE type_name: "TrainerSpec" label: LABEL_OPTIONAL
-  }
-}
-"""
 
 
 def from_keras_nlp(tokenizer: keras.layers.Layer) -> Tokenizer:
@@ -95,7 +65,7 @@ def from_keras_nlp(tokenizer: keras.layers.Layer) -> Tokenizer:
 
 def _with_special_ids(proto: bytes) -> bytes:
     """Moves the special pieces of a SentencePiece model to the front and adds missing ones."""
-    model = _model_class().FromString(proto)
+    model = parse_sentencepiece(proto)
     spec, pieces = model.trainer_spec, list(model.pieces)
     special: list[Message] = []
     for (name, new_id), text in zip(SPECIAL_IDS.items(), SPECIAL_PIECES, strict=True):
@@ -111,11 +81,3 @@ def _with_special_ids(proto: bytes) -> bytes:
     del model.pieces[:]
     model.pieces.extend([*special, *rest])
     return model.SerializeToString()
-
-
-def _model_class() -> type[Message]:
-    """Returns the class of SentencePiece's ModelProto, which keeps unknown fields."""
-    file = text_format.Parse(_PROTO, descriptor_pb2.FileDescriptorProto())
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("pieces.ModelProto"))

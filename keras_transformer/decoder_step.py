@@ -22,6 +22,7 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
+from keras_transformer.alignment import encoding_of_words, is_word, word_numbers
 from keras_transformer.attention import MASKED_SCORE
 from keras_transformer.layers import AddNorm, DecoderLayer
 from keras_transformer.masks import padding_mask
@@ -42,6 +43,19 @@ class KeysValues(NamedTuple):
     values: tf.Tensor
 
 
+class BeamState(NamedTuple):
+    """What the decoder keeps of each hypothesis.
+
+    Attributes:
+        self_mask: float [B, K, C], 0 at the positions in the sentence's cache that belong to a
+            hypothesis, and `MASKED_SCORE` at others.
+        num_words: int32 [B, K], number of words so far; () without deterministic attention.
+    """
+
+    self_mask: tf.Tensor
+    num_words: tf.Tensor | tuple[()]
+
+
 class RowState(NamedTuple):
     """What the decoder keeps of a batch of sentences.
 
@@ -52,18 +66,21 @@ class RowState(NamedTuple):
             hypotheses, C for each sentence.
         step_mask: float [B, K, K], the mask of a step's own positions: 0 for the hypothesis itself
             and `MASKED_SCORE` for others.
+        words: the encoder's output, float [B, S, D], and `word_numbers`, int32 [B, S]; () without
+            deterministic attention.
     """
 
     encoder_kv: tuple[KeysValues, ...]
     source_mask: tf.Tensor
     kv_cache: tuple[KeysValues, ...]
     step_mask: tf.Tensor
+    words: tuple[tf.Tensor, tf.Tensor] | tuple[()]
 
 
 class DecoderStep:
     """The step function of `decoding.search`, with the current weights of a model.
 
-    For the search, its `cache` is the tensor `self_mask`, and its `row_state` is a `RowState`.
+    For the search, its `cache` is a `BeamState`, and its `row_state` is a `RowState`.
 
     Args:
         model: the model.
@@ -86,51 +103,59 @@ class DecoderStep:
             kernel, bias = model.output_dense.kernel.value, model.output_dense.bias
         self.output = _Linear(kernel, None if bias is None else bias.value, model.compute_dtype)
 
-    def initial_state(self, source_ids: tf.Tensor, beam_size: int) -> tuple[tf.Tensor, RowState]:
+    def initial_state(self, source_ids: tf.Tensor, beam_size: int) -> tuple[BeamState, RowState]:
         """Encodes sources and returns the state before the first step.
 
         Args:
             source_ids: int32 [B, S], with at least one token in each row.
             beam_size: hypotheses of each source, K.
-
-        Returns:
-            The mask of the hypotheses, float [B, K, 0], and the state of the rows.
         """
         encoder_output = self.model.encode(source_ids, training=False)  # [B, S, D]
         num_rows = tf.shape(source_ids)[0]
         is_token = tf.cast(padding_mask(source_ids), self.dtype)  # [B, 1, 1, S]
         others = (1.0 - tf.eye(beam_size, dtype=self.dtype)) * MASKED_SCORE  # [K, K]
+        num_words: tf.Tensor | tuple[()] = ()
+        words: tuple[tf.Tensor, tf.Tensor] | tuple[()] = ()
+        if self.model.config.word_ids is not None:
+            num_words = tf.zeros([num_rows, beam_size], tf.int32)
+            words = encoder_output, word_numbers(source_ids, self.model.config.word_ids)
         row_state = RowState(
             encoder_kv=tuple(layer.encoder_kv(encoder_output) for layer in self.layers),
             source_mask=(1.0 - is_token) * MASKED_SCORE,
             kv_cache=tuple(layer.empty_cache(num_rows) for layer in self.layers),
             step_mask=tf.tile(others[None], [num_rows, 1, 1]),
+            words=words,
         )
-        return tf.zeros([num_rows, beam_size, 0], self.dtype), row_state
+        return BeamState(tf.zeros([num_rows, beam_size, 0], self.dtype), num_words), row_state
 
     def __call__(
-        self, target_ids: tf.Tensor, position: tf.Tensor, self_mask: tf.Tensor, row_state: RowState
-    ) -> tuple[tf.Tensor, tf.Tensor, RowState]:
+        self, target_ids: tf.Tensor, position: tf.Tensor, beams: BeamState, row_state: RowState
+    ) -> tuple[tf.Tensor, BeamState, RowState]:
         """Computes the logits that follow one more token of each hypothesis.
 
         Args:
             target_ids: int32 [B, K], the newest token of each hypothesis.
             position: int32 [], its position, counted from 0 (the start symbol's).
-            self_mask: float [B, K, C], 0 at the positions in the sentence's cache that belong to a
-                hypothesis, and `MASKED_SCORE` at others. The search gathers it when hypotheses
-                change places.
+            beams: the result of `initial_state` or of the previous step. The search gathers it when
+                hypotheses change places.
             row_state: the result of `initial_state` or of the previous step.
 
         Returns:
-            Logits, float32 [B, K, V], and `self_mask` and `row_state` with K more positions.
+            Logits, float32 [B, K, V], and `beams` and `row_state` with K more positions.
         """
         num_beams = target_ids.shape[1]
+        self_mask, num_words = beams
         mask = None  # a single hypothesis attends to all positions
         if num_beams > 1:
             self_mask = tf.concat([self_mask, row_state.step_mask], axis=2)  # [B, K, C + K]
             mask = tf.expand_dims(self_mask, 1)  # [B, 1, K, C + K]
         x = tf.gather(self.embeddings, tf.reshape(target_ids, [-1]))  # [R, D]
         x = tf.cast(x, self.dtype) * self.scale + tf.gather(self.positions, position)
+        target_word_ids = self.model.config.target_word_ids
+        if row_state.words and target_word_ids is not None:
+            num_words += tf.cast(is_word(target_ids, target_word_ids), tf.int32)
+            next_words = encoding_of_words(*row_state.words, num_words)  # [B, K, D]
+            x += tf.cast(tf.reshape(next_words, tf.shape(x)), self.dtype)
         kv_cache = []
         for layer, cache, encoder_kv in zip(
             self.layers, row_state.kv_cache, row_state.encoder_kv, strict=True
@@ -139,7 +164,7 @@ class DecoderStep:
             kv_cache.append(cache)
         logits = tf.cast(self.output(x), tf.float32)  # [R, V]
         logits = tf.reshape(logits, [-1, num_beams, logits.shape[1]])
-        return logits, self_mask, row_state._replace(kv_cache=tuple(kv_cache))
+        return logits, BeamState(self_mask, num_words), row_state._replace(kv_cache=tuple(kv_cache))
 
 
 class _LayerStep:

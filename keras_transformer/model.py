@@ -10,6 +10,7 @@ import keras
 from jaxtyping import Float, Int
 from keras import ops
 
+from keras_transformer.alignment import encoding_of_words, is_word, word_numbers
 from keras_transformer.config import TransformerConfig
 from keras_transformer.embedding import PositionalEmbedding
 from keras_transformer.errors import InputError
@@ -151,6 +152,10 @@ class Transformer(keras.Model):
         cross_mask = padding_mask(source_ids)  # [B, 1, 1, S]
         self_scores, cross_scores = [], []
         x = self.target_embedding(target_ids, training=training)  # [B, T, D]
+        if self.config.word_ids is not None and self.config.target_word_ids is not None:
+            words = ops.cast(is_word(target_ids, self.config.target_word_ids), "int32")
+            numbers = word_numbers(source_ids, self.config.word_ids)
+            x += encoding_of_words(encoder_output, numbers, ops.cumsum(words, axis=1))
         for layer in self.decoder_layers:
             x, self_weights, cross_weights = layer(
                 x,

@@ -1,4 +1,4 @@
-"""Training of SentencePiece models."""
+"""SentencePiece models: their training, and their pieces."""
 
 import io
 import re
@@ -6,12 +6,45 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import sentencepiece
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+from google.protobuf.message import Message
 
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from keras_transformer.errors import InputError, one_line
 
 # SentencePiece keeps its training sentences in memory; more of them hardly improve the subwords.
 MAX_TRAINING_SENTENCES = 4_000_000
+
+# The fields of sentencepiece_model.proto that matter here. SentencePiece's own Python module needs
+# a newer protobuf than TensorFlow allows.
+_PROTO = """
+name: "pieces.proto" package: "pieces" syntax: "proto2"
+message_type {
+  name: "SentencePiece"
+  field { name: "piece" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
+  field { name: "type" number: 3 type: TYPE_INT32 label: LABEL_OPTIONAL }
+}
+message_type {
+  name: "TrainerSpec"
+  field { name: "unk_id" number: 40 type: TYPE_INT32 label: LABEL_OPTIONAL default_value: "0" }
+  field { name: "bos_id" number: 41 type: TYPE_INT32 label: LABEL_OPTIONAL default_value: "1" }
+  field { name: "eos_id" number: 42 type: TYPE_INT32 label: LABEL_OPTIONAL default_value: "2" }
+  field { name: "pad_id" number: 43 type: TYPE_INT32 label: LABEL_OPTIONAL default_value: "-1" }
+  field { name: "unk_piece" number: 45 type: TYPE_STRING label: LABEL_OPTIONAL }
+  field { name: "bos_piece" number: 46 type: TYPE_STRING label: LABEL_OPTIONAL }
+  field { name: "eos_piece" number: 47 type: TYPE_STRING label: LABEL_OPTIONAL }
+  field { name: "pad_piece" number: 48 type: TYPE_STRING label: LABEL_OPTIONAL }
+}
+message_type {
+  name: "ModelProto"
+  field {
+    name: "pieces" number: 1 type: TYPE_MESSAGE type_name: "SentencePiece" label: LABEL_REPEATED
+  }
+  field {
+    name: "trainer_spec" number: 2 type: TYPE_MESSAGE type_name: "TrainerSpec" label: LABEL_OPTIONAL
+  }
+}
+"""
 
 
 def train_sentencepiece(texts: Iterable[str], vocab_size: int, **options: Any) -> bytes:
@@ -58,3 +91,12 @@ def _training_failure(message: str, vocab_size: int) -> str:
     if "sentences_.empty" in message:
         return "The corpus holds no text to train a tokenizer from"
     return f"SentencePiece cannot train a vocabulary of {vocab_size}: {one_line(message)}"
+
+
+def parse_sentencepiece(model: bytes) -> Message:
+    """Returns a SentencePiece model as a message with its `pieces`; it keeps unknown fields."""
+    file = text_format.Parse(_PROTO, descriptor_pb2.FileDescriptorProto())
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    kind = message_factory.GetMessageClass(pool.FindMessageTypeByName("pieces.ModelProto"))
+    return kind.FromString(model)

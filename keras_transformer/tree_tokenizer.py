@@ -13,11 +13,13 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.base_tokenizer import SPECIAL_PIECES, Tokenizer, index_pieces
+from keras_transformer.config import EOS_ID
 from keras_transformer.errors import InputError
 from keras_transformer.subword_tokenizers import SentencePieceTokenizer, WordPieceTokenizer
-from keras_transformer.subwords import train_sentencepiece
+from keras_transformer.subwords import parse_sentencepiece, train_sentencepiece
 from keras_transformer.tree_symbols import TreeConstraint, TreeSymbols
 
+WORD_MARK = "\u2581"  # begins the first piece of a word
 MIN_COUNT = 5  # all words that occur less often have one entry in the dictionary
 MIN_SHARE = 0.001  # a rarer tag of a word is a slip
 
@@ -29,6 +31,7 @@ class TreeTokenizer(Tokenizer):
     becomes -LRB- or -RRB-. Its `target` tokenizes linearized trees, of symbols separated by spaces.
     A search with it finds well-formed trees only, and `write` writes them in brackets. A word that
     is frequent in the treebank gets a tag that it has there (a tag dictionary, Ratnaparkhi 1996).
+    The pieces that begin a word have the first ids, and so have the tags: see `word_ids`.
 
     Args:
         model: a header, then JSON.
@@ -40,7 +43,8 @@ class TreeTokenizer(Tokenizer):
         self.model = model
         try:
             content = json.loads(model.removeprefix(self.header))
-            self._words = SentencePieceTokenizer(base64.b64decode(content["sentencepiece"]))
+            model = base64.b64decode(content["sentencepiece"])
+            self._words = SentencePieceTokenizer(model)
             self.symbols = TreeSymbols(tuple(content["tags"]), tuple(content["labels"]))
             pieces = [*SPECIAL_PIECES, *self.symbols.pieces]
             self.own_target = WordPieceTokenizer.from_pieces(pieces, {})
@@ -52,6 +56,8 @@ class TreeTokenizer(Tokenizer):
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise InputError("The tokenizer is damaged") from error
         self.vocab_size = self._words.vocab_size
+        first_pieces = [piece for piece in _pieces(model) if piece.startswith(WORD_MARK)]
+        self.word_ids = EOS_ID + 1 + len(first_pieces), self.symbols.first_label
 
     @classmethod
     def train(
@@ -91,7 +97,7 @@ class TreeTokenizer(Tokenizer):
         rare = [word for word, tags in counts.items() if tags.total() < MIN_COUNT]
         of_rare = sum((counts.pop(word) for word in rare), Counter())
         content = {
-            "sentencepiece": base64.b64encode(model).decode(),
+            "sentencepiece": base64.b64encode(_words_first(model)).decode(),
             **symbols._asdict(),
             "dictionary": {
                 "": _frequent(of_rare) or [*ids.values()],
@@ -125,10 +131,9 @@ class TreeTokenizer(Tokenizer):
         return tf.strings.split(self.detokenize(source_ids))
 
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        # U+2581 is SentencePiece's mark of a word.
         for pattern, replacement in (
             (r"\p{Z}", " "),
-            ("\u2581", "_"),
+            (WORD_MARK, "_"),
             (r"\(", "-LRB-"),
             (r"\)", "-RRB-"),
         ):
@@ -142,6 +147,20 @@ class TreeTokenizer(Tokenizer):
     def pieces(self, ids: tf.Tensor) -> tf.Tensor:
         """Returns the pieces of ids, int32 of any shape, as strings of the same shape."""
         return self._words.pieces(ids)
+
+
+def _pieces(model: bytes) -> list[str]:
+    return [piece.piece for piece in parse_sentencepiece(model).pieces]
+
+
+def _words_first(model: bytes) -> bytes:
+    """Moves the pieces that begin a word to the front, after the special ones."""
+    message = parse_sentencepiece(model)
+    special, rest = message.pieces[: EOS_ID + 1], message.pieces[EOS_ID + 1 :]
+    rest.sort(key=lambda piece: not piece.piece.startswith(WORD_MARK))
+    del message.pieces[:]
+    message.pieces.extend([*special, *rest])
+    return message.SerializeToString()
 
 
 def _frequent(tags: "Counter[int]") -> list[int]:

@@ -196,6 +196,29 @@ def positional_embedding(ids: np.ndarray, table: np.ndarray, start: int = 0) -> 
     return output
 
 
+def next_words(
+    encoded: np.ndarray,
+    source_ids: np.ndarray,
+    target_ids: np.ndarray,
+    word_ids: int,
+    target_word_ids: int,
+) -> np.ndarray:
+    """The encoder's output [B, S, D] where the first word starts that has no tag yet, [B, T, D].
+
+    Ids from 4 up to `word_ids` start a word, target ids from 4 up to `target_word_ids` are tags.
+    """
+    batch, length = target_ids.shape
+    output = np.zeros((batch, length, encoded.shape[2]))
+    for b in range(batch):
+        starts = [s for s, token in enumerate(source_ids[b]) if token in range(4, word_ids)]
+        for t in range(length):
+            if target_ids[b, t] in range(4, target_word_ids):
+                starts = starts[1:]
+            if starts:
+                output[b, t] = encoded[b, starts[0]]
+    return output
+
+
 def label_smoothed_cross_entropy(
     logits: np.ndarray, targets: np.ndarray, smoothing: float, pad_id: int = 0
 ) -> np.ndarray:

@@ -15,7 +15,6 @@ import tensorflow as tf
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID
 from keras_transformer.errors import InputError
 from keras_transformer.trainers.prepared import TokenizedPairs
-from keras_transformer.trainers.recipes import TrainSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,23 +44,13 @@ class BatchPlan:
         lengths: int [rows, 2], tokens of both sides.
         tokens_per_batch: maximum number of tokens of each side of a batch, padding included.
         seed: of the shuffles; None for batches in order of length, for evaluation.
-        short_steps: number of first steps whose batches hold short pairs only.
-        short_length: maximum number of tokens on a side of a short pair.
 
     Raises:
-        InputError: if a pair is longer than a batch may be, or no pair is short.
+        InputError: if a pair is longer than a batch may be.
     """
 
-    def __init__(
-        self,
-        lengths: np.ndarray,
-        tokens_per_batch: int,
-        seed: int | None,
-        short_steps: int = 0,
-        short_length: int = 0,
-    ) -> None:
+    def __init__(self, lengths: np.ndarray, tokens_per_batch: int, seed: int | None) -> None:
         self.lengths = lengths
-        self.short_steps = short_steps
         self.seed = seed
         longest = int(lengths.max())
         if longest > tokens_per_batch:
@@ -71,23 +60,12 @@ class BatchPlan:
             )
         self.buckets = _make_buckets(lengths.max(axis=1), tokens_per_batch)
         self.batches_per_epoch = sum(bucket.num_batches for bucket in self.buckets)
-        if short_steps:
-            self._short_rows = np.flatnonzero(lengths.max(axis=1) <= short_length)
-            if not len(self._short_rows):
-                raise InputError(
-                    "`short_length` must be at least the shortest pair's tokens, "
-                    f"{lengths.max(axis=1).min()}. Received: short_length={short_length}"
-                )
-            self._short_plan = BatchPlan(lengths[self._short_rows], tokens_per_batch, seed)
         # Two, because an input pipeline reads ahead into the next epoch.
         self._epoch = functools.lru_cache(maxsize=2)(self._plan_epoch)
 
     def batch(self, step: int) -> tuple[Bucket, np.ndarray]:
         """Returns the bucket and the row numbers of the batch of a step, counted from 0."""
-        if step < self.short_steps:
-            bucket, rows = self._short_plan.batch(step)
-            return bucket, self._short_rows[rows]
-        epoch, index = divmod(step - self.short_steps, self.batches_per_epoch)
+        epoch, index = divmod(step, self.batches_per_epoch)
         return self._epoch(epoch)[index]
 
     def _plan_epoch(self, epoch: int) -> list[tuple[Bucket, np.ndarray]]:
@@ -107,17 +85,6 @@ class BatchPlan:
             len(rows) * int(self.lengths[rows].max(axis=0).sum()) for _, rows in self._epoch(0)
         )
         return 1.0 - float(self.lengths.sum()) / positions
-
-
-def training_plan(lengths: np.ndarray, settings: TrainSettings) -> BatchPlan:
-    """Returns the plan of a training on pairs of these lengths, int [rows, 2]."""
-    return BatchPlan(
-        lengths,
-        settings.tokens_per_batch,
-        settings.seed,
-        settings.short_steps,
-        settings.short_length,
-    )
 
 
 def _make_buckets(lengths: np.ndarray, tokens_per_batch: int) -> list[Bucket]:

@@ -18,7 +18,8 @@ def initial_config(settings: TrainSettings, tokenizer: Tokenizer) -> ModelConfig
     """Returns the sizes of a training's model: its own, or those of the run that it starts from."""
     if settings.init_from is None:
         own_target = tokenizer.own_target
-        return settings.config(tokenizer.vocab_size, own_target.vocab_size if own_target else None)
+        target_vocab_size = own_target.vocab_size if own_target else None
+        return settings.config(tokenizer.vocab_size, target_vocab_size, tokenizer.word_ids)
     initial = Run.load(settings.init_from)
     if initial.config.architecture != settings.architecture:
         raise InputError(

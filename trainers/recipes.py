@@ -38,7 +38,13 @@ Task = Literal["translation", "parsing"]
 
 # What differs for parsing where nothing else is given (section 6.3).
 PARSING: Mapping[str, Any] = MappingProxyType(
-    {"target": "trees", "beam_size": 21, "length_penalty": 0.3, "extra_length": 300}
+    {
+        "target": "trees",
+        "deterministic_attention": True,
+        "beam_size": 21,
+        "length_penalty": 0.3,
+        "extra_length": 300,
+    }
 )
 
 
@@ -75,15 +81,14 @@ class TrainSettings:
         preset: sizes of the model: "tiny", "base", "big", or a row of the paper's Table 3; of a
             recurrent model, "tiny" or "base".
         model: attributes of `TransformerConfig` or `RecurrentConfig` that differ from the preset's.
+        deterministic_attention: whether the decoder of a parser reads the encoder's output at the
+            next word too (`keras_transformer/alignment.py`); False for the paper's decoder.
         steps: maximum number of updates.
         max_hours: training ends at the first validation after this many hours, resumed parts
             included; None for no limit.
         seed: seed of weights, dropout and batches.
         tokens_per_batch: maximum number of tokens on each side of a batch, padding included, over
             all replicas. Section 5.1 has about 25,000 without padding, which is about 30,000 with.
-        short_steps: number of first updates on short pairs only. Without them, attention may not
-            learn to align long pairs, such as sentences and trees.
-        short_length: maximum number of tokens on a side of a short pair.
         accumulate: number of micro-batches into which each replica splits its batch, to fit large
             batches into memory. The result is the same, except for dropout.
         warmup_steps: step of the highest learning rate (4,000: section 5.3).
@@ -146,6 +151,7 @@ class TrainSettings:
     architecture: Architecture = "transformer"
     preset: str = "tiny"
     model: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    deterministic_attention: bool = False
     steps: _Count = 10_000
     max_hours: _Positive | None = None
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
@@ -155,8 +161,6 @@ class TrainSettings:
     cooldown: Rate = 0.0
     label_smoothing: Rate = 0.1
     r_drop: Annotated[float, Field(ge=0)] = 0.0
-    short_steps: _CountOrZero = 0
-    short_length: _Count = 40
     accumulate: Annotated[int, Field(ge=1, lt=2**16)] = 1
     clip_norm: _Positive | None = None
     ema_decay: Rate | None = None
@@ -200,6 +204,10 @@ class TrainSettings:
             "`task` parsing needs an `extra_length` of at least 3": (
                 is_parsing and self.extra_length < 3
             ),
+            "`deterministic_attention` needs `task` parsing and `architecture` transformer": (
+                self.deterministic_attention
+                and not (is_parsing and self.architecture == "transformer")
+            ),
             "`cooldown` fixes the last step: `patience` and `max_hours` must be none": (
                 self.cooldown and (self.patience or self.max_hours)
             ),
@@ -219,19 +227,27 @@ class TrainSettings:
                 received = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
                 raise InputError(f"{rule}. Received: {received}")
 
-    def config(self, vocab_size: int, target_vocab_size: int | None = None) -> ModelConfig:
+    def config(
+        self,
+        vocab_size: int,
+        target_vocab_size: int | None = None,
+        word_ids: tuple[int, int] | None = None,
+    ) -> ModelConfig:
         """Returns the sizes of the model.
 
         Args:
             vocab_size: number of token ids.
             target_vocab_size: number of the target's, if it has a vocabulary of its own.
+            word_ids: as of a `Tokenizer`, for deterministic attention.
         """
-        for name in ("vocab_size", "target_vocab_size", "preset"):
+        for name in ("vocab_size", "target_vocab_size", "word_ids", "target_word_ids", "preset"):
             if name in self.model:
                 raise InputError(f"`{name}` must not be in `model`: it is a setting of its own")
         changes = dict(self.model)
         if target_vocab_size is not None:
             changes |= {"target_vocab_size": target_vocab_size, "share_embeddings": False}
+        if self.deterministic_attention and word_ids is not None:
+            changes |= {"word_ids": word_ids[0], "target_word_ids": word_ids[1]}
         config_type = CONFIGS[self.architecture]
         return config_type.from_preset(self.preset, vocab_size=vocab_size, **changes)
 
@@ -242,7 +258,9 @@ class TrainSettings:
             of_model = any(hasattr(config_type, name) for config_type in CONFIGS.values())
             if of_model and not hasattr(cls, name):
                 raise InputError(f"Unknown setting {name}: it is the model's, model.{name}")
-        defaults = PARSING if values.get("task") == "parsing" else {}
+        defaults = dict(PARSING) if values.get("task") == "parsing" else {}
+        if values.get("architecture", "transformer") != "transformer":
+            defaults.pop("deterministic_attention", None)
         return cls(**{**defaults, **values})
 
     def to_dict(self) -> dict[str, Any]:
@@ -258,7 +276,7 @@ _SEARCH = (
     "early_stopping",
     "extra_length",
 )
-INHERITED = ("task", "source", "target", "architecture", *_SEARCH)
+INHERITED = ("task", "source", "target", "architecture", "deterministic_attention", *_SEARCH)
 
 
 def inherit(values: Mapping[str, Any]) -> dict[str, Any]:

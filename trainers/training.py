@@ -16,7 +16,7 @@ from keras_transformer.losses import LabelSmoothedCrossEntropy, Perplexity, Toke
 from keras_transformer.run import Run
 from keras_transformer.schedules import WarmupSchedule
 from keras_transformer.trainers.averaging import average_checkpoints
-from keras_transformer.trainers.batches import BatchPlan, distribute, training_plan
+from keras_transformer.trainers.batches import BatchPlan, distribute
 from keras_transformer.trainers.callbacks import (
     ExactSwap,
     SaveRun,
@@ -150,7 +150,7 @@ def _train(
     workers: Workers,
 ) -> None:
     """Logs the batches and devices, and fits a model."""
-    plan = training_plan(corpus.training.lengths, settings)
+    plan = BatchPlan(corpus.training.lengths, settings.tokens_per_batch, settings.seed)
     source, target = corpus.training.lengths.sum(axis=0) / plan.batches_per_epoch
     logger.info(
         f"Batches: {plan.batches_per_epoch} an epoch, of {source:.0f} + {target:.0f} tokens on "

@@ -58,6 +58,8 @@ def test_settings_are_those_of_the_paper(run):
     assert [settings[name] for name in names] == [21, 0.3, 300]
     assert config["target_vocab_size"] == 4 + 6 + 2 * 4  # special symbols, tags, labels twice
     assert not config["share_embeddings"]
+    assert settings["deterministic_attention"]
+    assert config["target_word_ids"] == 4 + 6  # special symbols and tags
 
 
 @pytest.fixture(scope="module")

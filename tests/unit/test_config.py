@@ -37,6 +37,12 @@ def test_survives_json():
     assert TransformerConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
+def test_words_of_both_sides_need_each_other():
+    message = "`word_ids` and `target_word_ids` need each other.*word_ids=3, target_word_ids=None"
+    with pytest.raises(InputError, match=message):
+        TransformerConfig(vocab_size=V, word_ids=3)
+
+
 def test_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         TransformerConfig(vocab_size=V).d_model = 10

@@ -86,18 +86,18 @@ def test_chosen_hypotheses_are_continued(model):
     choices = {1: np.array([[2, 0, 0], [1, 1, 2]]), 2: np.array([[1, 0, 2], [2, 0, 0]])}
     continued = PREFIXES[:, :, :0]
     step = DecoderStep(model, STEPS)
-    self_mask, row_state = step.initial_state(tf.constant(SOURCE_IDS), K)
+    beams, row_state = step.initial_state(tf.constant(SOURCE_IDS), K)
     for position in range(STEPS):
         ids = PREFIXES[:, :, position]
         continued = np.concatenate([continued, ids[:, :, None]], axis=2)
-        logits, self_mask, row_state = step(
-            tf.constant(ids), tf.constant(position), self_mask, row_state
-        )
+        logits, beams, row_state = step(tf.constant(ids), tf.constant(position), beams, row_state)
         assert_close(logits, slow_logits(model, continued)[:, :, -1])
         if position in choices:
             chosen = choices[position]
             continued = np.take_along_axis(continued, chosen[:, :, None], axis=1)
-            self_mask = tf.gather(self_mask, chosen, batch_dims=1)
+            beams = tf.nest.map_structure(
+                lambda state, chosen=chosen: tf.gather(state, chosen, batch_dims=1), beams
+            )
 
 
 def test_steps_have_no_dropout():

@@ -216,3 +216,27 @@ def test_unknown_symbols_have_the_unknown_id(tokenizer):
 def test_a_damaged_file_is_an_error():
     with pytest.raises(InputError, match="damaged"):
         TreeTokenizer(b"# trees\n{}")
+
+
+def test_each_word_begins_with_one_of_the_first_ids(tokenizer):
+    sentences = [
+        "naïve 😀 dogs",
+        "  a \u00a0 dog\tsees\u2003 ( two )cats .",
+        "\u2581 un\u2581known",
+        " ",
+    ]
+    ids = tokenizer.encode(tf.constant(sentences)).ids.numpy()
+    begins = (ids > EOS_ID) & (ids < tokenizer.word_ids[0])
+    expected = [["naïve", "😀", "dogs"], ["a", "dog", "sees", "-LRB-", "two", "-RRB-cats", "."]]
+    expected += [["_", "un_known"], []]
+    assert begins.sum(axis=1).tolist() == [len(words) for words in expected]
+    parts = tf.ragged.constant(np.split(ids[0], np.flatnonzero(begins[0]))[1:])
+    assert tokenizer.decode(parts.to_tensor()) == expected[0]
+
+
+def test_the_ids_of_tags_end_where_the_labels_begin(tokenizer):
+    tags, others = tokenizer.symbols.tags, tokenizer.symbols.pieces[len(tokenizer.symbols.tags) :]
+    end = tokenizer.word_ids[1]
+    ids = tokenizer.target.tokenize(tf.constant([" ".join(tags), " ".join(others)]))
+    assert (ids[0] < end).numpy().all()
+    assert (ids[1] >= end).numpy().all()

@@ -235,21 +235,3 @@ def test_one_process_reads_for_all_its_replicas(number_pairs):
     taken = list(dataset)
     for i, both in enumerate(zip(*alone, strict=True)):
         tf.nest.map_structure(np.testing.assert_array_equal, taken[2 * i : 2 * i + 2], list(both))
-
-
-def test_the_first_steps_hold_short_pairs():
-    lengths = random_lengths(4)
-    plan = BatchPlan(lengths, 128, seed=3, short_steps=50, short_length=9)
-    short = np.flatnonzero(lengths.max(axis=1) <= 9)
-    assert 5 < len(short) < len(lengths) / 2
-    drawn = [plan.batch(step)[1] for step in range(50)]
-    assert set(np.concatenate(drawn)) == set(short)
-    later, usual = plan.batch(50), BatchPlan(lengths, 128, seed=3).batch(0)
-    assert later[0].length == usual[0].length
-    assert later[1].tolist() == usual[1].tolist()
-
-
-def test_a_corpus_without_short_pairs():
-    message = "`short_length` must be at least the shortest pair's tokens, 5. Received: .*=4"
-    with pytest.raises(InputError, match=message):
-        BatchPlan(np.array([[3, 5], [7, 2]]), 13, seed=1, short_steps=2, short_length=4)

@@ -72,6 +72,26 @@ def test_the_recurrent_recipe_differs_from_the_transformers_where_it_must():
         assert getattr(recurrent, name) == getattr(tiny, name), name
 
 
+def test_only_the_small_parser_has_deterministic_attention():
+    ids = {"vocab_size": 31, "target_vocab_size": 17, "word_ids": (19, 11)}
+    craft, wsj = (
+        TrainSettings.from_dict(load_recipe(f"parsing-{name}")).config(**ids)
+        for name in ("craft", "wsj")
+    )
+    assert (craft.word_ids, craft.target_word_ids) == (19, 11)
+    assert (wsj.word_ids, wsj.target_word_ids) == (None, None)
+    recurrent = {"data": "x", "task": "parsing", "architecture": "recurrent"}
+    assert not TrainSettings.from_dict(recurrent).deterministic_attention
+
+
+@pytest.mark.parametrize("change", [{"task": "translation"}, {"architecture": "recurrent"}])
+def test_deterministic_attention_needs_a_parser(change):
+    values = {"task": "parsing", "deterministic_attention": True, **change}
+    message = "`deterministic_attention` needs `task` parsing and `architecture` transformer. Rec"
+    with pytest.raises(InputError, match=message):
+        TrainSettings(data="x", **values)
+
+
 # Recipe files.
 
 
@@ -207,7 +227,7 @@ def test_parsers():
     assert (config.num_encoder_layers, config.num_decoder_layers) == (4, 4)
     d, f, symbols = 192, 768, 4 + 44 + 2 * 29  # of the CRAFT treebank
     attention, feed_forward, norm = 4 * d * d + 4 * d, 2 * d * f + f + d, 2 * d
-    layers = 3 * (attention + feed_forward + 2 * norm) + 2 * (
+    layers = 4 * (attention + feed_forward + 2 * norm) + 2 * (
         2 * attention + feed_forward + 3 * norm
     )
     model = build_model(craft.config(craft.vocab_size, symbols))
