@@ -199,7 +199,7 @@ def draw_bleu(scores: pd.DataFrame) -> Any:
             )  # fmt: skip
         panel.set_xticks(range(len(groups)), groups)
         panel.set(xlabel="Words of the reference", ylabel="BLEU")
-        panel.legend(loc="lower left")
+        panel.legend(loc="upper left", bbox_to_anchor=(1, 1))
         show_grid(panel)
     return figure
 
