@@ -20,8 +20,9 @@ import numpy as np
 import typer
 
 from keras_transformer.trainers.bracketing import score_brackets
+from keras_transformer.trainers.tasks import gold_tree
 from keras_transformer.trainers.treebank import load_treebank
-from keras_transformer.trees import Tree, delinearize
+from keras_transformer.trees import Tree
 
 RARE = 5  # an unknown word has the tags of words with at most so many occurrences
 SMOOTHING = 1.0  # weight of a word's looks beside its own occurrences
@@ -233,7 +234,7 @@ def main(
     corpus = load_treebank(treebank)
 
     def trees(split: str) -> list[Tree]:
-        return [delinearize(p.target.split(), p.source.split()) for p in corpus.pairs(split)]
+        return [gold_tree(pair) for pair in corpus.pairs(split)]
 
     began = time.process_time()
     grammar = Grammar(count(trees("train"), parents, siblings))

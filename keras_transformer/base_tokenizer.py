@@ -45,8 +45,8 @@ class Tokenizer(abc.ABC):
         vocab_size: number of ids.
         lowercase: whether it lower-cases all text.
         own_target: the tokenizer of the target language, if that is another one.
-        word_ids: where the ids from 4 up to one begin a word, that id and the target's; see
-            `TransformerConfig`. None if they do not.
+        word_id_ends: source ids from 4 up to the first number begin a word, and target ids from 4
+            up to the second stand for one. None if ids have no such order.
 
     Raises:
         InputError: if a file is missing or is not a tokenizer, or a vocabulary is too small.
@@ -58,7 +58,7 @@ class Tokenizer(abc.ABC):
     vocab_size: int
     lowercase: bool = False
     own_target: "Tokenizer | None" = None
-    word_ids: tuple[int, int] | None = None
+    word_id_ends: tuple[int, int] | None = None
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
@@ -78,7 +78,7 @@ class Tokenizer(abc.ABC):
             raise InputError(f"{path}: {error}") from error
 
     def save(self, path: str | Path) -> None:
-        """Writes a SentencePiece model, a file with one word-piece a line, or tables."""
+        """Writes `model`."""
         Path(path).write_bytes(self.model)
 
     @property

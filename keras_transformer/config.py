@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, Self, TypeVar, dataclass_transform
+from typing import Annotated, Any, Literal, Self, TypeVar, cast, dataclass_transform
 
 import numpy as np
 import pydantic
@@ -48,7 +48,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 
 RECURRENT_PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
-        # As many parameters as the Transformer's "tiny" with a vocabulary of 10,000.
+        # About as many parameters as the Transformer's "tiny" with a vocabulary of 10,000.
         "tiny": {"d_model": 128, "units": 272},
         # Usual for Nematus (Sennrich et al., 2017).
         "base": {},
@@ -127,8 +127,33 @@ def _input_error(error: pydantic.ValidationError, known: Sequence[str]) -> Input
     return InputError(f"`{name}` must be {expected}. Received: {name}={first['input']!r}")
 
 
+class _Vocabularies:
+    """What the configurations have in common."""
+
+    vocab_size: int
+    target_vocab_size: int | None
+    share_embeddings: bool
+
+    @property
+    def num_target_ids(self) -> int:
+        """Number of token ids of the target."""
+        return self.target_vocab_size or self.vocab_size
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the attributes as a dictionary that JSON can hold."""
+        return dataclasses.asdict(cast(Any, self))
+
+    def _check_vocabularies(self) -> None:
+        """Raises `InputError` if one matrix would be for two vocabularies."""
+        if self.target_vocab_size is not None and self.share_embeddings:
+            raise InputError(
+                "`target_vocab_size` needs embeddings that are not shared. Received: "
+                f"target_vocab_size={self.target_vocab_size}, share_embeddings=True"
+            )
+
+
 @checked_dataclass
-class TransformerConfig:
+class TransformerConfig(_Vocabularies):
     """Sizes and rates of a `Transformer`; the defaults are Table 3's "base".
 
     Attributes:
@@ -143,7 +168,7 @@ class TransformerConfig:
         d_k: size of a head's queries and keys; None for `d_model / num_heads`.
         d_v: size of a head's values; None for `d_model / num_heads`.
         dropout_rate: dropout on sub-layer outputs and on embedding sums (section 5.4).
-        attention_dropout_rate: dropout on attention weights; the paper has none.
+        attention_dropout_rate: dropout on attention weights; only section 6.3 has it.
         feed_forward_dropout_rate: dropout inside the feed-forward network; the paper has none.
         share_embeddings: one matrix for source, target and output (section 3.4); False for three.
         scale_embeddings: whether embeddings are multiplied by sqrt(d_model) (section 3.4).
@@ -154,9 +179,9 @@ class TransformerConfig:
         activation: inner activation of the feed-forward network: "relu" (section 3.3) or "swish".
         output_bias: whether the logits have a bias; the paper has none.
         layer_norm_epsilon: what layer normalization adds to the variance.
-        word_ids: for deterministic attention (`alignment.py`): the source ids from 4 up to this one
-            begin a word; None for the paper's decoder.
-        target_word_ids: the target ids from 4 up to this one stand for a word.
+        word_id_ends: for a decoder that reads the next word too (`next_word.py`): source ids from 4
+            up to the first number begin a word, and target ids from 4 up to the second stand for
+            one; None for the paper's decoder.
 
     Raises:
         InputError: if a value is of the wrong type or out of range, or there is no such preset.
@@ -190,8 +215,7 @@ class TransformerConfig:
     activation: Literal["relu", "swish"] = "relu"
     output_bias: bool = False
     layer_norm_epsilon: Annotated[float, Field(gt=0, lt=1)] = LAYER_NORM_EPSILON
-    word_ids: _Size | None = None
-    target_word_ids: _Size | None = None
+    word_id_ends: Annotated[tuple[_Size, _Size], Field(strict=False)] | None = None
 
     def __post_init__(self) -> None:
         if None in (self.d_k, self.d_v) and self.d_model % self.num_heads:
@@ -199,22 +223,12 @@ class TransformerConfig:
                 "`d_model` must be a multiple of `num_heads` unless `d_k` and `d_v` are given. "
                 f"Received: d_model={self.d_model}, num_heads={self.num_heads}"
             )
-        _check_vocabularies(self)
-        if (self.word_ids is None) != (self.target_word_ids is None):
-            raise InputError(
-                "`word_ids` and `target_word_ids` need each other. Received: "
-                f"word_ids={self.word_ids}, target_word_ids={self.target_word_ids}"
-            )
+        self._check_vocabularies()
         if self.position_encoding == "marian" and (self.d_model % 2 or self.d_model < 4):
             raise InputError(
                 "`d_model` must be an even number of at least 4 for Marian's positions. "
                 f"Received: d_model={self.d_model}"
             )
-
-    @property
-    def num_target_ids(self) -> int:
-        """Number of token ids of the target."""
-        return self.target_vocab_size or self.vocab_size
 
     @property
     def max_positions(self) -> int | None:
@@ -235,20 +249,11 @@ class TransformerConfig:
             raise InputError(
                 f"`preset` must be one of {', '.join(presets)}. Received: preset={preset!r}"
             )
-        return cls.from_dict({**presets[preset], **overrides, "vocab_size": vocab_size})
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Makes a configuration of what `to_dict` returns."""
-        return cls(**values)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the attributes as a dictionary that JSON can hold."""
-        return dataclasses.asdict(self)
+        return cls(**{**presets[preset], **overrides, "vocab_size": vocab_size})
 
 
 @checked_dataclass
-class RecurrentConfig:
+class RecurrentConfig(_Vocabularies):
     """Sizes and rates of a `Recurrent`; the default sizes are usual for Nematus.
 
     Attributes:
@@ -290,12 +295,7 @@ class RecurrentConfig:
     share_embeddings: bool = True
 
     def __post_init__(self) -> None:
-        _check_vocabularies(self)
-
-    @property
-    def num_target_ids(self) -> int:
-        """Number of token ids of the target."""
-        return self.target_vocab_size or self.vocab_size
+        self._check_vocabularies()
 
     @classmethod
     def from_preset(cls, /, preset: str, *, vocab_size: int, **overrides: Any) -> Self:
@@ -311,28 +311,10 @@ class RecurrentConfig:
                 f"`preset` must be one of {', '.join(RECURRENT_PRESETS)} for the recurrent "
                 f"architecture. Received: preset={preset!r}"
             )
-        return cls.from_dict({**RECURRENT_PRESETS[preset], **overrides, "vocab_size": vocab_size})
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Makes a configuration of what `to_dict` returns."""
-        return cls(**values)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the attributes as a dictionary that JSON can hold."""
-        return dataclasses.asdict(self)
+        return cls(**{**RECURRENT_PRESETS[preset], **overrides, "vocab_size": vocab_size})
 
 
 ModelConfig = TransformerConfig | RecurrentConfig
-
-
-def _check_vocabularies(config: ModelConfig) -> None:
-    """Raises `InputError` if one matrix would be for two vocabularies."""
-    if config.target_vocab_size is not None and config.share_embeddings:
-        raise InputError(
-            "`target_vocab_size` needs embeddings that are not shared. Received: "
-            f"target_vocab_size={config.target_vocab_size}, share_embeddings=True"
-        )
 
 
 CONFIGS: Mapping[Architecture, type[TransformerConfig] | type[RecurrentConfig]] = MappingProxyType(

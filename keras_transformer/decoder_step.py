@@ -22,11 +22,11 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from keras_transformer.alignment import encoding_of_words, is_word, word_numbers
 from keras_transformer.attention import MASKED_SCORE
 from keras_transformer.layers import AddNorm, DecoderLayer
 from keras_transformer.masks import padding_mask
 from keras_transformer.model import Transformer
+from keras_transformer.next_word import at_words, is_word, word_indices
 
 ONEDNN_MIN_MULTIPLICATIONS = 2**20  # a product of more multiplications is faster by oneDNN
 
@@ -49,7 +49,7 @@ class BeamState(NamedTuple):
     Attributes:
         self_mask: float [B, K, C], 0 at the positions in the sentence's cache that belong to a
             hypothesis, and `MASKED_SCORE` at others.
-        num_words: int32 [B, K], number of words so far; () without deterministic attention.
+        num_words: int32 [B, K], number of words so far; () if the decoder does not read them.
     """
 
     self_mask: tf.Tensor
@@ -66,15 +66,15 @@ class RowState(NamedTuple):
             hypotheses, C for each sentence.
         step_mask: float [B, K, K], the mask of a step's own positions: 0 for the hypothesis itself
             and `MASKED_SCORE` for others.
-        words: the encoder's output, float [B, S, D], and `word_numbers`, int32 [B, S]; () without
-            deterministic attention.
+        encoded_words: the encoder's output, float [B, S, D], and `word_indices`, int32 [B, S]; ()
+            if the decoder does not read words.
     """
 
     encoder_kv: tuple[KeysValues, ...]
     source_mask: tf.Tensor
     kv_cache: tuple[KeysValues, ...]
     step_mask: tf.Tensor
-    words: tuple[tf.Tensor, tf.Tensor] | tuple[()]
+    encoded_words: tuple[tf.Tensor, ...]
 
 
 class DecoderStep:
@@ -89,6 +89,7 @@ class DecoderStep:
 
     def __init__(self, model: Transformer, max_length: int | tf.Tensor) -> None:
         self.model = model
+        self.word_id_ends = model.config.word_id_ends
         self.dtype = "float64" if model.compute_dtype == "float64" else "float32"
         self.layers = [_LayerStep(layer, self.dtype) for layer in model.decoder_layers]
         embedding = model.target_embedding
@@ -115,16 +116,16 @@ class DecoderStep:
         is_token = tf.cast(padding_mask(source_ids), self.dtype)  # [B, 1, 1, S]
         others = (1.0 - tf.eye(beam_size, dtype=self.dtype)) * MASKED_SCORE  # [K, K]
         num_words: tf.Tensor | tuple[()] = ()
-        words: tuple[tf.Tensor, tf.Tensor] | tuple[()] = ()
-        if self.model.config.word_ids is not None:
+        encoded_words: tuple[tf.Tensor, ...] = ()
+        if self.word_id_ends is not None:
             num_words = tf.zeros([num_rows, beam_size], tf.int32)
-            words = encoder_output, word_numbers(source_ids, self.model.config.word_ids)
+            encoded_words = encoder_output, word_indices(source_ids, self.word_id_ends[0])
         row_state = RowState(
             encoder_kv=tuple(layer.encoder_kv(encoder_output) for layer in self.layers),
             source_mask=(1.0 - is_token) * MASKED_SCORE,
             kv_cache=tuple(layer.empty_cache(num_rows) for layer in self.layers),
             step_mask=tf.tile(others[None], [num_rows, 1, 1]),
-            words=words,
+            encoded_words=encoded_words,
         )
         return BeamState(tf.zeros([num_rows, beam_size, 0], self.dtype), num_words), row_state
 
@@ -151,10 +152,10 @@ class DecoderStep:
             mask = tf.expand_dims(self_mask, 1)  # [B, 1, K, C + K]
         x = tf.gather(self.embeddings, tf.reshape(target_ids, [-1]))  # [R, D]
         x = tf.cast(x, self.dtype) * self.scale + tf.gather(self.positions, position)
-        target_word_ids = self.model.config.target_word_ids
-        if row_state.words and target_word_ids is not None:
-            num_words += tf.cast(is_word(target_ids, target_word_ids), tf.int32)
-            next_words = encoding_of_words(*row_state.words, num_words)  # [B, K, D]
+        if self.word_id_ends is not None:
+            num_words += tf.cast(is_word(target_ids, self.word_id_ends[1]), tf.int32)
+            encoder_output, indices = row_state.encoded_words
+            next_words = at_words(encoder_output, indices, num_words)  # [B, K, D]
             x += tf.cast(tf.reshape(next_words, tf.shape(x)), self.dtype)
         kv_cache = []
         for layer, cache, encoder_kv in zip(

@@ -4,18 +4,18 @@ Shapes (the package's glossary): B batch, S source length, T target length, D d_
 V vocabulary.
 """
 
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import keras
 from jaxtyping import Float, Int
 from keras import ops
 
-from keras_transformer.alignment import encoding_of_words, is_word, word_numbers
 from keras_transformer.config import TransformerConfig
 from keras_transformer.embedding import PositionalEmbedding
 from keras_transformer.errors import InputError
 from keras_transformer.layers import DecoderLayer, EncoderLayer
 from keras_transformer.masks import decoder_mask, padding_mask
+from keras_transformer.next_word import at_words, is_word, word_indices
 from keras_transformer.tensor import Tensor
 
 
@@ -36,8 +36,61 @@ class AttentionScores(NamedTuple):
     cross: tuple[Tensor, ...]
 
 
+class EncoderDecoder(keras.Model):
+    """What the architectures have in common: inputs, configuration and files.
+
+    A subclass has the methods `encode`, `decode` and `_make_layers`.
+
+    Args:
+        config: sizes and rates.
+    """
+
+    config_type: ClassVar[Any]
+
+    def __init__(self, config: Any, **kwargs: Any) -> None:
+        # An assignment would make Keras track the layers in another order than that of the graph.
+        self.__dict__.update(config=config, **self._make_layers(config))
+        source_ids = keras.Input((None,), dtype="int32", name="source_ids")  # [B, S]
+        target_ids = keras.Input((None,), dtype="int32", name="target_ids")  # [B, T]
+        logits = self.decode(target_ids, self.encode(source_ids), source_ids)  # [B, T, V]
+        super().__init__(
+            inputs={"source_ids": source_ids, "target_ids": target_ids}, outputs=logits, **kwargs
+        )
+
+    def _make_layers(self, config: Any) -> dict[str, Any]:
+        """Returns the layers by the names of their attributes."""
+        raise NotImplementedError
+
+    @classmethod
+    def from_preset(cls, /, preset: str, *, vocab_size: int, **overrides: Any) -> Self:
+        """Builds a model of a published size with fresh weights.
+
+        Args:
+            preset: as for `from_preset` of the configuration.
+            vocab_size: number of token ids, V.
+            **overrides: other attributes of the configuration.
+        """
+        return cls(cls.config_type.from_preset(preset, vocab_size=vocab_size, **overrides))
+
+    def quantize(self, *args: Any, **kwargs: Any) -> None:
+        """Raises an `InputError`, because a search cannot use quantized weights."""
+        raise InputError(
+            f"A {type(self).__name__} cannot be quantized; "
+            "`export --weights float16` halves what is stored"
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the config as plain values."""
+        return {"config": self.config.to_dict(), "name": self.name}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
+        """Builds a model from what `get_config` returns."""
+        return cls(cls.config_type(**config["config"]), name=config["name"])
+
+
 @keras.saving.register_keras_serializable("keras_transformer")
-class Transformer(keras.Model):
+class Transformer(EncoderDecoder):
     """The model of "Attention Is All You Need", from token ids to logits.
 
     The input is a dictionary of `source_ids`, int32 [B, S], and `target_ids`, int32 [B, T], the
@@ -72,6 +125,8 @@ class Transformer(keras.Model):
         (1, 4, 19)
     """
 
+    config_type = TransformerConfig
+
     config: TransformerConfig
     source_embedding: PositionalEmbedding
     encoder_layers: list[EncoderLayer]
@@ -80,25 +135,10 @@ class Transformer(keras.Model):
     output_dense: keras.layers.Dense | None  # None where the target's embedding is shared
 
     def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
-        # An assignment would make Keras track the layers in another order than that of the graph.
-        self.__dict__.update(config=config, **_layers(config))
-        source_ids = keras.Input((None,), dtype="int32", name="source_ids")  # [B, S]
-        target_ids = keras.Input((None,), dtype="int32", name="target_ids")  # [B, T]
-        logits = self.decode(target_ids, self.encode(source_ids), source_ids)  # [B, T, V]
-        super().__init__(
-            inputs={"source_ids": source_ids, "target_ids": target_ids}, outputs=logits, **kwargs
-        )
+        super().__init__(config, **kwargs)
 
-    @classmethod
-    def from_preset(cls, /, preset: str, *, vocab_size: int, **overrides: Any) -> Self:
-        """Builds a model of a published size with fresh weights.
-
-        Args:
-            preset: as for `TransformerConfig.from_preset`.
-            vocab_size: number of token ids, V.
-            **overrides: other attributes of `TransformerConfig`.
-        """
-        return cls(TransformerConfig.from_preset(preset, vocab_size=vocab_size, **overrides))
+    def _make_layers(self, config: TransformerConfig) -> dict[str, Any]:
+        return _layers(config)
 
     def encode(
         self,
@@ -152,10 +192,10 @@ class Transformer(keras.Model):
         cross_mask = padding_mask(source_ids)  # [B, 1, 1, S]
         self_scores, cross_scores = [], []
         x = self.target_embedding(target_ids, training=training)  # [B, T, D]
-        if self.config.word_ids is not None and self.config.target_word_ids is not None:
-            words = ops.cast(is_word(target_ids, self.config.target_word_ids), "int32")
-            numbers = word_numbers(source_ids, self.config.word_ids)
-            x += encoding_of_words(encoder_output, numbers, ops.cumsum(words, axis=1))
+        if self.config.word_id_ends is not None:
+            source_end, target_end = self.config.word_id_ends
+            num_words = ops.cumsum(ops.cast(is_word(target_ids, target_end), "int32"), axis=1)
+            x += at_words(encoder_output, word_indices(source_ids, source_end), num_words)
         for layer in self.decoder_layers:
             x, self_weights, cross_weights = layer(
                 x,
@@ -198,21 +238,6 @@ class Transformer(keras.Model):
             target_ids, encoder_output, source_ids, return_attention_scores=True, training=False
         )
         return AttentionScores(encoder, decoder, cross)
-
-    def quantize(self, *args: Any, **kwargs: Any) -> None:
-        """Raises an `InputError`, because a search cannot use quantized weights."""
-        raise InputError(
-            "A Transformer cannot be quantized; `export --weights float16` halves what is stored"
-        )
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the config as plain values."""
-        return {"config": self.config.to_dict(), "name": self.name}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
-        """Builds a model from what `get_config` returns."""
-        return cls(TransformerConfig.from_dict(config["config"]), name=config["name"])
 
 
 def _embedding(

@@ -8,20 +8,20 @@ Shapes (the package's glossary): B batch, S source length, T target length, D d_
 recurrent state, V vocabulary; E = 2 U is the width of the encoder's output.
 """
 
-from typing import Any, Self
+from typing import Any
 
 import keras
 from jaxtyping import Bool, Float, Int
 from keras import ops
 
-from keras_transformer.config import PAD_ID, RecurrentConfig
-from keras_transformer.errors import InputError
-from keras_transformer.model import AttentionScores
+from keras_transformer.config import RecurrentConfig
+from keras_transformer.masks import padding_mask
+from keras_transformer.model import AttentionScores, EncoderDecoder
 from keras_transformer.tensor import Tensor
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class Recurrent(keras.Model):
+class Recurrent(EncoderDecoder):
     """A recurrent encoder-decoder with attention, from token ids to logits.
 
     Inputs and outputs are those of `Transformer`: a dictionary of `source_ids`, int32 [B, S], and
@@ -41,10 +41,10 @@ class Recurrent(keras.Model):
     Args:
         config: sizes and rates.
 
-    Deviations: the output of attention is no input of the next position, as it is in both papers
-        (Luong's "input feeding"), so that the decoder runs before attention, which is one product
-        for all positions. So additive scores compare with the present state, and Bahdanau's with
-        the one before. W_c has a bias. The reset gate of a GRU acts after the product with its
+    Deviations: in both papers, the output of attention is an input of the next position (Luong's
+        "input feeding"). Here it is not, so the decoder runs first, and attention is one product
+        for all positions. Additive scores compare with the present state, and Bahdanau's with the
+        one before. W_c has a bias. The reset gate of a GRU acts after the product with its
         weights, as in cuDNN.
 
     Example:
@@ -59,6 +59,7 @@ class Recurrent(keras.Model):
         (1, 4, 19)
     """
 
+    config_type = RecurrentConfig
     num_cross_attentions = 1  # after all layers of the decoder
 
     config: RecurrentConfig
@@ -75,25 +76,10 @@ class Recurrent(keras.Model):
     dropout: keras.layers.Dropout
 
     def __init__(self, config: RecurrentConfig, **kwargs: Any) -> None:
-        # An assignment would make Keras track the layers in another order than that of the graph.
-        self.__dict__.update(config=config, **_layers(config))
-        source_ids = keras.Input((None,), dtype="int32", name="source_ids")  # [B, S]
-        target_ids = keras.Input((None,), dtype="int32", name="target_ids")  # [B, T]
-        logits = self.decode(target_ids, self.encode(source_ids), source_ids)  # [B, T, V]
-        super().__init__(
-            inputs={"source_ids": source_ids, "target_ids": target_ids}, outputs=logits, **kwargs
-        )
+        super().__init__(config, **kwargs)
 
-    @classmethod
-    def from_preset(cls, /, preset: str, *, vocab_size: int, **overrides: Any) -> Self:
-        """Builds a model with fresh weights.
-
-        Args:
-            preset: as for `RecurrentConfig.from_preset`.
-            vocab_size: number of token ids, V.
-            **overrides: other attributes of `RecurrentConfig`.
-        """
-        return cls(RecurrentConfig.from_preset(preset, vocab_size=vocab_size, **overrides))
+    def _make_layers(self, config: RecurrentConfig) -> dict[str, Any]:
+        return _layers(config)
 
     def encode(
         self, source_ids: Int[Tensor, "B S"], training: bool | None = None
@@ -108,7 +94,7 @@ class Recurrent(keras.Model):
             float [B, S, E]: at each position, the state of what is read from the left up to it,
             and of what is read from the right.
         """
-        mask = source_mask(source_ids)  # [B, S]
+        mask = padding_mask(source_ids)[:, 0, 0]  # [B, S]
         x = self.embed(self.source_embedding, source_ids)  # [B, S, D]
         for layer in self.encoder_layers:
             x = layer(self.dropout(x, training=training), mask=mask)  # [B, S, E]
@@ -139,16 +125,16 @@ class Recurrent(keras.Model):
         states = self.initial_states(encoder_output)
         for layer, initial_state in zip(self.decoder_layers, states, strict=True):
             x = layer(self.dropout(x, training=training), initial_state=initial_state)  # [B, T, U]
-        x, weights = self.attend(
-            x, self.key_dense(encoder_output), encoder_output, source_mask(source_ids)
-        )  # [B, T, D]
+        mask = padding_mask(source_ids)[:, 0, 0]  # [B, S]
+        keys = self.key_dense(encoder_output)  # [B, S, U]
+        x, weights = self.attend(x, keys, encoder_output, mask)  # [B, T, D]
         logits = self.project(self.dropout(x, training=training))
         return (logits, weights) if return_attention_scores else logits
 
     def embed(
         self, embedding: keras.layers.ReversibleEmbedding, ids: Int[Tensor, "B T"]
     ) -> Float[Tensor, "B T D"]:
-        """Returns the embeddings of tokens, which start with unit variance.
+        """Returns the embeddings times sqrt(d_model): a variance of 1 at the start of training.
 
         Args:
             embedding: `source_embedding` or `target_embedding`.
@@ -225,30 +211,6 @@ class Recurrent(keras.Model):
             target_ids, encoder_output, source_ids, return_attention_scores=True, training=False
         )
         return AttentionScores((), (), (weights[:, None],))
-
-    def quantize(self, *args: Any, **kwargs: Any) -> None:
-        """Raises an `InputError`, because a search cannot use quantized weights."""
-        raise InputError(
-            "A Recurrent cannot be quantized; `export --weights float16` halves what is stored"
-        )
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the config as plain values."""
-        return {"config": self.config.to_dict(), "name": self.name}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
-        """Builds a model from what `get_config` returns."""
-        return cls(RecurrentConfig.from_dict(config["config"]), name=config["name"])
-
-
-def source_mask(source_ids: Int[Tensor, "B S"]) -> Bool[Tensor, "B S"]:
-    """Returns False at padding.
-
-    Args:
-        source_ids: int32 [B, S].
-    """
-    return ops.not_equal(source_ids, PAD_ID)
 
 
 def _embedding(

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from keras_transformer.recurrent import Recurrent, source_mask
+from keras_transformer.masks import padding_mask
+from keras_transformer.recurrent import Recurrent
 
 # Of each layer and each of its states, float [B, K, U]. The search gathers them when hypotheses
 # change places.
@@ -56,7 +57,7 @@ class RecurrentStep:
             lambda state: tf.repeat(state[:, None], beam_size, axis=1),  # [B, K, U]
             self.model.initial_states(values),
         )
-        rows = EncodedRows(self.model.key_dense(values), values, source_mask(source_ids))
+        rows = EncodedRows(self.model.key_dense(values), values, padding_mask(source_ids)[:, 0, 0])
         return tuple(map(tuple, states)), rows
 
     def __call__(

@@ -163,7 +163,7 @@ class Run:
         try:
             # Earlier versions wrote Transformers only, and no architecture.
             config_type = CONFIGS[manifest.pop("architecture", "transformer")]
-            config = config_type.from_dict(manifest.pop("config"))
+            config = config_type(**manifest.pop("config"))
             return cls(path=path, config=config, **manifest)
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(

@@ -78,10 +78,12 @@ def search_rows(
     """
     beam_size, vocab_size = options.beam_size, model.config.num_target_ids
     max_lengths = _max_lengths(model, source_lengths, options)
+    constraint = tokenizer.constraint(source_ids)
+    if constraint is not None:
+        max_lengths = tf.maximum(max_lengths, constraint.min_lengths)
     # The maximum of no lengths is negative.
     longest = tf.maximum(tf.reduce_max(max_lengths), 0)
     step = step_of(model, longest)
-    constraint = tokenizer.constraint(source_ids)
 
     def search_group(rows: tf.Tensor) -> Hypotheses:
         step_fn: StepFunction = step

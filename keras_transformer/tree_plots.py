@@ -1,4 +1,4 @@
-"""Pictures of constituency trees; `plots` has them too."""
+"""Pictures of constituency trees; `plots` exports them."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,17 +18,22 @@ def trees(drawn: Mapping[str, Tree | str], *, style: Style = "light") -> "Figure
     """Draws constituency trees, one below the other (section 6.3).
 
     If there are several, the constituents that are not in all of them stand out: those of another
-    label or other words.
+    label or at other positions.
 
     Args:
         drawn: trees by name, such as "predicted" and "gold", also as texts in brackets.
         style: "light" or "dark".
+
+    Raises:
+        InputError: if there is no tree, or a text is not one tree.
 
     Example:
         >>> from keras_transformer import plots
         >>> tree = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))"
         >>> figure = plots.trees({"predicted": tree, "gold": tree})
     """
+    if not drawn:
+        raise InputError("`drawn` must hold a tree. Received: none")
     parsed = {}
     for name, tree in drawn.items():
         found = list(parse_trees([tree], f"`{name}`")) if isinstance(tree, str) else [tree]
@@ -37,7 +42,7 @@ def trees(drawn: Mapping[str, Tree | str], *, style: Style = "light") -> "Figure
         parsed[name] = found[0]
     placed = {name: _place(tree) for name, tree in parsed.items()}
     spans = [{node.span for node in nodes} for nodes in placed.values()]
-    common = set.intersection(*spans) if spans else set()
+    common = set.intersection(*spans)
     leaves = [leaf for tree in parsed.values() for leaf in tree.leaves()]
     depths = [1.5 + max(node.depth for node in nodes) for nodes in placed.values()]
     count = max(len(tree.words) for tree in parsed.values())
@@ -108,7 +113,7 @@ def _draw_tree(
             -node.depth,
             cut_piece(node.text),
             ha="center",
-            va="center" if not is_word else "top",
+            va="top" if is_word else "center",
             fontsize=PIECE_SIZE,
             color=ink if is_common else other,
             weight="normal" if is_common else "bold",

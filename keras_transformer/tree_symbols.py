@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_transformer.config import EOS_ID
 
-MAX_DEPTH = 64  # of open constituents; the trees of section 6.3 have less than 40
+MAX_DEPTH = 64  # of open constituents; the trees of CRAFT are less than 40 deep
 NUM_SPECIAL_IDS = 4
 
 
@@ -126,6 +126,11 @@ class TreeConstraint(NamedTuple):
     words: tf.Tensor
     num_words: tf.Tensor
 
+    @property
+    def min_lengths(self) -> tf.Tensor:
+        """The number of symbols of the smallest tree of each source, the end included."""
+        return self.num_words + 3
+
     def apply(
         self,
         step_fn: Any,
@@ -142,8 +147,8 @@ class TreeConstraint(NamedTuple):
             cache: its state of the hypotheses.
             row_state: its state of the rows.
             rows: int32 [B], row numbers.
-            max_lengths: int32 [B], maximum number of symbols of these rows, the end included: more
-                than 2 more than their words.
+            max_lengths: int32 [B], maximum number of symbols of these rows, the end included: at
+                least their `min_lengths`.
             beam_size: K.
         """
         shape = [tf.size(rows), beam_size]
@@ -209,8 +214,7 @@ class TreeConstraint(NamedTuple):
         is_open = state.depth > 0
         words_left = limits.num_words[:, None] - state.num_words  # [B, K]
         has_words = words_left > 0
-        # After a label come at least the words that are left, all closings, and the end.
-        needed = 1 + words_left + state.depth + 1 + 1
+        needed = words_left + state.depth + 3  # the label, its closing and the end
         is_first = position == 0
         may_open = has_words & (is_open | is_first) & (state.depth < MAX_DEPTH)
         may_open &= needed <= limits.num_symbols[:, None] - position

@@ -6,7 +6,7 @@ Shapes (the package's glossary): B batch, S source length, K beams, T target len
 import base64
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Literal, Self
 
 import numpy as np
@@ -14,14 +14,14 @@ import tensorflow as tf
 
 from keras_transformer.base_tokenizer import SPECIAL_PIECES, Tokenizer, index_pieces
 from keras_transformer.config import EOS_ID
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, one_line
 from keras_transformer.subword_tokenizers import SentencePieceTokenizer, WordPieceTokenizer
 from keras_transformer.subwords import parse_sentencepiece, train_sentencepiece
 from keras_transformer.tree_symbols import TreeConstraint, TreeSymbols
 
 WORD_MARK = "\u2581"  # begins the first piece of a word
 MIN_COUNT = 5  # all words that occur less often have one entry in the dictionary
-MIN_SHARE = 0.001  # a rarer tag of a word is a slip
+MIN_SHARE = 0.001  # a rarer tag of a word is taken for an error of annotation
 
 
 class TreeTokenizer(Tokenizer):
@@ -31,7 +31,7 @@ class TreeTokenizer(Tokenizer):
     becomes -LRB- or -RRB-. Its `target` tokenizes linearized trees, of symbols separated by spaces.
     A search with it finds well-formed trees only, and `write` writes them in brackets. A word that
     is frequent in the treebank gets a tag that it has there (a tag dictionary, Ratnaparkhi 1996).
-    The pieces that begin a word have the first ids, and so have the tags: see `word_ids`.
+    The pieces that begin a word have the first ids, and so have the tags (`word_id_ends`).
 
     Args:
         model: a header, then JSON.
@@ -43,11 +43,11 @@ class TreeTokenizer(Tokenizer):
         self.model = model
         try:
             content = json.loads(model.removeprefix(self.header))
-            model = base64.b64decode(content["sentencepiece"])
-            self._words = SentencePieceTokenizer(model)
+            sentencepiece = base64.b64decode(content["sentencepiece"])
+            self._words = SentencePieceTokenizer(sentencepiece)
             self.symbols = TreeSymbols(tuple(content["tags"]), tuple(content["labels"]))
-            pieces = [*SPECIAL_PIECES, *self.symbols.pieces]
-            self.own_target = WordPieceTokenizer.from_pieces(pieces, {})
+            symbols = [*SPECIAL_PIECES, *self.symbols.pieces]
+            self.own_target = WordPieceTokenizer.from_pieces(symbols, {})
             dictionary = content["dictionary"]  # the first entry is for all words that have none
             self._tags = np.zeros((len(dictionary), len(self.symbols.tags)), bool)
             for entry, tags in enumerate(dictionary.values()):
@@ -56,8 +56,9 @@ class TreeTokenizer(Tokenizer):
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise InputError("The tokenizer is damaged") from error
         self.vocab_size = self._words.vocab_size
-        first_pieces = [piece for piece in _pieces(model) if piece.startswith(WORD_MARK)]
-        self.word_ids = EOS_ID + 1 + len(first_pieces), self.symbols.first_label
+        pieces = parse_sentencepiece(sentencepiece).pieces
+        num_first = sum(each.piece.startswith(WORD_MARK) for each in pieces)
+        self.word_id_ends = EOS_ID + 1 + num_first, self.symbols.first_label
 
     @classmethod
     def train(
@@ -73,25 +74,24 @@ class TreeTokenizer(Tokenizer):
             vocab_size: as for `SentencePieceTokenizer.train`.
             model_type: SentencePiece's algorithm.
         """
-        found: list[tuple[list[str], list[str]]] = []
-
-        def sentences() -> Iterator[str]:
-            for sentence, tree in pairs:
-                found.append((sentence.split(" "), tree.split(" ")))
-                yield sentence
-
+        parsed = [(sentence, tree.split(" ")) for sentence, tree in pairs]
         model = train_sentencepiece(
-            sentences(),
+            (sentence for sentence, _ in parsed),
             vocab_size,
             model_type=model_type,
             byte_fallback=True,
             normalization_rule_name="identity",  # `write` returns the words as they are
         )
-        symbols = TreeSymbols.of({symbol for _, tree in found for symbol in tree})
+        symbols = TreeSymbols.of({symbol for _, tree in parsed for symbol in tree})
         ids = {tag: i for i, tag in enumerate(symbols.tags)}
         counts: dict[str, Counter[int]] = {}
-        for words, tree in found:
-            tags = (ids[symbol] for symbol in tree if symbol in ids)
+        for sentence, tree in parsed:
+            words, tags = sentence.split(" "), [ids[symbol] for symbol in tree if symbol in ids]
+            if len(tags) != len(words):
+                raise InputError(
+                    "No label of the treebank may also be a tag. Received: the symbols "
+                    f"{one_line(' '.join(tree))} of a sentence of {len(words)} words"
+                )
             for word, tag in zip(words, tags, strict=True):
                 counts.setdefault(word, Counter())[tag] += 1
         rare = [word for word, tags in counts.items() if tags.total() < MIN_COUNT]
@@ -149,10 +149,6 @@ class TreeTokenizer(Tokenizer):
         return self._words.pieces(ids)
 
 
-def _pieces(model: bytes) -> list[str]:
-    return [piece.piece for piece in parse_sentencepiece(model).pieces]
-
-
 def _words_first(model: bytes) -> bytes:
     """Moves the pieces that begin a word to the front, after the special ones."""
     message = parse_sentencepiece(model)
@@ -163,6 +159,6 @@ def _words_first(model: bytes) -> bytes:
     return message.SerializeToString()
 
 
-def _frequent(tags: "Counter[int]") -> list[int]:
-    """Returns the tags that are no slips."""
+def _frequent(tags: Counter[int]) -> list[int]:
+    """Returns the tags that are not rarer than `MIN_SHARE`."""
     return sorted(tag for tag in tags if tags[tag] >= MIN_SHARE * tags.total())

@@ -1,7 +1,8 @@
 """Constituency trees in brackets, as Penn treebanks have them, and as symbols (section 6.3).
 
-Vinyals et al. (2015, arXiv 1412.7449) write a tree depth first: a label opens a constituent, a
-part-of-speech tag takes the place of its word, and `/LABEL` closes the constituent:
+A tree is written depth first, as by tensor2tensor, after Vinyals et al. (2015, arXiv 1412.7449): a
+label opens a constituent, a part-of-speech tag takes the place of its word, and `/LABEL` closes the
+constituent:
 
     (S (NP (NNP John)) (VP (VBZ sleeps)))  ->  S NP NNP /NP VP VBZ /VP /S
 

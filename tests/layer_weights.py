@@ -30,7 +30,7 @@ VARIANTS = {
         "d_v": 5,
         "scale_attention": False,
     },
-    "deterministic": {"share_embeddings": False, "word_ids": 12, "target_word_ids": 9},
+    "next word": {"share_embeddings": False, "word_id_ends": (12, 9)},
 }
 
 

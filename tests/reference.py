@@ -200,19 +200,19 @@ def next_words(
     encoded: np.ndarray,
     source_ids: np.ndarray,
     target_ids: np.ndarray,
-    word_ids: int,
-    target_word_ids: int,
+    source_end: int,
+    target_end: int,
 ) -> np.ndarray:
     """The encoder's output [B, S, D] where the first word starts that has no tag yet, [B, T, D].
 
-    Ids from 4 up to `word_ids` start a word, target ids from 4 up to `target_word_ids` are tags.
+    Ids from 4 up to `source_end` start a word, target ids from 4 up to `target_end` are tags.
     """
     batch, length = target_ids.shape
     output = np.zeros((batch, length, encoded.shape[2]))
     for b in range(batch):
-        starts = [s for s, token in enumerate(source_ids[b]) if token in range(4, word_ids)]
+        starts = [s for s, token in enumerate(source_ids[b]) if token in range(4, source_end)]
         for t in range(length):
-            if target_ids[b, t] in range(4, target_word_ids):
+            if target_ids[b, t] in range(4, target_end):
                 starts = starts[1:]
             if starts:
                 output[b, t] = encoded[b, starts[0]]

@@ -19,12 +19,18 @@ def initial_config(settings: TrainSettings, tokenizer: Tokenizer) -> ModelConfig
     if settings.init_from is None:
         own_target = tokenizer.own_target
         target_vocab_size = own_target.vocab_size if own_target else None
-        return settings.config(tokenizer.vocab_size, target_vocab_size, tokenizer.word_ids)
+        return settings.config(tokenizer.vocab_size, target_vocab_size, tokenizer.word_id_ends)
     initial = Run.load(settings.init_from)
     if initial.config.architecture != settings.architecture:
         raise InputError(
             f"`architecture` must be that of `init_from`, {initial.config.architecture!r}. "
             f"Received: architecture={settings.architecture!r}"
+        )
+    reads_words = getattr(initial.config, "word_id_ends", None) is not None
+    if settings.next_word_input != reads_words:
+        raise InputError(
+            f"`next_word_input` must be that of `init_from`, {reads_words}. "
+            f"Received: next_word_input={settings.next_word_input}"
         )
     if sizes := set(settings.model) - set(RATES):
         raise InputError(
@@ -36,7 +42,7 @@ def initial_config(settings: TrainSettings, tokenizer: Tokenizer) -> ModelConfig
             f"{settings.data} was prepared with another tokenizer than that of {initial.path}: "
             f"prepare it with --set init_from={initial.path}"
         )
-    return type(initial.config).from_dict({**initial.config.to_dict(), **settings.model})
+    return type(initial.config)(**{**initial.config.to_dict(), **settings.model})
 
 
 def initialize(model: Model, settings: TrainSettings, is_new: bool) -> None:

@@ -40,7 +40,7 @@ Task = Literal["translation", "parsing"]
 PARSING: Mapping[str, Any] = MappingProxyType(
     {
         "target": "trees",
-        "deterministic_attention": True,
+        "next_word_input": True,
         "beam_size": 21,
         "length_penalty": 0.3,
         "extra_length": 300,
@@ -57,7 +57,8 @@ class TrainSettings:
             that `prepare` wrote; for parsing, a treebank in Penn format.
         source: source language.
         target: target language; "trees" for parsing.
-        task: "translation", or "parsing" for constituency parsing (section 6.3).
+        task: "translation", or "parsing" for constituency parsing (section 6.3), to which
+            `from_dict` gives other defaults, `PARSING`.
         tokenizer: "bpe" or "unigram" (SentencePiece), or "wordpiece".
         vocab_size: maximum number of subwords, shared by both languages; a small corpus supports
             fewer. None for 8,000.
@@ -81,8 +82,8 @@ class TrainSettings:
         preset: sizes of the model: "tiny", "base", "big", or a row of the paper's Table 3; of a
             recurrent model, "tiny" or "base".
         model: attributes of `TransformerConfig` or `RecurrentConfig` that differ from the preset's.
-        deterministic_attention: whether the decoder of a parser reads the encoder's output at the
-            next word too (`keras_transformer/alignment.py`); False for the paper's decoder.
+        next_word_input: whether the decoder of a parser also reads the encoder's output at the next
+            word (`keras_transformer/next_word.py`); False for the paper's decoder.
         steps: maximum number of updates.
         max_hours: training ends at the first validation after this many hours, resumed parts
             included; None for no limit.
@@ -151,7 +152,7 @@ class TrainSettings:
     architecture: Architecture = "transformer"
     preset: str = "tiny"
     model: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    deterministic_attention: bool = False
+    next_word_input: bool = False
     steps: _Count = 10_000
     max_hours: _Positive | None = None
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
@@ -204,9 +205,8 @@ class TrainSettings:
             "`task` parsing needs an `extra_length` of at least 3": (
                 is_parsing and self.extra_length < 3
             ),
-            "`deterministic_attention` needs `task` parsing and `architecture` transformer": (
-                self.deterministic_attention
-                and not (is_parsing and self.architecture == "transformer")
+            "`next_word_input` needs `task` parsing and `architecture` transformer": (
+                self.next_word_input and not (is_parsing and self.architecture == "transformer")
             ),
             "`cooldown` fixes the last step: `patience` and `max_hours` must be none": (
                 self.cooldown and (self.patience or self.max_hours)
@@ -231,23 +231,26 @@ class TrainSettings:
         self,
         vocab_size: int,
         target_vocab_size: int | None = None,
-        word_ids: tuple[int, int] | None = None,
+        word_id_ends: tuple[int, int] | None = None,
     ) -> ModelConfig:
         """Returns the sizes of the model.
 
         Args:
             vocab_size: number of token ids.
             target_vocab_size: number of the target's, if it has a vocabulary of its own.
-            word_ids: as of a `Tokenizer`, for deterministic attention.
+            word_id_ends: as of a `Tokenizer`, for `next_word_input`.
         """
-        for name in ("vocab_size", "target_vocab_size", "word_ids", "target_word_ids", "preset"):
+        for name in ("vocab_size", "preset"):
             if name in self.model:
                 raise InputError(f"`{name}` must not be in `model`: it is a setting of its own")
+        for name in ("target_vocab_size", "word_id_ends"):
+            if name in self.model:
+                raise InputError(f"`{name}` must not be in `model`: the tokenizer decides it")
         changes = dict(self.model)
         if target_vocab_size is not None:
             changes |= {"target_vocab_size": target_vocab_size, "share_embeddings": False}
-        if self.deterministic_attention and word_ids is not None:
-            changes |= {"word_ids": word_ids[0], "target_word_ids": word_ids[1]}
+        if self.next_word_input and word_id_ends is not None:
+            changes["word_id_ends"] = word_id_ends
         config_type = CONFIGS[self.architecture]
         return config_type.from_preset(self.preset, vocab_size=vocab_size, **changes)
 
@@ -260,7 +263,7 @@ class TrainSettings:
                 raise InputError(f"Unknown setting {name}: it is the model's, model.{name}")
         defaults = dict(PARSING) if values.get("task") == "parsing" else {}
         if values.get("architecture", "transformer") != "transformer":
-            defaults.pop("deterministic_attention", None)
+            defaults.pop("next_word_input", None)
         return cls(**{**defaults, **values})
 
     def to_dict(self) -> dict[str, Any]:
@@ -276,7 +279,7 @@ _SEARCH = (
     "early_stopping",
     "extra_length",
 )
-INHERITED = ("task", "source", "target", "architecture", "deterministic_attention", *_SEARCH)
+INHERITED = ("task", "source", "target", "architecture", "next_word_input", *_SEARCH)
 
 
 def inherit(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ ROOTS = ("", "TOP", "ROOT", "S1")  # labels above the sentence, which say nothin
 JOINED_ROOT = "TOP"
 SUFFIXES = (".mrg", ".tree", ".trees")
 SPLITS = ("train", "dev", "test")
+_NOT_IN_WORDS = re.compile(r"[\s\x00-\x1f\x7f-\x9f\u2581]")
 
 
 def read_trees(path: str | Path) -> Iterator[Tree]:
@@ -39,8 +40,8 @@ def clean(tree: Tree) -> Tree | None:
     Traces (`-NONE-`) go, with constituents that hold nothing else; so do function tags and indices
     (`NP-SBJ-2` and `NP=2` become `NP`), and the root `TOP`, `ROOT`, `S1` or `( ... )`. A root with
     several parts stays, as `TOP`, which the usual scores ignore. Tags and labels such as `-LRB-`
-    and `ADVP|PRT` stay as they are. A space inside a word, such as U+200A, becomes an underscore,
-    so that a sentence splits at spaces into its words.
+    and `ADVP|PRT` stay as they are. A space or control character inside a word, and U+2581, become
+    underscores, so that the tokenizer splits a sentence into these words.
 
     Returns:
         The tree; None if it holds traces only.
@@ -57,7 +58,7 @@ def _strip(tree: Tree) -> Tree | None:
     if not tree.children:
         if tree.label == TRACE:
             return None
-        return tree._replace(word=re.sub(r"\s", "_", tree.word))
+        return tree._replace(word=_NOT_IN_WORDS.sub("_", tree.word))
     children = tuple(filter(None, map(_strip, tree.children)))
     label = tree.label
     if not label.startswith("-"):  # as -LRB- does
@@ -101,4 +102,10 @@ def _holds_trees(path: Path) -> bool:
 def _pairs(paths: Iterable[Path]) -> Iterator[Pair]:
     for path in paths:
         for tree in filter(None, map(clean, read_trees(path))):
-            yield Pair(" ".join(tree.words), " ".join(linearize(tree)))
+            symbols, tags = linearize(tree), {leaf.label for leaf in tree.leaves()}
+            if any(tag.startswith("/") or f"/{tag}" in symbols for tag in tags):
+                raise InputError(
+                    f"{path}: no tag may begin with a slash, or also be a label. "
+                    f"Received: {one_line(str(tree))}"
+                )
+            yield Pair(" ".join(tree.words), " ".join(symbols))

@@ -56,7 +56,7 @@ def sizes_of(name: str) -> TransformerConfig:
     for change in changes:
         names = ["vocab_size"] if change[0] == "V" else LAYERS
         values |= dict.fromkeys(names, int(change[1:]))
-    return TransformerConfig.from_dict(values)
+    return TransformerConfig(**values)
 
 
 def decoding(size: str, stop: str, source: int, batch: int, beam: int) -> Case:

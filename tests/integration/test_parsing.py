@@ -1,5 +1,6 @@
 """Constituency parsing from a treebank to an export: the words of a sentence in, a tree out."""
 
+import dataclasses
 import json
 import random
 
@@ -7,6 +8,7 @@ import pytest
 from command_line import assert_refused, cli
 
 from keras_transformer.export.session import SavedModelSession
+from keras_transformer.run import Run
 from keras_transformer.trainers.bracketing import score_brackets
 from keras_transformer.trainers.treebank import load_treebank
 from keras_transformer.translator import Translator
@@ -50,7 +52,7 @@ def run(treebank, tmp_path_factory):
     return path
 
 
-def test_settings_are_those_of_the_paper(run):
+def test_settings_of_a_parser(run):
     manifest = json.loads((run / "run.json").read_text())
     settings, config = manifest["settings"], manifest["config"]
     assert (manifest["source"], manifest["target"]) == ("en", "trees")
@@ -58,8 +60,8 @@ def test_settings_are_those_of_the_paper(run):
     assert [settings[name] for name in names] == [21, 0.3, 300]
     assert config["target_vocab_size"] == 4 + 6 + 2 * 4  # special symbols, tags, labels twice
     assert not config["share_embeddings"]
-    assert settings["deterministic_attention"]
-    assert config["target_word_ids"] == 4 + 6  # special symbols and tags
+    assert settings["next_word_input"]  # which the paper does not have
+    assert config["word_id_ends"][1] == 4 + 6  # special symbols and tags
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +106,17 @@ def test_an_export_answers_as_the_run_does(run, tmp_path):
     found = session.translate(SENTENCES)
     assert [row["translation"] for row in found] == [each.text for each in expected]
     document = session.translate(["the dog sleeps . Ann sees the cat ."], "document")[0]
-    assert [tree.label for tree in parse_trees([document["translation"]], "document")]
+    trees = parse_trees([document["translation"]], "document")
+    words = ["the dog sleeps .", "Ann sees the cat ."]
+    assert [" ".join(tree.words) for tree in trees] == words
+
+
+def test_a_tree_has_a_symbol_for_each_word_whatever_the_limit(run):
+    translator = Translator.of(Run.load(run))
+    options = dataclasses.replace(translator.defaults, extra_length=0)
+    found = Translator(translator.model, translator.tokenizer, options).translate(["dogs", "a b c"])
+    trees = [list(parse_trees([each.text], "found")) for each in found]
+    assert [[tree.words for tree in each] for each in trees] == [[["dogs"]], [["a", "b", "c"]]]
 
 
 def test_plot_draws_predicted_beside_gold_trees(run, evaluated, tmp_path):

@@ -72,10 +72,8 @@ def reference_logits(model, source_ids, target_ids):
         weights = layer_weights.encoder_layer(layer, model.config.scale_attention)
         encoded = reference.encoder_layer(encoded, weights, num_heads, source_mask)
     x = reference_embedding(model.target_embedding, target_ids, is_scaled)
-    if model.config.word_ids is not None:
-        x += reference.next_words(
-            encoded, source_ids, target_ids, model.config.word_ids, model.config.target_word_ids
-        )
+    if model.config.word_id_ends is not None:
+        x += reference.next_words(encoded, source_ids, target_ids, *model.config.word_id_ends)
     for layer in model.decoder_layers:
         weights = layer_weights.decoder_layer(layer, model.config.scale_attention)
         x = reference.decoder_layer(x, encoded, weights, num_heads, target_mask, cross_mask)

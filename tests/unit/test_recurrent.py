@@ -201,7 +201,7 @@ def test_presets():
     assert (tiny.d_model, tiny.units) == (128, 7)
     assert RecurrentConfig.from_preset("base", vocab_size=V) == RecurrentConfig(vocab_size=V)
     assert Recurrent.from_preset("tiny", vocab_size=V, units=7).config == tiny
-    assert RecurrentConfig.from_dict(json.loads(json.dumps(tiny.to_dict()))) == tiny
+    assert RecurrentConfig(**json.loads(json.dumps(tiny.to_dict()))) == tiny
 
 
 @pytest.mark.parametrize(

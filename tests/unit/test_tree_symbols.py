@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_transformer import tree_symbols
 from keras_transformer.config import BOS_ID, EOS_ID
 from keras_transformer.decoding import beam_search, greedy_search
 from keras_transformer.errors import InputError
@@ -83,10 +84,35 @@ def constrained(logits, num_words, max_lengths, beam_size):
     def step_fn(ids, position, cache, row_state):
         return tf.gather(logits, ids), cache, row_state
 
-    rows = tf.range(len(num_words))
-    words = tf.zeros([len(num_words), 3], tf.int32)
-    constraint = TreeConstraint(SYMBOLS, tf.constant([[True]]), words, tf.constant(num_words))
+    # The constraint has the rows in the reverse order, and the last is another's.
+    rows = tf.range(len(num_words))[::-1]
+    words = tf.zeros([len(num_words) + 1, 3], tf.int32)
+    of_rows = tf.constant([*num_words[::-1], 99])
+    constraint = TreeConstraint(SYMBOLS, tf.constant([[True]]), words, of_rows)
     return constraint.apply(step_fn, (), (), rows, tf.constant(max_lengths), beam_size)
+
+
+def test_allowed_symbols_have_the_probability_of_their_group():
+    symbols = TreeSymbols(tags=("N", "V"), labels=("A",))  # ids 4 to 7
+    none = tf.zeros([1, 1], tf.int32)
+    constraint = TreeConstraint(symbols, tf.ones([1, 2], tf.bool), none, none[0])
+    probabilities = [0.05, 0.05, 0.1, 0.1, 0.125, 0.25, 0.2, 0.125]
+    allowed = [False, False, False, False, True, False, True, False]
+    found = constraint.restrict(tf.math.log([[probabilities]]), tf.constant([[allowed]]))
+    np.testing.assert_allclose(
+        np.exp(found[0, 0]), [0, 0, 0, 0, 0.125 + 0.25, 0, 0.2, 0], rtol=1e-6
+    )
+
+
+def test_a_tree_is_not_deeper_than_the_maximum(monkeypatch):
+    monkeypatch.setattr(tree_symbols, "MAX_DEPTH", 2)
+    logits = logits_of(1)
+    logits[:, [A, B]] += 9  # it opens constituents as long as it may
+    step, cache, row_state = constrained(logits, [2], [20], 1)
+    found = greedy_search(step, cache, tf.constant([20]), row_state=row_state)
+    ids = found.ids[0, 0].numpy()
+    depths = np.cumsum(np.isin(ids, [A, B]) * 1 - np.isin(ids, [END_A, END_B]))
+    assert (depths.max(), depths[-1]) == (2, 0)
 
 
 @pytest.mark.parametrize(("num_words", "max_length"), [(1, 9), (2, 10), (3, 9)])
@@ -209,6 +235,12 @@ def test_frequent_words_have_their_tags_only(tokenizer):
     assert tags == [[], list(tokenizer.symbols.tags), ["DT"], ["NNS"]]
 
 
+def test_a_label_that_is_a_tag_of_another_tree_is_an_error():
+    pairs = [("a b", "S NN VB /S"), ("a b", "NN VB VB /NN")]
+    with pytest.raises(InputError, match=r"No label .* also be a tag\. Received: .*S NN VB /S"):
+        TreeTokenizer.train(pairs, vocab_size=300)
+
+
 def test_unknown_symbols_have_the_unknown_id(tokenizer):
     assert tokenizer.target.encode(tf.constant(["S NNX /S"])).ids[0, 1] == 1
 
@@ -226,7 +258,7 @@ def test_each_word_begins_with_one_of_the_first_ids(tokenizer):
         " ",
     ]
     ids = tokenizer.encode(tf.constant(sentences)).ids.numpy()
-    begins = (ids > EOS_ID) & (ids < tokenizer.word_ids[0])
+    begins = (ids > EOS_ID) & (ids < tokenizer.word_id_ends[0])
     expected = [["naïve", "😀", "dogs"], ["a", "dog", "sees", "-LRB-", "two", "-RRB-cats", "."]]
     expected += [["_", "un_known"], []]
     assert begins.sum(axis=1).tolist() == [len(words) for words in expected]
@@ -236,7 +268,7 @@ def test_each_word_begins_with_one_of_the_first_ids(tokenizer):
 
 def test_the_ids_of_tags_end_where_the_labels_begin(tokenizer):
     tags, others = tokenizer.symbols.tags, tokenizer.symbols.pieces[len(tokenizer.symbols.tags) :]
-    end = tokenizer.word_ids[1]
+    end = tokenizer.word_id_ends[1]
     ids = tokenizer.target.tokenize(tf.constant([" ".join(tags), " ".join(others)]))
     assert (ids[0] < end).numpy().all()
     assert (ids[1] >= end).numpy().all()

@@ -72,22 +72,21 @@ def test_the_recurrent_recipe_differs_from_the_transformers_where_it_must():
         assert getattr(recurrent, name) == getattr(tiny, name), name
 
 
-def test_only_the_small_parser_has_deterministic_attention():
-    ids = {"vocab_size": 31, "target_vocab_size": 17, "word_ids": (19, 11)}
+def test_only_the_small_parser_has_next_word_input():
+    ids = {"vocab_size": 31, "target_vocab_size": 17, "word_id_ends": (19, 11)}
     craft, wsj = (
         TrainSettings.from_dict(load_recipe(f"parsing-{name}")).config(**ids)
         for name in ("craft", "wsj")
     )
-    assert (craft.word_ids, craft.target_word_ids) == (19, 11)
-    assert (wsj.word_ids, wsj.target_word_ids) == (None, None)
+    assert (craft.word_id_ends, wsj.word_id_ends) == ((19, 11), None)
     recurrent = {"data": "x", "task": "parsing", "architecture": "recurrent"}
-    assert not TrainSettings.from_dict(recurrent).deterministic_attention
+    assert not TrainSettings.from_dict(recurrent).next_word_input
 
 
 @pytest.mark.parametrize("change", [{"task": "translation"}, {"architecture": "recurrent"}])
-def test_deterministic_attention_needs_a_parser(change):
-    values = {"task": "parsing", "deterministic_attention": True, **change}
-    message = "`deterministic_attention` needs `task` parsing and `architecture` transformer. Rec"
+def test_next_word_input_needs_a_parser(change):
+    values = {"task": "parsing", "next_word_input": True, **change}
+    message = "`next_word_input` needs `task` parsing and `architecture` transformer. Rec"
     with pytest.raises(InputError, match=message):
         TrainSettings(data="x", **values)
 
@@ -225,6 +224,9 @@ def test_parsers():
     config = paper.config(paper.vocab_size, 106)
     assert (config.vocab_size, config.d_model) == (16_000, 1_024)
     assert (config.num_encoder_layers, config.num_decoder_layers) == (4, 4)
+    assert (config.d_ff, config.num_heads) == (2_048, 8)  # unchanged, as the batches
+    assert (config.dropout_rate, config.attention_dropout_rate) == (0.2, 0.2)  # tensor2tensor's
+    assert (paper.tokens_per_batch, paper.steps, paper.label_smoothing) == (30_000, 100_000, 0.1)
     d, f, symbols = 192, 768, 4 + 44 + 2 * 29  # of the CRAFT treebank
     attention, feed_forward, norm = 4 * d * d + 4 * d, 2 * d * f + f + d, 2 * d
     layers = 4 * (attention + feed_forward + 2 * norm) + 2 * (

@@ -92,7 +92,7 @@ def test_unreadable_file(write):
         ("(S (ADVP|PRT-1 (RB up)) (-LRB- -LRB-))", "(S (ADVP|PRT (RB up)) (-LRB- -LRB-))"),
         ("(S (-LRB- (NN-X a)))", "(S (-LRB- (NN-X a)))"),  # labels with a hyphen, tags as they are
         ("(VP (VB go) (SBAR (-NONE- 0) (S (NP (-NONE- *T*-1)))))", "(VP (VB go))"),
-        ("( (NN a\u200ab) )", "(NN a_b)"),
+        ("( (NN a\u200ab\x01\u2581c) )", "(NN a_b__c)"),
     ],
 )
 def test_clean(text, expected):
@@ -169,6 +169,14 @@ def test_other_files_are_held_out(write):
     assert all(8 <= len(splits[split]) <= 24 for split in ("val", "test"))  # about 15
     assert splits["val"] == list(load_treebank(folder).pairs("val"))
     assert len(list(load_treebank(path).pairs("train"))) > 80
+
+
+@pytest.mark.parametrize("text", ["(NP (NN a) (NP b))", "(NP (NN a) (/NP b))", "(NP (NN a) (/ b))"])
+def test_tags_that_are_taken_for_labels(write, text):
+    corpus = load_treebank(write("train.trees", f"{SLEEPS}\n{text}\n").parent)
+    message = r"train.trees: no tag may begin with a slash, or also be a label.*Received: \(NP"
+    with pytest.raises(InputError, match=message):
+        list(corpus.pairs("train"))
 
 
 def test_no_treebank(tmp_path):
