@@ -18,7 +18,7 @@ import numpy as np
 import regex
 import tensorflow as tf
 
-from keras_transformer.config import EOS_ID
+from keras_transformer.config import EOS_ID, UNK_ID
 from keras_transformer.errors import InputError
 from keras_transformer.files import locked, named_failure, sha256, write_atomically
 from keras_transformer.run import Run
@@ -54,6 +54,7 @@ REASONS = {
     "length_ratio": "one side is more than `max_length_ratio` times as long as the other",
     "script": "most letters of a side are of another script",
     "duplicate": "an earlier pair is the same",
+    "unknown": "the tree has a label or tag that the tokenizer does not have",
 }
 
 Progress = Callable[[int], None]
@@ -244,6 +245,9 @@ class _Cleaner:
             tokens, num_tokens = self.tokenize(*zip(*chunk, strict=True))
             ids, lengths = tokens.flat_values.numpy(), num_tokens.numpy()
             reasons = self.reasons(chunk, lengths, is_repeated[start : start + len(chunk)])
+            if self.settings.task == "parsing":  # a sentence has no unknown token
+                is_unknown = tf.reduce_any(tokens == UNK_ID, axis=1).numpy()
+                reasons = np.where((reasons == "") & is_unknown, "unknown", reasons)
             for row in np.flatnonzero(reasons):
                 dropped.setdefault(str(reasons[row]), []).append(chunk[row])
             lengths += 1  # the end symbols
