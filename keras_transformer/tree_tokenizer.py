@@ -83,6 +83,8 @@ class TreeTokenizer(Tokenizer):
             normalization_rule_name="identity",  # `write` returns the words as they are
         )
         symbols = TreeSymbols.of({symbol for _, tree in parsed for symbol in tree})
+        if not symbols.labels:
+            raise InputError("The treebank must have constituents. It has tagged words only")
         ids = {tag: i for i, tag in enumerate(symbols.tags)}
         counts: dict[str, Counter[int]] = {}
         for sentence, tree in parsed:

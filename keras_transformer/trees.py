@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from keras_transformer.errors import InputError, one_line
 
+MAX_LEVELS = 200  # of brackets within brackets; Python's recursion ends soon after
 # The other spaces of Unicode are parts of words.
 _TOKENS = re.compile(r"[()]|[^()\s]+", re.ASCII)
 
@@ -67,6 +68,10 @@ def parse_trees(lines: Iterable[str], name: str) -> Iterator[Tree]:
                 if not stack:
                     first = number
                 stack.append([])
+                if len(stack) > MAX_LEVELS:
+                    raise InputError(
+                        f"{name}, line {first}: a tree must have at most {MAX_LEVELS} levels"
+                    )
             elif not stack:
                 raise InputError(f"{name}, line {number}: {token[:40]!r} is outside of a tree")
             elif token != ")":

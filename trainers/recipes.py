@@ -202,6 +202,9 @@ class TrainSettings:
             "`task` parsing keeps the words as they are: `lowercase` must be false": (
                 is_parsing and self.lowercase
             ),
+            "`task` parsing needs positions for any length, not learned ones": (
+                is_parsing and max_positions is not None
+            ),
             "`task` parsing needs an `extra_length` of at least 3": (
                 is_parsing and self.extra_length < 3
             ),
@@ -283,11 +286,21 @@ INHERITED = ("task", "source", "target", "architecture", "next_word_input", *_SE
 
 
 def inherit(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Completes the settings of a training by those of the run that it starts from, if any."""
+    """Completes the settings of a training by those of the run that it starts from, if any.
+
+    Raises:
+        InputError: if they contradict each other.
+    """
     initial_run = values.get("init_from")
     if initial_run is None or not (Path(initial_run) / "run.json").is_file():
         return dict(values)
     initial = load_recipe(initial_run)
+    for name in ("task", "architecture", "next_word_input"):
+        if initial.get(name) is not None and values.get(name, initial[name]) != initial[name]:
+            raise InputError(
+                f"`{name}` must be that of `init_from`, {initial[name]!r}. "
+                f"Received: {name}={values[name]!r}"
+            )
     return {**{name: initial[name] for name in INHERITED if name in initial}, **values}
 
 

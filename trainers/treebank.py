@@ -1,6 +1,7 @@
 """Penn treebanks: files of constituency trees, as pairs of a sentence and symbols (section 6.3)."""
 
 import gzip
+import itertools
 import re
 import zlib
 from collections.abc import Iterable, Iterator
@@ -8,15 +9,15 @@ from pathlib import Path
 
 from keras_transformer.errors import InputError, one_line
 from keras_transformer.files import decode_lines
-from keras_transformer.trainers.corpora import Corpus, hold_out
+from keras_transformer.trainers.corpora import VALIDATION_SPLITS, Corpus, hold_out
 from keras_transformer.trainers.grammar import Pair
-from keras_transformer.trees import Tree, linearize, parse_trees
+from keras_transformer.trees import Tree, delinearize, linearize, parse_trees
 
 TRACE = "-NONE-"
 ROOTS = ("", "TOP", "ROOT", "S1")  # labels above the sentence, which say nothing
 JOINED_ROOT = "TOP"
 SUFFIXES = (".mrg", ".tree", ".trees")
-SPLITS = ("train", "dev", "test")
+SPLITS = ("train", *VALIDATION_SPLITS, "test")
 _NOT_IN_WORDS = re.compile(r"[\s\x00-\x1f\x7f-\x9f\u2581]")
 
 
@@ -70,20 +71,24 @@ def load_treebank(data: str | Path) -> Corpus:
     """Finds a treebank: pairs of a sentence and the symbols of its tree, joined by spaces.
 
     Args:
-        data: a folder with files `train.trees`, `dev.trees` and `test.trees`, some or all of them,
-            also `.gz`; or any other folder of files `.mrg`, `.tree` and `.trees`, or one file. Of
-            these, a twentieth, and at most 1,000 sentences, is held out for each of val and test.
+        data: a folder with files `train.trees`, `dev.trees` (or `val.trees`) and `test.trees`, some
+            or all of them, also `.gz`; or any other folder of files `.mrg`, `.tree` and `.trees`,
+            or one file. Of these, a twentieth, and at most 1,000 sentences, is held out for each of
+            val and test.
 
     Raises:
         InputError: if there is no such file or folder, or it holds no files of trees.
     """
     data = Path(data)
-    found = {
-        split: path
-        for split in SPLITS
-        for path in (data / f"{split}.trees.gz", data / f"{split}.trees")
-        if path.is_file()
-    }
+    if not data.exists():
+        raise InputError(f"{data} does not exist")
+    found: dict[str, Path] = {}
+    for split, ending in itertools.product(SPLITS, (".trees", ".trees.gz")):
+        path = data / f"{split}{ending}"
+        if path.is_file():
+            if split in found:
+                raise InputError(f"{data} must hold one of {found[split].name} and {path.name}")
+            found[split] = path
     if found:
         return Corpus(str(data), tuple(found), lambda split: _pairs([found[split]]))
     files = [data] if data.is_file() else sorted(filter(_holds_trees, data.rglob("*")))
@@ -102,10 +107,18 @@ def _holds_trees(path: Path) -> bool:
 def _pairs(paths: Iterable[Path]) -> Iterator[Pair]:
     for path in paths:
         for tree in filter(None, map(clean, read_trees(path))):
-            symbols, tags = linearize(tree), {leaf.label for leaf in tree.leaves()}
-            if any(tag.startswith("/") or f"/{tag}" in symbols for tag in tags):
+            symbols = linearize(tree)
+            if not _stand_for(symbols, tree):
                 raise InputError(
-                    f"{path}: no tag may begin with a slash, or also be a label. "
-                    f"Received: {one_line(str(tree))}"
+                    f"{path}: no label or tag may be empty or begin with a slash, and no tag may "
+                    f"be a label. Received: {one_line(str(tree))}"
                 )
             yield Pair(" ".join(tree.words), " ".join(symbols))
+
+
+def _stand_for(symbols: list[str], tree: Tree) -> bool:
+    """Whether the symbols give back their tree."""
+    try:
+        return "" not in symbols and delinearize(symbols, tree.words) == tree
+    except ValueError:
+        return False

@@ -133,11 +133,20 @@ def test_what_is_for_translations_is_refused(run, tmp_path):
     assert_refused(result, "Other engines need.* SentencePiece.*Received: a TreeTokenizer")
 
 
+def test_a_training_keeps_what_its_first_run_is(run, treebank, tmp_path):
+    options = ["--data", treebank, "--init-from", run, "--run-dir", tmp_path / "run"]
+    result = cli("train", *options, "--architecture", "recurrent")
+    assert_refused(result, "`architecture` must be that of `init_from`, 'transformer'. Received.*")
+    result = cli("train", *options, "--set", "next_word_input=false")
+    assert_refused(result, "`next_word_input` must be that of `init_from`, True. Received.*False")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ("tokenizer=wordpiece", "`task` parsing needs the `tokenizer` bpe or unigram.*wordpiece.*"),
         ("lowercase=true", "`task` parsing keeps the words as they are.*"),
+        ("model.position_encoding=learned", "`task` parsing needs positions for any length.*"),
         ("extra_length=2", "`task` parsing needs an `extra_length` of at least 3.*"),
         ("metric=bleu", "`metric` must be bleu, chrf or loss, or for the `task` parsing f1.*"),
     ],

@@ -241,6 +241,11 @@ def test_a_label_that_is_a_tag_of_another_tree_is_an_error():
         TreeTokenizer.train(pairs, vocab_size=300)
 
 
+def test_tagged_words_are_no_treebank():
+    with pytest.raises(InputError, match=r"must have constituents\. It has tagged words only"):
+        TreeTokenizer.train([("a", "NN")], vocab_size=270)
+
+
 def test_unknown_symbols_have_the_unknown_id(tokenizer):
     assert tokenizer.target.encode(tf.constant(["S NNX /S"])).ids[0, 1] == 1
 

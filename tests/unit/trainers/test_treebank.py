@@ -56,6 +56,7 @@ def test_a_bracket_as_a_word_is_written_in_letters():
     [
         ("(UH Oh)\n\n(S (NP\n(NN a)\n", "line 3: the tree that begins here is not closed"),
         ("(UH Oh)\n)", r"line 2: '\)' is outside of a tree"),
+        ("(A " * 201, "line 1: a tree must have at most 200 levels"),
         ("(UH Oh) dear", "line 1: 'dear' is outside of a tree"),
         ("(UH Oh)\n(S (NN a b))", r"line 2: a bracket must hold .* Received: \(NN a b\)"),
         ("(S (NN a) b)", r"line 1: .* Received: \(S \(NN a\) b\)"),
@@ -171,15 +172,33 @@ def test_other_files_are_held_out(write):
     assert len(list(load_treebank(path).pairs("train"))) > 80
 
 
-@pytest.mark.parametrize("text", ["(NP (NN a) (NP b))", "(NP (NN a) (/NP b))", "(NP (NN a) (/ b))"])
-def test_tags_that_are_taken_for_labels(write, text):
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(NP (NN a) (NP b))",
+        "(NP (NN a) (/NP b))",
+        "(NP (NN a) (/ b))",
+        "(NP (/NP (NN a)))",
+        "(NP ( (NN a)))",
+    ],
+)
+def test_symbols_that_are_taken_for_others(write, text):
     corpus = load_treebank(write("train.trees", f"{SLEEPS}\n{text}\n").parent)
-    message = r"train.trees: no tag may begin with a slash, or also be a label.*Received: \(NP"
+    message = r"train.trees: no label or tag may be empty or begin with a slash.* Received: \(NP"
     with pytest.raises(InputError, match=message):
         list(corpus.pairs("train"))
 
 
+def test_two_files_of_a_split(write):
+    write("train.trees", SLEEPS)
+    folder = write("train.trees.gz", SLEEPS).parent
+    with pytest.raises(InputError, match=r"must hold one of train\.trees and train\.trees\.gz"):
+        load_treebank(folder)
+
+
 def test_no_treebank(tmp_path):
+    with pytest.raises(InputError, match="nowhere does not exist"):
+        load_treebank(tmp_path / "nowhere")
     (tmp_path / "x.txt").write_text(SLEEPS)
     with pytest.raises(InputError, match=f"^{tmp_path} must be a file of trees in Penn format"):
         load_treebank(tmp_path)
