@@ -13,7 +13,6 @@ from keras_transformer import (
     attention,
     layers,
     model,
-    recurrent,
 )
 from keras_transformer.embedding import PositionalEmbedding
 
@@ -37,6 +36,7 @@ def checked(function):
         {"num_heads": N},
         {"num_heads": 3, "d_k": 4, "d_v": 5, "share_embeddings": False},
         {"num_heads": N, "position_encoding": "learned", "max_length": 13},
+        {"num_heads": N, "word_id_ends": (6, 8)},
     ],
 )
 def test_shapes_of_the_core(settings, monkeypatch):
@@ -53,6 +53,9 @@ def test_shapes_of_the_core(settings, monkeypatch):
         (layers.DecoderLayer, "call"),
         (model, "padding_mask"),
         (model, "decoder_mask"),
+        (model, "is_word"),
+        (model, "word_indices"),
+        (model, "at_words"),
         (Transformer, "encode"),
         (Transformer, "decode"),
     ]:
@@ -67,6 +70,5 @@ def test_shapes_of_the_core(settings, monkeypatch):
 def test_shapes_of_the_recurrent_model(settings, monkeypatch):
     for name in ("encode", "decode", "embed", "initial_states", "attend", "project"):
         monkeypatch.setattr(Recurrent, name, checked(getattr(Recurrent, name)))
-    monkeypatch.setattr(recurrent, "source_mask", checked(recurrent.source_mask))
     inputs = {"source_ids": np.ones((B, S), "int32"), "target_ids": np.ones((B, T), "int32")}
     Recurrent(RecurrentConfig(vocab_size=V, d_model=10, units=13, **settings))(inputs)
