@@ -1,9 +1,10 @@
-"""The floor for a parser: a probabilistic context-free grammar, read off the same training trees.
+"""The baseline for a parser: a probabilistic context-free grammar of the same training trees.
 
-A chain of constituents over the same words is one symbol, which remembers the label above it. A
-rule with many parts becomes rules with two: the last part, and a symbol for the others, which
-remembers the sibling that follows. A word that the training trees lack has the tags of rare words
-that look like it.
+A chain of constituents over the same words is one symbol, which remembers the label above it
+(vertical Markovization, Klein and Manning 2003). A rule with many parts becomes rules with two: the
+last part, and a symbol for the others, which remembers the sibling that follows (horizontal
+Markovization). A word that the training trees lack has the tags of rare words with its signature,
+such as its ending.
 
 The parser (CKY) fills all spans of a length at once, and keeps the best symbols of each span.
 
@@ -25,7 +26,7 @@ from keras_transformer.trainers.treebank import load_treebank
 from keras_transformer.trees import Tree
 
 RARE = 5  # an unknown word has the tags of words with at most so many occurrences
-SMOOTHING = 1.0  # weight of a word's looks beside its own occurrences
+SMOOTHING = 1.0  # weight of a word's signatures beside its own occurrences
 KEPT = (30, 40)  # symbols with a label, and parts of rules, that a span keeps
 MARGIN = 12.0  # in nats: a span keeps what is at most so much worse than its best symbol
 
@@ -74,12 +75,12 @@ def count(trees: Iterable[Tree], parents: int, siblings: int) -> Counts:
     return counts
 
 
-def looks_of(word: str) -> list[tuple[str, ...]]:
+def signatures_of(word: str) -> list[tuple[str, ...]]:
     """Returns descriptions of a word, each more exact than the one before."""
     shape = re.sub(r"(.)\1+", r"\1", re.sub("[a-z]", "a", re.sub("[A-Z]", "A", word)))
     shape = re.sub("[0-9]+", "0", shape)
-    looks = (shape, word[-2:], word[-3:])
-    return [looks[:size] for size in range(4)]
+    parts = (shape, word[-2:], word[-3:])
+    return [parts[:size] for size in range(4)]
 
 
 class Grammar:
@@ -126,8 +127,8 @@ class Grammar:
             tag_counts += row
             self.seen[word] = row
             if row.sum() <= RARE:
-                for look in looks_of(word):
-                    self.seen[look] = self.seen.get(look, 0) + row
+                for signature in signatures_of(word):
+                    self.seen[signature] = self.seen.get(signature, 0) + row
         self.tag_shares = tag_counts / tag_counts.sum()
         total[self.tags] += tag_counts
         with np.errstate(divide="ignore"):
@@ -138,9 +139,9 @@ class Grammar:
     def word_scores(self, word: str) -> np.ndarray:
         """Returns log P(tag | word) - log P(tag) of all tags, up to a constant log P(word)."""
         share = self.tag_shares
-        for look in (*looks_of(word), word):
-            if look in self.seen:
-                row = self.seen[look]
+        for signature in (*signatures_of(word), word):
+            if signature in self.seen:
+                row = self.seen[signature]
                 share = (row + SMOOTHING * share) / (row.sum() + SMOOTHING)
         return np.log(share / self.tag_shares).astype(np.float32)
 

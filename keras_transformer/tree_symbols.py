@@ -98,12 +98,12 @@ class TreeLimits(NamedTuple):
     """What the trees of each row must keep to.
 
     Attributes:
-        words: int32 [B, W], rows of the tag dictionary.
+        entries: int32 [B, W], of the words in the tag dictionary.
         num_words: int32 [B], number of words.
         num_symbols: int32 [B], maximum number of symbols, the end included.
     """
 
-    words: tf.Tensor
+    entries: tf.Tensor
     num_words: tf.Tensor
     num_symbols: tf.Tensor
 
@@ -117,13 +117,13 @@ class TreeConstraint(NamedTuple):
     Attributes:
         symbols: the symbols of the trees.
         tags: bool [entries, tags], the tag dictionary: the tags that a word may have.
-        words: int32 [rows, W], the dictionary's entry of each word of each source, W at least 1.
+        entries: int32 [rows, W], of the words of each source in the dictionary, W at least 1.
         num_words: int32 [rows], number of words of each source.
     """
 
     symbols: TreeSymbols
     tags: tf.Tensor
-    words: tf.Tensor
+    entries: tf.Tensor
     num_words: tf.Tensor
 
     @property
@@ -168,15 +168,16 @@ class TreeConstraint(NamedTuple):
             logits = self.restrict(logits, self.allowed(state, position, limits))
             return logits, (cache, state), (row_state, limits)
 
-        words, num_words = tf.gather(self.words, rows), tf.gather(self.num_words, rows)
-        limits = TreeLimits(words, num_words, max_lengths)
+        entries, num_words = tf.gather(self.entries, rows), tf.gather(self.num_words, rows)
+        limits = TreeLimits(entries, num_words, max_lengths)
         return step, (cache, state), (row_state, limits)
 
     def restrict(self, logits: tf.Tensor, allowed: tf.Tensor) -> tf.Tensor:
         """Returns logits, float [B, K, V], that are -inf where a symbol is not allowed.
 
-        The allowed tags get the probability of all tags, and so do closings. So a model that is
-        sure of a tag, but of a wrong one, does not open a constituent instead.
+        The allowed tags get the probability of all tags, and so do closings, labels and special
+        ids. So a model that is sure of a tag, but of a wrong one, does not open a constituent
+        instead.
         """
         sizes = [NUM_SPECIAL_IDS, len(self.symbols.tags), *[len(self.symbols.labels)] * 2]
         groups = []
@@ -226,8 +227,8 @@ class TreeConstraint(NamedTuple):
         def repeat(flag: tf.Tensor, count: int) -> tf.Tensor:
             return tf.repeat(flag[:, :, None], count, axis=2)
 
-        place = tf.minimum(state.num_words, tf.shape(limits.words)[1] - 1)
-        next_word = tf.gather(limits.words, place, batch_dims=1)  # [B, K]
+        place = tf.minimum(state.num_words, tf.shape(limits.entries)[1] - 1)
+        next_word = tf.gather(limits.entries, place, batch_dims=1)  # [B, K]
         tags = tf.gather(self.tags, next_word) & (is_open & has_words)[:, :, None]
         labels = repeat(may_open, len(self.symbols.labels))
         # A softmax over nothing is NaN, so a sequence that the search has given up may end.

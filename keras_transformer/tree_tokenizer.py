@@ -115,7 +115,7 @@ class TreeTokenizer(Tokenizer):
         return TreeConstraint(
             self.symbols,
             tf.constant(self._tags),
-            words=tf.pad(entries, [[0, 0], [0, 1]]),
+            entries=tf.pad(entries, [[0, 0], [0, 1]]),
             num_words=tf.cast(words.row_lengths(), tf.int32),
         )
 

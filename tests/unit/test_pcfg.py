@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from pcfg import Grammar, Symbol, count, looks_of
+from pcfg import Grammar, Symbol, count, signatures_of
 
 from keras_transformer.trees import parse_trees
 
@@ -75,7 +75,7 @@ def test_siblings(siblings, expected):
 
 def test_looks():
     shape = "A.a0-Aa"
-    assert looks_of("AB.abc12-Xy") == [(), (shape,), (shape, "Xy"), (shape, "Xy", "-Xy")]
+    assert signatures_of("AB.abc12-Xy") == [(), (shape,), (shape, "Xy"), (shape, "Xy", "-Xy")]
 
 
 def test_word_scores():

@@ -211,7 +211,7 @@ def test_slips_are_not_in_the_dictionary():
     tokenizer = TreeTokenizer.train(pairs, vocab_size=270)
     constraint = tokenizer.constraint(tokenizer.encode(tf.constant(["a b d"])).ids)
     assert tokenizer.symbols.tags == ("DT", "NN", "RB", "X")
-    a, *others = constraint.words.numpy()[0, :3]
+    a, *others = constraint.entries.numpy()[0, :3]
     assert constraint.tags.numpy()[a].tolist() == [True, False, False, False]
     for entry in others:
         assert constraint.tags.numpy()[entry].tolist() == [False, True, True, False]
