@@ -176,8 +176,8 @@ def evaluate_command(
             typer.echo(f"{'BLEU of the baseline':26} {bleu:5.2f}  {note}")
     if task == "parsing":
         say(
-            f"Not scored, as by EVALB: {values['num_errors']:,} trees with other words than the gold "
-            f"tree after both lose their punctuation, and {values['num_skipped']:,} without words"
+            f"Not scored, as by EVALB: {values['num_errors']:,} trees with other words than the "
+            f"gold tree after both lose their punctuation, and {values['num_skipped']:,} without words"
         )
     say(
         f"Evaluation: {len(pairs):,} sentences by {file}: "
