@@ -177,7 +177,8 @@ def evaluate_command(
     if task == "parsing":
         say(
             f"Not scored, as by EVALB: {values['num_errors']:,} trees with other words than the "
-            f"gold tree after both lose their punctuation, and {values['num_skipped']:,} without words"
+            "gold tree after both lose their punctuation, "
+            f"and {values['num_skipped']:,} without words"
         )
     say(
         f"Evaluation: {len(pairs):,} sentences by {file}: "
