@@ -33,16 +33,13 @@ from keras_transformer.trainers.training_model import Adam, TrainingModel
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/why-attention.md"
 RESULTS = ROOT / "benchmarks/results"
-NOT_RUN = "No figures yet: `python benchmarks/why_attention.py` has not been run."
 MODELS = {  # names of runs
     "transformer": "Transformer",
     "recurrent": "recurrent",
     "transformer-r-drop": "Transformer, R-Drop",
     "recurrent-r-drop": "recurrent, R-Drop",
 }
-RECIPES = {
-    name: f"multi30k-ende-{end}" for name, end in (("transformer", "tiny"), ("recurrent",) * 2)
-}
+RECIPES = {"transformer": "multi30k-ende-tiny", "recurrent": "multi30k-ende-recurrent"}
 SPLIT = "test2016"
 BOUNDS = (8, 12, 16, 20)  # words of a reference
 LENGTHS = (8, 16, 32, 64, 128, 256)  # tokens of each side of the timed batches

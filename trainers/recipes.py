@@ -36,7 +36,8 @@ Precision = Literal["float32", "mixed_bfloat16", "mixed_float16"]
 StrategyName = Literal["one", "mirrored", "multiworker"]
 Task = Literal["translation", "parsing"]
 
-# What differs for parsing where nothing else is given (section 6.3).
+# What differs for parsing where nothing else is given: section 6.3's, and `next_word_input`, which
+# the paper does not have.
 PARSING: Mapping[str, Any] = MappingProxyType(
     {
         "target": "trees",
