@@ -130,8 +130,12 @@ def _open_server(
 
 def _open_run(folder: str, search: Mapping[str, Any]) -> Translate:
     load_tensorflow()
+    import tensorflow as tf
+
     from keras_transformer.translator import Translator
 
+    # The optimization of the graph takes longer than it saves in a short run.
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     translator = Translator.load(folder)
     # The names are those of an export's outputs.
     return lambda texts, progress: [

@@ -50,7 +50,7 @@ class LoadedVersion:
 
     def __init__(self, path: Path) -> None:
         self.path, self.number = path, int(path.name)
-        self._session = SavedModelSession(path)
+        self._session = SavedModelSession(path, optimize=True)
         self.signature_map = SignatureDefMap(signature_def=self._session.signatures)
         for request in read_warmup(path):
             self.predict(request)

@@ -169,14 +169,14 @@ def _shared_search(model: Model, tokenizer: Tokenizer, stored: Sequence[tf.Varia
     """
 
     @functools.cache
-    def graph(options: DecodingOptions, num_best: int) -> Any:
-        def search(ids: tf.Tensor, lengths: tf.Tensor) -> Hypotheses:
+    def graph(options: DecodingOptions) -> Any:
+        def search(ids: tf.Tensor, lengths: tf.Tensor, num_best: tf.Tensor) -> Hypotheses:
             return search_rows(model, tokenizer, ids, lengths, options, num_best)
 
-        specs = [tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.int32)]
+        specs = [tf.TensorSpec(shape, tf.int32) for shape in ([None, None], [None], [])]
         return tf.function(_with_weights(search, model, stored), specs, autograph=False)
 
-    return lambda _, __, ids, lengths, options, num_best: graph(options, num_best)(ids, lengths)
+    return lambda _, __, ids, lengths, options, num_best: graph(options)(ids, lengths, num_best)
 
 
 def _signature_graph(

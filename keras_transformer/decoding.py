@@ -96,7 +96,7 @@ def search(
     max_lengths: tf.Tensor,
     options: DecodingOptions,
     row_state: Any = (),
-    num_best: int | None = None,
+    num_best: int | tf.Tensor | None = None,
 ) -> Hypotheses:
     """Calls `beam_search`, or `greedy_search` if `options.beam_size` is 1."""
     penalty, kind = options.length_penalty, options.length_penalty_kind
@@ -115,10 +115,12 @@ def search(
     )
 
 
-def check_options(beam_size: int, length_penalty: float, num_best: int | None = None) -> None:
+def check_options(
+    beam_size: int, length_penalty: float, num_best: int | tf.Tensor | None = None
+) -> None:
     """Raises `InputError` if an option of a search is out of range."""
     DecodingOptions(beam_size=beam_size, length_penalty=length_penalty)
-    if num_best is not None and not 1 <= num_best <= beam_size:
+    if isinstance(num_best, int) and not 1 <= num_best <= beam_size:
         raise InputError(
             "`num_best` must be at least 1 and at most `beam_size`. "
             f"Received: num_best={num_best}, beam_size={beam_size}"
@@ -200,7 +202,7 @@ def beam_search(
     beam_size: int,
     length_penalty: float = 0.6,
     row_state: Any = (),
-    num_best: int | None = None,
+    num_best: int | tf.Tensor | None = None,
     early_stopping: EarlyStopping | Literal["never"] = "exact",
     kind: LengthPenaltyKind = "gnmt",
 ) -> Hypotheses:
@@ -215,8 +217,8 @@ def beam_search(
         beam_size: K.
         length_penalty: strength of the length penalty (0.6: section 6.1).
         row_state: the state of the rows before the first step, leading dimension B.
-        num_best: number of hypotheses of a row that are needed; None for all K. The search of a row
-            ends as soon as these are final.
+        num_best: number of hypotheses of a row that are needed, an int or int32 []; None for all K.
+            The search of a row ends as soon as these are final.
         early_stopping: when the search of a row ends. "exact": when more steps cannot change its
             result, because no continuation of a live sequence scores above
             log P / penalty(max_length). "first": when it has K hypotheses, which takes fewer steps
@@ -245,6 +247,7 @@ def beam_search(
          [4 3]] [0.4  0.33]
     """
     check_options(beam_size, length_penalty, num_best)
+    num_needed = beam_size if num_best is None else num_best
     batch_size = tf.shape(max_lengths)[0]
     only_first = tf.where(tf.range(beam_size) == 0, 0.0, -float("inf"))  # [K]
     initial = BeamState(
@@ -266,7 +269,7 @@ def beam_search(
         def running(state: BeamState) -> tf.Tensor:
             best = state.live_log_probs[:, 0]  # [B]
             if early_stopping == "exact":
-                worst_needed = state.finished_scores[:, (num_best or beam_size) - 1]
+                worst_needed = state.finished_scores[:, num_needed - 1]
                 return worst_needed < best / largest_divisors
             if early_stopping == "first":
                 best = tf.where(state.finished_scores[:, -1] > -float("inf"), -float("inf"), best)

@@ -70,11 +70,12 @@ def search_rows(
     source_ids: tf.Tensor,
     source_lengths: tf.Tensor,
     options: DecodingOptions,
-    num_best: int,
+    num_best: int | tf.Tensor,
 ) -> Hypotheses:
     """Searches for the `num_best` best translations of sources [B, S], group by group.
 
-    The lengths, [B], do not count the end. A source of length 0 has a translation of no tokens.
+    `num_best` is an int or int32 []. The lengths, [B], do not count the end. A source of length 0
+    has a translation of no tokens.
     """
     beam_size, vocab_size = options.beam_size, model.config.num_target_ids
     max_lengths = _max_lengths(model, source_lengths, options)

@@ -115,7 +115,7 @@ def open_as_a_server(folder: Path) -> SavedModelSession:
             node.attr["shape"].shape.Clear()
             node.attr["shape"].shape.unknown_rank = True
     file.write_bytes(proto.SerializeToString())
-    return SavedModelSession(folder)
+    return SavedModelSession(folder, optimize=True)
 
 
 def predict_request(signature, inputs, model="fake", version=None) -> predict_pb2.PredictRequest:

@@ -32,7 +32,9 @@ class Session(Translating):
         from keras_transformer.export.session import SavedModelSession
 
         super().load(case)
-        self.session = SavedModelSession(case["folder"] / self.stored / "1")
+        path = case["folder"] / self.stored / "1"
+        # A command that translates once does not wait for the optimization of the graph.
+        self.session = SavedModelSession(path, optimize=case["kind"] != "start")
         self.signature = {1: "greedy", 4: "serving_default"}[case["beam"]]
 
     def run(self) -> list[str]:

@@ -408,9 +408,10 @@ def test_rows_that_have_ended_are_left_out(beam_size):
         assert [len(tokens) for tokens, _ in hypotheses_of(result, row)] == [limit] * beam_size
 
 
+@pytest.mark.parametrize("kind", [int, tf.constant])
 @pytest.mark.parametrize("num_best", [1, 2])
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_fewer_hypotheses_are_found_sooner(seed, num_best):
+def test_fewer_hypotheses_are_found_sooner(seed, num_best, kind):
     tables, max_lengths, steps = random_tables(seed, rows=6), [13] * 6, []
 
     def step(*arguments):
@@ -418,7 +419,7 @@ def test_fewer_hypotheses_are_found_sooner(seed, num_best):
         return table_step(tables)(*arguments)
 
     rows = start(6, 5), tf.constant(max_lengths), 5, 1.0, tf.range(6)
-    some = beam_search(step, *rows, num_best=num_best)
+    some = beam_search(step, *rows, num_best=kind(num_best))
     row_steps = sum(steps)
     everything = beam_search(step, *rows)
     assert row_steps < sum(steps) - row_steps

@@ -162,7 +162,7 @@ def test_each_kind_of_search_is_stored_once(exported):
     functions = proto.meta_graphs[0].graph_def.library.function
     library = {function.signature.name: function for function in functions}
     searches = {name for name in library if name.startswith("__inference_search_")}
-    assert len(searches) == 3  # beams for the best and for all hypotheses, and greedy
+    assert len(searches) == 2  # beams and greedy
     graphs = {name for name in library if name.startswith("__inference_graph_")}
     assert len(graphs) == len(SIGNATURES)
     callers = [name for name in graphs if functions_below(library, name) & searches]
@@ -299,6 +299,13 @@ def test_folder_is_a_file(tiny_translator, tmp_path):
     with pytest.raises(InputError, match=r"Cannot write .*tiny: it is a file, not a folder"):
         export_saved_model(tiny_translator, tmp_path / "tiny")
     assert (tmp_path / "tiny").read_text() == "here"
+
+
+@pytest.mark.parametrize("signature", ["serving_default", "greedy", "document"])
+def test_a_session_need_not_optimize(exported, served, signature):
+    loaded = SavedModelSession(exported.path)
+    inputs = {"text": [text.encode() for text in TEXTS]}
+    assert_outputs(loaded.run(signature, inputs), **served.run(signature, inputs))
 
 
 @pytest.mark.parametrize("content", [None, b"no protocol buffer"])
