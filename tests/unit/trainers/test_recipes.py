@@ -68,7 +68,7 @@ def test_the_recurrent_recipe_differs_from_the_transformers_where_it_must():
         for name in ("recurrent", "tiny")
     )
     assert isinstance(recurrent.config(11), RecurrentConfig)
-    for name in ("vocab_size", "lowercase", "tokens_per_batch", "precision", "r_drop", "beam_size"):
+    for name in ("vocab_size", "lowercase", "tokens_per_batch", "precision", "beam_size"):
         assert getattr(recurrent, name) == getattr(tiny, name), name
 
 
