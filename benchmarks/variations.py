@@ -1,11 +1,12 @@
 """Trains the variations of docs/claims.md on Multi30k, and writes the page's figures.
 
     python benchmarks/variations.py MULTI30K RUNS [--only NAME ...] [--seeds 1 2] [--steps N]
+        [--keep-results]
 
 A call may be interrupted at any moment: the next one skips what is finished in RUNS, and resumes
 the rest. All trainings in RUNS have the same number of steps. At its end, a call writes what is
 finished in RUNS to benchmarks/results/variations.csv and docs/claims.md; `--only` without a name
-does nothing else.
+does nothing else. `--keep-results` counts what the CSV file has as finished, without its run.
 """
 
 import argparse
@@ -136,6 +137,15 @@ def run_all(
         save(untrained, runs / "untrained.csv")
 
 
+def restore(results: pd.DataFrame, runs: Path) -> None:
+    """Writes the tables of trainings whose runs are elsewhere."""
+    runs.mkdir(parents=True, exist_ok=True)
+    for (name, seed), rows in results.groupby(["variation", "seed"]):
+        path = runs / f"{name}-{seed:.0f}.csv"
+        if not path.exists():
+            save(rows, path)
+
+
 def save(table: pd.DataFrame, path: Path) -> None:
     """Writes a table as a whole, or not at all."""
     write_atomically(path, table.to_csv(index=False).encode())
@@ -158,7 +168,10 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[*VARIATIONS], choices=VARIATIONS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--steps", type=int, help="updates of each training [2,000]")
+    parser.add_argument("--keep-results", action="store_true", help="do not repeat what was run")
     arguments = parser.parse_args()
+    if arguments.keep_results:
+        restore(pd.read_csv(RESULTS), arguments.runs)
     run_all(arguments.only, arguments.seeds, arguments.steps, arguments.data, arguments.runs)
     save(collect(arguments.runs), RESULTS)
     write_page(pd.read_csv(RESULTS), PAGE)

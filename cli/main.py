@@ -27,6 +27,7 @@ from keras_transformer.cli import (
 )
 from keras_transformer.cli.console import say, show_log
 from keras_transformer.errors import InputError, TrainingStoppedError
+from keras_transformer.trainers.host_memory import keep_freed_memory
 
 
 class _Commands(typer.core.TyperGroup):
@@ -91,6 +92,7 @@ def _options(
         bool, Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
+    keep_freed_memory()
     show_log()
 
 

@@ -27,6 +27,7 @@ from keras_transformer.trainers.callbacks import (
     stop_signals,
 )
 from keras_transformer.trainers.fine_tuning import initial_config, initialize
+from keras_transformer.trainers.host_memory import keep_freed_memory
 from keras_transformer.trainers.preparation import Progress, prepare
 from keras_transformer.trainers.prepared import (
     PreparedCorpus,
@@ -73,6 +74,7 @@ def train(
         InputError: if a setting does not fit the data, or the directory is in use.
         TrainingStoppedError: if SIGTERM, SIGINT or the loss of another worker ends it early.
     """
+    keep_freed_memory()
     # TensorFlow accepts several machines only before its first operation.
     workers = Workers(make_strategy(settings.strategy))
     path = Path(run_dir)

@@ -152,6 +152,11 @@ def test_a_call_does_what_is_left(corpus_dir, tmp_path, monkeypatch, capsys):
     assert len(found) == 3 * len(GROUPS) + 1
     seeds = found.groupby("variation").seed.unique().map(list).to_dict()
     assert seeds == {"base": [1, 2], "heads-1": [2], "normal": [0]}
+    variations.restore(found[found.seed == 2], tmp_path / "elsewhere")
+    assert sorted(path.name for path in (tmp_path / "elsewhere").iterdir()) == [
+        "base-2.csv",
+        "heads-1-2.csv",
+    ]
 
 
 # The page.
