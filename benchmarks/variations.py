@@ -6,7 +6,7 @@
 A call may be interrupted at any moment: the next one skips what is finished in RUNS, and resumes
 the rest. All trainings in RUNS have the same number of steps. At its end, a call writes what is
 finished in RUNS to benchmarks/results/variations.csv and docs/claims.md; `--only` without a name
-does nothing else. `--keep-results` counts what the CSV file has as finished, without its run.
+does nothing else. `--keep-results` does not train again what the CSV file has.
 """
 
 import argparse

@@ -27,7 +27,6 @@ from keras_transformer.cli import (
 )
 from keras_transformer.cli.console import say, show_log
 from keras_transformer.errors import InputError, TrainingStoppedError
-from keras_transformer.trainers.host_memory import keep_freed_memory
 
 
 class _Commands(typer.core.TyperGroup):
@@ -92,7 +91,6 @@ def _options(
         bool, Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    keep_freed_memory()
     show_log()
 
 
