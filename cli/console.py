@@ -67,20 +67,28 @@ def show_log() -> None:
     logger.setLevel(logging.INFO)
 
 
-def load_tensorflow() -> None:
-    """Imports TensorFlow, which takes seconds, without its start-up messages.
+_KERAS = "keras.src.optimizers"  # the module that TensorFlow imports
 
-    TensorFlow prints them before its log level applies, so the file descriptor is redirected.
+
+def load_tensorflow() -> None:
+    """Imports TensorFlow, which takes seconds, without its start-up messages and without Keras.
+
+    TensorFlow prints them before its log level applies, so the file descriptor is redirected. It
+    imports Keras if it can; a command that needs Keras imports it itself.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    if "tensorflow" in sys.modules:
+        return
     sys.stderr.flush()
     saved = os.dup(2)
     try:
         with open(os.devnull, "w") as null:
             os.dup2(null.fileno(), 2)
+        sys.modules[_KERAS] = None  # type: ignore[assignment]  # cannot be imported
         import tensorflow  # noqa: F401
     finally:
+        sys.modules.pop(_KERAS, None)
         os.dup2(saved, 2)
         os.close(saved)
 

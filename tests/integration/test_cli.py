@@ -111,6 +111,27 @@ print({set(HEAVY)} & set(sys.modules))
     assert process.stdout.splitlines()[-1] == "set()"
 
 
+def test_an_export_is_translated_without_keras(saved_model):
+    """TensorFlow imports Keras if it can, which takes seconds."""
+    program = f"""
+import sys
+from keras_transformer.cli.main import main
+sys.argv = ["keras-transformer", "translate", {str(saved_model)!r}, "one"]
+try:
+    main()
+except SystemExit as error:
+    assert not error.code
+assert "tensorflow" in sys.modules
+assert "keras" not in sys.modules
+import keras, tensorflow
+assert tensorflow.keras.optimizers.Adam is keras.optimizers.Adam
+"""
+    process = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert process.returncode == 0, process.stderr
+
+
 def test_help_cuts_no_summary(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     _, listed = cli("--help")[1].split("Commands:\n")
