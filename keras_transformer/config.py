@@ -49,7 +49,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 RECURRENT_PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         # About as many parameters as the Transformer's "tiny" with a vocabulary of 10,000.
-        "tiny": {"d_model": 128, "units": 272},
+        "tiny": {"d_model": 128, "units": 200},
         # Usual for Nematus (Sennrich et al., 2017).
         "base": {},
     }
@@ -262,7 +262,7 @@ class RecurrentConfig(_Vocabularies):
         d_model: width of the embeddings and of the output, D.
         units: size of a recurrent state, U: of each direction of the encoder, and of the decoder.
         num_encoder_layers: encoder layers.
-        num_decoder_layers: decoder layers.
+        num_decoder_layers: decoder layers; attention is between the first one and the others.
         cell: "gru" (Cho et al., 2014) or "lstm" (Hochreiter and Schmidhuber, 1997).
         attention: the scores of attention: "luong" for products (Luong et al., 2015, "general"), or
             "additive" for a feed-forward network (Bahdanau et al., 2015).
@@ -277,7 +277,7 @@ class RecurrentConfig(_Vocabularies):
         >>> from keras_transformer import RecurrentConfig
         >>> config = RecurrentConfig.from_preset("tiny", vocab_size=10_000, cell="lstm")
         >>> config.d_model, config.units
-        (128, 272)
+        (128, 200)
     """
 
     architecture = "recurrent"
@@ -288,7 +288,7 @@ class RecurrentConfig(_Vocabularies):
     d_model: _Size = 512
     units: _Size = 1024
     num_encoder_layers: _Size = 1
-    num_decoder_layers: _Size = 1
+    num_decoder_layers: _Size = 2
     cell: Literal["gru", "lstm"] = "gru"
     attention: Literal["luong", "additive"] = "luong"
     dropout_rate: Rate = 0.2

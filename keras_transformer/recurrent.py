@@ -28,12 +28,15 @@ class Recurrent(EncoderDecoder):
     `target_ids`, int32 [B, T], the target shifted right, both padded with 0 on the right; and
     logits, float32 [B, T, V]. It trains, translates, saves and exports as a `Transformer` does.
 
-    With the encoder's outputs h_s and the decoder's outputs s_t, the attention at position t is
+    With the encoder's outputs h_s, and the outputs of the first decoder layer, s_t, attention is
 
         score(t, s) = (W_a h_s) . s_t                     "luong", their "general"
         score(t, s) = v . tanh(W_1 h_s + W_2 s_t)         "additive"
         a_t         = sum over s of softmax(score(t, s)) h_s
-        output_t    = tanh(W_c [a_t; s_t] + b_c)
+
+    The other decoder layers read a_t and the outputs of the layer before, so that they know what
+    attention has read up to now (Wu et al., 2016, arXiv 1609.08144, section 3). With the outputs
+    of the last layer, r_t, the output is tanh(W_c [a_t; r_t] + b_c).
 
     The recurrent layers are Keras's own loops. They do not use cuDNN, whose operations neither XLA
     nor a server without a GPU can run.
@@ -41,11 +44,11 @@ class Recurrent(EncoderDecoder):
     Args:
         config: sizes and rates.
 
-    Deviations: in both papers, the output of attention is an input of the next position (Luong's
-        "input feeding"). Here it is not, so the decoder runs first, and attention is one product
-        for all positions. Additive scores compare with the present state, and Bahdanau's with the
-        one before. W_c has a bias. The reset gate of a GRU acts after the product with its
-        weights, as in cuDNN.
+    Deviations: in these papers, the output of attention is an input of the next position (Luong's
+        "input feeding"). Here it is an input of later layers only, so the first layer runs before
+        attention, which is one product for all positions. Scores compare with the present state,
+        and Bahdanau's and Wu's with the one before. W_c has a bias. The reset gate of a GRU acts
+        after the product with its weights, as in cuDNN.
 
     Example:
         >>> import numpy as np
@@ -60,7 +63,7 @@ class Recurrent(EncoderDecoder):
     """
 
     config_type = RecurrentConfig
-    num_cross_attentions = 1  # after all layers of the decoder
+    num_cross_attentions = 1  # after the first layer of the decoder
 
     config: RecurrentConfig
     source_embedding: keras.layers.ReversibleEmbedding
@@ -121,13 +124,18 @@ class Recurrent(EncoderDecoder):
             Logits, float32 [B, T, V]; with `return_attention_scores` also the weights of
             attention, float [B, T, S].
         """
-        x = self.embed(self.target_embedding, target_ids)  # [B, T, D]
-        states = self.initial_states(encoder_output)
-        for layer, initial_state in zip(self.decoder_layers, states, strict=True):
-            x = layer(self.dropout(x, training=training), initial_state=initial_state)  # [B, T, U]
         mask = padding_mask(source_ids)[:, 0, 0]  # [B, S]
         keys = self.key_dense(encoder_output)  # [B, S, U]
-        x, weights = self.attend(x, keys, encoder_output, mask)  # [B, T, D]
+        first, *others = zip(self.decoder_layers, self.initial_states(encoder_output), strict=True)
+
+        def run(layer: keras.layers.RNN, state: list[Tensor], x: Tensor) -> Tensor:
+            return layer(self.dropout(x, training=training), initial_state=state)
+
+        x = run(*first, self.embed(self.target_embedding, target_ids))  # [B, T, U]
+        attended, weights = self.attend(x, keys, encoder_output, mask)  # [B, T, E]
+        for layer, state in others:
+            x = run(layer, state, ops.concatenate([attended, x], axis=2))  # [B, T, U]
+        x = self.combine_dense(ops.concatenate([attended, x], axis=2))  # [B, T, D]
         logits = self.project(self.dropout(x, training=training))
         return (logits, weights) if return_attention_scores else logits
 
@@ -165,23 +173,22 @@ class Recurrent(EncoderDecoder):
         keys: Float[Tensor, "B S U"],
         values: Float[Tensor, "B S E"],
         mask: Bool[Tensor, "B S"],
-    ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T S"]]:
-        """Lets the decoder's outputs attend to the encoder's, and combines both.
+    ) -> tuple[Float[Tensor, "B T E"], Float[Tensor, "B T S"]]:
+        """Lets the outputs of the first decoder layer attend to the encoder's.
 
         Args:
-            x: float [B, T, U], the decoder's outputs.
+            x: float [B, T, U], the outputs of the first decoder layer.
             keys: float [B, S, U], `key_dense` of the encoder's outputs.
             values: float [B, S, E], the encoder's outputs.
             mask: bool [B, S], False at padding.
 
         Returns:
-            The outputs, float [B, T, D], and the weights, float [B, T, S].
+            What it attends to, float [B, T, E], and the weights, float [B, T, S].
         """
         query = x if self.query_dense is None else self.query_dense(x)
-        attended, weights = self.attention(
+        return self.attention(
             [query, values, keys], mask=[None, mask], return_attention_scores=True
-        )  # [B, T, E]
-        return self.combine_dense(ops.concatenate([attended, x], axis=2)), weights
+        )
 
     def project(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
         """Computes the logits, float32 [B, T, V].

@@ -75,10 +75,19 @@ class RecurrentStep:
             Logits, float32 [B, K, V], and the new states and the same rows.
         """
         model, units, num_beams = self.model, self.model.config.units, target_ids.shape[1]
-        x = model.embed(model.target_embedding, tf.reshape(target_ids, [-1]))  # [R, D]
-        found = []
-        for layer, before in zip(model.decoder_layers, states, strict=True):
-            x, after = layer.cell(x, [tf.reshape(state, [-1, units]) for state in before])
+        found: list[tuple[tf.Tensor, ...]] = []
+
+        def run(x: tf.Tensor) -> tf.Tensor:
+            """Runs the next decoder layer: float [B, K, U]."""
+            layer = model.decoder_layers[len(found)]
+            before = [tf.reshape(state, [-1, units]) for state in states[len(found)]]
+            x, after = layer.cell(tf.reshape(x, [-1, x.shape[-1]]), before)
             found.append(tuple(tf.reshape(state, [-1, num_beams, units]) for state in after))
-        x, _ = model.attend(tf.reshape(x, [-1, num_beams, units]), *rows)  # [B, K, D]
+            return tf.reshape(x, [-1, num_beams, units])
+
+        x = run(model.embed(model.target_embedding, target_ids))
+        attended, _ = model.attend(x, *rows)  # [B, K, E]
+        for _ in model.decoder_layers[1:]:
+            x = run(tf.concat([attended, x], axis=2))
+        x = model.combine_dense(tf.concat([attended, x], axis=2))  # [B, K, D]
         return model.project(x), tuple(found), rows

@@ -70,12 +70,15 @@ SCORES = {"luong": luong_score, "additive": additive_score}
 
 
 def attend(score, encoded, outputs, weights):
-    """Encoded [S, 2U], outputs [T, U] -> tanh(W [a; s] + b), [T, D], and the weights, [T, S]."""
-    found, distributions = [], []
+    """Encoded [S, 2U], outputs [T, U] -> what they attend to, [T, 2U], and the weights, [T, S]."""
+    attended, distributions = [], []
     for s in outputs:
         distribution = softmax(np.array([score(h, s, weights) for h in encoded]))
-        a = sum(weight * h for weight, h in zip(distribution, encoded, strict=True))
-        kernel, bias = weights["combine"]
-        found.append(np.tanh(np.concatenate([a, s]) @ float64(kernel) + bias))
+        attended.append(sum(share * h for share, h in zip(distribution, encoded, strict=True)))
         distributions.append(distribution)
-    return np.array(found), np.array(distributions)
+    return np.array(attended), np.array(distributions)
+
+
+def combine(attended, outputs, kernel, bias):
+    """tanh(W [a; s] + b), [T, D]."""
+    return np.tanh(np.concatenate([attended, outputs], axis=1) @ float64(kernel) + bias)

@@ -31,7 +31,7 @@ def run(tiny_settings, tmp_path_factory):
     settings = dataclasses.replace(
         tiny_settings,
         architecture="recurrent",
-        model={"d_model": 10, "units": 7, "cell": "lstm", "num_decoder_layers": 2},
+        model={"d_model": 10, "units": 7, "cell": "lstm"},
         r_drop=1.0,
         steps_per_validation=1,
         keep_checkpoints=2,

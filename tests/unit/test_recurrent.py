@@ -23,7 +23,7 @@ from keras_transformer.config import EOS_ID
 K = 3
 SIZES = {"vocab_size": V, "d_model": 6, "units": 5}
 VARIANTS = {
-    "gru luong": {},
+    "gru luong": {"num_decoder_layers": 1},
     "lstm additive": {"cell": "lstm", "attention": "additive", "num_decoder_layers": 2},
     "gru additive": {
         "attention": "additive",
@@ -75,16 +75,20 @@ def reference_outputs(model, source_ids, target_ids):
     states = np.split(
         np.tanh(encoded[0, config.units :] @ kernel + bias), num_states * config.num_decoder_layers
     )
+    weights = {"key": model.key_dense.kernel.numpy()}
+    if config.attention == "additive":
+        weights |= {"query": model.query_dense.kernel.numpy(), "v": model.attention.scale.numpy()}
     x = target_table[target_ids] * config.d_model**0.5
     for i, layer in enumerate(model.decoder_layers):
         # All first states of the layers, then all second states.
         state = tuple(states[i :: config.num_decoder_layers])
         x = recurrent_reference.run(step, x, state, layer.get_weights())
-    weights = {"key": model.key_dense.kernel.numpy(), "combine": dense(model.combine_dense)}
-    if config.attention == "additive":
-        weights |= {"query": model.query_dense.kernel.numpy(), "v": model.attention.scale.numpy()}
-    score = recurrent_reference.SCORES[config.attention]
-    x, attention = recurrent_reference.attend(score, encoded, x, weights)
+        if i == 0:
+            score = recurrent_reference.SCORES[config.attention]
+            attended, attention = recurrent_reference.attend(score, encoded, x, weights)
+        if i < config.num_decoder_layers - 1:
+            x = np.concatenate([attended, x], axis=1)
+    x = recurrent_reference.combine(attended, x, *dense(model.combine_dense))
     tied = config.share_embeddings
     return x @ (target_table.T if tied else model.output_dense.kernel.numpy()), attention
 
