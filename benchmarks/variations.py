@@ -6,7 +6,7 @@
 A call may be interrupted at any moment: the next one skips what is finished in RUNS, and resumes
 the rest. All trainings in RUNS have the same number of steps. At its end, a call writes what is
 finished in RUNS to benchmarks/results/variations.csv and docs/claims.md; `--only` without a name
-does nothing else. `--keep-results` does not train again what the CSV file has.
+trains nothing. `--keep-results` does not train again what the CSV file has.
 """
 
 import argparse
@@ -102,8 +102,10 @@ def measure_translations(
         longer = lengths.max(axis=0)
         rows = np.flatnonzero((longer > below) & (longer <= longest))
         scores = {
-            name: bleu.corpus_score([texts[n] for n in rows], [[references[n] for n in rows]]).score
-            for name, texts in found.items()
+            name: bleu.corpus_score(
+                [hypotheses[n] for n in rows], [[references[n] for n in rows]]
+            ).score
+            for name, hypotheses in found.items()
         }
         perplexity = np.exp(-log_probs[rows].sum() / lengths[1, rows].sum())
         table.append({"lengths": group, "pairs": len(rows), "perplexity": perplexity, **scores})

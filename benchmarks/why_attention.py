@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pandas as pd
 import sacrebleu
@@ -26,6 +27,7 @@ from keras_transformer.plot_style import drawing, show_grid
 from keras_transformer.run import Run
 from keras_transformer.trainers.batches import BatchPlan, make_dataset
 from keras_transformer.trainers.evaluation import read_evaluations
+from keras_transformer.trainers.host_memory import keep_freed_memory
 from keras_transformer.trainers.prepared import open_prepared
 from keras_transformer.trainers.recipes import TrainSettings, load_recipe
 from keras_transformer.trainers.training_model import Adam, TrainingModel
@@ -46,6 +48,7 @@ LENGTHS = (8, 16, 32, 64, 128, 256)  # tokens of each side of the timed batches
 TOKENS = 2_048  # of each side of a timed batch
 ROUNDS = 7
 BATCHES = 40  # of the corpus, whose updates are timed
+R_DROP = 4.0  # of the page's commands
 
 
 def curves_of(runs: dict[str, Run]) -> pd.DataFrame:
@@ -115,12 +118,12 @@ def time_lengths() -> pd.DataFrame:
 def time_updates(corpus: Path) -> pd.DataFrame:
     """Times the same updates of a prepared corpus, with and without R-Drop."""
     rows = []
-    for name, label in MODELS.items():
+    for name in MODELS:
         settings = TrainSettings.from_dict(load_recipe(RECIPES[name.removesuffix("-r-drop")]))
         pairs = open_prepared(corpus, settings).training
         plan = BatchPlan(pairs.lengths, settings.tokens_per_batch, seed=1)
         batches = list(make_dataset(pairs, plan, range(BATCHES)))
-        model = compiled(settings, 10_000, settings.r_drop if "R-Drop" in label else 0.0)
+        model = compiled(settings, 10_000, R_DROP if name.endswith("r-drop") else 0.0)
         step = tf.function(model.train_step, reduce_retracing=True)
         for batch in batches[:5]:
             step(batch)
@@ -185,14 +188,11 @@ def draw_bleu(scores: pd.DataFrame) -> Any:
     with drawing("light", (9, 3.8)) as (figure, (panel,), theme):
         for index, row in enumerate(scores.to_dict("records")):
             places = np.arange(len(groups)) + (index - (len(scores) - 1) / 2) * width
-            color, is_plain = (
-                theme.colors[[*MODELS].index(row["model"]) % 2],
-                "r-" not in row["model"],
-            )
+            color = theme.colors[[*MODELS].index(row["model"]) % 2]
+            alpha = 1.0 if row["model"].endswith("r-drop") else 0.5
             values = [row[group] for group in groups]
             panel.bar(
-                places, values, width, label=MODELS[row["model"]], color=color,
-                alpha=0.5 if is_plain else 1.0,
+                places, values, width, label=MODELS[row["model"]], color=color, alpha=alpha,
             )  # fmt: skip
         panel.set_xticks(range(len(groups)), groups)
         panel.set(xlabel="Words of the reference", ylabel="BLEU")
@@ -254,12 +254,15 @@ def main() -> None:
     parser.add_argument("runs", metavar="RUNS", type=Path, help="folder of the trainings")
     parser.add_argument("--skip-timing", action="store_true", help="keep the timed figures")
     arguments = parser.parse_args()
+    keep_freed_memory()  # as `train` does
     paths = {name: arguments.runs / name for name in MODELS}
     runs = {name: Run.load(path) for name, path in paths.items() if path.is_dir()}
     tables = {"curves": curves_of(runs), "scores": scores_of(runs)}
     if not arguments.skip_timing:
+        run = next(iter(runs.values()))
+        keras.config.set_dtype_policy(run.settings["precision"])
         tables["times"] = time_lengths()
-        tables["updates"] = time_updates(next(iter(runs.values())).path / "corpus")
+        tables["updates"] = time_updates(run.path / "corpus")
     for name, table in tables.items():
         table.round(4).to_csv(RESULTS / f"why-attention-{name}.csv", index=False)
     found = [

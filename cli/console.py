@@ -73,8 +73,9 @@ _KERAS = "keras.src.optimizers"  # the module that TensorFlow imports
 def load_tensorflow() -> None:
     """Imports TensorFlow, which takes seconds, without its start-up messages and without Keras.
 
-    TensorFlow prints them before its log level applies, so the file descriptor is redirected. It
-    imports Keras if it can; a command that needs Keras imports it itself.
+    TensorFlow prints them before its log level applies, so the file descriptor is redirected.
+    TensorFlow also imports Keras, if it is installed, to register optimizers. This function
+    prevents that; a command that needs Keras imports it itself.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     logging.getLogger("tensorflow").setLevel(logging.ERROR)

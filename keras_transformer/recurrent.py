@@ -28,15 +28,15 @@ class Recurrent(EncoderDecoder):
     `target_ids`, int32 [B, T], the target shifted right, both padded with 0 on the right; and
     logits, float32 [B, T, V]. It trains, translates, saves and exports as a `Transformer` does.
 
-    With the encoder's outputs h_s, and the outputs of the first decoder layer, s_t, attention is
+    With the encoder's outputs h_j, and the outputs of the first decoder layer, s_t, attention is
 
-        score(t, s) = (W_a h_s) . s_t                     "luong", their "general"
-        score(t, s) = v . tanh(W_1 h_s + W_2 s_t)         "additive"
-        a_t         = sum over s of softmax(score(t, s)) h_s
+        score(t, j) = (W_a h_j) . s_t                     "luong", their "general"
+        score(t, j) = v . tanh(W_1 h_j + W_2 s_t)         "additive"
+        a_t         = sum over j of softmax(score(t, j)) h_j
 
     The other decoder layers read a_t and the outputs of the layer before, so that they know what
     attention has read up to now (Wu et al., 2016, arXiv 1609.08144, section 3). With the outputs
-    of the last layer, r_t, the output is tanh(W_c [a_t; r_t] + b_c).
+    of the last layer, r_t, the logits are a projection of tanh(W_c [a_t; r_t] + b_c).
 
     The recurrent layers are Keras's own loops. They do not use cuDNN, whose operations neither XLA
     nor a server without a GPU can run.
@@ -46,8 +46,9 @@ class Recurrent(EncoderDecoder):
 
     Deviations: in these papers, the output of attention is an input of the next position (Luong's
         "input feeding"). Here it is an input of later layers only, so the first layer runs before
-        attention, which is one product for all positions. Scores compare with the present state,
-        and Bahdanau's and Wu's with the one before. W_c has a bias. The reset gate of a GRU acts
+        attention, which is one product for all positions. Luong's attention reads the last decoder
+        layer. Scores compare with the present state, and Bahdanau's and Wu's with the one before.
+        Embeddings are multiplied by sqrt(d_model). W_c has a bias. The reset gate of a GRU acts
         after the product with its weights, as in cuDNN.
 
     Example:
@@ -94,8 +95,8 @@ class Recurrent(EncoderDecoder):
             training: whether dropout is on.
 
         Returns:
-            float [B, S, E]: at each position, the state of what is read from the left up to it,
-            and of what is read from the right.
+            float [B, S, E]: at each position, the state after reading the source from the left up
+            to it, and the state after reading it from the right.
         """
         mask = padding_mask(source_ids)[:, 0, 0]  # [B, S]
         x = self.embed(self.source_embedding, source_ids)  # [B, S, D]
@@ -126,16 +127,14 @@ class Recurrent(EncoderDecoder):
         """
         mask = padding_mask(source_ids)[:, 0, 0]  # [B, S]
         keys = self.key_dense(encoder_output)  # [B, S, U]
-        first, *others = zip(self.decoder_layers, self.initial_states(encoder_output), strict=True)
-
-        def run(layer: keras.layers.RNN, state: list[Tensor], x: Tensor) -> Tensor:
-            return layer(self.dropout(x, training=training), initial_state=state)
-
-        x = run(*first, self.embed(self.target_embedding, target_ids))  # [B, T, U]
-        attended, weights = self.attend(x, keys, encoder_output, mask)  # [B, T, E]
-        for layer, state in others:
-            x = run(layer, state, ops.concatenate([attended, x], axis=2))  # [B, T, U]
-        x = self.combine_dense(ops.concatenate([attended, x], axis=2))  # [B, T, D]
+        x = self.embed(self.target_embedding, target_ids)  # [B, T, D]
+        states = self.initial_states(encoder_output)
+        for i, (layer, state) in enumerate(zip(self.decoder_layers, states, strict=True)):
+            x = layer(self.dropout(x, training=training), initial_state=state)  # [B, T, U]
+            if i == 0:
+                attended, weights = self.attend(x, keys, encoder_output, mask)  # [B, T, E]
+            x = ops.concatenate([attended, x], axis=2)  # [B, T, E + U]
+        x = self.combine_dense(x)  # [B, T, D]
         logits = self.project(self.dropout(x, training=training))
         return (logits, weights) if return_attention_scores else logits
 
@@ -161,7 +160,9 @@ class Recurrent(EncoderDecoder):
         Args:
             encoder_output: float [B, S, E].
         """
-        states = self.initial_dense(encoder_output[:, 0, self.config.units :])  # [B, L * n * U]
+        states = self.initial_dense(
+            encoder_output[:, 0, self.config.units :]
+        )  # [B, states * L * U]
         num_layers = len(self.decoder_layers)
         # The first state of each layer, then the second one of LSTM cells: [B, U] each.
         states = ops.split(states, states.shape[1] // self.config.units, axis=1)
@@ -194,7 +195,7 @@ class Recurrent(EncoderDecoder):
         """Computes the logits, float32 [B, T, V].
 
         Args:
-            x: float [B, T, D], the output of `attend`.
+            x: float [B, T, D], the output of `combine_dense`.
         """
         if self.output_dense is None:
             x = self.target_embedding(x, reverse=True)

@@ -14,7 +14,7 @@ import tensorflow as tf
 from keras_transformer.masks import padding_mask
 from keras_transformer.recurrent import Recurrent
 
-# Of each layer and each of its states, float [B, K, U]. The search gathers them when hypotheses
+# The states of each decoder layer, float [B, K, U] each. The search gathers them when hypotheses
 # change places.
 States = tuple[tuple[tf.Tensor, ...], ...]
 
@@ -75,19 +75,14 @@ class RecurrentStep:
             Logits, float32 [B, K, V], and the new states and the same rows.
         """
         model, units, num_beams = self.model, self.model.config.units, target_ids.shape[1]
+        x = model.embed(model.target_embedding, target_ids)  # [B, K, D]
         found: list[tuple[tf.Tensor, ...]] = []
-
-        def run(x: tf.Tensor) -> tf.Tensor:
-            """Runs the next decoder layer: float [B, K, U]."""
-            layer = model.decoder_layers[len(found)]
-            before = [tf.reshape(state, [-1, units]) for state in states[len(found)]]
-            x, after = layer.cell(tf.reshape(x, [-1, x.shape[-1]]), before)
-            found.append(tuple(tf.reshape(state, [-1, num_beams, units]) for state in after))
-            return tf.reshape(x, [-1, num_beams, units])
-
-        x = run(model.embed(model.target_embedding, target_ids))
-        attended, _ = model.attend(x, *rows)  # [B, K, E]
-        for _ in model.decoder_layers[1:]:
-            x = run(tf.concat([attended, x], axis=2))
-        x = model.combine_dense(tf.concat([attended, x], axis=2))  # [B, K, D]
-        return model.project(x), tuple(found), rows
+        for i, (layer, state) in enumerate(zip(model.decoder_layers, states, strict=True)):
+            before = [tf.reshape(each, [-1, units]) for each in state]
+            x, after = layer.cell(tf.reshape(x, [-1, x.shape[-1]]), before)  # [R, U]
+            found.append(tuple(tf.reshape(each, [-1, num_beams, units]) for each in after))
+            x = tf.reshape(x, [-1, num_beams, units])
+            if i == 0:
+                attended, _ = model.attend(x, *rows)  # [B, K, E]
+            x = tf.concat([attended, x], axis=2)  # [B, K, E + U]
+        return model.project(model.combine_dense(x)), tuple(found), rows
