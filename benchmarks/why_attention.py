@@ -170,6 +170,8 @@ def draw_curves(curves: pd.DataFrame, updates: pd.DataFrame) -> Any:
     with drawing("light", (9, 3.8), ncols=2, sharey=True) as (figure, panels, theme):
         for index, (name, label) in enumerate(MODELS.items()):
             found = curves[curves.model == name]
+            if found.empty:  # not trained
+                continue
             look = {"color": theme.colors[index % 2], "linestyle": "--" if index < 2 else "-"}
             panels[0].plot(found.updates, found.bleu, label=label, **look)
             panels[1].plot(found.updates * seconds[name] / 60, found.bleu, **look)
