@@ -259,6 +259,8 @@ def main() -> None:
     keep_freed_memory()  # as `train` does
     paths = {name: arguments.runs / name for name in MODELS}
     runs = {name: Run.load(path) for name, path in paths.items() if path.is_dir()}
+    if not runs:
+        parser.error(f"{arguments.runs} must hold a run of {', '.join(MODELS)}")
     tables = {"curves": curves_of(runs), "scores": scores_of(runs)}
     if not arguments.skip_timing:
         run = next(iter(runs.values()))
