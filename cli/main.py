@@ -110,6 +110,7 @@ def main() -> None:
         _end(1)
     except Exception:
         traceback.print_exc()
+        say("error: this is a fault of the program; the lines above say where it happened")
         _end(1)
 
 

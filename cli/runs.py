@@ -29,7 +29,12 @@ def runs_command(
     paths = sorted(path.parent for path in folder.glob("**/run.json"))
     if not paths:
         raise InputError(f"There is no run in {folder}: train writes one")
-    runs = {str(path.relative_to(folder)): Run.load(path) for path in paths}
+    runs = {}
+    for path in paths:
+        try:
+            runs[str(path.relative_to(folder))] = Run.load(path)
+        except InputError as error:
+            say(f"warning: {error}")
     rows = {
         name: {
             "status": run.status,

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import json
+import math
 import os
 import sys
 import time
@@ -16,7 +17,13 @@ from typer import Argument, Option
 from keras_transformer.cli.console import ProgressBar, load_tensorflow, say
 from keras_transformer.cli.options import BeamSize, EarlyStop, LengthPenalty
 from keras_transformer.errors import InputError
-from keras_transformer.export.rows import DEFAULT_SIGNATURE, Row, by_length, open_saved_model
+from keras_transformer.export.rows import (
+    DEFAULT_SIGNATURE,
+    REQUEST_CHARACTERS,
+    Row,
+    by_length,
+    open_saved_model,
+)
 from keras_transformer.export.versions import find_version
 from keras_transformer.files import decode_lines
 
@@ -147,7 +154,10 @@ def _open_run(folder: str, search: Mapping[str, Any]) -> Translate:
 def _open_export(version: str, signature: str) -> Translate:
     load_tensorflow()
     translate = _counted(open_saved_model(version, signature))
-    return lambda texts, progress: by_length(texts, lambda batch: translate(batch, progress))
+    max_size = REQUEST_CHARACTERS if signature == "document" else math.inf
+    return lambda texts, progress: by_length(
+        texts, lambda batch: translate(batch, progress), max_size=max_size
+    )
 
 
 def _counted(translate: Callable[[list[str]], Sequence[Row]]) -> Translate:

@@ -13,12 +13,9 @@ import urllib3
 from urllib3.exceptions import HTTPError, MaxRetryError, ReadTimeoutError
 
 from keras_transformer.errors import InputError, one_line
-from keras_transformer.export.rows import DEFAULT_SIGNATURE, Row, by_length
+from keras_transformer.export.rows import DEFAULT_SIGNATURE, REQUEST_CHARACTERS, Row, by_length
 
 REQUEST_ROWS = 32
-# The maximum of the texts of a request times the characters of its longest text. Even with a token
-# for each character, a request to `document` keeps to the default of `max_document_tokens`.
-REQUEST_CHARACTERS = 2**13
 TIMEOUT = 60.0
 CONNECT_TIMEOUT = 5.0
 RETRIES = 3

@@ -20,7 +20,7 @@ def parse(body: bytes) -> dict[str, Any]:
     """Returns the JSON object that a request holds."""
     try:
         document = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise invalid(f"JSON Parse error: {error}") from None
     if not isinstance(document, dict):
         raise invalid("JSON Parse error: The document is not an object")
@@ -68,7 +68,7 @@ def _is_object(value: object) -> bool:
 def _array(value: object) -> np.ndarray:
     """Turns nested lists of strings into an array of bytes."""
     items = np.array(value, object)  # lists of different lengths stay lists, which are refused
-    return np.array([_bytes(item) for item in items.flat], object).reshape(items.shape)
+    return np.array([_bytes(item) for item in items.ravel()], object).reshape(items.shape)
 
 
 def _bytes(value: Any) -> bytes:

@@ -6,7 +6,6 @@ Errors are TensorFlow's, `tf.errors.OpError`: their codes are those of gRPC.
 import gc
 import logging
 import os
-import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,11 +21,10 @@ from tensorflow_serving.apis.predict_pb2 import PredictRequest
 
 from keras_transformer.errors import InputError
 from keras_transformer.export.assets import read_warmup
-from keras_transformer.export.rows import DEFAULT_SIGNATURE
+from keras_transformer.export.rows import DEFAULT_SIGNATURE, message_of
 from keras_transformer.export.session import SavedModelSession
 from keras_transformer.export.versions import version_paths
 
-MAX_MESSAGE = 1024  # characters of an error message, as in TF Serving
 STOP_SECONDS = 60  # how long a server that stops waits for the requests that have begun
 
 _logger = logging.getLogger(__name__)
@@ -35,14 +33,6 @@ _logger = logging.getLogger(__name__)
 def invalid(message: str) -> tf.errors.InvalidArgumentError:
     """Returns the error of a request that is not valid."""
     return tf.errors.InvalidArgumentError(None, None, message)
-
-
-def message_of(error: BaseException) -> str:
-    """Returns the line of an error that says what happened, without the names of nodes."""
-    message = error.message if isinstance(error, tf.errors.OpError) else str(error)
-    message = re.split(r"^Node: .*\n", message, flags=re.MULTILINE)[-1]
-    message = message.removeprefix("Graph execution error:").strip()
-    return message.partition("\n")[0][:MAX_MESSAGE]
 
 
 class LoadedVersion:

@@ -1,7 +1,7 @@
 """Texts in batches of about the same length, and the signatures that translate them."""
 
-import functools
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -12,9 +12,23 @@ DEFAULT_SIGNATURE = "serving_default"
 # The maximum number of texts in a batch. Every export takes as many in a request (`max_texts`).
 BATCH_ROWS = 64
 
+# The maximum of the texts of a request times the characters of its longest text. Even with a token
+# for each character, a request to `document` keeps to the default of `max_document_tokens`.
+REQUEST_CHARACTERS = 2**13
+
+MAX_MESSAGE = 1024  # characters of an error message, as in TF Serving
+
 Row = dict[str, Any]  # a signature's outputs for one text, by name
 Text = TypeVar("Text", str, bytes)
 Answer = TypeVar("Answer")
+
+
+def message_of(error: BaseException) -> str:
+    """Returns the line of an error that says what happened, without the names of nodes."""
+    message = getattr(error, "message", str(error))  # of an error of TensorFlow
+    message = re.split(r"^Node: .*\n", message, flags=re.MULTILINE)[-1]
+    message = message.removeprefix("Graph execution error:").strip()
+    return message.partition("\n")[0][:MAX_MESSAGE]
 
 
 def by_length(
@@ -45,8 +59,11 @@ def open_saved_model(path: str, signature: str) -> Callable[[Sequence[str | byte
     """Loads a version, and returns a function from texts to the outputs of a signature.
 
     Raises:
-        InputError: if the signature does not turn `text` into `translation`, or cannot be loaded.
+        InputError: if the signature does not turn `text` into `translation`, or cannot be loaded;
+            by the function, if the graph refuses the texts.
     """
+    import tensorflow as tf
+
     from keras_transformer.export.session import SavedModelSession
 
     try:
@@ -63,4 +80,11 @@ def open_saved_model(path: str, signature: str) -> Callable[[Sequence[str | byte
             f"{path} has no signature {signature} that translates. There are: "
             f"{', '.join(sorted(suitable)) or 'none'}"
         )
-    return functools.partial(session.translate, signature=signature)
+
+    def translate(texts: Sequence[str | bytes]) -> list[Row]:
+        try:
+            return session.translate(texts, signature)
+        except tf.errors.InvalidArgumentError as error:
+            raise InputError(message_of(error)) from error
+
+    return translate

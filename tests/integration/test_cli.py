@@ -231,6 +231,14 @@ def test_translate_for_a_machine(tiny_run, tiny_translator, saved_model):
             }
 
 
+def test_long_lines_to_document(saved_model):
+    translate = ("translate", saved_model, "--signature", "document")
+    code, out, err = cli(*translate, stdin=b"one . " * 1_400 + b"\n" + b"two . " * 1_400 + b"\n")
+    assert (code, out.count("\n")) == (0, 2), err  # each has half of the tokens of a request
+    message = r".*A document must have at most 8192 tokens\. Received:.*"
+    assert_refused(cli(*translate, stdin=b"one . " * 4_000), message)
+
+
 def test_translate_corpus_for_a_machine(monkeypatch):
     report = BulkReport(lines=7, failed=0, truncated=1, shards=2, seconds=2.0)
     monkeypatch.setattr("keras_transformer.export.bulk.translate_corpus", lambda *_, **__: report)
@@ -301,6 +309,10 @@ def test_table_of_runs(tiny_run, tmp_path):
     rows = json.loads(cli("runs", tmp_path, "--json")[1])
     assert rows["a"]["best_step"] == tiny_run.best.step
     assert_documented("runs", rows["a"])
+    (tmp_path / "a" / "run.json").write_text("{")
+    code, out, err = cli("runs", tmp_path, "--json")
+    assert (code, [*json.loads(out)]) == (0, ["b/c"])
+    assert re.fullmatch(r"warning: .*run\.json is damaged.*\n", err)
     assert_refused(cli("runs", tmp_path / "b" / "c" / "corpus"), "There is no run in .*")
     assert_refused(cli("runs", tmp_path, "--curves", "x.gif"), "`--curves` must end in .*")
 

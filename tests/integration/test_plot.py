@@ -196,6 +196,18 @@ def test_the_learning_rate_is_the_run_s(tiny_run, tmp_path, monkeypatch):
     assert "no sentence to show" in (run_dir / "report" / "report.html").read_text()
 
 
+def test_scores_without_a_checkpoint(run_dir, tmp_path, monkeypatch):
+    """`evaluate` in Python writes none."""
+    monkeypatch.setattr("keras_transformer.cli.report.DPI", 30)
+    path = tmp_path / "run"
+    shutil.copytree(run_dir, path, ignore=shutil.ignore_patterns("report"))
+    file = path / "evaluation" / "test.scores.json"
+    scores = json.loads(file.read_text())
+    file.write_text(json.dumps({name: scores[name] for name in scores if name != "checkpoint"}))
+    plot(path)
+    assert "length penalty 0.6</th>" in (path / "report" / "report.html").read_text()
+
+
 def test_damaged_scores(run_dir, tmp_path):
     path = tmp_path / "run"
     shutil.copytree(run_dir, path, ignore=shutil.ignore_patterns("report"))

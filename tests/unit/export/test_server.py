@@ -93,6 +93,8 @@ def test_hosts(folder, http, host, allow_hosts, allowed, refused):
     [
         (b'{"instances": ["a"]} x', "JSON Parse error"),
         (b'{"instances": ["\xff"]}', "JSON Parse error"),
+        (b"[" * 1_500, "JSON Parse error"),
+        (b'{"instances": ' + b"[" * 70 + b'"a"' + b"]" * 70 + b"}", "not a string: ["),
         (b'{"instances": ["\\ud800"]}', "not a string: '\\ud800'"),
         ({"instances": [{"b64": "YWI"}]}, "not a string: {'b64': 'YWI'}"),
         ({"instances": [{"words": "a"}]}, "['text']"),
@@ -102,7 +104,7 @@ def test_hosts(folder, http, host, allow_hosts, allowed, refused):
         ({"signature_name": "no", "instances": ["a"]}, '"no"'),
         ({"signature_name": "checked", "inputs": ["bad"]}, "assertion failed: [bad]"),
     ],
-    ids=range(10),
+    ids=range(12),
 )
 def test_errors_name_what_is_wrong(post, body, message):
     status, answer = post(body)
