@@ -163,6 +163,8 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
             # Keras divides by B * T; the factor turns this into the number of tokens.
             size = ops.cast(ops.size(is_token), "float32")
             weight = weight * (size / ops.maximum(ops.sum(is_token), 1.0))
+        if getattr(y_pred, "_keras_mask", None) is not None:
+            y_pred = ops.copy(y_pred)  # without the mask, by which Keras would scale once more
         return super().__call__(y_true, y_pred, weight)
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:

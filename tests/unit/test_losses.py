@@ -118,6 +118,14 @@ def test_loss_of_half_precision_logits_is_computed_in_float32(logits, targets, d
     assert_close(loss, losses.sum() / 510)
 
 
+def test_logits_that_carry_a_mask(logits, targets):
+    """Keras scales the weights of such logits, which are weights of tokens already."""
+    loss = LabelSmoothedCrossEntropy(0.1)
+    masked = tf.constant(logits)
+    masked._keras_mask = tf.constant(targets != 0)
+    np.testing.assert_allclose(loss(targets, masked), loss(targets, logits), rtol=1e-6)
+
+
 @pytest.mark.parametrize("smoothing", [-0.1, 1.0])
 def test_smoothing_out_of_range(smoothing):
     with pytest.raises(ValueError, match=f"`label_smoothing` .*: label_smoothing={smoothing}"):
