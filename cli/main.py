@@ -26,7 +26,7 @@ from keras_transformer.cli import (
     translate_corpus,
 )
 from keras_transformer.cli.console import say, show_log
-from keras_transformer.errors import InputError, TrainingStoppedError
+from keras_transformer.errors import InputError, TrainingStoppedError, one_line
 
 
 class _Commands(typer.core.TyperGroup):
@@ -108,9 +108,9 @@ def main() -> None:
     except OSError as error:  # such as a full disk
         say(f"error: {error.filename or 'input or output'}: {error.strerror or error}")
         _end(1)
-    except Exception:
+    except Exception as error:
         traceback.print_exc()
-        say("error: this is a fault of the program; the lines above say where it happened")
+        say(f"error: unexpected {type(error).__name__}: {one_line(error)}")
         _end(1)
 
 

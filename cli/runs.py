@@ -27,14 +27,14 @@ def runs_command(
     from keras_transformer.run import Run
 
     paths = sorted(path.parent for path in folder.glob("**/run.json"))
-    if not paths:
-        raise InputError(f"There is no run in {folder}: train writes one")
     runs = {}
     for path in paths:
         try:
             runs[str(path.relative_to(folder))] = Run.load(path)
         except InputError as error:
             say(f"warning: {error}")
+    if not runs:
+        raise InputError(f"There is no run in {folder}: train writes one")
     rows = {
         name: {
             "status": run.status,

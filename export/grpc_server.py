@@ -22,7 +22,8 @@ from tensorflow_serving.apis import (
 )
 
 from keras_transformer.export.models import STOP_SECONDS, ServedModel, invalid
-from keras_transformer.export.rows import DEFAULT_SIGNATURE, message_of
+from keras_transformer.export.rows import DEFAULT_SIGNATURE
+from keras_transformer.export.session import message_of
 
 # The fields in which TF Serving sends the values of an output, by the kind of its NumPy type.
 FIELDS = {"O": "string_val", "b": "bool_val", "f": "float_val", "i": "int_val"}

@@ -21,8 +21,8 @@ from tensorflow_serving.apis.predict_pb2 import PredictRequest
 
 from keras_transformer.errors import InputError
 from keras_transformer.export.assets import read_warmup
-from keras_transformer.export.rows import DEFAULT_SIGNATURE, message_of
-from keras_transformer.export.session import SavedModelSession
+from keras_transformer.export.rows import DEFAULT_SIGNATURE
+from keras_transformer.export.session import SavedModelSession, message_of
 from keras_transformer.export.versions import version_paths
 
 STOP_SECONDS = 60  # how long a server that stops waits for the requests that have begun

@@ -1,7 +1,6 @@
 """Texts in batches of about the same length, and the signatures that translate them."""
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -16,19 +15,9 @@ BATCH_ROWS = 64
 # for each character, a request to `document` keeps to the default of `max_document_tokens`.
 REQUEST_CHARACTERS = 2**13
 
-MAX_MESSAGE = 1024  # characters of an error message, as in TF Serving
-
 Row = dict[str, Any]  # a signature's outputs for one text, by name
 Text = TypeVar("Text", str, bytes)
 Answer = TypeVar("Answer")
-
-
-def message_of(error: BaseException) -> str:
-    """Returns the line of an error that says what happened, without the names of nodes."""
-    message = getattr(error, "message", str(error))  # of an error of TensorFlow
-    message = re.split(r"^Node: .*\n", message, flags=re.MULTILINE)[-1]
-    message = message.removeprefix("Graph execution error:").strip()
-    return message.partition("\n")[0][:MAX_MESSAGE]
 
 
 def by_length(
@@ -64,7 +53,7 @@ def open_saved_model(path: str, signature: str) -> Callable[[Sequence[str | byte
     """
     import tensorflow as tf
 
-    from keras_transformer.export.session import SavedModelSession
+    from keras_transformer.export.session import SavedModelSession, message_of
 
     try:
         session = SavedModelSession(path)

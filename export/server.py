@@ -33,7 +33,8 @@ from keras_transformer.errors import InputError
 from keras_transformer.export import json_tensors
 from keras_transformer.export.assets import read_metadata
 from keras_transformer.export.models import STOP_SECONDS, ServedModel, invalid
-from keras_transformer.export.rows import DEFAULT_SIGNATURE, message_of
+from keras_transformer.export.rows import DEFAULT_SIGNATURE
+from keras_transformer.export.session import message_of
 
 HTTP_STATUS = {
     tf.errors.INVALID_ARGUMENT: 400,

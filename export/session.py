@@ -10,6 +10,7 @@ It reads one request from each line, {"signature_name": "serving_default", "inpu
 
 import itertools
 import json
+import re
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,7 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
+MAX_MESSAGE = 1024  # characters of an error message, as in TF Serving
 TEXT_OPS = (
     "sentencepiece_tokenizer",
     "fast_wordpiece_tokenizer",
@@ -107,6 +109,14 @@ class SavedModelSession:
     def close(self) -> None:
         """Frees the weights. No run may be in progress."""
         self._session.close()
+
+
+def message_of(error: BaseException) -> str:
+    """Returns the line of an error that says what happened, without the names of nodes."""
+    message = error.message if isinstance(error, tf.errors.OpError) else str(error)
+    message = re.split(r"^Node: .*\n", message, flags=re.MULTILINE)[-1]
+    message = message.removeprefix("Graph execution error:").strip()
+    return message.partition("\n")[0][:MAX_MESSAGE]
 
 
 def _unoptimized(path: Path, folder: str, config: tf.compat.v1.ConfigProto) -> str:

@@ -15,7 +15,7 @@ import tensorflow as tf
 from command_line import assert_documented, assert_refused, cli
 
 from keras_transformer._version import __version__
-from keras_transformer.cli import export
+from keras_transformer.cli import export, main
 from keras_transformer.export import check
 from keras_transformer.export.bulk import BulkReport
 
@@ -293,6 +293,18 @@ def test_wrong_input(tiny_run, saved_model, tmp_path, arguments, message):
     assert not (tmp_path / "none").exists()
 
 
+def test_an_unexpected_error_ends_with_a_line(monkeypatch, capsys):
+    def fail():
+        raise KeyError("no such\nkey")
+
+    monkeypatch.setattr(main, "app", fail)
+    with pytest.raises(SystemExit, match="1"):
+        main.main()
+    *trace, last = capsys.readouterr().err.splitlines()
+    assert trace[0].startswith("Traceback")
+    assert last == r"error: unexpected KeyError: 'no such\nkey'"
+
+
 def test_table_of_runs(tiny_run, tmp_path):
     for name in ("a", "b/c"):
         shutil.copytree(tiny_run.path, tmp_path / name)
@@ -313,6 +325,9 @@ def test_table_of_runs(tiny_run, tmp_path):
     code, out, err = cli("runs", tmp_path, "--json")
     assert (code, [*json.loads(out)]) == (0, ["b/c"])
     assert re.fullmatch(r"warning: .*run\.json is damaged.*\n", err)
+    code, out, err = cli("runs", tmp_path / "a")
+    assert (code, out) == (1, "")
+    assert "error: There is no run in" in err
     assert_refused(cli("runs", tmp_path / "b" / "c" / "corpus"), "There is no run in .*")
     assert_refused(cli("runs", tmp_path, "--curves", "x.gif"), "`--curves` must end in .*")
 
