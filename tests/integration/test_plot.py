@@ -76,13 +76,12 @@ def run_dir(tiny_run, tmp_path_factory):
     scores = {
         name: {"value": 10.125 + n, "signature": f"sig-{n}|<i>"} for n, name in enumerate(names)
     }
-    scores |= {
+    scores |= {  # without "checkpoint", as `evaluate` in Python writes them
         "bleu_multimodal": None,
         "num_pairs": 4,
         "tokenize": "13a",
         "beam_size": 3,
         "length_penalty": 0.6,
-        "checkpoint": "checkpoints/x.h5",
     }
     (folder / "test.scores.json").write_text(json.dumps(scores))
     return path
@@ -134,6 +133,7 @@ def test_scores_and_settings(page, run_dir):
     for label, value in {"BLEU": "10.12", "chrF": "14.12"}.items():
         assert texts[texts.index(label) + 1] == value
     assert "BLEU, multimodal protocol" not in texts  # it was not computed
+    assert "test: 4 sentences, beam size 3, length penalty 0.6" in texts
     run = Run.load(run_dir)
     for name, value in {**run.config.to_dict(), **run.versions, "model.d_ff": 24}.items():
         assert texts[texts.index(name) + 1] == str(value)
@@ -194,18 +194,6 @@ def test_the_learning_rate_is_the_run_s(tiny_run, tmp_path, monkeypatch):
     rates = [float(schedule(done)) for done in (0, 3, 9, 11)]
     assert rates == pytest.approx([0.125, 0.5, 0.5 * 0.4**0.5, 0.5 * (4 / 12) ** 0.5 / 3])
     assert "no sentence to show" in (run_dir / "report" / "report.html").read_text()
-
-
-def test_scores_without_a_checkpoint(run_dir, tmp_path, monkeypatch):
-    """`evaluate` in Python writes none."""
-    monkeypatch.setattr("keras_transformer.cli.report.DPI", 30)
-    path = tmp_path / "run"
-    shutil.copytree(run_dir, path, ignore=shutil.ignore_patterns("report"))
-    file = path / "evaluation" / "test.scores.json"
-    scores = json.loads(file.read_text())
-    file.write_text(json.dumps({name: scores[name] for name in scores if name != "checkpoint"}))
-    plot(path)
-    assert "length penalty 0.6</th>" in (path / "report" / "report.html").read_text()
 
 
 def test_damaged_scores(run_dir, tmp_path):
