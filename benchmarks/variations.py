@@ -157,7 +157,7 @@ def collect(runs: Path) -> pd.DataFrame:
     """Returns the tables of all finished trainings as one."""
     table = pd.concat([pd.read_csv(path) for path in sorted(runs.glob("*.csv"))])
     counts = dict.fromkeys(("seed", "steps", "parameters", "pairs"), "Int64")
-    return table[COLUMNS].astype(counts).round(4)
+    return table.reindex(columns=COLUMNS).astype(counts).round(4)
 
 
 def main() -> None:

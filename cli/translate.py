@@ -7,9 +7,9 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, TextIO
 
 import typer
 from typer import Argument, Option
@@ -107,12 +107,14 @@ def translate_command(
         translate = _open_export(str(version), signature or DEFAULT_SIGNATURE)
     else:
         raise InputError(f"{model_or_text} must be a run directory or a SavedModel")
+    if len(texts) == 1 and os.path.isfile(texts[0]):
+        say(f"warning: this translates a name; --input {texts[0]} translates the file's lines")
     with contextlib.ExitStack() as stack:
         stream: BinaryIO | None = None
         if not texts:
             stream = stack.enter_context(input_file.open("rb")) if input_file else sys.stdin.buffer
         if output_file is not None:
-            output = stack.enter_context(output_file.open("x", encoding="utf-8"))
+            output = stack.enter_context(_new_file(output_file))
             stack.enter_context(contextlib.redirect_stdout(output))
         _print_translations(translate, texts, stream, str(input_file or "standard input"), as_json)
 
@@ -120,6 +122,20 @@ def translate_command(
 def _refuse(search: Mapping[str, Any], reason: str) -> None:
     if search:
         raise InputError(f"{reason}: {', '.join(search)} cannot be changed")
+
+
+@contextlib.contextmanager
+def _new_file(path: Path) -> Iterator[TextIO]:
+    """Opens a new file to write. An error keeps what is written, and deletes an empty file."""
+    with path.open("x", encoding="utf-8") as file:
+        try:
+            yield file
+        except BaseException:
+            if file.tell() == 0:
+                path.unlink()
+            else:
+                say(f"{path} is incomplete")
+            raise
 
 
 def _open_server(

@@ -105,12 +105,17 @@ def translate_corpus(
     paths = _match(pattern)
     if not paths:
         raise InputError(f"There is no file {pattern}")
+    if os.path.isfile(output):
+        raise InputError(f"{output} is a file: choose a folder")
     if _match(FileSystems.join(output, "**")):
         raise InputError(f"{output} is not empty: choose another folder, or delete it")
     version = model if FileSystems.get_scheme(model) else find_version(os.path.abspath(model))
     if version is None:
         raise InputError(f"{model} is neither a SavedModel nor a folder of versions")
-    pipeline = beam.Pipeline(options=options)
+    try:
+        pipeline = beam.Pipeline(options=options)
+    except (ValueError, ImportError) as error:  # an unknown runner
+        raise InputError(one_line(error)) from error
     _ = (
         pipeline
         | "Files" >> beam.Create(list(enumerate(paths)))

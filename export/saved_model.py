@@ -301,6 +301,10 @@ def export_saved_model(
         InputError: if the version exists already, cannot be written, or fails its check.
     """
     path = Path(folder) / str(version)
+    if (Path(folder) / "saved_model.pb").exists():
+        raise InputError(
+            f"{folder} is a version of an export: name the folder of the versions, and `version`"
+        )
     if version < 1:
         raise InputError(f"`version` must be at least 1. Received: version={version}")
     if path.exists():

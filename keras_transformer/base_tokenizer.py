@@ -152,7 +152,9 @@ class Tokenizer(abc.ABC):
         if isinstance(texts, str | bytes):
             raise InputError(f"`texts` must be a list of strings. Received: {texts!r}")
         tokens = self.tokenize(texts)  # [B, (tokens)]
-        max_length = max_length or tf.int32.max
+        max_length = tf.int32.max if max_length is None else max_length
+        if max_length < 1:
+            raise InputError(f"`max_length` must be at least 1. Received: max_length={max_length}")
         return EncodedTexts(
             *with_end(tokens[:, : max_length - 1]), truncated=tokens.row_lengths() >= max_length
         )

@@ -94,15 +94,15 @@ class DecoderStep:
         self.layers = [_LayerStep(layer, self.dtype) for layer in model.decoder_layers]
         embedding = model.target_embedding
         # Read here: a gather from the variable itself would make TensorFlow copy it at each read.
-        self.embeddings = tf.convert_to_tensor(embedding.token_embedding.embeddings.value)
+        self.embeddings = tf.convert_to_tensor(embedding.token_embedding.embeddings)
         self.scale = embedding.scale
         positions = embedding.encoding(tf.range(max_length))  # [T, D]
         self.positions = tf.cast(positions, self.dtype)
         if model.output_dense is None:
             kernel, bias = tf.transpose(self.embeddings), embedding.output_bias
         else:
-            kernel, bias = model.output_dense.kernel.value, model.output_dense.bias
-        self.output = _Linear(kernel, None if bias is None else bias.value, model.compute_dtype)
+            kernel, bias = model.output_dense.kernel, model.output_dense.bias
+        self.output = _Linear(kernel, bias, model.compute_dtype)
 
     def initial_state(self, source_ids: tf.Tensor, beam_size: int) -> tuple[BeamState, RowState]:
         """Encodes sources and returns the state before the first step.
@@ -188,8 +188,8 @@ class _LayerStep:
             ]
             return tf.reshape(tf.concat(heads, axis=-1), [*weights[0].shape[:-1], -1])
 
-        kernel = join([each.kernel.value for each in dense])
-        bias = join([each.bias.value for each in dense]) if dense[0].use_bias else None
+        kernel = join([each.kernel for each in dense])
+        bias = join([each.bias for each in dense]) if dense[0].use_bias else None
         self.self_qkv = _Linear(kernel, bias, layer.compute_dtype)
         self.self_output = self._linear(attention.output_dense)
         self.self_norm = _Norm(layer.self_attention_norm, dtype)
@@ -203,7 +203,7 @@ class _LayerStep:
 
     def _linear(self, dense: keras.layers.Dense, scale: float = 1.0) -> "_Linear":
         """Returns the linear map of a dense layer, without its activation."""
-        kernel, bias = dense.kernel.value, dense.bias.value if dense.use_bias else None
+        kernel, bias = dense.kernel, dense.bias if dense.use_bias else None
         if scale != 1.0:
             kernel, bias = kernel * scale, None if bias is None else bias * scale
         return _Linear(kernel, bias, self.layer.compute_dtype)

@@ -116,10 +116,19 @@ def search(
 
 
 def check_options(
-    beam_size: int, length_penalty: float, num_best: int | tf.Tensor | None = None
+    beam_size: int,
+    length_penalty: float,
+    num_best: int | tf.Tensor | None = None,
+    kind: LengthPenaltyKind = "gnmt",
+    early_stopping: EarlyStopping | Literal["never"] = "exact",
 ) -> None:
     """Raises `InputError` if an option of a search is out of range."""
-    DecodingOptions(beam_size=beam_size, length_penalty=length_penalty)
+    DecodingOptions(
+        beam_size=beam_size,
+        length_penalty=length_penalty,
+        length_penalty_kind=kind,
+        early_stopping="exact" if early_stopping == "never" else early_stopping,
+    )
     if isinstance(num_best, int) and not 1 <= num_best <= beam_size:
         raise InputError(
             "`num_best` must be at least 1 and at most `beam_size`. "
@@ -148,7 +157,7 @@ def greedy_search(
     Returns:
         One hypothesis for each row.
     """
-    check_options(1, length_penalty)
+    check_options(1, length_penalty, kind=kind)
     batch_size = tf.shape(max_lengths)[0]
     initial = GreedyState(
         step=tf.constant(0),
@@ -229,7 +238,7 @@ def beam_search(
         K hypotheses for each row, best first.
 
     Raises:
-        InputError: if `beam_size`, `length_penalty` or `num_best` is out of range.
+        InputError: if an option is out of range.
 
     Example:
         >>> import numpy as np
@@ -246,7 +255,7 @@ def beam_search(
         [[5 3]
          [4 3]] [0.4  0.33]
     """
-    check_options(beam_size, length_penalty, num_best)
+    check_options(beam_size, length_penalty, num_best, kind, early_stopping)
     num_needed = beam_size if num_best is None else num_best
     batch_size = tf.shape(max_lengths)[0]
     only_first = tf.where(tf.range(beam_size) == 0, 0.0, -float("inf"))  # [K]

@@ -48,6 +48,10 @@ class EncoderDecoder(keras.Model):
     config_type: ClassVar[Any]
 
     def __init__(self, config: Any, **kwargs: Any) -> None:
+        if not isinstance(config, self.config_type):
+            raise InputError(
+                f"`config` must be a {self.config_type.__name__}. Received: {config!r}"
+            )
         # An assignment would make Keras track the layers in another order than that of the graph.
         self.__dict__.update(config=config, **self._make_layers(config))
         source_ids = keras.Input((None,), dtype="int32", name="source_ids")  # [B, S]
@@ -133,9 +137,6 @@ class Transformer(EncoderDecoder):
     target_embedding: PositionalEmbedding
     decoder_layers: list[DecoderLayer]
     output_dense: keras.layers.Dense | None  # None where the target's embedding is shared
-
-    def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
-        super().__init__(config, **kwargs)
 
     def _make_layers(self, config: TransformerConfig) -> dict[str, Any]:
         return _layers(config)

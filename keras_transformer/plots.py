@@ -66,7 +66,7 @@ def attention_heads(
         ... )
         >>> figure.savefig("heads.png")
     """
-    _check_sizes(scores, queries, keys)
+    scores = _checked(scores, queries, keys)
     names = [f"Head {head}" for head in range(1, len(scores) + 1)]
     return _draw_weights(scores, names, queries, keys, PIECE_ROOM, title, style)
 
@@ -100,7 +100,7 @@ def attention_lines(
         >>> [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
         ['Head 1', 'Head 2', 'Head 3', 'Head 4']
     """
-    _check_sizes(scores, queries, keys)
+    scores = _checked(scores, queries, keys)
     if query is not None and not 0 <= query < len(queries):
         raise InputError(f"`query` must be from 0 to {len(queries) - 1}. Received: query={query}")
     height = min(MAX_HEIGHT, 1.4 * PIECE_ROOM * max(4, len(queries), len(keys)))
@@ -168,7 +168,7 @@ def alignment(
         title: a heading.
         style: "light" or "dark".
     """
-    _check_sizes(scores, queries, keys)
+    scores = _checked(scores, queries, keys)
     if head is not None and not 0 <= head < len(scores):
         raise InputError(f"`head` must be from 0 to {len(scores) - 1}. Received: head={head}")
     weights = scores.mean(axis=0) if head is None else scores[head]  # [T, S]
@@ -374,13 +374,15 @@ def bleu_by_length(
     return figure
 
 
-def _check_sizes(scores: np.ndarray, queries: Sequence[str], keys: Sequence[str]) -> None:
-    shape = np.shape(scores)
+def _checked(scores: np.ndarray, queries: Sequence[str], keys: Sequence[str]) -> np.ndarray:
+    scores = np.asarray(scores)
+    shape = scores.shape
     if len(shape) != 3 or shape[1:] != (len(queries), len(keys)) or 0 in shape:
         raise InputError(
             "`scores` must be of the shape (heads, queries, keys), with a piece for each query "
             f"and key. Received: {shape}, {len(queries)} queries and {len(keys)} keys"
         )
+    return scores
 
 
 def _draw_weights(

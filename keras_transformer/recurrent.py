@@ -79,9 +79,6 @@ class Recurrent(EncoderDecoder):
     output_dense: keras.layers.Dense | None  # None where the target's embedding is shared
     dropout: keras.layers.Dropout
 
-    def __init__(self, config: RecurrentConfig, **kwargs: Any) -> None:
-        super().__init__(config, **kwargs)
-
     def _make_layers(self, config: RecurrentConfig) -> dict[str, Any]:
         return _layers(config)
 

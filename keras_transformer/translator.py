@@ -198,8 +198,11 @@ class Translator:
         for row, text in enumerate(texts):
             if not isinstance(text, str):
                 raise InputError(f"`texts` must be strings. Received, in row {row}: {text!r}")
-        if batch_size < 1:
-            raise InputError(f"`batch_size` must be at least 1. Received: batch_size={batch_size}")
+        for name, value in (("num_best", num_best), ("batch_size", batch_size)):
+            if not isinstance(value, int) or value < 1:
+                raise InputError(
+                    f"`{name}` must be an integer, at least 1. Received: {name}={value!r}"
+                )
         options = self.decoding_options(
             beam_size, length_penalty, max_source_length, early_stopping
         )

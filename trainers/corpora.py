@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from keras_transformer.errors import InputError, one_line
 from keras_transformer.files import decode_lines
 from keras_transformer.trainers.grammar import Pair, bundled_splits
@@ -146,8 +148,10 @@ def _table(path: Path, source: str, target: str) -> Corpus:
                 for row in table:
                     if None in (row[source], row[target]):
                         raise InputError(f"{path}, line {table.line_num}: a column is missing")
-                    yield Pair(*(row[language].replace("\n", " ") for language in (source, target)))
-        except (OSError, EOFError, zlib.error, csv.Error) as error:
+                    yield Pair(*(" ".join(row[name].splitlines()) for name in (source, target)))
+        except csv.Error as error:
+            raise InputError(f"{path}, line {table.line_num + 1}: {error}") from error
+        except (OSError, EOFError, zlib.error) as error:
             raise InputError(f"Cannot read {path}: {one_line(error)}") from error
 
     return hold_out(str(path), rows)
@@ -156,21 +160,25 @@ def _table(path: Path, source: str, target: str) -> Corpus:
 def hold_out(name: str, rows: Callable[[], Iterator[Pair]]) -> Corpus:
     """Splits pairs into train, val and test by the hash of the source.
 
-    A repeated source is in one split.
+    A repeated source is in one split. Few pairs may leave no val or test.
 
     Args:
         name: of the corpus.
         rows: returns an iterator over all pairs.
     """
-    period = max(20, -(-sum(1 for _ in rows()) // MAX_HELD_OUT))
+    hashes = np.fromiter((zlib.crc32(pair.source.encode()) for pair in rows()), np.uint32)
+    period = max(20, -(-len(hashes) // MAX_HELD_OUT))
+
+    def split_of(hash: int) -> str:
+        return {0: "val", 1: "test"}.get(hash % period, "train")
 
     def read(split: str) -> Iterator[Pair]:
         for pair in rows():
-            part = zlib.crc32(pair.source.encode()) % period
-            if split == {0: "val", 1: "test"}.get(part, "train"):
+            if split == split_of(zlib.crc32(pair.source.encode())):
                 yield pair
 
-    return Corpus(name, ("train", "val", "test"), read)
+    used = {"train", *map(split_of, np.unique(hashes % period).tolist())}
+    return Corpus(name, tuple(split for split in ("train", "val", "test") if split in used), read)
 
 
 def read_lines(path: str | Path) -> Iterator[str]:

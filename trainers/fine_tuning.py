@@ -42,7 +42,13 @@ def initial_config(settings: TrainSettings, tokenizer: Tokenizer) -> ModelConfig
             f"{settings.data} was prepared with another tokenizer than that of {initial.path}: "
             f"prepare it with --set init_from={initial.path}"
         )
-    return type(initial.config)(**{**initial.config.to_dict(), **settings.model})
+    config = type(initial.config)(**{**initial.config.to_dict(), **settings.model})
+    if config.max_positions is not None and settings.max_length > config.max_positions:
+        raise InputError(
+            f"`max_length` must be at most the {config.max_positions} learned positions of "
+            f"`init_from`. Received: max_length={settings.max_length}"
+        )
+    return config
 
 
 def initialize(model: Model, settings: TrainSettings, is_new: bool) -> None:

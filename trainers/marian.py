@@ -159,6 +159,8 @@ def import_marian(
     if run_dir.exists():
         raise InputError(f"{run_dir} exists already: choose another run directory")
     is_huggingface = (folder / "config.json").is_file()
+    if not (is_huggingface or (folder / "decoder.yml").is_file()):
+        raise InputError(f"{folder} must hold Marian's decoder.yml, or Hugging Face's config.json")
     model = _read_huggingface(folder) if is_huggingface else _read_marian(folder)
     source = source or model.languages.get("source")
     target = target or model.languages.get("target")
@@ -180,7 +182,8 @@ def import_marian(
                 "`target_tag` must be in the model's vocabulary. "
                 f"Received: target_tag={target_tag!r}"
             )
-        substitutions.append(("^", f"{target_tag} "))
+        # A blank text stays blank, so that its translation is empty.
+        substitutions.append((r"^([\s\p{Z}]*[^\s\p{Z}])", rf"{target_tag} \1"))
     pieces = list(map(_pieces, model.vocabularies, orders))
     tokenizer = MarianTokenizer.from_files(model.sentencepiece, pieces, substitutions)
     transformer = Transformer(config)

@@ -22,6 +22,7 @@ import tensorflow as tf
 from keras import ops
 
 from keras_transformer.config import PAD_ID
+from keras_transformer.errors import InputError
 from keras_transformer.losses import symmetric_divergence
 from keras_transformer.tokenizer import Tokenizer
 from keras_transformer.translation import shifted
@@ -55,6 +56,11 @@ def text_batches(
         source_ids = tokenizer.encode(sources, max_length).ids
         return {"source_ids": source_ids, "target_ids": shifted(labels)}, labels
 
+    if len(sources) != len(targets):
+        raise InputError(
+            "`sources` and `targets` must have the same length. "
+            f"Received: {len(sources)} and {len(targets)}"
+        )
     texts = tf.data.Dataset.from_tensor_slices((list(sources), list(targets)))
     return texts.batch(batch_size).map(batch, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
 

@@ -17,6 +17,7 @@ from bench import inputs, models
 from bench.cases import Case
 from bench.processes import ENVIRONMENT, Row, new_process, take_starts, take_turns
 from bench.systems import THREADS
+from keras_transformer.errors import InputError
 
 PACKAGES = ("keras3-transformer", "tensorflow", "keras", "keras-hub", "torch", "transformers")
 PACKAGES += ("ctranslate2", "numpy")
@@ -35,7 +36,11 @@ def measure(cases: list[Case], path: Path, num_rounds: int) -> None:
             if case["kind"] == "multi30k" and not (case["run"] and case["data"]):
                 print("  skipped: it needs --run and --data (or MULTI30K)")
                 continue
-            _complete(case, Path(folder), log)
+            try:
+                _complete(case, Path(folder), log)
+            except InputError as error:  # such as a run that other systems cannot compute
+                print(f"  skipped: {error}")
+                continue
             row = {"case": case["id"], **_machine()}
             row |= {"sentences": len(case.get("texts", ())), "flops": inputs.case_flops(case)}
             take = take_starts if case["kind"] == "start" else take_turns

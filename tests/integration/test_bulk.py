@@ -186,6 +186,9 @@ def test_output_must_be_new(corpus, model, tmp_path):
     with pytest.raises(InputError, match=f"^{output} is not empty: choose another folder"):
         translate_corpus(str(corpus[0]), str(output), str(model))
     assert [path.name for path in output.iterdir()] == ["folder"]
+    notes = output / "folder" / "notes"
+    with pytest.raises(InputError, match=f"^{notes} is a file: choose a folder$"):
+        translate_corpus(str(corpus[0]), str(notes), str(model))
 
 
 def test_output_that_cannot_be_written(tmp_path):
@@ -209,6 +212,7 @@ def test_output_that_cannot_be_written(tmp_path):
         ),
         (["{in}", "{out}", "--model", "{model}", "--lines-per-shard=0"], "`lines_per_shard` .*"),
         (["{in}", "{out}", "--model", "{model}", "--lines-per-shrad=3"], ".*-shrad=3.*"),
+        (["{in}", "{out}", "--model", "{model}", "--runner=No"], "Unexpected .*runner: No. .*"),
         (["{in}", "{out}", "more", "--model", "{model}"], ".*more.*"),
         (["far://x/y", "{out}", "--model", "{model}"], ".* far://x/y: Unable to get filesystem .*"),
     ],

@@ -16,6 +16,7 @@ from command_line import assert_documented, assert_refused, cli
 
 from keras_transformer._version import __version__
 from keras_transformer.cli import export, main
+from keras_transformer.cli.translate import CHUNK_LINES
 from keras_transformer.export import check
 from keras_transformer.export.bulk import BulkReport
 
@@ -164,6 +165,19 @@ def test_files_in_and_out(tiny_run, tmp_path):
     assert output.read_text() == expected
     assert_refused(cli(*arguments), f"{output} exists already: .*")
     assert_refused(cli(*arguments[:4], "cat"), "Give either texts or --input")
+    assert "warning: this translates a name; --input" in cli("translate", tiny_run.path, texts)[2]
+
+
+def test_output_of_a_failure(tiny_run, tmp_path):
+    texts, output = tmp_path / "texts.txt", tmp_path / "output.txt"
+    arguments = ("translate", tiny_run.path, "--input", texts, "--output", output)
+    texts.write_bytes(b"\xff\n")
+    assert cli(*arguments)[0] == 1
+    assert not output.exists()  # so that the same command can be repeated
+    texts.write_bytes(b"cat\n" * CHUNK_LINES + b"\xff\n")
+    code, _, err = cli(*arguments)
+    assert (code, f"{output} is incomplete" in err) == (1, True)
+    assert len(output.read_text().splitlines()) == CHUNK_LINES
 
 
 def test_evaluate_writes_files_and_prints_scores(tiny_run, corpus_dir, tiny_translator):

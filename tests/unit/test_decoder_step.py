@@ -108,6 +108,19 @@ def test_steps_have_no_dropout():
     assert_close(fast_logits(model, PREFIXES), slow_logits(model, PREFIXES))
 
 
+def test_steps_add_what_lora_has_learned():
+    model = make_model()
+    before = slow_logits(model, PREFIXES)
+    layer = model.decoder_layers[0]
+    cross = layer.cross_attention
+    for dense in (layer.self_attention.query_dense, cross.output_dense):
+        dense.enable_lora(rank=2)
+        dense.lora_kernel_b.assign(np.full(dense.lora_kernel_b.shape, 0.5))
+    expected = slow_logits(model, PREFIXES)
+    assert np.abs(expected - before).max() > 0.1
+    assert_close(fast_logits(model, PREFIXES), expected)
+
+
 def test_a_step_takes_few_operations():
     model = make_model(num_encoder_layers=1, num_decoder_layers=2)
 

@@ -473,8 +473,12 @@ def test_graph_is_eager(beam_size):
         ("num_best", {"beam_size": 1, "length_penalty": 0.6, "num_best": 2}),
         ("num_best", {"beam_size": 3, "length_penalty": 0.6, "num_best": 0}),
         ("num_best", {"beam_size": 3, "length_penalty": 0.6, "num_best": 4}),
+        ("early_stopping", {"beam_size": 3, "early_stopping": True}),
+        ("length_penalty_kind", {"beam_size": 3, "kind": "none"}),
     ],
 )
 def test_options_out_of_range(name, options):
-    with pytest.raises(InputError, match=f"`{name}` must be .*Received: {name}={options[name]}"):
+    *_, value = options.values()
+    value = options.get(name, value)
+    with pytest.raises(InputError, match=f"`{name}` must be .*Received: {name}={value!r}"):
         beam_search(table_step(random_tables(1, 1)), start(1, 1), tf.constant([3]), **options)

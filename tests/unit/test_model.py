@@ -12,6 +12,7 @@ from layer_weights import VARIANTS, V, make_model
 from keras_transformer import (
     InputError,
     LabelSmoothedCrossEntropy,
+    RecurrentConfig,
     TokenLoss,
     Transformer,
     WarmupSchedule,
@@ -146,6 +147,11 @@ def test_dropout_acts_only_in_training(inputs, rate):
     for training in (None, False):
         assert_close(model(inputs, training=training), expected, rtol=0, atol=0)
     assert np.abs(model(inputs, training=True) - expected).max() > 0.1
+
+
+def test_config_of_another_architecture_is_refused():
+    with pytest.raises(InputError, match=r"must be a TransformerConfig. Received: RecurrentConfig"):
+        Transformer(RecurrentConfig(vocab_size=9))
 
 
 def test_quantizing_is_refused():

@@ -66,7 +66,7 @@ def assert_apart(axis):
 
 def test_every_head_is_drawn():
     scores, queries, keys = weights(5, 3, 4), ["a", "b", "c"], ["k", "l", "m", "n"]
-    figure = plots.attention_heads(scores, queries, keys, title="All")
+    figure = plots.attention_heads(scores.tolist(), queries, keys, title="All")
     for drawn, expected in zip(images(figure)[:5], scores, strict=True):
         np.testing.assert_array_equal(drawn, expected)
     panels = figure.axes[:5]

@@ -145,6 +145,8 @@ def test_python_strings(tokenizer):
         tokenizer.decode([5, 7])
     with pytest.raises(InputError, match=r"`texts` must be a list of strings. Received: 'a cat'"):
         tokenizer.encode("a cat")
+    with pytest.raises(InputError, match=r"`max_length` must be at least 1. Received: max_.*=0"):
+        tokenizer.encode(["a cat"], max_length=0)
     assert tokenizer.decode([[BOS_ID, *ids_of(tokenizer, "a cat"), EOS_ID, PAD_ID]]) == ["a cat"]
 
 

@@ -90,11 +90,13 @@ def test_progress_counts_all_texts(tiny_translator):
         ("batch_size", 0),
         ("num_best", 0),
         ("num_best", 99),
+        ("num_best", 1.5),
+        ("batch_size", "3"),
     ],
 )
 def test_options_out_of_range(tiny_translator, name, value):
     for texts in (["one"], []):
-        with pytest.raises(InputError, match=f"`{name}` must be .*Received: {name}={value}"):
+        with pytest.raises(InputError, match=f"`{name}` must be .*Received: {name}={value!r}"):
             tiny_translator.translate(texts, **{name: value})
 
 

@@ -264,6 +264,8 @@ def test_session_takes_bytes(served):
 def test_existing_version_is_refused(exported, tiny_translator):
     with pytest.raises(InputError, match="7 exists already"):
         export_saved_model(tiny_translator, exported.path.parent, version=7)
+    with pytest.raises(InputError, match="7 is a version of an export: name the folder"):
+        export_saved_model(tiny_translator, exported.path)
     assert [path.name for path in exported.path.parent.iterdir()] == ["7"]
     assert exported.path.stat().st_mode & 0o777 == 0o755
 

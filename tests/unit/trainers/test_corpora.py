@@ -68,7 +68,7 @@ def test_table(tmp_path, ending):
     rows = [comma.join(("de", "id", "en"))]
     rows += [comma.join((f"zwei {n % 907}", str(n), f"two {n % 907}")) for n in range(1009)]
     text = "\n".join(rows)
-    text += f"\nsagt er{comma}7{comma}" + ('a "b' if "tsv" in ending else '"a, ""b\nc"')
+    text += f"\nsagt er{comma}7{comma}" + ('a "b' if "tsv" in ending else '"a, ""b\r\nc"')
     path.write_bytes(gzip.compress(text.encode()) if "gz" in ending else text.encode())
     corpus = load_corpus(str(path), "en", "de")
     splits = [list(corpus.pairs(split)) for split in ("train", "val", "test")]
@@ -83,6 +83,13 @@ def test_table(tmp_path, ending):
     } < pairs
 
 
+def test_few_pairs_are_all_for_training(tmp_path):
+    (tmp_path / "a.tsv").write_text("en\tde\none\teins\ntwo\tzwei\n")
+    corpus = load_corpus(str(tmp_path / "a.tsv"), "en", "de")
+    assert (corpus.splits, corpus.validation_split) == (("train",), None)
+    assert list(corpus.pairs("train")) == [Pair("one", "eins"), Pair("two", "zwei")]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -93,6 +100,7 @@ def test_table(tmp_path, ending):
         ),
         ("a.tsv", b"en\tde\none", "a.tsv, line 2: a column is missing"),
         ("a.csv", b"en,de\n\xff,b", "a.csv, line 2: not valid UTF-8"),
+        ("a.csv", b"en,de\na,b\nc\rd,e", "a.csv, line 3: new-line character seen"),
         ("a.csv.gz", b"en,de", "Cannot read .*a.csv.gz: Not a gzipped file"),
         ("a.xlsx", b"", r"a.xlsx must end in .tsv, .csv"),
     ],

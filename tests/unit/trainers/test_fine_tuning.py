@@ -8,7 +8,7 @@ import pytest
 
 from keras_transformer.errors import InputError
 from keras_transformer.run import Run
-from keras_transformer.trainers.fine_tuning import mixed
+from keras_transformer.trainers.fine_tuning import initial_config, mixed
 from keras_transformer.trainers.grammar import Pair
 from keras_transformer.trainers.preparation import prepare
 from keras_transformer.trainers.recipes import inherit
@@ -97,6 +97,16 @@ def test_what_cannot_be_tuned(tuning, short_settings, tmp_path):
         train(missing, tmp_path / "c", verbose=0)
     with pytest.raises(InputError, match=r"`freeze` needs `init_from`.*freeze='encoder'"):
         dataclasses.replace(short_settings, freeze="encoder")
+
+
+def test_learned_positions_bound_the_length(tuning):
+    initial = Run.load(tuning.init_from)
+    initial.config = dataclasses.replace(initial.config, position_encoding="learned", max_length=39)
+    initial.finish()  # writes the manifest
+    with pytest.raises(InputError, match=r"the 39 learned .*Received: max_length=40"):
+        initial_config(tuning, initial.tokenizer())
+    shorter = dataclasses.replace(tuning, max_length=39)
+    assert initial_config(shorter, initial.tokenizer()) == initial.config
 
 
 def test_settings_are_inherited(tiny_run):

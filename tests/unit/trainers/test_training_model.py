@@ -15,6 +15,7 @@ import tensorflow as tf
 from close_runs import assert_close_runs, assert_close_weights
 
 from keras_transformer.config import BOS_ID, EOS_ID, TransformerConfig
+from keras_transformer.errors import InputError
 from keras_transformer.losses import LabelSmoothedCrossEntropy, TokenLoss
 from keras_transformer.model import Transformer
 from keras_transformer.tokenizer import SentencePieceTokenizer
@@ -324,6 +325,11 @@ def test_batches_of_texts():
     assert first[1].numpy()[1].tolist() == [*long, EOS_ID]
     assert first[0]["target_ids"].numpy()[1].tolist() == [BOS_ID, *long]
     assert last[1].numpy().tolist() == [[*red, EOS_ID]]
+
+
+def test_texts_come_in_pairs():
+    with pytest.raises(InputError, match=r"the same length\. Received: 2 and 1"):
+        text_batches(["a", "b"], ["c"], tokenizer=None, batch_size=2)
 
 
 def test_token_weights_by_hand():
