@@ -155,7 +155,7 @@ def translate_shard(
     shard: Shard, version: str, signature: str, shared: Shared
 ) -> tuple[Shard, list[Row]]:
     """Returns the shard with the outputs for its lines; threads of a process share the model."""
-    translate = shared.acquire(lambda: open_saved_model(version, signature))
+    translate = shared.acquire(lambda: open_saved_model(version, signature, optimize=True))
     rows = translate_lines(shard.lines, translate)
     if len(rows) > BATCH_ROWS and all("failed" in row for row in rows):
         raise InputError(

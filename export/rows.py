@@ -44,8 +44,12 @@ def by_length(
     return [answers[number] for number in range(len(texts))]
 
 
-def open_saved_model(path: str, signature: str) -> Callable[[Sequence[str | bytes]], list[Row]]:
+def open_saved_model(
+    path: str, signature: str, optimize: bool = False
+) -> Callable[[Sequence[str | bytes]], list[Row]]:
     """Loads a version, and returns a function from texts to the outputs of a signature.
+
+    With `optimize`, the first call takes longer, and later ones less time.
 
     Raises:
         InputError: if the signature does not turn `text` into `translation`, or cannot be loaded;
@@ -56,7 +60,7 @@ def open_saved_model(path: str, signature: str) -> Callable[[Sequence[str | byte
     from keras_transformer.export.session import SavedModelSession, message_of
 
     try:
-        session = SavedModelSession(path)
+        session = SavedModelSession(path, optimize)
     except ValueError as error:
         raise InputError(one_line(error)) from error
     suitable = [

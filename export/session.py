@@ -42,8 +42,9 @@ class SavedModelSession:
 
     Args:
         path: the folder of a version, `MODELS/NAME/VERSION`.
-        optimize: whether TensorFlow optimizes the graph before the first run of each signature, as
-            it does in TF Serving. That takes a second or more, and later runs take less time.
+        optimize: whether TensorFlow optimizes the functions of the graph before the first run of
+            each signature. That takes a second or more, and later runs take less time. TF Serving
+            also optimizes the graph around them, which takes as long and saves nothing.
 
     Attributes:
         signatures: the protocol buffers of the signatures, by name.
@@ -59,7 +60,7 @@ class SavedModelSession:
         for name in TEXT_OPS:  # without the Python of TF.Text, which imports Keras
             tf.load_op_library(str(text.locate_file(f"tensorflow_text/python/ops/_{name}.so")))
         config = tf.compat.v1.ConfigProto()
-        config.graph_options.rewrite_options.disable_meta_optimizer = not optimize
+        config.graph_options.rewrite_options.disable_meta_optimizer = True
         self._session = tf.compat.v1.Session(graph=tf.Graph(), config=config)
         try:
             with tempfile.TemporaryDirectory() as folder, self._session.graph.as_default():

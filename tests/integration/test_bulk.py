@@ -173,6 +173,18 @@ def test_signature_and_version(corpus, model, tmp_path):
         assert lines_of(tmp_path / name)[17] == "a boom"  # in lower case, and it does not fail
 
 
+def test_model_on_a_remote_file_system(corpus, model, tmp_path):
+    remote = "ram://models/capitals/10"  # a file system of TensorFlow
+    for folder, _, files in tf.io.gfile.walk(str(model / "10")):
+        for file in files:
+            path = os.path.join(folder, file)
+            copy = f"{remote}/{os.path.relpath(path, model / '10')}"
+            tf.io.gfile.makedirs(os.path.dirname(copy))
+            tf.io.gfile.copy(path, copy)
+    translate_corpus(str(corpus[0]), str(tmp_path / "out"), remote)
+    assert lines_of(tmp_path / "out") == corpus[1]
+
+
 def test_nothing_to_translate(model, tmp_path):
     (tmp_path / "corpus.txt").touch()
     report = translate_corpus(str(tmp_path / "corpus.txt"), str(tmp_path / "out"), str(model))

@@ -97,7 +97,7 @@ def test_nbest_and_greedy(served, graph):
 
 def test_bfloat16_products(translator, tmp_path):
     path = export_saved_model(
-        translator, tmp_path, options=OPTIONS, compute="bfloat16", examples=TEXTS[:1]
+        translator, tmp_path, options=OPTIONS, compute="bfloat16", examples=TEXTS[:1], check=False
     )
     assert read_metadata(path)["compute"] == "bfloat16"
     proto = SavedModel.FromString((path / "saved_model.pb").read_bytes()).meta_graphs[0].graph_def
@@ -308,6 +308,16 @@ def test_a_session_need_not_optimize(exported, served, signature):
     loaded = SavedModelSession(exported.path)
     inputs = {"text": [text.encode() for text in TEXTS]}
     assert_outputs(loaded.run(signature, inputs), **served.run(signature, inputs))
+
+
+def test_a_session_may_optimize_everything(exported, served):
+    with tf.compat.v1.Session(graph=tf.Graph()) as session:  # as in TF Serving
+        loaded = tf.compat.v1.saved_model.load(session, ["serve"], str(exported.path))
+        signature = loaded.signature_def["serving_default"]
+        texts = [text.encode() for text in TEXTS]
+        outputs = {name: info.name for name, info in signature.outputs.items()}
+        answers = session.run(outputs, {signature.inputs["text"].name: texts})
+    assert_outputs(answers, **served.run("serving_default", {"text": texts}))
 
 
 @pytest.mark.parametrize("content", [None, b"no protocol buffer"])
