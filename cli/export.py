@@ -185,19 +185,19 @@ def say_finding(finding: "Finding") -> None:
 
 def _details(run: "Run", checkpoint: "CheckpointName | None") -> dict[str, Any]:
     """Returns where the model comes from, for its metadata."""
-    from keras_transformer.trainers.evaluation import read_evaluations
+    from keras_transformer.trainers.evaluation import read_scores
 
     chosen = run.checkpoint(checkpoint)
-    evaluations = read_evaluations(run.path / "evaluation")
+    evaluations = read_scores(run.path / "evaluation")
     metric = "f1" if run.settings.get("task") == "parsing" else "bleu"
     return {
         "source": run.source,
         "target": run.target,
         "checkpoint": {"step": chosen.step, "sha256": chosen.sha256, "metrics": chosen.metrics},
         metric: {
-            each.name: each.scores[metric]
-            for each in evaluations
-            if each.scores.get("checkpoint") == chosen.file
+            split: scores[metric]
+            for split, scores in evaluations.items()
+            if scores.get("checkpoint") == chosen.file
         },
         "settings": run.settings,
     }

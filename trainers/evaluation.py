@@ -215,15 +215,22 @@ class Evaluation(NamedTuple):
 def read_evaluations(folder: Path) -> list[Evaluation]:
     """Reads what `evaluate` wrote to a folder; `InputError` if a file is missing or damaged."""
     evaluations = []
-    for file in sorted(folder.glob("*.scores.json")):
-        name = file.name.removesuffix(".scores.json")
-        try:
-            scores = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise InputError(f"{file} is damaged: evaluate the split again") from error
+    for name, scores in read_scores(folder).items():
         texts = (
             read_sentences(folder / f"{name}.{kind}", scores["num_pairs"])
             for kind in ("source", "reference", "hypothesis")
         )
         evaluations.append(Evaluation(name, scores, *texts))
     return evaluations
+
+
+def read_scores(folder: Path) -> dict[str, dict[str, Any]]:
+    """Reads the `.scores.json` of a folder by split; `InputError` if one is damaged."""
+    found = {}
+    for file in sorted(folder.glob("*.scores.json")):
+        try:
+            scores = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise InputError(f"{file} is damaged: evaluate the split again") from error
+        found[file.name.removesuffix(".scores.json")] = scores
+    return found
