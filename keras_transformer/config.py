@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, Self, TypeVar, cast, dataclass_transform
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, cast, dataclass_transform
 
 import numpy as np
 import pydantic
@@ -127,12 +127,32 @@ def _input_error(error: pydantic.ValidationError, known: Sequence[str]) -> Input
     return InputError(f"`{name}` must be {expected}. Received: {name}={first['input']!r}")
 
 
-class _Vocabularies:
+class _Config:
     """What the configurations have in common."""
+
+    architecture: ClassVar[Architecture]
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]]
 
     vocab_size: int
     target_vocab_size: int | None
     share_embeddings: bool
+
+    @classmethod
+    def from_preset(cls, /, preset: str, *, vocab_size: int, **overrides: Any) -> Self:
+        """Returns the sizes of a preset, changed by `overrides`.
+
+        Args:
+            preset: of the Transformer, "tiny", "base", "big", or a row of `TABLE_3`; of the
+                recurrent model, "tiny" or "base".
+            vocab_size: number of token ids.
+            **overrides: other attributes of this class.
+        """
+        if preset not in cls.presets:
+            raise InputError(
+                f"`preset` must be one of {', '.join(cls.presets)} for the architecture "
+                f"{cls.architecture}. Received: preset={preset!r}"
+            )
+        return cls(**{**cls.presets[preset], **overrides, "vocab_size": vocab_size})
 
     @property
     def num_target_ids(self) -> int:
@@ -153,7 +173,7 @@ class _Vocabularies:
 
 
 @checked_dataclass
-class TransformerConfig(_Vocabularies):
+class TransformerConfig(_Config):
     """Sizes and rates of a `Transformer`; the defaults are Table 3's "base".
 
     Attributes:
@@ -194,6 +214,7 @@ class TransformerConfig(_Vocabularies):
     """
 
     architecture = "transformer"
+    presets: ClassVar = {**PRESETS, **TABLE_3}
 
     vocab_size: _Size
     target_vocab_size: _Size | None = None
@@ -235,25 +256,9 @@ class TransformerConfig(_Vocabularies):
         """Longest sequence in tokens; None for no maximum, as sinusoids have."""
         return self.max_length if self.position_encoding == "learned" else None
 
-    @classmethod
-    def from_preset(cls, /, preset: str, *, vocab_size: int, **overrides: Any) -> Self:
-        """Returns the sizes of a preset, changed by `overrides`.
-
-        Args:
-            preset: "tiny", "base", "big", or a row of `TABLE_3`.
-            vocab_size: number of token ids.
-            **overrides: other attributes of this class.
-        """
-        presets = {**PRESETS, **TABLE_3}
-        if preset not in presets:
-            raise InputError(
-                f"`preset` must be one of {', '.join(presets)}. Received: preset={preset!r}"
-            )
-        return cls(**{**presets[preset], **overrides, "vocab_size": vocab_size})
-
 
 @checked_dataclass
-class RecurrentConfig(_Vocabularies):
+class RecurrentConfig(_Config):
     """Sizes and rates of a `Recurrent`; the default sizes are usual for Nematus.
 
     Attributes:
@@ -281,6 +286,7 @@ class RecurrentConfig(_Vocabularies):
     """
 
     architecture = "recurrent"
+    presets: ClassVar = RECURRENT_PRESETS
     max_positions = None  # a sequence may have any length
 
     vocab_size: _Size
@@ -296,22 +302,6 @@ class RecurrentConfig(_Vocabularies):
 
     def __post_init__(self) -> None:
         self._check_vocabularies()
-
-    @classmethod
-    def from_preset(cls, /, preset: str, *, vocab_size: int, **overrides: Any) -> Self:
-        """Returns the sizes of a preset, changed by `overrides`.
-
-        Args:
-            preset: "tiny" or "base".
-            vocab_size: number of token ids.
-            **overrides: other attributes of this class.
-        """
-        if preset not in RECURRENT_PRESETS:
-            raise InputError(
-                f"`preset` must be one of {', '.join(RECURRENT_PRESETS)} for the recurrent "
-                f"architecture. Received: preset={preset!r}"
-            )
-        return cls(**{**RECURRENT_PRESETS[preset], **overrides, "vocab_size": vocab_size})
 
 
 ModelConfig = TransformerConfig | RecurrentConfig
