@@ -1,7 +1,5 @@
 """What depends on the architecture of a model: how to build it, and how to search with it."""
 
-from typing import Any, Protocol
-
 import tensorflow as tf
 
 from keras_transformer.config import ModelConfig, TransformerConfig
@@ -11,18 +9,7 @@ from keras_transformer.recurrent import Recurrent
 from keras_transformer.recurrent_step import RecurrentStep
 
 Model = Transformer | Recurrent
-
-
-class Step(Protocol):
-    """The step function of a search, for which it makes the first state."""
-
-    def initial_state(self, source_ids: tf.Tensor, beam_size: int) -> tuple[Any, Any]:
-        """Encodes sources, int32 [B, S], and returns the first `cache` and `row_state`."""
-
-    def __call__(
-        self, target_ids: tf.Tensor, position: tf.Tensor, cache: Any, row_state: Any, /
-    ) -> tuple[tf.Tensor, Any, Any]:
-        """Is a `decoding.StepFunction`."""
+Step = DecoderStep | RecurrentStep
 
 
 def build_model(config: ModelConfig) -> Model:

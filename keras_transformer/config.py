@@ -79,6 +79,7 @@ TABLE_3: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "big": PRESETS["big"],
     }
 )
+_TRANSFORMER_PRESETS = MappingProxyType({**PRESETS, **TABLE_3})
 
 
 @dataclass_transform(
@@ -214,7 +215,7 @@ class TransformerConfig(_Config):
     """
 
     architecture = "transformer"
-    presets: ClassVar = {**PRESETS, **TABLE_3}
+    presets = _TRANSFORMER_PRESETS
 
     vocab_size: _Size
     target_vocab_size: _Size | None = None
@@ -286,7 +287,7 @@ class RecurrentConfig(_Config):
     """
 
     architecture = "recurrent"
-    presets: ClassVar = RECURRENT_PRESETS
+    presets = RECURRENT_PRESETS
     max_positions = None  # a sequence may have any length
 
     vocab_size: _Size

@@ -280,15 +280,18 @@ def beam_search(
             if early_stopping == "exact":
                 worst_needed = state.finished_scores[:, num_needed - 1]
                 return worst_needed < best / largest_divisors
-            if early_stopping == "first":
-                best = tf.where(state.finished_scores[:, -1] > -float("inf"), -float("inf"), best)
             return best > -float("inf")
 
         def advance(state: BeamState) -> BeamState:
             logits, cache, row_state = step_fn(
                 state.newest, state.step, state.cache, state.row_state
             )
-            return advance_rows(state._replace(cache=cache, row_state=row_state), logits)
+            state = advance_rows(state._replace(cache=cache, row_state=row_state), logits)
+            if early_stopping == "first":  # a row with K hypotheses finds no more
+                has_all = state.finished_scores[:, -1:] > -float("inf")
+                live_log_probs = tf.where(has_all, -float("inf"), state.live_log_probs)
+                state = state._replace(live_log_probs=live_log_probs)
+            return state
 
         return _Steps(running, advance)
 

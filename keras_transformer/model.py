@@ -47,6 +47,9 @@ class EncoderDecoder(keras.Model):
 
     config_type: ClassVar[Any]
 
+    target_embedding: Any
+    output_dense: keras.layers.Dense | None  # None where the target's embedding is shared
+
     def __init__(self, config: Any, **kwargs: Any) -> None:
         if not isinstance(config, self.config_type):
             raise InputError(
@@ -75,6 +78,18 @@ class EncoderDecoder(keras.Model):
             **overrides: other attributes of the configuration.
         """
         return cls(cls.config_type.from_preset(preset, vocab_size=vocab_size, **overrides))
+
+    def project(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
+        """Computes the logits, float32 [B, T, V].
+
+        Args:
+            x: float [B, T, D], the output of the decoder.
+        """
+        if self.output_dense is None:
+            x = self.target_embedding(x, reverse=True)
+        else:
+            x = self.output_dense(x)
+        return ops.cast(x, "float32")
 
     def quantize(self, *args: Any, **kwargs: Any) -> None:
         """Raises an `InputError`, because a search cannot use quantized weights."""
@@ -136,10 +151,43 @@ class Transformer(EncoderDecoder):
     encoder_layers: list[EncoderLayer]
     target_embedding: PositionalEmbedding
     decoder_layers: list[DecoderLayer]
-    output_dense: keras.layers.Dense | None  # None where the target's embedding is shared
 
     def _make_layers(self, config: TransformerConfig) -> dict[str, Any]:
-        return _layers(config)
+        sizes: dict[str, Any] = {
+            "d_model": config.d_model,
+            "d_ff": config.d_ff,
+            "num_heads": config.num_heads,
+            "dropout_rate": config.dropout_rate,
+            "attention_dropout_rate": config.attention_dropout_rate,
+            "feed_forward_dropout_rate": config.feed_forward_dropout_rate,
+            "d_k": config.d_k,
+            "d_v": config.d_v,
+            "activation": config.activation,
+            "layer_norm_epsilon": config.layer_norm_epsilon,
+            "scale_attention": config.scale_attention,
+        }
+        if config.share_embeddings:
+            source_embedding = target_embedding = _embedding(
+                config, "embedding", config.vocab_size, config.output_bias
+            )
+            output_dense = None
+        else:
+            source_embedding = _embedding(config, "source_embedding", config.vocab_size)
+            target_embedding = _embedding(config, "target_embedding", config.num_target_ids)
+            output_dense = keras.layers.Dense(
+                config.num_target_ids, use_bias=config.output_bias, name="output"
+            )
+        return {
+            "source_embedding": source_embedding,
+            "encoder_layers": [
+                EncoderLayer(**sizes, name=f"encoder_{i}") for i in range(config.num_encoder_layers)
+            ],
+            "target_embedding": target_embedding,
+            "decoder_layers": [
+                DecoderLayer(**sizes, name=f"decoder_{i}") for i in range(config.num_decoder_layers)
+            ],
+            "output_dense": output_dense,
+        }
 
     def encode(
         self,
@@ -209,11 +257,7 @@ class Transformer(EncoderDecoder):
             )
             self_scores.append(self_weights)
             cross_scores.append(cross_weights)
-        if self.output_dense is None:
-            x = self.target_embedding(x, reverse=True)
-        else:
-            x = self.output_dense(x)
-        logits = ops.cast(x, "float32")  # [B, T, V]
+        logits = self.project(x)
         if return_attention_scores:
             return logits, tuple(self_scores), tuple(cross_scores)
         return logits
@@ -254,42 +298,3 @@ def _embedding(
         scale_embeddings=config.scale_embeddings,
         name=name,
     )
-
-
-def _layers(config: TransformerConfig) -> dict[str, Any]:
-    """Returns the layers of a model by the names of its attributes."""
-    sizes: dict[str, Any] = {
-        "d_model": config.d_model,
-        "d_ff": config.d_ff,
-        "num_heads": config.num_heads,
-        "dropout_rate": config.dropout_rate,
-        "attention_dropout_rate": config.attention_dropout_rate,
-        "feed_forward_dropout_rate": config.feed_forward_dropout_rate,
-        "d_k": config.d_k,
-        "d_v": config.d_v,
-        "activation": config.activation,
-        "layer_norm_epsilon": config.layer_norm_epsilon,
-        "scale_attention": config.scale_attention,
-    }
-    if config.share_embeddings:
-        source_embedding = target_embedding = _embedding(
-            config, "embedding", config.vocab_size, config.output_bias
-        )
-        output_dense = None
-    else:
-        source_embedding = _embedding(config, "source_embedding", config.vocab_size)
-        target_embedding = _embedding(config, "target_embedding", config.num_target_ids)
-        output_dense = keras.layers.Dense(
-            config.num_target_ids, use_bias=config.output_bias, name="output"
-        )
-    return {
-        "source_embedding": source_embedding,
-        "encoder_layers": [
-            EncoderLayer(**sizes, name=f"encoder_{i}") for i in range(config.num_encoder_layers)
-        ],
-        "target_embedding": target_embedding,
-        "decoder_layers": [
-            DecoderLayer(**sizes, name=f"decoder_{i}") for i in range(config.num_decoder_layers)
-        ],
-        "output_dense": output_dense,
-    }

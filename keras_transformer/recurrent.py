@@ -76,11 +76,47 @@ class Recurrent(EncoderDecoder):
     query_dense: keras.layers.Dense | None  # W_2
     attention: keras.layers.Attention
     combine_dense: keras.layers.Dense  # W_c
-    output_dense: keras.layers.Dense | None  # None where the target's embedding is shared
     dropout: keras.layers.Dropout
 
     def _make_layers(self, config: RecurrentConfig) -> dict[str, Any]:
-        return _layers(config)
+        recurrent = keras.layers.GRU if config.cell == "gru" else keras.layers.LSTM
+        states_per_layer = 1 if config.cell == "gru" else 2
+
+        def layer(name: str) -> keras.layers.RNN:
+            return recurrent(config.units, return_sequences=True, use_cudnn=False, name=name)
+
+        def dense(name: str) -> keras.layers.Dense:
+            return keras.layers.Dense(config.units, use_bias=False, name=name)
+
+        if config.share_embeddings:
+            source_embedding = target_embedding = _embedding(config, "embedding", config.vocab_size)
+            output_dense = None
+        else:
+            source_embedding = _embedding(config, "source_embedding", config.vocab_size)
+            target_embedding = _embedding(config, "target_embedding", config.num_target_ids)
+            output_dense = keras.layers.Dense(config.num_target_ids, use_bias=False, name="output")
+        is_additive = config.attention == "additive"
+        attention = keras.layers.AdditiveAttention if is_additive else keras.layers.Attention
+        return {
+            "source_embedding": source_embedding,
+            "encoder_layers": [
+                keras.layers.Bidirectional(layer(f"encoder_{i}"), name=f"encoder_{i}")
+                for i in range(config.num_encoder_layers)
+            ],
+            "target_embedding": target_embedding,
+            "initial_dense": keras.layers.Dense(
+                states_per_layer * config.num_decoder_layers * config.units,
+                activation="tanh",
+                name="initial_state",
+            ),
+            "decoder_layers": [layer(f"decoder_{i}") for i in range(config.num_decoder_layers)],
+            "key_dense": dense("key"),
+            "query_dense": dense("query") if is_additive else None,
+            "attention": attention(name="attention"),
+            "combine_dense": keras.layers.Dense(config.d_model, activation="tanh", name="combine"),
+            "output_dense": output_dense,
+            "dropout": keras.layers.Dropout(config.dropout_rate, name="dropout"),
+        }
 
     def encode(
         self, source_ids: Int[Tensor, "B S"], training: bool | None = None
@@ -188,18 +224,6 @@ class Recurrent(EncoderDecoder):
             [query, values, keys], mask=[None, mask], return_attention_scores=True
         )
 
-    def project(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
-        """Computes the logits, float32 [B, T, V].
-
-        Args:
-            x: float [B, T, D], the output of `combine_dense`.
-        """
-        if self.output_dense is None:
-            x = self.target_embedding(x, reverse=True)
-        else:
-            x = self.output_dense(x)
-        return ops.cast(x, "float32")
-
     def attention_scores(
         self, source_ids: Int[Tensor, "B S"], target_ids: Int[Tensor, "B T"]
     ) -> AttentionScores:
@@ -228,45 +252,3 @@ def _embedding(
         reverse_dtype=keras.config.dtype_policy().compute_dtype,
         name=name,
     )
-
-
-def _layers(config: RecurrentConfig) -> dict[str, Any]:
-    """Returns the layers of a model by the names of its attributes."""
-    recurrent = keras.layers.GRU if config.cell == "gru" else keras.layers.LSTM
-    states_per_layer = 1 if config.cell == "gru" else 2
-
-    def layer(name: str) -> keras.layers.RNN:
-        return recurrent(config.units, return_sequences=True, use_cudnn=False, name=name)
-
-    def dense(name: str) -> keras.layers.Dense:
-        return keras.layers.Dense(config.units, use_bias=False, name=name)
-
-    if config.share_embeddings:
-        source_embedding = target_embedding = _embedding(config, "embedding", config.vocab_size)
-        output_dense = None
-    else:
-        source_embedding = _embedding(config, "source_embedding", config.vocab_size)
-        target_embedding = _embedding(config, "target_embedding", config.num_target_ids)
-        output_dense = keras.layers.Dense(config.num_target_ids, use_bias=False, name="output")
-    is_additive = config.attention == "additive"
-    attention = keras.layers.AdditiveAttention if is_additive else keras.layers.Attention
-    return {
-        "source_embedding": source_embedding,
-        "encoder_layers": [
-            keras.layers.Bidirectional(layer(f"encoder_{i}"), name=f"encoder_{i}")
-            for i in range(config.num_encoder_layers)
-        ],
-        "target_embedding": target_embedding,
-        "initial_dense": keras.layers.Dense(
-            states_per_layer * config.num_decoder_layers * config.units,
-            activation="tanh",
-            name="initial_state",
-        ),
-        "decoder_layers": [layer(f"decoder_{i}") for i in range(config.num_decoder_layers)],
-        "key_dense": dense("key"),
-        "query_dense": dense("query") if is_additive else None,
-        "attention": attention(name="attention"),
-        "combine_dense": keras.layers.Dense(config.d_model, activation="tanh", name="combine"),
-        "output_dense": output_dense,
-        "dropout": keras.layers.Dropout(config.dropout_rate, name="dropout"),
-    }

@@ -135,24 +135,21 @@ def _table(path: Path, source: str, target: str) -> Corpus:
     form: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
 
     def rows() -> Iterator[Pair]:
+        lines = (f"{line}\n" for line in read_lines(path))
+        table = csv.DictReader(lines, **(form if name.endswith(".tsv") else {}))
         try:
-            with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-                lines = (f"{line}\n" for line in decode_lines(file, path))
-                table = csv.DictReader(lines, **(form if name.endswith(".tsv") else {}))
-                columns = list(table.fieldnames or ())
-                if not {source, target} <= {*columns}:
-                    raise InputError(
-                        f"{path}: the first line must name the columns, {source} and {target} "
-                        f"among them. Received: {', '.join(columns)[:80]}"
-                    )
-                for row in table:
-                    if None in (row[source], row[target]):
-                        raise InputError(f"{path}, line {table.line_num}: a column is missing")
-                    yield Pair(*(" ".join(row[name].splitlines()) for name in (source, target)))
+            columns = list(table.fieldnames or ())
+            if not {source, target} <= {*columns}:
+                raise InputError(
+                    f"{path}: the first line must name the columns, {source} and {target} "
+                    f"among them. Received: {', '.join(columns)[:80]}"
+                )
+            for row in table:
+                if None in (row[source], row[target]):
+                    raise InputError(f"{path}, line {table.line_num}: a column is missing")
+                yield Pair(*(" ".join(row[name].splitlines()) for name in (source, target)))
         except csv.Error as error:
             raise InputError(f"{path}, line {table.line_num + 1}: {error}") from error
-        except (OSError, EOFError, zlib.error) as error:
-            raise InputError(f"Cannot read {path}: {one_line(error)}") from error
 
     return hold_out(str(path), rows)
 
@@ -182,16 +179,18 @@ def hold_out(name: str, rows: Callable[[], Iterator[Pair]]) -> Corpus:
 
 
 def read_lines(path: str | Path) -> Iterator[str]:
-    """Yields the lines of a UTF-8 file; only a line feed ends a line.
+    """Yields the lines of a UTF-8 file, also compressed (`.gz`); only a line feed ends a line.
 
     Raises:
         InputError: if it cannot be read, or is not UTF-8.
     """
+    path = Path(path)
     try:
-        with Path(path).open("rb") as file:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             yield from decode_lines(file, path)
-    except OSError as error:
-        raise InputError(f"Cannot read {path}: {error.strerror}") from error
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or one_line(error)
+        raise InputError(f"Cannot read {path}: {reason}") from error
 
 
 def _tfds(data: str, source: str, target: str) -> Corpus:

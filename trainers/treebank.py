@@ -1,15 +1,12 @@
 """Penn treebanks: files of constituency trees, as pairs of a sentence and symbols (section 6.3)."""
 
-import gzip
 import itertools
 import re
-import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from keras_transformer.errors import InputError, one_line
-from keras_transformer.files import decode_lines
-from keras_transformer.trainers.corpora import VALIDATION_SPLITS, Corpus, hold_out
+from keras_transformer.trainers.corpora import VALIDATION_SPLITS, Corpus, hold_out, read_lines
 from keras_transformer.trainers.grammar import Pair
 from keras_transformer.trees import Tree, delinearize, linearize, parse_trees
 
@@ -27,12 +24,7 @@ def read_trees(path: str | Path) -> Iterator[Tree]:
     Raises:
         InputError: if the file cannot be read, or a tree is damaged; the message has the line.
     """
-    path = Path(path)
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            yield from parse_trees(decode_lines(file, path), str(path))
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"Cannot read {path}: {one_line(error)}") from error
+    yield from parse_trees(read_lines(path), str(path))
 
 
 def clean(tree: Tree) -> Tree | None:

@@ -307,17 +307,21 @@ def test_first_hypotheses_end_the_search():
     assert_hypotheses(found, [((A, A, EOS_ID), math.log(0.33)), ((EOS_ID,), math.log(0.3))])
 
 
+@pytest.mark.parametrize("early_stopping", ["exact", "first"])
 @pytest.mark.parametrize("beam_size", [1, 3])
-def test_rows_are_independent(beam_size):
-    max_lengths = [7, 1, 11, 5, 2]
-    tables = random_tables(seed=6, rows=len(max_lengths))
+def test_rows_are_independent(beam_size, early_stopping):
+    max_lengths = [7, 1, 11, 5, 2, 9, 8, 10]
+    tables = random_tables(seed=8, rows=len(max_lengths))
+    # The first row alone ends early, so it stays for more steps, and would find more.
+    tables[0, :, EOS_ID] += 2.0
+    tables[1:, :, EOS_ID] -= 3.0
 
     def search_rows(rows):
         return search(
             table_step(tables[rows]),
             start(len(max_lengths[rows]), beam_size),
             tf.constant(max_lengths[rows]),
-            DecodingOptions(beam_size=beam_size),
+            DecodingOptions(beam_size=beam_size, early_stopping=early_stopping),
             row_state=tf.range(len(max_lengths[rows])),
         )
 
