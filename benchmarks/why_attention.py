@@ -47,6 +47,7 @@ BOUNDS = (8, 12, 16, 20)  # words of a reference
 LENGTHS = (8, 16, 32, 64, 128, 256)  # tokens of each side of the timed batches
 TOKENS = 2_048  # of each side of a timed batch
 ROUNDS = 7
+BATCH_TOKENS = 3_072  # of the batches of the corpus, as in the trainings
 BATCHES = 40  # of the corpus, whose updates are timed
 R_DROP = 4.0  # of the page's commands
 
@@ -119,7 +120,8 @@ def time_updates(corpus: Path) -> pd.DataFrame:
     """Times the same updates of a prepared corpus, with and without R-Drop."""
     rows = []
     for name in MODELS:
-        settings = TrainSettings.from_dict(load_recipe(RECIPES[name.removesuffix("-r-drop")]))
+        recipe = load_recipe(RECIPES[name.removesuffix("-r-drop")])
+        settings = TrainSettings.from_dict({**recipe, "tokens_per_batch": BATCH_TOKENS})
         pairs = open_prepared(corpus, settings).training
         plan = BatchPlan(pairs.lengths, settings.tokens_per_batch, seed=1)
         batches = list(make_dataset(pairs, plan, range(BATCHES)))
