@@ -115,7 +115,7 @@ class TokenizedPairs:
     def __init__(self, folder: Path, split: Literal["train", "val"]) -> None:
         written: Split = getattr(Manifest.read(folder), split)
         if not written.is_complete:
-            raise InputError(f"{folder} is not complete: to continue, run: {_command(folder)}")
+            raise InputError(f"{folder} is not complete: to continue, {_preparation(folder)}")
         check_shards(folder, split, written.shards)
         lengths, starts = [], []
         self._ids: list[np.ndarray] = []
@@ -236,23 +236,16 @@ def _check_file(path: Path, sha256: str) -> None:
 
 def _damaged(path: Path) -> InputError:
     folder = path.parent
-    again = "prepare the corpus again" if path.name == "corpus.json" else f"run: {_command(folder)}"
     return InputError(
-        f"{path} is missing, damaged or of another version: delete {folder}, then {again}"
+        f"{path} is missing, damaged or of another version: delete {folder}, then "
+        f"{_preparation(folder)}"
     )
 
 
-def _command(folder: Path) -> str:
-    """Returns the command that prepares a corpus, or the rest of it."""
+def _preparation(folder: Path) -> str:
+    """Returns what to do to prepare a corpus, or the rest of it."""
     run = folder.parent
-    words: list[Path | str] = ["train", "--recipe", run, "--run-dir", run, "--resume"]
-    if folder.name != "corpus" or not (run / "run.json").is_file():
-        made_from = Manifest.read(folder).made_from
-        defaults = TrainSettings(data="").to_dict()
-        words = ["prepare", folder, "--data", made_from["data"]]
-        for name in SETTINGS:
-            value = made_from.get(name, defaults[name])
-            if value != defaults[name]:
-                written = value if isinstance(value, str) else str(value).lower()
-                words += ["--set", f"{name}={written}"]
-    return f"keras-transformer {shlex.join(map(str, words))}"
+    if folder.name == "corpus" and (run / "run.json").is_file():
+        words = ["train", "--recipe", str(run), "--run-dir", str(run), "--resume"]
+        return f"run: keras-transformer {shlex.join(words)}"
+    return "repeat the `prepare` command that made it"

@@ -1,11 +1,8 @@
 import dataclasses
 import re
-import shlex
-import shutil
 
 import pytest
 import sentencepiece
-from command_line import cli
 from disk import full_disk
 
 from keras_transformer.config import EOS_ID
@@ -355,17 +352,12 @@ def test_damage(write, corpus, name, content):
         refuses(lambda: prepare(settings, corpus), message, corpus)
 
 
-def test_advice_is_the_command_that_mends_a_corpus(write, corpus):
-    settings = write(numbered(9), drop_duplicates=True, max_length_ratio=None)
-    prepare(settings, corpus)
+def test_damaged_corpus(write, corpus):
+    prepare(write(numbered(9)), corpus)
     (corpus / "train-00000.npy").write_bytes(b"")
-    with pytest.raises(InputError, match="damaged") as caught:
+    advice = f"damaged .*: delete {corpus}, then repeat the `prepare` command that made it$"
+    with pytest.raises(InputError, match=advice):
         open_prepared(corpus)
-    command, *words = shlex.split(str(caught.value).partition("then run: ")[2])
-    assert command == "keras-transformer"
-    shutil.rmtree(corpus)
-    assert cli(*words)[0] == 0
-    assert open_prepared(corpus, settings).training.lengths.tolist() == [[2, 3]] * 9
 
 
 def test_foreign_folder(write, corpus):
