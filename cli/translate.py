@@ -108,7 +108,7 @@ def translate_command(
     else:
         raise InputError(f"{model_or_text} must be a run directory or a SavedModel")
     if len(texts) == 1 and os.path.isfile(texts[0]):
-        say(f"warning: this translates a name; --input {texts[0]} translates the file's lines")
+        say(f"warning: {texts[0]} is a file: --input {texts[0]} translates its lines")
     with contextlib.ExitStack() as stack:
         stream: BinaryIO | None = None
         if not texts:

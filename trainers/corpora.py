@@ -166,8 +166,8 @@ def hold_out(name: str, rows: Callable[[], Iterator[Pair]]) -> Corpus:
     hashes = np.fromiter((zlib.crc32(pair.source.encode()) for pair in rows()), np.uint32)
     period = max(20, -(-len(hashes) // MAX_HELD_OUT))
 
-    def split_of(hash: int) -> str:
-        return {0: "val", 1: "test"}.get(hash % period, "train")
+    def split_of(number: int) -> str:
+        return {0: "val", 1: "test"}.get(number % period, "train")
 
     def read(split: str) -> Iterator[Pair]:
         for pair in rows():

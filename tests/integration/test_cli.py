@@ -165,7 +165,7 @@ def test_files_in_and_out(tiny_run, tmp_path):
     assert output.read_text() == expected
     assert_refused(cli(*arguments), f"{output} exists already: .*")
     assert_refused(cli(*arguments[:4], "cat"), "Give either texts or --input")
-    assert "warning: this translates a name; --input" in cli("translate", tiny_run.path, texts)[2]
+    assert f"is a file: --input {texts}" in cli("translate", tiny_run.path, texts)[2]
 
 
 def test_output_of_a_failure(tiny_run, tmp_path):

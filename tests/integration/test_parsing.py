@@ -100,7 +100,7 @@ def test_any_text_becomes_a_tree_with_its_words(run):
 
 
 def test_an_export_answers_as_the_run_does(run, tmp_path, monkeypatch):
-    # The check answers as this test does, and takes longer.
+    # The check compares the same answers as this test, and takes longer.
     monkeypatch.setattr(saved_model, "check_saved_model", lambda *args: [])
     code, _, err = cli("export", run, tmp_path / "parser", "--beam-size", 2)
     assert code == 0, err

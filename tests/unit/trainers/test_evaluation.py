@@ -12,6 +12,7 @@ from keras_transformer.trainers.evaluation import (
     evaluate,
     load_test_set,
     read_evaluations,
+    read_scores,
     read_sentences,
 )
 from keras_transformer.trainers.grammar import Pair
@@ -170,3 +171,8 @@ def test_what_is_read_is_what_was_written(tmp_path):
     assert (test.name, val.name) == ("test", "val")
     assert test.scores["tokenize"] == "zh"
     assert (test.sources, test.references, test.hypotheses) == (["a"], ["test"], ["b"])
+    (tmp_path / "val.hypothesis").unlink()
+    assert read_scores(tmp_path) == {"test": test.scores, "val": val.scores}
+    (tmp_path / "val.scores.json").write_text("{")
+    with pytest.raises(InputError, match=r"val\.scores\.json is damaged: evaluate the split again"):
+        read_scores(tmp_path)

@@ -55,9 +55,11 @@ def test_wmt14_is_the_papers(name, values, dropout):
 
 @pytest.mark.parametrize("name", ["tiny", "cased", "recurrent"])
 def test_multi30k_keeps_to_the_published_budget(name):
-    """2.6 million parameters and 8,000 updates of 8,192 tokens: Wu et al. (2021)."""
+    """2.6 million parameters and 8,000 updates: Wu et al. (2021)."""
     settings = TrainSettings.from_dict(load_recipe(f"multi30k-ende-{name}"))
-    assert settings.steps * settings.tokens_per_batch <= 8_000 * 8_192
+    # The recurrent model takes more updates of smaller batches.
+    assert settings.steps <= 8_000 or name == "recurrent"
+    assert settings.steps * settings.tokens_per_batch <= 8_000 * 3_072
     num_params = build_model(settings.config(settings.vocab_size)).count_params()
     assert 2_500_000 < num_params <= 2_605_056
 
