@@ -205,6 +205,26 @@ class MultiHeadAttention(BaseLayer):
         output = self.output_dense(self._join_heads(heads))  # [B, T, D]
         return (output, weights) if return_attention_scores else output
 
+    def compute_output_spec(
+        self,
+        query: Tensor,
+        value: Tensor,
+        key: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Returns shapes and types, without a graph of the layer, which takes far longer."""
+        length = (value if key is None else key).shape[1]
+        output, weights = (
+            keras.KerasTensor(shape, dtype=self.compute_dtype)
+            for shape in (
+                (*query.shape[:-1], self.output_dense.units),
+                (query.shape[0], self.num_heads, query.shape[1], length),
+            )
+        )
+        return (output, weights) if return_attention_scores else output
+
     def _split_heads(self, x: Float[Tensor, "B T NH"]) -> Float[Tensor, "B N T H"]:
         """[B, T, N * H] -> [B, T, N, H] -> [B, N, T, H]."""
         length, head_size = ops.shape(x)[1], x.shape[-1] // self.num_heads

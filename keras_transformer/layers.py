@@ -229,6 +229,18 @@ class EncoderLayer(BaseLayer):
         x = self.feed_forward_norm(x, transformed, training=training)
         return (x, scores) if return_attention_scores else x
 
+    def compute_output_spec(
+        self,
+        x: Tensor,
+        attention_mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Returns shapes and types; see `MultiHeadAttention`."""
+        return self.self_attention.compute_output_spec(
+            x, x, return_attention_scores=return_attention_scores
+        )
+
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class DecoderLayer(BaseLayer):
@@ -354,3 +366,21 @@ class DecoderLayer(BaseLayer):
         transformed = self.feed_forward(x, training=training)
         x = self.feed_forward_norm(x, transformed, training=training)
         return (x, self_scores, cross_scores) if return_attention_scores else x
+
+    def compute_output_spec(
+        self,
+        x: Tensor,
+        encoder_output: Tensor,
+        self_attention_mask: Tensor | None = None,
+        cross_attention_mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Returns shapes and types; see `MultiHeadAttention`."""
+        output, self_scores = self.self_attention.compute_output_spec(
+            x, x, return_attention_scores=True
+        )
+        _, cross_scores = self.cross_attention.compute_output_spec(
+            x, encoder_output, return_attention_scores=True
+        )
+        return (output, self_scores, cross_scores) if return_attention_scores else output

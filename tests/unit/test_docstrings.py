@@ -21,7 +21,7 @@ PUBLIC = [
     for found in re.findall(r"^::: (\S+)\.(\w+)$", page.read_text("utf-8"), re.MULTILINE)
 ]
 # Keras documents these.
-KERAS = {"build", "call", "compute_mask", "compute_output_shape", "from_config", "get_config"}
+KERAS = {"build", "call", "compute_mask", "compute_output_spec", "from_config", "get_config"}
 KERAS |= {"compute_loss", "update_step"}
 WITH_EXAMPLES = [
     path.stem

@@ -260,12 +260,25 @@ def test_add_norm_drops_the_sublayer_and_not_the_residual():
     assert 0.7 < left.mean() < 0.9  # 0.9^2 is 0.81
 
 
-def test_attention_scores_of_symbolic_layers():
-    x, encoder_output = keras.Input((T, D)), keras.Input((S, D))
-    _, scores = EncoderLayer(D, F, N)(x, return_attention_scores=True)
-    assert scores.shape == (None, N, T, T)
-    output, _, scores = DecoderLayer(D, F, N)(x, encoder_output, return_attention_scores=True)
-    assert (output.shape, scores.shape) == ((None, T, D), (None, N, T, S))
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("with_scores", [False, True])
+def test_symbolic_outputs_are_those_of_a_call(source, target, dtype, with_scores):
+    options = {"d_k": 4, "d_v": 5, "dtype": dtype}
+    for layer, inputs in (
+        (MultiHeadAttention(8, N, **options), [target, source]),
+        (MultiHeadAttention(8, N, **options), [source, target, target[:, :, 1:]]),
+        (EncoderLayer(D, F, N, **options), [source]),
+        (DecoderLayer(D, F, N, **options), [target, source]),
+    ):
+        symbols = [keras.Input(batch_shape=x.shape) for x in inputs]
+        found, expected = (
+            keras.tree.map_structure(
+                lambda output: (tuple(output.shape), keras.backend.standardize_dtype(output.dtype)),
+                layer(*each, return_attention_scores=with_scores),
+            )
+            for each in (symbols, inputs)
+        )
+        assert found == expected
 
 
 # Configuration.
