@@ -34,7 +34,7 @@ WORDS = {"one": "eins", "two": "zwei", "red": "rot", "dog": "Hund", "cat": "Katz
 
 # These files share an export and its graphs, so one process runs them.
 OF_THE_EXPORT = ("test_check", "test_saved_model", "test_served_graph", "test_fuzz")
-OF_THE_EXPORT += ("test_serving_contract",)
+OF_THE_EXPORT += ("test_serving_contract", "test_cli")
 
 
 def pytest_collection_modifyitems(items):
@@ -117,7 +117,8 @@ def short_settings(tmp_path_factory):
 @pytest.fixture(scope="session")
 def tiny_run(tiny_settings, tmp_path_factory) -> Run:
     """A finished run, trained for five updates: complete, but not a good translator."""
-    return train(tiny_settings, tmp_path_factory.mktemp("run") / "tiny", verbose=0)
+    with eagerly():
+        return train(tiny_settings, tmp_path_factory.mktemp("run") / "tiny", verbose=0)
 
 
 @pytest.fixture(scope="session")

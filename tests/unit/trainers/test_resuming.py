@@ -1,5 +1,6 @@
 """Interrupted and continued trainings: each ends as a training without interruption."""
 
+import contextlib
 import dataclasses
 import hashlib
 import os
@@ -10,15 +11,28 @@ import keras
 import numpy as np
 import pytest
 from close_runs import assert_close_runs
+from eager import eagerly
 
 from keras_transformer import run as run_module
 from keras_transformer.errors import InputError, TrainingStoppedError
 from keras_transformer.files import locked
 from keras_transformer.run import Run
+from keras_transformer.trainers import training
 from keras_transformer.trainers.averaging import average_checkpoints
 from keras_transformer.trainers.callbacks import stop_signals
 from keras_transformer.trainers.preparation import prepare
-from keras_transformer.trainers.training import train
+
+
+def train(*args, **kwargs):
+    """A training without compilation."""
+    with eagerly():
+        return training.train(*args, verbose=0, **kwargs)
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """Trainings in this test are compiled."""
+    monkeypatch.setitem(globals(), "eagerly", contextlib.nullcontext)
 
 
 class KilledError(BaseException):
@@ -62,7 +76,7 @@ def long_settings(short_settings):
 @pytest.fixture(scope="module")
 def complete(long_settings, tmp_path_factory):
     """The training without interruption."""
-    return train(long_settings, tmp_path_factory.mktemp("complete"), verbose=0)
+    return train(long_settings, tmp_path_factory.mktemp("complete"))
 
 
 @pytest.fixture
@@ -73,7 +87,7 @@ def copy(complete, tmp_path):
 
 def killed_after(step, settings, path):
     with pytest.raises(KilledError):
-        train(settings, path, verbose=0, resume=True, callbacks=[After(step, kill)])
+        train(settings, path, resume=True, callbacks=[After(step, kill)])
 
 
 def stop_by_signal(number, after, settings, path):
@@ -81,7 +95,7 @@ def stop_by_signal(number, after, settings, path):
     before = signal.getsignal(number)
     send = After(after, lambda: os.kill(os.getpid(), number))
     with pytest.raises(TrainingStoppedError, match=f"Stopped by {number.name}") as caught:
-        train(settings, path, verbose=0, callbacks=[send])
+        train(settings, path, callbacks=[send])
     assert caught.value.status == 128 + number
     assert signal.getsignal(number) == before
     step = Run.load(path).states[-1].step
@@ -105,7 +119,7 @@ def stopped(stopped_once, tmp_path):
 
 
 def resume(settings, path):
-    return train(settings, path, verbose=0, resume=True)
+    return train(settings, path, resume=True)
 
 
 def weights(run, checkpoint="last"):
@@ -164,7 +178,7 @@ def test_killed_while_writing(long_settings, complete, tmp_path, monkeypatch, re
     with monkeypatch.context() as patch:
         patch.setattr(run_module.os, "replace", replace)
         with pytest.raises(KilledError):
-            train(long_settings, tmp_path / "run", verbose=0)
+            train(long_settings, tmp_path / "run")
     assert_same_run(resume(long_settings, tmp_path / "run"), complete)
 
 
@@ -188,7 +202,6 @@ def test_killed_while_resuming(long_settings, complete, tmp_path, monkeypatch):
     assert_same_run(resume(long_settings, tmp_path / "run"), complete)
 
 
-@pytest.mark.usefixtures("eager")
 def test_killed_before_there_is_a_manifest(short_settings, tmp_path):
     prepare(short_settings, tmp_path / "corpus")
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
@@ -205,9 +218,11 @@ def test_signals_save_and_stop(long_settings, complete, stopped):
 
 
 @pytest.mark.distributed
-def test_signal_before_a_validation(long_settings, complete, tmp_path):
+@pytest.mark.usefixtures("compiled")
+def test_signal_before_a_validation(long_settings, tmp_path):
+    expected = train(long_settings, tmp_path / "expected")
     assert stop_by_signal(signal.SIGTERM, 5, long_settings, tmp_path / "run") == 6
-    assert_same_run(resume(long_settings, tmp_path / "run"), complete)
+    assert_same_run(resume(long_settings, tmp_path / "run"), expected)
 
 
 def test_a_second_signal_has_its_usual_effect():
@@ -304,6 +319,7 @@ def test_checkpoints_without_their_manifest_are_kept(long_settings, copy):
 
 
 @pytest.mark.distributed
+@pytest.mark.usefixtures("compiled")
 def test_resumed_on_other_devices(long_settings, tmp_path):
     """One device, then three that take batches in parts, then one: the updates are the same."""
     # Random values depend on the devices. The rates of the paper's schedule are too high here.
@@ -313,7 +329,7 @@ def test_resumed_on_other_devices(long_settings, tmp_path):
         r_drop=0.0,
         peak_rate=0.003,
     )
-    expected = train(settings, tmp_path / "expected", verbose=0)
+    expected = train(settings, tmp_path / "expected")
     killed_after(4, settings, tmp_path / "run")
     mirrored = dataclasses.replace(settings, strategy="mirrored", accumulate=2)
     killed_after(8, mirrored, tmp_path / "run")
@@ -335,7 +351,6 @@ class Clock:
         return self.now
 
 
-@pytest.mark.usefixtures("eager")
 def test_saves_by_minutes(short_settings, tmp_path, monkeypatch):
     monkeypatch.setattr("keras_transformer.trainers.callbacks.time.monotonic", Clock().read)
     saved = []
@@ -349,16 +364,15 @@ def test_saves_by_minutes(short_settings, tmp_path, monkeypatch):
     settings = dataclasses.replace(
         short_settings, steps=7, steps_per_validation=7, minutes_per_save=0.9
     )
-    train(settings, tmp_path / "run", verbose=0)
+    train(settings, tmp_path / "run")
     assert 2 <= len(saved) <= 5
 
 
-@pytest.mark.usefixtures("eager")
 def test_time_limit_counts_all_calls(short_settings, tmp_path):
     settings = dataclasses.replace(
         short_settings, steps=1, steps_per_validation=1, minutes_per_save=None
     )
-    run = train(settings, tmp_path / "run", verbose=0)
+    run = train(settings, tmp_path / "run")
     state, _ = run.load_state()
     run.save_state(state._replace(seconds=3599.99), 1)
     limited = dataclasses.replace(settings, steps=9, max_hours=1.0)
@@ -371,13 +385,12 @@ def test_time_limit_counts_all_calls(short_settings, tmp_path):
 # Longer trainings and other settings.
 
 
-@pytest.mark.usefixtures("eager")
 def test_longer_training(short_settings, tmp_path):
     """Five updates, validated every three, then eight: metrics of the sixth are its own."""
     folder = tmp_path / "text"
     shutil.copytree(short_settings.data, folder)
     settings = dataclasses.replace(short_settings, steps=5, data=str(folder))
-    run = train(settings, tmp_path / "run", verbose=0)
+    run = train(settings, tmp_path / "run")
     average_checkpoints(run, 1)
     shutil.rmtree(folder)  # the prepared corpus suffices
     longer = dataclasses.replace(settings, steps=8)
@@ -385,7 +398,7 @@ def test_longer_training(short_settings, tmp_path):
     assert run.averaged is None
     assert not list((run.path / "checkpoints").glob("averaged*"))
     each = dataclasses.replace(short_settings, steps=8, steps_per_validation=1, keep_checkpoints=1)
-    expected = train(each, tmp_path / "expected", verbose=0)
+    expected = train(each, tmp_path / "expected")
     for ours, theirs in zip(weights(run), weights(expected), strict=True):
         np.testing.assert_array_equal(ours, theirs)
     assert [line["step"] for line in run.metrics()] == [3, 5, 6, 8]
@@ -443,14 +456,14 @@ def test_another_name_of_the_same_folder(long_settings, copy, monkeypatch):
 def test_run_directory_in_use(tiny_settings, tmp_path):
     (tmp_path / "run").mkdir()
     with locked(tmp_path / "run"), pytest.raises(InputError, match="Another call is writing"):
-        train(tiny_settings, tmp_path / "run", verbose=0)
+        train(tiny_settings, tmp_path / "run")
     (tmp_path / "thesis.txt").write_text("years of work")
     for path, message in (
         ("", "exists and is not empty: choose"),
         ("thesis.txt", "is a file, not a folder"),
     ):
         with pytest.raises(InputError, match=message):
-            train(tiny_settings, tmp_path / path, verbose=0)
+            train(tiny_settings, tmp_path / path)
     with pytest.raises(InputError, match="is not a run directory"):
         resume(tiny_settings, tmp_path)
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
@@ -463,7 +476,7 @@ def test_bad_input_leaves_a_directory_as_it_was(short_settings, tmp_path, monkey
     nowhere = dataclasses.replace(short_settings, data="nowhere")
     for path in (".", tmp_path / "here", tmp_path / "link", tmp_path / "new"):
         with pytest.raises(InputError, match="There is no folder nowhere"):
-            train(nowhere, path, verbose=0)
+            train(nowhere, path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "link"]
     assert not list((tmp_path / "here").iterdir())
 
@@ -475,13 +488,13 @@ def test_a_prepared_corpus_outlives_a_failure(short_settings, tmp_path, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(Run, "create", fail)
         with pytest.raises(InputError, match="No space left"):
-            train(short_settings, tmp_path / "run", verbose=0)
+            train(short_settings, tmp_path / "run")
     assert (tmp_path / "run" / "corpus" / "corpus.json").is_file()
     with pytest.raises(InputError, match="continue it with --resume"):
-        train(short_settings, tmp_path / "run", verbose=0)
+        train(short_settings, tmp_path / "run")
 
 
 def test_patience_needs_validation(short_settings, tmp_path):
     with pytest.raises(InputError, match=r"`patience` needs a validation split.*: patience=2$"):
-        train(dataclasses.replace(short_settings, patience=2), tmp_path / "run", verbose=0)
+        train(dataclasses.replace(short_settings, patience=2), tmp_path / "run")
     assert not (tmp_path / "run" / "run.json").exists()

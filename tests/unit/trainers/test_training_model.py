@@ -13,6 +13,7 @@ import pytest
 import reference
 import tensorflow as tf
 from close_runs import assert_close_runs, assert_close_weights
+from eager import eagerly
 
 from keras_transformer.config import BOS_ID, EOS_ID, TransformerConfig
 from keras_transformer.errors import InputError
@@ -280,9 +281,11 @@ def fit_own(strategy, num_micro_batches=1):
 
 @pytest.fixture(scope="module")
 def own():
-    return fit_own("one")
+    with eagerly():
+        return fit_own("one")
 
 
+@pytest.mark.distributed
 def test_own_dataset_trains_as_on_one_replica(own):
     weights, history = fit_own("mirrored", num_micro_batches=2)
     assert_close_weights(weights, own[0])
@@ -290,6 +293,7 @@ def test_own_dataset_trains_as_on_one_replica(own):
         assert history[name] == pytest.approx(own[1][name], rel=1e-4)
 
 
+@pytest.mark.usefixtures("eager")
 def test_own_dataset_on_one_replica_is_what_keras_trains(own):
     """Keras's own Adam and mean over the tokens, without a strategy."""
     model = own_model()
@@ -300,6 +304,7 @@ def test_own_dataset_on_one_replica_is_what_keras_trains(own):
     assert_close_weights(own[0], model.weights, tolerance=3e-5)
 
 
+@pytest.mark.distributed
 def test_example_of_the_page(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     # A second strategy of the same devices would disturb the sums of the first one.
