@@ -23,13 +23,13 @@ demo: $(READY)
 
 test: $(READY)
 	@echo "The default tests take about 10 minutes on 2 cores"
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
+	$(BIN)/python -m pytest --numprocesses 2
 
 test-distributed: $(READY)
 	$(BIN)/python -m pytest -m distributed
 
 test-programs: $(READY)
-	$(BIN)/python -m pytest -m programs --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest -m programs --numprocesses 2
 
 test-serving: $(READY)
 	SERVING_URL=$(URL) SERVING_MODEL=$(MODEL) SERVING_GRPC=$(GRPC) \

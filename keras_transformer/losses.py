@@ -180,30 +180,24 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
         }
 
 
-class _TokenMean(keras.metrics.Metric):
+class _TokenMean(keras.metrics.Mean):
     """Mean of a value over all tokens of all batches, without padding."""
 
     def __init__(self, name: str, pad_id: int = PAD_ID, **kwargs: Any) -> None:
         super().__init__(name=name, **kwargs)
         self.pad_id = pad_id
-        self.total = self.add_variable((), "zeros", name="total")
-        self.num_tokens = self.add_variable((), "zeros", name="num_tokens")
 
     def update_state(
         self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
     ) -> None:
         """Adds a batch: `y_true` int [B, T], `y_pred` float [B, T, V]; weights are ignored."""
-        is_token = ops.cast(ops.not_equal(y_true, self.pad_id), "float32")
-        self.total.assign_add(ops.sum(self.values(y_true, y_pred) * is_token))
-        self.num_tokens.assign_add(ops.sum(is_token))
+        # Of a matrix, Keras would take the mean of each row first.
+        values = ops.reshape(self.values(y_true, y_pred), (-1,))
+        super().update_state(values, ops.reshape(ops.not_equal(y_true, self.pad_id), (-1,)))
 
     def values(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """Returns the value of each token, float32 [B, T]."""
         raise NotImplementedError
-
-    def result(self) -> Tensor:
-        """Returns the mean so far, 0 before the first token."""
-        return self.total / ops.maximum(self.num_tokens, 1.0)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
@@ -212,26 +206,18 @@ class _TokenMean(keras.metrics.Metric):
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class TokenLoss(_TokenMean):
-    """Mean cross-entropy of the target tokens, in nats.
+    """Mean cross-entropy of the target tokens in nats, without label smoothing.
 
     Args:
-        label_smoothing: eps, 0 to 1.
         name: as logged.
     """
 
-    def __init__(
-        self, label_smoothing: float = 0.0, name: str = "token_loss", **kwargs: Any
-    ) -> None:
+    def __init__(self, name: str = "token_loss", **kwargs: Any) -> None:
         super().__init__(name=name, **kwargs)
-        self.label_smoothing = label_smoothing
 
     def values(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """Returns each token's loss."""
-        return cross_entropy(y_pred, y_true, self.label_smoothing)
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments."""
-        return super().get_config() | {"label_smoothing": self.label_smoothing}
+        return cross_entropy(y_pred, y_true)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

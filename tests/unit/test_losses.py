@@ -244,7 +244,7 @@ def test_metrics_are_means_of_tokens_and_not_of_batches(metric, at_first, expect
             LabelSmoothedCrossEntropy(0.3, 5, "sum"),
             {"label_smoothing": 0.3, "pad_id": 5, "reduction": "sum"},
         ),
-        (TokenLoss(0.3, "nats", pad_id=5), {"label_smoothing": 0.3, "pad_id": 5, "name": "nats"}),
+        (TokenLoss("nats", pad_id=5), {"pad_id": 5, "name": "nats"}),
         (Perplexity("ppl", pad_id=5), {"pad_id": 5, "name": "ppl"}),
         (TokenAccuracy("hits", pad_id=5), {"pad_id": 5, "name": "hits"}),
     ],
