@@ -131,8 +131,9 @@ def all_cases() -> Iterator[Case]:
     """Yields all cases; those that share a model come together."""
     sizes = ("base", "tiny")
     stops = ("forced", "natural")
-    shapes = itertools.product(sizes, stops, (25, 100), (32, 16, 1), (4, 1))
-    yield from itertools.starmap(decoding, shapes)
+    shapes = [(25, *each) for each in itertools.product((32, 16, 1), (4, 1))] + [(100, 32, 4)]
+    for size, stop, shape in itertools.product(sizes, stops, shapes):
+        yield decoding(size, stop, *shape)
     yield from map(multi30k, (4, 1))
     batches = itertools.product(sizes[::-1], ("multi30k", "wmt", "full"))
     yield from itertools.starmap(training, batches)

@@ -18,6 +18,7 @@ from bench.cases import Case
 from bench.processes import ENVIRONMENT, Row, new_process, take_starts, take_turns
 from bench.systems import THREADS
 from keras_transformer.errors import InputError
+from keras_transformer.export.options import computes_bfloat16
 
 PACKAGES = ("keras3-transformer", "tensorflow", "keras", "keras-hub", "torch", "transformers")
 PACKAGES += ("ctranslate2", "numpy")
@@ -36,6 +37,8 @@ def measure(cases: list[Case], path: Path, num_rounds: int) -> None:
             if case["kind"] == "multi30k" and not (case["run"] and case["data"]):
                 print("  skipped: it needs --run and --data (or MULTI30K)")
                 continue
+            if not computes_bfloat16():  # it would take minutes
+                case["systems"] = [name for name in case["systems"] if "bfloat16" not in name]
             try:
                 _complete(case, Path(folder), log)
             except InputError as error:  # such as a run that other systems cannot compute
@@ -87,7 +90,7 @@ def _compare(case: Case, counts: dict[str, Row]) -> None:
         if "references" in case:
             import sacrebleu
 
-            bleu = sacrebleu.corpus_bleu(translations, [case["references"]])
+            bleu = sacrebleu.corpus_bleu(translations, [case["references"]], lowercase=True)
             counts[name]["bleu"] = round(bleu.score, 2)
 
 
