@@ -78,6 +78,8 @@ def load_tensorflow() -> None:
     prevents that; a command that needs Keras imports it itself.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    # By itself, TensorFlow uses oneDNN only on processors with AVX-512 for neural networks.
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     if "tensorflow" in sys.modules:
         return

@@ -27,6 +27,7 @@ PACKAGES += ("ctranslate2", "numpy")
 def measure(cases: list[Case], path: Path, num_rounds: int) -> None:
     """Measures cases, and adds the rounds of each to a CSV file as soon as it is done."""
     os.environ.update(ENVIRONMENT)
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # as the commands do
     path.parent.mkdir(parents=True, exist_ok=True)
     log = path.with_suffix(".log")
     began = time.monotonic()

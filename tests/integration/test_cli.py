@@ -115,14 +115,16 @@ print({set(HEAVY)} & set(sys.modules))
 def test_an_export_is_translated_without_keras(saved_model):
     """TensorFlow imports Keras if it can, which takes seconds."""
     program = f"""
-import sys
+import os, sys
 from keras_transformer.cli.main import main
+os.environ.pop("TF_ENABLE_ONEDNN_OPTS", None)
 sys.argv = ["keras-transformer", "translate", {str(saved_model)!r}, "one"]
 try:
     main()
 except SystemExit as error:
     assert not error.code
 assert "tensorflow" in sys.modules
+assert os.environ["TF_ENABLE_ONEDNN_OPTS"] == "1"
 assert "keras" not in sys.modules
 import keras, tensorflow
 assert tensorflow.keras.optimizers.Adam is keras.optimizers.Adam
