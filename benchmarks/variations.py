@@ -27,9 +27,8 @@ from saturation import encoder_products, measure_softmax, measure_untrained
 from keras_transformer import InputError, Translator
 from keras_transformer.files import write_atomically
 from keras_transformer.tokenizer import Tokenizer
-from keras_transformer.trainers.corpora import load_corpus
+from keras_transformer.trainers.corpora import Pair, load_corpus
 from keras_transformer.trainers.evaluation import evaluate, read_sentences
-from keras_transformer.trainers.grammar import Pair
 from keras_transformer.trainers.preparation import prepare
 from keras_transformer.trainers.prepared import load_tokenizer
 from keras_transformer.trainers.recipes import TrainSettings, change_recipe, load_recipe

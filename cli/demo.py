@@ -12,7 +12,7 @@ from keras_transformer.cli.export import check_command, export_command
 from keras_transformer.cli.train import train_with_progress
 from keras_transformer.trainers.recipes import TrainSettings, load_recipe
 
-# Sentences of the bundled corpus's grammar that are not in its training split.
+# Sentences like those of the bundled corpus, but not in its training split.
 EXAMPLES = (
     "Two dogs play.",
     "The teacher opens the window.",

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from keras_transformer.config import CheckpointName
     from keras_transformer.export.check import Finding
     from keras_transformer.run import Run
-    from keras_transformer.trainers.grammar import Pair
+    from keras_transformer.trainers.corpora import Pair
     from keras_transformer.translator import Translator
 
 MAX_EXAMPLES = 3  # validation sentences, to check and to warm up with

@@ -97,7 +97,7 @@ print(f"d_model = {config.d_model}, d_ff = {config.d_ff}, dropout {config.dropou
 # %% [markdown]
 # ## 5.1 Training data and batching
 #
-# The bundled corpus is **synthetic**: a small grammar makes 25,000 English-German pairs with
+# The bundled corpus is **synthetic**: a small grammar made 25,000 English-German pairs with
 # gender, case and verb-final clauses, from a few hundred words. BLEU on it shows that the package
 # works, and says nothing about real text.
 #

@@ -18,7 +18,7 @@ from keras import ops
 from keras_transformer.architectures import Model
 from keras_transformer.errors import InputError, TrainingStoppedError
 from keras_transformer.run import Run, State
-from keras_transformer.trainers.grammar import Pair
+from keras_transformer.trainers.corpora import Pair
 from keras_transformer.trainers.recipes import Metric, TrainSettings
 from keras_transformer.trainers.strategies import Workers
 from keras_transformer.trainers.tasks import validation_scorers

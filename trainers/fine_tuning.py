@@ -8,7 +8,7 @@ from keras_transformer.config import ModelConfig
 from keras_transformer.errors import InputError
 from keras_transformer.run import Run
 from keras_transformer.tokenizer import Tokenizer
-from keras_transformer.trainers.grammar import Pair
+from keras_transformer.trainers.corpora import Pair
 from keras_transformer.trainers.recipes import TrainSettings
 
 RATES = ("dropout_rate", "attention_dropout_rate", "feed_forward_dropout_rate")

@@ -23,9 +23,8 @@ from keras_transformer.errors import InputError
 from keras_transformer.files import locked, named_failure, sha256, write_atomically
 from keras_transformer.run import Run
 from keras_transformer.tokenizer import Tokenizer
-from keras_transformer.trainers.corpora import VALIDATION_SPLITS, Corpus
+from keras_transformer.trainers.corpora import VALIDATION_SPLITS, Corpus, Pair
 from keras_transformer.trainers.fine_tuning import mixed
-from keras_transformer.trainers.grammar import Pair
 from keras_transformer.trainers.prepared import (
     CAN_CONTINUE,
     SETTINGS,

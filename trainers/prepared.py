@@ -26,7 +26,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.files import file_sha256, write_atomically
 from keras_transformer.run import Run
 from keras_transformer.tokenizer import Tokenizer
-from keras_transformer.trainers.grammar import Pair
+from keras_transformer.trainers.corpora import Pair
 from keras_transformer.trainers.recipes import TrainSettings
 
 CAN_CONTINUE = "Finished shards are kept, and a new call continues from them"

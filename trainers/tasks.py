@@ -8,8 +8,7 @@ import sacrebleu
 
 from keras_transformer.tokenizer import Tokenizer, TreeTokenizer, train_tokenizer
 from keras_transformer.trainers.bracketing import BracketScores, score_brackets
-from keras_transformer.trainers.corpora import Corpus, load_corpus
-from keras_transformer.trainers.grammar import Pair
+from keras_transformer.trainers.corpora import Corpus, Pair, load_corpus
 from keras_transformer.trainers.recipes import Task, TrainSettings
 from keras_transformer.trainers.scores import bleu_tokenizer, make_bleu
 from keras_transformer.trainers.treebank import load_treebank

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from keras_transformer.errors import InputError, one_line
-from keras_transformer.trainers.corpora import VALIDATION_SPLITS, Corpus, hold_out, read_lines
-from keras_transformer.trainers.grammar import Pair
+from keras_transformer.trainers.corpora import VALIDATION_SPLITS, Corpus, Pair, hold_out, read_lines
 from keras_transformer.trees import Tree, delinearize, linearize, parse_trees
 
 TRACE = "-NONE-"

@@ -1,12 +1,15 @@
 import gzip
 import itertools
+import json
+import re
 
 import pytest
 import tensorflow_datasets as tfds
 
+from keras_transformer.cli.demo import EXAMPLES
 from keras_transformer.errors import InputError
-from keras_transformer.trainers.corpora import Corpus, load_corpus
-from keras_transformer.trainers.grammar import Pair, bundled_splits
+from keras_transformer.files import sha256
+from keras_transformer.trainers.corpora import Corpus, Pair, bundled_splits, load_corpus
 
 
 @pytest.fixture
@@ -56,6 +59,30 @@ def test_bundled_both_ways():
     # Which language is which, by their articles.
     sources, targets = zip(*there.pairs("val"), strict=True)
     assert sum(" the " in text for text in sources) > 100 > sum(" the " in text for text in targets)
+
+
+def words_of(texts):
+    return {word for text in texts for word in re.findall(r"[\w']+", text.lower())}
+
+
+def test_bundled_pairs():
+    """No sentence is in two pairs, held-out words occur in training, and the text never changes."""
+    splits = bundled_splits()
+    assert [len(split) for split in splits.values()] == [24_000, 500, 500]
+    for train, *others in zip(
+        *(zip(*split, strict=True) for split in splits.values()), strict=True
+    ):
+        texts = [text for side in (train, *others) for text in side]
+        assert len(set(texts)) == 25_000
+        assert words_of(itertools.chain(*others)) <= words_of(train)
+    # The demo, the notebooks and the figures of the documentation are of this text.
+    assert sha256(json.dumps(splits, ensure_ascii=False).encode())[:16] == "14f32d52b769b615"
+
+
+def test_demo_translates_sentences_that_training_does_not_see():
+    sources = {pair.source for pair in bundled_splits()["train"]}
+    assert sources.isdisjoint(EXAMPLES)
+    assert words_of(EXAMPLES) <= words_of(sources)
 
 
 # Tables.

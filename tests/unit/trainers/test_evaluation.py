@@ -8,6 +8,7 @@ import pytest
 import sacrebleu
 
 from keras_transformer.errors import InputError
+from keras_transformer.trainers.corpora import Pair
 from keras_transformer.trainers.evaluation import (
     evaluate,
     load_test_set,
@@ -15,7 +16,6 @@ from keras_transformer.trainers.evaluation import (
     read_scores,
     read_sentences,
 )
-from keras_transformer.trainers.grammar import Pair
 from keras_transformer.trainers.scores import Score, score
 from keras_transformer.translator import DecodingOptions, Translation
 

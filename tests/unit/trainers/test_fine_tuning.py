@@ -8,8 +8,8 @@ import pytest
 
 from keras_transformer.errors import InputError
 from keras_transformer.run import Run
+from keras_transformer.trainers.corpora import Pair
 from keras_transformer.trainers.fine_tuning import initial_config, mixed
-from keras_transformer.trainers.grammar import Pair
 from keras_transformer.trainers.preparation import prepare
 from keras_transformer.trainers.recipes import inherit
 from keras_transformer.trainers.training import train

@@ -3,7 +3,7 @@ import gzip
 import pytest
 
 from keras_transformer.errors import InputError
-from keras_transformer.trainers.grammar import Pair
+from keras_transformer.trainers.corpora import Pair
 from keras_transformer.trainers.treebank import clean, load_treebank, read_trees
 from keras_transformer.trees import Tree, delinearize, linearize, parse_trees
 

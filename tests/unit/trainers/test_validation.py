@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from keras_transformer.trainers.callbacks import ValidationScores, quality
-from keras_transformer.trainers.grammar import Pair
+from keras_transformer.trainers.corpora import Pair
 from keras_transformer.trainers.training import train
 from keras_transformer.translator import Translator
 
