@@ -13,7 +13,12 @@ PACKAGES = {
     "export": "keras_transformer/export",
     "cli": "keras_transformer/cli",
 }
-DATA = ("cli/report.html", "export/page.html", "keras_transformer/py.typed", "trainers/words.toml")
+DATA = (
+    "cli/report.html",
+    "export/page.html",
+    "keras_transformer/py.typed",
+    "trainers/bundled.tsv.xz",
+)
 
 
 def test_wheel(tmp_path):
