@@ -2,6 +2,7 @@
 # make test   the default test suite
 # make test-distributed  several processes, kills, combinations of options
 # make test-programs  notebooks, pages with long commands, and a terminal
+# make test-all  all of these; less than one after the other, because they share what they need
 # make test-serving URL=http://HOST:8501 MODEL=NAME [GRPC=HOST:8500]  the contract, at any server
 # make docs   the documentation site, in build/docs/site
 # make notebooks  colab/NAME.ipynb from colab/NAME.py
@@ -15,7 +16,7 @@ READY := .venv/ready
 BENCH_READY := build/bench-venv/ready
 RUN_BENCH := PYTHONPATH=benchmarks build/bench-venv/bin/python -m bench
 
-.PHONY: demo test test-distributed test-programs test-serving bench bench-quick check docs notebooks format lint types clean
+.PHONY: demo test test-all test-distributed test-programs test-serving bench bench-quick check docs notebooks format lint types clean
 
 demo: $(READY)
 	@echo "The demo trains for some minutes, and writes to demo/"
@@ -24,6 +25,9 @@ demo: $(READY)
 test: $(READY)
 	@echo "The default tests take about 10 minutes on 2 cores"
 	$(BIN)/python -m pytest --numprocesses 2
+
+test-all: $(READY)
+	$(BIN)/python -m pytest -m "" --numprocesses 2
 
 test-distributed: $(READY)
 	$(BIN)/python -m pytest -m distributed
@@ -43,7 +47,7 @@ bench-quick: $(BENCH_READY)
 	$(RUN_BENCH) run --quick $(if $(RUN),--run $(RUN)) $(BENCH)
 	$(RUN_BENCH) report --quick
 
-check: lint types docs test test-distributed test-programs
+check: lint types docs test-all
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

@@ -27,6 +27,10 @@ SIZES: dict[str, dict[str, Any]] = {
     "small": SMALL,
 }
 MAX_TOKENS = {"forced": 30, "natural": 75}  # of a translation
+SHAPES = {  # tokens of a source, sentences in a batch, beams
+    "forced": ((25, 32, 4), (25, 32, 1), (25, 1, 4), (25, 1, 1), (100, 32, 4)),
+    "natural": ((25, 16, 4), (25, 1, 4)),
+}
 EXTRA_LENGTH = 50  # max tokens of a translation of real text beyond those of its source
 LENGTH_PENALTY = 0.6
 GROWTH: dict[str, tuple[int, ...]] = {
@@ -130,10 +134,9 @@ def start(size: str) -> Case:
 def all_cases() -> Iterator[Case]:
     """Yields all cases; those that share a model come together."""
     sizes = ("base", "tiny")
-    stops = ("forced", "natural")
-    shapes = [(25, *each) for each in itertools.product((32, 16, 1), (4, 1))] + [(100, 32, 4)]
-    for size, stop, shape in itertools.product(sizes, stops, shapes):
-        yield decoding(size, stop, *shape)
+    for size, (stop, shapes) in itertools.product(sizes, SHAPES.items()):
+        for shape in shapes:
+            yield decoding(size, stop, *shape)
     yield from map(multi30k, (4, 1))
     batches = itertools.product(sizes[::-1], ("multi30k", "wmt", "full"))
     yield from itertools.starmap(training, batches)

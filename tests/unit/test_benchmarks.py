@@ -125,7 +125,7 @@ def test_cost_of_a_token_and_growth():
 
 
 def test_equal_translations_and_a_busy_machine():
-    case = "decoding/tiny/natural/S25/B1/K1"
+    case = "decoding/tiny/forced/S25/B1/K1"
     rounds = rounds_of(
         **{
             f"{case}@session": ([1.0], {"tokens": 30, "same": 1.0}),
