@@ -73,25 +73,39 @@ _KERAS = "keras.src.optimizers"  # the module that TensorFlow imports
 def load_tensorflow() -> None:
     """Imports TensorFlow, which takes seconds, without its start-up messages and without Keras.
 
-    TensorFlow prints them before its log level applies, so the file descriptor is redirected.
     TensorFlow also imports Keras, if it is installed, to register optimizers. This function
     prevents that; a command that needs Keras imports it itself.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    # By itself, TensorFlow uses oneDNN only on processors with AVX-512 for neural networks.
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     if "tensorflow" in sys.modules:
         return
+    sys.modules[_KERAS] = None  # type: ignore[assignment]  # cannot be imported
+    try:
+        with _quiet_library():
+            import tensorflow  # noqa: F401
+    finally:
+        del sys.modules[_KERAS]
+
+
+def load_session() -> None:
+    """Imports `export.session`: TensorFlow's library, and not its Python, which takes seconds."""
+    with _quiet_library():
+        import keras_transformer.export.session  # noqa: F401
+
+
+@contextmanager
+def _quiet_library() -> Iterator[None]:
+    """Hides what TensorFlow's library prints when it is loaded, before its log level applies."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    # By itself, TensorFlow uses oneDNN only on processors with AVX-512 for neural networks.
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     sys.stderr.flush()
     saved = os.dup(2)
     try:
         with open(os.devnull, "w") as null:
             os.dup2(null.fileno(), 2)
-        sys.modules[_KERAS] = None  # type: ignore[assignment]  # cannot be imported
-        import tensorflow  # noqa: F401
+        yield
     finally:
-        sys.modules.pop(_KERAS, None)
         os.dup2(saved, 2)
         os.close(saved)
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, BinaryIO, TextIO
 import typer
 from typer import Argument, Option
 
-from keras_transformer.cli.console import ProgressBar, load_tensorflow, say
+from keras_transformer.cli.console import ProgressBar, load_session, load_tensorflow, say
 from keras_transformer.cli.options import BeamSize, EarlyStop, LengthPenalty
 from keras_transformer.errors import InputError
 from keras_transformer.export.rows import (
@@ -168,7 +168,7 @@ def _open_run(folder: str, search: Mapping[str, Any]) -> Translate:
 
 
 def _open_export(version: str, signature: str) -> Translate:
-    load_tensorflow()
+    load_session()
     translate = _counted(open_saved_model(version, signature))
     max_size = REQUEST_CHARACTERS if signature == "document" else math.inf
     return lambda texts, progress: by_length(

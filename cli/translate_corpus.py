@@ -12,7 +12,7 @@ import typer
 from typer import Argument, Option
 
 from keras_transformer.cli import console
-from keras_transformer.cli.console import ProgressBar, load_tensorflow, print_json, say
+from keras_transformer.cli.console import ProgressBar, load_session, print_json, say
 from keras_transformer.cli.options import Json
 from keras_transformer.errors import needs_extra
 from keras_transformer.export.rows import DEFAULT_SIGNATURE
@@ -54,7 +54,7 @@ def translate_corpus_command(
     # Beam logs warnings, and its workers log the errors that the command prints.
     logging.basicConfig(level=logging.ERROR)
     logging.getLogger("apache_beam.runners").setLevel(logging.CRITICAL)
-    load_tensorflow()
+    load_session()
     with needs_extra("bulk"):
         from keras_transformer.export.bulk import translate_corpus
     with _exit_on_signals(output), ProgressBar("Translating"):

@@ -96,7 +96,7 @@ print(translation.text)
 # - `nodes`: nothing in the graph needs Python, a certain device, or XLA;
 # - `weights`: they are stored once;
 # - `warm-up`: there are requests for the server to warm up with;
-# - `Session`: the SavedModel loads in a new process without Keras, in a TF1 Session as in TF
+# - `Session`: the SavedModel loads in a new process without TensorFlow's Python code, as in TF
 #   Serving, and answers as the model does.
 
 

@@ -1,8 +1,8 @@
 """Checks that TF Serving would load a SavedModel, and that it answers as the model does.
 
-TF Serving loads a SavedModel in a TF1 Session, with the ops of TensorFlow and TF.Text. Its server
-cannot be installed by pip. So the check runs the export in a TF1 Session, in a new process without
-Keras and without the Python code of TF.Text.
+TF Serving loads a SavedModel in a session of C++, with the ops of TensorFlow and TF.Text. It cannot
+be installed by pip. So the check runs the export in such a session, in a new process without the
+Python code of TensorFlow, TF.Text and Keras.
 """
 
 import json
@@ -179,7 +179,7 @@ def check_session(export: Export) -> str:
         if not close or answer | {"score": example["score"]} != example:
             raise InputError(f"the answer is {answer}, but the model gives {example}")
     return (
-        f"loads without Keras, answers {len(examples)} examples as the model does, and "
+        f"loads without Python code, answers {len(examples)} examples as the model does, and "
         f"{len(answers) - 1} requests to all signatures"
     )
 

@@ -23,7 +23,7 @@ from tensorflow_serving.apis import (
 
 from keras_transformer.export.models import STOP_SECONDS, ServedModel, invalid
 from keras_transformer.export.rows import DEFAULT_SIGNATURE
-from keras_transformer.export.session import message_of
+from keras_transformer.export.session import SessionError, message_of
 
 # The fields in which TF Serving sends the values of an output, by the kind of its NumPy type.
 FIELDS = {"O": "string_val", "b": "bool_val", "f": "float_val", "i": "int_val"}
@@ -32,11 +32,11 @@ CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 @contextmanager
 def _errors_as_status(context: grpc.ServicerContext) -> Iterator[None]:
-    """Ends a call that raises an `OpError` with its status. gRPC logs other exceptions."""
+    """Ends a call that raises a `SessionError` with its status. gRPC logs other exceptions."""
     try:
         yield
-    except tf.errors.OpError as error:
-        context.abort(CODES[error.error_code], message_of(error))
+    except SessionError as error:
+        context.abort(CODES[error.code], message_of(error))
 
 
 def proto_of(array: np.ndarray) -> TensorProto:

@@ -2,7 +2,7 @@
 
 The rules are those of TF Serving's `util/json_tensor.cc`, for the tensors of exports. This module
 is stricter: text after the JSON, invalid UTF-8 and base64 without its padding are errors. All
-errors are `tf.errors.InvalidArgumentError`.
+errors are a `SessionError`.
 """
 
 import base64

@@ -1,9 +1,8 @@
 """The versions of a model on disk: the newest is loaded, warmed up and served.
 
-Errors are TensorFlow's, `tf.errors.OpError`: their codes are those of gRPC.
+Errors are `SessionError`, with TensorFlow's codes, which are those of gRPC.
 """
 
-import gc
 import logging
 import os
 import threading
@@ -22,7 +21,14 @@ from tensorflow_serving.apis.predict_pb2 import PredictRequest
 from keras_transformer.errors import InputError
 from keras_transformer.export.assets import read_warmup
 from keras_transformer.export.rows import DEFAULT_SIGNATURE
-from keras_transformer.export.session import SavedModelSession, message_of
+from keras_transformer.export.session import (
+    FAILED_PRECONDITION,
+    INVALID_ARGUMENT,
+    NOT_FOUND,
+    SavedModelSession,
+    SessionError,
+    message_of,
+)
 from keras_transformer.export.versions import version_paths
 
 STOP_SECONDS = 60  # how long a server that stops waits for the requests that have begun
@@ -30,9 +36,9 @@ STOP_SECONDS = 60  # how long a server that stops waits for the requests that ha
 _logger = logging.getLogger(__name__)
 
 
-def invalid(message: str) -> tf.errors.InvalidArgumentError:
+def invalid(message: str) -> SessionError:
     """Returns the error of a request that is not valid."""
-    return tf.errors.InvalidArgumentError(None, None, message)
+    return SessionError(INVALID_ARGUMENT, message)
 
 
 class LoadedVersion:
@@ -46,22 +52,17 @@ class LoadedVersion:
             self.predict(request)
 
     def signature(self, name: str) -> SignatureDef:
-        """Returns a signature; raises `FailedPreconditionError` if there is none of this name."""
+        """Returns a signature; raises `SessionError` if there is none of this name."""
         if name not in self._session.signatures:
-            raise tf.errors.FailedPreconditionError(
-                None, None, f'Serving signature key "{name}" not found.'
-            )
+            raise SessionError(FAILED_PRECONDITION, f'Serving signature key "{name}" not found.')
         return self._session.signatures[name]
 
     def run(self, signature: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns the outputs of a signature; raises `OpError` if the graph refuses the inputs."""
-        try:
-            return self._session.run(signature, inputs)
-        except (ValueError, TypeError) as error:  # the graph takes no such shape
-            raise invalid(message_of(error)) from error
+        """Returns the outputs; raises `SessionError` if the graph refuses the inputs."""
+        return self._session.run(signature, inputs)
 
     def predict(self, request: PredictRequest) -> dict[str, np.ndarray]:
-        """Returns the outputs for a request; raises `OpError` if it does not fit its signature."""
+        """Returns the outputs; raises `SessionError` if the request does not fit its signature."""
         name = request.model_spec.signature_name or DEFAULT_SIGNATURE
         inputs = self.signature(name).inputs
         expected = {key: DataType.Name(info.dtype) for key, info in inputs.items()}
@@ -101,7 +102,6 @@ class ServedModel:
             message = f"Version {path.name} of {self.name} cannot be loaded: {message_of(error)}"
             raise InputError(message) from error
         _logger.info("Version %s of %s is available", path.name, self.name)
-        gc.collect()  # the graph of the old version refers to itself
 
     @contextmanager
     def watched(self, seconds: float) -> Iterator[None]:
@@ -124,11 +124,11 @@ class ServedModel:
             thread.join()
 
     def find(self, name: str, version: int | None = None) -> LoadedVersion:
-        """Returns the loaded version; raises `NotFoundError` if it is not the one asked for."""
+        """Returns the loaded version; raises `SessionError` if it is not the one asked for."""
         loaded = self._loaded
         if name != self.name or loaded is None or version not in (None, loaded.number):
             which = f"Latest({name})" if version is None else f"Specific({name}, {version})"
-            raise tf.errors.NotFoundError(None, None, f"Servable not found for request: {which}")
+            raise SessionError(NOT_FOUND, f"Servable not found for request: {which}")
         return loaded
 
     def status(self, name: str, version: int | None = None) -> GetModelStatusResponse:

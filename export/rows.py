@@ -55,9 +55,12 @@ def open_saved_model(
         InputError: if the signature does not turn `text` into `translation`, or cannot be loaded;
             by the function, if the graph refuses the texts.
     """
-    import tensorflow as tf
-
-    from keras_transformer.export.session import SavedModelSession, message_of
+    from keras_transformer.export.session import (
+        INVALID_ARGUMENT,
+        SavedModelSession,
+        SessionError,
+        message_of,
+    )
 
     try:
         session = SavedModelSession(path, optimize)
@@ -77,7 +80,9 @@ def open_saved_model(
     def translate(texts: Sequence[str | bytes]) -> list[Row]:
         try:
             return session.translate(texts, signature)
-        except tf.errors.InvalidArgumentError as error:
+        except SessionError as error:
+            if error.code != INVALID_ARGUMENT:
+                raise
             raise InputError(message_of(error)) from error
 
     return translate

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
-import tensorflow as tf
 import uvicorn
 from google.protobuf import json_format
 from google.protobuf.message import Message
@@ -34,14 +33,22 @@ from keras_transformer.export import json_tensors
 from keras_transformer.export.assets import read_metadata
 from keras_transformer.export.models import STOP_SECONDS, ServedModel, invalid
 from keras_transformer.export.rows import DEFAULT_SIGNATURE
-from keras_transformer.export.session import message_of
+from keras_transformer.export.session import (
+    FAILED_PRECONDITION,
+    INVALID_ARGUMENT,
+    NOT_FOUND,
+    RESOURCE_EXHAUSTED,
+    UNAVAILABLE,
+    SessionError,
+    message_of,
+)
 
 HTTP_STATUS = {
-    tf.errors.INVALID_ARGUMENT: 400,
-    tf.errors.FAILED_PRECONDITION: 400,
-    tf.errors.NOT_FOUND: 404,
-    tf.errors.RESOURCE_EXHAUSTED: 429,
-    tf.errors.UNAVAILABLE: 503,
+    INVALID_ARGUMENT: 400,
+    FAILED_PRECONDITION: 400,
+    NOT_FOUND: 404,
+    RESOURCE_EXHAUSTED: 429,
+    UNAVAILABLE: 503,
 }
 LOCAL_HOSTS = ["localhost", "127.0.0.1", "[::1]"]
 
@@ -97,7 +104,7 @@ def _make_app(model: ServedModel, allowed_hosts: Sequence[str], max_body_bytes: 
     # TF Serving ignores the label of a status.
     routes.append(_Route("/v1/models/{name:model}/labels/{label}", status))
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts, www_redirect=False)
-    handlers = dict.fromkeys((HTTPException, tf.errors.OpError, Exception), _error)
+    handlers = dict.fromkeys((HTTPException, SessionError, Exception), _error)
     app = Starlette(routes=routes, middleware=[hosts], exception_handlers=handlers)
     app.router.redirect_slashes = False
     return app
@@ -107,7 +114,7 @@ def _about(model: ServedModel) -> dict[str, Any]:
     """Returns the languages of the loaded version and examples of texts, as far as known."""
     try:
         found = read_metadata(model.find(model.name).path)
-    except (tf.errors.NotFoundError, InputError):
+    except (SessionError, InputError):
         found = {}
     examples = [each["text"] for each in found.get("examples", [])]
     return {"source": found.get("source"), "target": found.get("target"), "examples": examples}
@@ -144,8 +151,8 @@ def _to_dict(message: Message) -> dict[str, Any]:
 
 async def _error(request: Request, error: Exception) -> Response:
     status, message = 500, f"Internal error: {type(error).__name__}"
-    if isinstance(error, tf.errors.OpError):
-        status, message = HTTP_STATUS.get(error.error_code, 500), message_of(error)
+    if isinstance(error, SessionError):
+        status, message = HTTP_STATUS.get(error.code, 500), message_of(error)
     elif isinstance(error, HTTPException):
         status, message = error.status_code, error.detail
         if status in (404, 405):  # no route has this path and method

@@ -21,7 +21,7 @@ NUM_BATCHES = 100  # that the pipeline is read for
 
 
 class Session(Translating):
-    """The SavedModel in a TF1 Session, as TF Serving has it: no Python, no XLA."""
+    """The SavedModel in a session, as TF Serving has it: no Python, no XLA."""
 
     imports = ("keras_transformer.export.session",)
 

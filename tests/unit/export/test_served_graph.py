@@ -17,7 +17,7 @@ from keras_transformer.export.saved_model import (
     _signature_graph,
     _warmup_requests,
 )
-from keras_transformer.export.session import columns_of
+from keras_transformer.export.session import INVALID_ARGUMENT, SessionError, columns_of
 
 LIMITS = ServingOptions()  # of the fixture `exported`
 WAIT = 10_000_000  # microseconds, the maximum; all batches are full, so none waits
@@ -30,8 +30,8 @@ def send(session, *requests):
         arrays = {name: np.array(value, object) for name, value in inputs.items()}
         try:
             return columns_of(session.run(signature, arrays))
-        except tf.errors.InvalidArgumentError as error:
-            return error.message
+        except SessionError as error:
+            return str(error) if error.code == INVALID_ARGUMENT else error
 
     with ThreadPoolExecutor(len(requests)) as pool:
         return list(pool.map(answer, *zip(*requests, strict=True)))
