@@ -56,7 +56,6 @@ def open_saved_model(
             by the function, if the graph refuses the texts.
     """
     from keras_transformer.export.session import (
-        INVALID_ARGUMENT,
         SavedModelSession,
         SessionError,
         message_of,
@@ -81,8 +80,6 @@ def open_saved_model(
         try:
             return session.translate(texts, signature)
         except SessionError as error:
-            if error.code != INVALID_ARGUMENT:
-                raise
             raise InputError(message_of(error)) from error
 
     return translate

@@ -1,7 +1,7 @@
 """A SavedModel in a session of TensorFlow's C API: the loader and the runtime of TF Serving.
 
-It needs the libraries of TensorFlow and TF.Text, but not their Python, whose import takes seconds.
-As a script, it does not need this package either:
+It loads the libraries of TensorFlow and TF.Text, and does not import the packages, which takes
+seconds. As a script, it does not need this package either:
 
     python session.py MODELS/NAME/1 < requests.jsonl
 
@@ -9,6 +9,8 @@ It reads one request from each line, {"signature_name": "serving_default", "inpu
 ["Two dogs."]}}, and prints the outputs of each request on one line, {"translation": [...], ...}.
 """
 
+import contextlib
+import copy
 import ctypes
 import itertools
 import json
@@ -38,10 +40,11 @@ TEXT_OPS = (
 )
 # Codes of errors, which are those of gRPC.
 INVALID_ARGUMENT, NOT_FOUND, RESOURCE_EXHAUSTED, FAILED_PRECONDITION, UNAVAILABLE = 3, 5, 8, 9, 14
-# tensorflow/c/tf_datatype.h and tf_tstring.h
-STRING, DTYPES = 7, {1: np.float32, 3: np.int32, 9: np.int64, 10: np.bool_}
-STRING_BYTES = 24
-# What the functions of the C API return, if it is no int.
+UNIMPLEMENTED = 12
+# tensorflow/c/tf_datatype.h
+DTYPES = {1: np.float32, 2: np.float64, 3: np.int32, 4: np.uint8, 9: np.int64, 10: np.bool_}
+STRING, STRING_BYTES = 7, 24  # the size of a TF_TString
+# What the functions of the C API return, unless it is an int or nothing.
 RESULTS = {
     "TF_AllocateTensor": c_void_p,
     "TF_Dim": c_int64,
@@ -55,7 +58,6 @@ RESULTS = {
     "TF_NewStatus": c_void_p,
     "TF_StringGetDataPointer": c_void_p,
     "TF_StringGetSize": c_size_t,
-    "TF_TensorByteSize": c_size_t,
     "TF_TensorData": c_void_p,
 }
 
@@ -68,8 +70,11 @@ class SessionError(Exception):
     """
 
     def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
+        super().__init__(code, message)
         self.code = code
+
+    def __str__(self) -> str:
+        return str(self.args[1])
 
 
 class _Output(ctypes.Structure):
@@ -112,16 +117,20 @@ def _load_library(path: Path) -> ctypes.CDLL:
 
 
 def _import_protocol_buffers(folder: Path) -> tuple[ModuleType, ModuleType]:
-    """Imports two of TensorFlow's modules, but not TensorFlow, unless it is imported already."""
+    """Imports protocol buffers of TensorFlow, and not TensorFlow, unless it is imported already.
+
+    No other thread may import TensorFlow meanwhile.
+    """
     is_imported = "tensorflow" in sys.modules
     if not is_imported:
         package = sys.modules["tensorflow"] = ModuleType("tensorflow")
         package.__path__ = [str(folder)]
-    from tensorflow.core.protobuf import config_pb2, saved_model_pb2
-
-    if not is_imported:  # a later import is to find the real package
-        for name in [name for name in sys.modules if name.split(".")[0] == "tensorflow"]:
-            del sys.modules[name]
+    try:
+        from tensorflow.core.protobuf import config_pb2, saved_model_pb2
+    finally:
+        if not is_imported:  # so that a later import finds the real package
+            for name in [name for name in sys.modules if name.split(".")[0] == "tensorflow"]:
+                del sys.modules[name]
     return config_pb2, saved_model_pb2
 
 
@@ -172,7 +181,7 @@ class SavedModelSession:
             self.close()
             raise ValueError(f"{path} does not hold a complete SavedModel: {error}") from error
         self.signatures = {
-            name: signature
+            name: copy.deepcopy(signature)  # without the graph that it is a part of
             for name, signature in signatures.items()
             if not name.startswith("__")  # TensorFlow's own
         }
@@ -208,10 +217,13 @@ class SavedModelSession:
 
         Raises:
             KeyError: if there is no such signature, or if an input is missing.
+            TypeError: if an input holds other values than strings.
             SessionError: if the graph refuses the inputs.
         """
+        if not self._session:
+            raise ValueError("The session is closed")
         tensors = self.signatures[signature]
-        arrays = [np.asarray(inputs[name], object) for name in tensors.inputs]
+        arrays = [_bytes(inputs[name]) for name in tensors.inputs]
         feeds = [_tensor(array) for array in arrays]
         results = (c_void_p * len(tensors.outputs))()
         try:
@@ -277,8 +289,20 @@ class SavedModelSession:
         self._session.value = self._graph.value = None
 
     def __del__(self) -> None:
-        """Frees the weights."""
-        self.close()
+        # At the exit of Python, this module may be gone.
+        with contextlib.suppress(AttributeError, TypeError):
+            self.close()
+
+
+def _bytes(values: Any) -> np.ndarray:
+    """Returns strings as an array of bytes; str becomes UTF-8."""
+    array = np.array(values, object)
+    for place, value in enumerate(array.flat):
+        if isinstance(value, str):
+            array.flat[place] = value.encode()
+        elif not isinstance(value, bytes):
+            raise TypeError(f"An input must hold strings. Received: {value!r:.100}")
+    return array
 
 
 def _string_at(tensor: c_void_p, place: int) -> c_void_p:
@@ -286,13 +310,12 @@ def _string_at(tensor: c_void_p, place: int) -> c_void_p:
 
 
 def _tensor(array: np.ndarray) -> c_void_p:
-    """Makes a tensor of strings; str becomes UTF-8."""
+    """Makes a tensor of bytes."""
     sizes = (c_int64 * array.ndim)(*array.shape)
     num_bytes = c_size_t(STRING_BYTES * array.size)
     tensor = c_void_p(_C.TF_AllocateTensor(STRING, sizes, array.ndim, num_bytes))
     for place, value in enumerate(array.ravel()):
         string = _string_at(tensor, place)
-        value = value.encode() if isinstance(value, str) else bytes(value)
         _C.TF_StringInit(string)
         _C.TF_StringCopy(string, value, c_size_t(len(value)))
     return tensor
@@ -302,9 +325,12 @@ def _array(tensor: c_void_p) -> np.ndarray:
     """Copies a tensor: strings as bytes in an array of objects."""
     shape = [_C.TF_Dim(tensor, axis) for axis in range(_C.TF_NumDims(tensor))]
     dtype = _C.TF_TensorType(tensor)
+    if dtype in DTYPES:
+        numbers = np.empty(shape, DTYPES[dtype])
+        ctypes.memmove(numbers.ctypes.data, _C.TF_TensorData(tensor), numbers.nbytes)
+        return numbers
     if dtype != STRING:
-        data = ctypes.string_at(_C.TF_TensorData(tensor), _C.TF_TensorByteSize(tensor))
-        return np.frombuffer(data, DTYPES[dtype]).reshape(shape)
+        raise SessionError(UNIMPLEMENTED, f"Outputs of TensorFlow's type {dtype} cannot be read")
     values = np.empty(shape, object)
     for place in range(values.size):
         string = _string_at(tensor, place)

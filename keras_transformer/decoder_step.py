@@ -4,11 +4,11 @@ It computes what `Transformer.decode` computes for the last position, and the te
 Every optimization of a search step is in this module (docs/speed.md has the figures):
 
 - The weights are prepared once for each call: queries, keys and values of self-attention get one
-  matrix, and the shared embedding is transposed for the output projection.
+  matrix, and the shared embedding and the kernels of the feed-forward network are transposed.
 - The encodings of all positions are computed once for each call.
 - All hypotheses of a sentence share its keys and values, those of the encoder's output and those
   of earlier positions. They are never moved; a mask selects the positions of each hypothesis.
-- Each product has one row for each hypothesis.
+- Each product has one row for each hypothesis, or one column in the feed-forward network.
 - Products and the cache have the model's compute dtype; sums, norms and softmaxes are float32.
 - Small products, softmaxes and transpositions avoid oneDNN, whose operations take 30 to 40 us to
   start.

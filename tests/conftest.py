@@ -2,7 +2,6 @@
 
 import logging
 import os
-import shutil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,6 +36,7 @@ WORDS = {"one": "eins", "two": "zwei", "red": "rot", "dog": "Hund", "cat": "Katz
 # These files share an export and its graphs, so one process runs them.
 OF_THE_EXPORT = ("test_check", "test_saved_model", "test_served_graph", "test_fuzz")
 OF_THE_EXPORT += ("test_serving_contract", "test_cli")
+FIRST = ("test_multiworker", "test_resuming", "test_training_model", *OF_THE_EXPORT)  # slow files
 
 
 class ByFile(LoadScopeScheduling):
@@ -49,7 +49,12 @@ class ByFile(LoadScopeScheduling):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
+    config.option.loadscopereorder = False  # the order is that of the collection
     return ByFile(config, log)
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.path.stem not in FIRST)
 
 
 @pytest.fixture(autouse=True)
@@ -157,9 +162,6 @@ def exported(tiny_translator, tmp_path_factory) -> Export:
 
 
 @pytest.fixture(scope="session")
-def served(exported, tmp_path_factory) -> SavedModelSession:
+def served(exported) -> SavedModelSession:
     """The export, opened as a server opens it."""
-    from fake_models import open_as_a_server
-
-    folder = tmp_path_factory.mktemp("served") / "1"
-    return open_as_a_server(shutil.copytree(exported.path, folder))
+    return SavedModelSession(exported.path, optimize=True)

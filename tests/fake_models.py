@@ -17,13 +17,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import tensorflow as tf
-from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 from tensorflow_serving.apis import predict_pb2
 
 from keras_transformer.export.grpc_server import GrpcServer
 from keras_transformer.export.models import ServedModel
 from keras_transformer.export.server import HttpServer
-from keras_transformer.export.session import SavedModelSession
 
 TEXT = [tf.TensorSpec([None], tf.string, name="text")]
 LIMIT = 20  # bytes of a text
@@ -100,22 +98,6 @@ def save_model(folder: Path, version: int, *, nbest=True, attention=True, docume
     partial = folder / f".{version}.partial"
     tf.saved_model.save(tf.Module(), str(partial), signatures)
     return partial.rename(folder / str(version))
-
-
-def open_as_a_server(folder: Path) -> SavedModelSession:
-    """Opens a SavedModel, all shapes let into the graph.
-
-    Python's Session checks the shapes of placeholders; TF Serving does not.
-    """
-    file = folder / "saved_model.pb"
-    proto = SavedModel.FromString(file.read_bytes())
-    for node in proto.meta_graphs[0].graph_def.node:
-        if node.op == "Placeholder":
-            del node.attr["_output_shapes"]
-            node.attr["shape"].shape.Clear()
-            node.attr["shape"].shape.unknown_rank = True
-    file.write_bytes(proto.SerializeToString())
-    return SavedModelSession(folder, optimize=True)
 
 
 def predict_request(signature, inputs, model="fake", version=None) -> predict_pb2.PredictRequest:

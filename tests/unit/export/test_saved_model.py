@@ -328,6 +328,16 @@ def test_not_a_saved_model(tmp_path, content):
         SavedModelSession(tmp_path)
 
 
+def test_what_a_session_refuses(exported):
+    session = SavedModelSession(exported.path)
+    with pytest.raises(TypeError, match="must hold strings"):
+        session.run("serving_default", {"text": ["red", 7]})
+    session.close()
+    session.close()
+    with pytest.raises(ValueError, match="closed"):
+        session.run("serving_default", {"text": ["red"]})
+
+
 @pytest.mark.distributed
 def test_word_pieces(tmp_path):
     tokenizer = WordPieceTokenizer.train(["ab ba abba", "baab bab"] * 3, 17)

@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import tensorflow as tf
-from fake_models import open_as_a_server
 
 from keras_transformer.errors import InputError
 from keras_transformer.export.check import SIGNATURES
@@ -17,7 +16,12 @@ from keras_transformer.export.saved_model import (
     _signature_graph,
     _warmup_requests,
 )
-from keras_transformer.export.session import INVALID_ARGUMENT, SessionError, columns_of
+from keras_transformer.export.session import (
+    INVALID_ARGUMENT,
+    SavedModelSession,
+    SessionError,
+    columns_of,
+)
 
 LIMITS = ServingOptions()  # of the fixture `exported`
 WAIT = 10_000_000  # microseconds, the maximum; all batches are full, so none waits
@@ -115,7 +119,7 @@ def test_merging(tmp_path, merges):
     module.graph = _signature_graph(function, serving, ["text"])
     folder = tmp_path / "1"
     tf.saved_model.save(module, folder, signatures=module.graph)
-    session = open_as_a_server(folder)
+    session = SavedModelSession(folder, optimize=True)
     texts = [*([name] for name in "abcd"), [["e", "f"]]]
     *found, refused = send(session, *(("serving_default", {"text": text}) for text in texts))
     assert "is not compatible with expected shape" in refused
