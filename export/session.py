@@ -326,7 +326,7 @@ def _array(tensor: c_void_p) -> np.ndarray:
     shape = [_C.TF_Dim(tensor, axis) for axis in range(_C.TF_NumDims(tensor))]
     dtype = _C.TF_TensorType(tensor)
     if dtype in DTYPES:
-        numbers = np.empty(shape, DTYPES[dtype])
+        numbers: np.ndarray = np.empty(shape, DTYPES[dtype])
         ctypes.memmove(numbers.ctypes.data, _C.TF_TensorData(tensor), numbers.nbytes)
         return numbers
     if dtype != STRING:
