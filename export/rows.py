@@ -55,11 +55,7 @@ def open_saved_model(
         InputError: if the signature does not turn `text` into `translation`, or cannot be loaded;
             by the function, if the graph refuses the texts.
     """
-    from keras_transformer.export.session import (
-        SavedModelSession,
-        SessionError,
-        message_of,
-    )
+    from keras_transformer.export.session import SavedModelSession, SessionError, message_of
 
     try:
         session = SavedModelSession(path, optimize)

@@ -39,8 +39,8 @@ TEXT_OPS = (
     "normalize_ops",
 )
 # Codes of errors, which are those of gRPC.
-INVALID_ARGUMENT, NOT_FOUND, RESOURCE_EXHAUSTED, FAILED_PRECONDITION, UNAVAILABLE = 3, 5, 8, 9, 14
-UNIMPLEMENTED = 12
+INVALID_ARGUMENT, NOT_FOUND, RESOURCE_EXHAUSTED = 3, 5, 8
+FAILED_PRECONDITION, UNIMPLEMENTED, UNAVAILABLE = 9, 12, 14
 # tensorflow/c/tf_datatype.h
 DTYPES = {1: np.float32, 2: np.float64, 3: np.int32, 4: np.uint8, 9: np.int64, 10: np.bool_}
 STRING, STRING_BYTES = 7, 24  # the size of a TF_TString
@@ -218,6 +218,7 @@ class SavedModelSession:
         Raises:
             KeyError: if there is no such signature, or if an input is missing.
             TypeError: if an input holds other values than strings.
+            ValueError: if the session is closed.
             SessionError: if the graph refuses the inputs.
         """
         if not self._session:
