@@ -1,8 +1,8 @@
 """How fast a corpus of WMT's size is prepared and read, and with how much memory.
 
-Generates pairs whose lengths are distributed like WMT14's (about 28 tokens a side, log-normal),
-prepares them, and reads batches of 25,000 tokens a side in training order. Then plans two epochs of
-as many pairs as WMT14 English-French has, from lengths alone.
+Generates pairs whose lengths are distributed like WMT14's (about 28 tokens per side, log-normal),
+prepares them, and reads batches of 25,000 tokens per side in training order. Then plans two epochs
+of as many pairs as WMT14 English-French has, from lengths alone.
 
     python benchmarks/read_shards.py [--pairs 500000] [--seconds 20]
 """
@@ -62,7 +62,7 @@ def main(pairs: int = 500_000, seconds: float = 20.0) -> None:
 
         corpus = open_prepared(folder / "corpus").training
         plan = BatchPlan(corpus.lengths, TOKENS_PER_BATCH, seed=1)
-        report(f"{corpus.lengths.mean():.1f} tokens a side, padding {plan.padding_share:.0%}")
+        report(f"{corpus.lengths.mean():.1f} tokens per side, padding {plan.padding_share:.0%}")
         for step in (0, 100_000):
             started = time.monotonic()
             fresh = BatchPlan(corpus.lengths, TOKENS_PER_BATCH, seed=1)

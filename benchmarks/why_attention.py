@@ -151,7 +151,7 @@ def scores_table(scores: pd.DataFrame, updates: pd.DataFrame, curves: pd.DataFra
             + [f"{count * seconds[name] / 60:.0f}", f"{best:.1f}"]
             + [f"{row['published protocol']:.2f}"]
         )
-    head = ["", "parameters", "updates", "updates a second", "minutes"]
+    head = ["", "parameters", "updates", "updates per second", "minutes"]
     return markdown([*head, "validation BLEU, greedy", "test2016 BLEU, beam 5"], rows)
 
 

@@ -34,5 +34,5 @@ def average_command(
     steps = ", ".join(f"{step:,}" for step in averaged.metrics["of_steps"])
     say(f"Averaged: the checkpoints after {steps} updates: {run / averaged.file}")
     # A prepared corpus holds no text to evaluate.
-    options = ["--data", "DATA"] if is_prepared(opened.settings["data"]) else []
+    options = ["--data", "DATA"] if is_prepared(opened.settings.get("data", "")) else []
     say_next(["evaluate", run, *options])

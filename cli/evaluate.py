@@ -59,7 +59,7 @@ def evaluate_command(
     test_set: Annotated[
         str | None,
         Option(
-            help="A test set of sacreBLEU, such as wmt14/full, in place of a corpus.",
+            help="A test set of sacreBLEU, such as wmt14/full, instead of a corpus.",
             autocompletion=_test_sets,
         ),
     ] = None,
@@ -122,7 +122,7 @@ def evaluate_command(
         pairs = load_test_set(test_set, opened.source, opened.target)
         name = test_set.replace("/", "-")
     else:
-        data = data or str(opened.settings["data"])
+        data = data or opened.settings.get("data")
         if not data:  # of an imported run
             raise InputError(f"{run} was trained elsewhere: give --data or --test-set")
         name = split or "test"
@@ -138,11 +138,10 @@ def evaluate_command(
         "batch_size": batch_size,
         "notes": {"data": data or test_set or "", "checkpoint": file},
     }
-    if task == "parsing":
-        with ProgressBar("Parsing", len(pairs)) as progress:
+    with ProgressBar("Parsing" if task == "parsing" else "Translating", len(pairs)) as progress:
+        if task == "parsing":
             evaluate_parses(translator, pairs, output, **options, progress=progress)
-    else:
-        with ProgressBar("Translating", len(pairs)) as progress:
+        else:
             evaluate(
                 translator,
                 pairs,
@@ -176,9 +175,8 @@ def evaluate_command(
             typer.echo(f"{'BLEU of the baseline':26} {bleu:5.2f}  {note}")
     if task == "parsing":
         say(
-            f"Not scored, as by EVALB: {values['num_errors']:,} trees with other words than the "
-            "gold tree after both lose their punctuation, "
-            f"and {values['num_skipped']:,} without words"
+            f"EVALB leaves out {values['num_errors']:,} trees whose words differ from the gold "
+            f"tree's, punctuation aside, and {values['num_skipped']:,} trees without words"
         )
     say(
         f"Evaluation: {len(pairs):,} sentences by {file}: "

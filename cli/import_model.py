@@ -19,8 +19,8 @@ def import_command(
     like: Annotated[
         Literal["marian", "huggingface"],
         Option(
-            help="Whose positions and layer normalization to compute. Marian trained the published "
-            "models with its own; Hugging Face computes others from the same weights."
+            help="The implementation to reproduce. Marian trained the published models; "
+            "transformers has different positions and another epsilon."
         ),
     ] = "marian",
     target_tag: Annotated[

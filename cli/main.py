@@ -30,7 +30,7 @@ from keras_transformer.errors import InputError, TrainingStoppedError, one_line
 
 
 class _Commands(typer.core.TyperGroup):
-    """The commands, whose errors have one form. Pydantic says what it expected, not what came."""
+    """Prints usage errors on one line, and adds the received value, which Pydantic leaves out."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -97,8 +97,8 @@ def _options(
 def main() -> None:
     """Runs the command line.
 
-    The exit status is 1 after bad input, 128 plus the number of the signal if a signal stopped the
-    training (143 for SIGTERM), and 75 if the training lost another worker.
+    The exit status is 1 after bad input, 2 after a wrong option, 128 plus the number of the signal
+    if a signal stopped the training (143 for SIGTERM), and 75 if the training lost another worker.
     """
     try:
         app()

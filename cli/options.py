@@ -28,15 +28,15 @@ LengthPenalty = Annotated[
 EarlyStop = Annotated[
     EarlyStopping | None,
     Option(
-        help="When a search ends: exact, when no better translation can come, or first, with the "
-        "first translations as many as beams. [default: the run's, or exact]"
+        help="When a search ends. exact: no better translation can come; first: as many "
+        "translations as beams are complete. [default: the run's, or exact]"
     ),
 ]
 Json = Annotated[bool, Option("--json", help="Print the result as a JSON object.")]
 
 _TEXT = (
     "The corpus: bundled, tfds:NAME[/CONFIG], a folder of files LANGUAGE.SPLIT.txt with one "
-    "sentence a line (en.train.txt, de.train.txt, en.val.txt, ...), or a .tsv or .csv file, also "
+    "sentence per line (en.train.txt, de.train.txt, en.val.txt, ...), or a .tsv or .csv file, also "
     ".gz, whose first line names the languages"
 )
 Data = Annotated[str | None, Option(help=f"{_TEXT}. [default: the recipe's]")]

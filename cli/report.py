@@ -26,6 +26,7 @@ from keras_transformer.trainers.prepared import (
     is_complete,
     read_validation_pairs,
 )
+from keras_transformer.trainers.recipes import TrainSettings
 from keras_transformer.translator import Translator
 from keras_transformer.trees import parse_trees
 
@@ -108,7 +109,7 @@ def rank(evaluation: Evaluation, lowercase: bool) -> list[tuple[int, float]]:
 
 
 def choose_examples(ranking: Sequence[tuple[int, float]]) -> list[tuple[str, int, float]]:
-    """Returns label, row number and chrF of the best, the median and the worst translations."""
+    """Returns label, row number and score of the best, the median and the worst results."""
     last = max(0, len(ranking) - NUM_EXAMPLES)
     starts = {"Best": 0, "Median": last // 2, "Worst": last}
     return [
@@ -146,21 +147,21 @@ def _curves(folder: Path, run: Run) -> Picture | None:
 
 
 def _learning_rate(folder: Path, run: Run) -> Picture | None:
-    if run.last and not run.last.step:  # imported
+    if (run.last and not run.last.step) or "warmup_steps" not in run.settings:  # trained elsewhere
         return None
-    settings = run.settings
+    settings = _train_settings(run)
     schedule = WarmupSchedule(
         run.config.d_model,
-        settings["warmup_steps"],
-        settings["peak_rate"],
-        cooldown=settings["cooldown"],
-        total_steps=settings["steps"],
+        settings.warmup_steps,
+        settings.peak_rate,
+        cooldown=settings.cooldown,
+        total_steps=settings.steps,
     )
-    name = f"d_model {run.config.d_model}, {settings['warmup_steps']:,} updates of warm-up"
-    if settings["cooldown"]:
-        name += f", cooldown over the last {settings['cooldown']:.0%}"
+    name = f"d_model {run.config.d_model}, {settings.warmup_steps:,} updates of warm-up"
+    if settings.cooldown:
+        name += f", cooldown over the last {settings.cooldown:.0%}"
     caption = "The learning rate by update (section 5.3 of the paper)."
-    steps = run.last.step if run.last else settings["steps"]
+    steps = run.last.step if run.last else settings.steps
     return _draw(
         folder, "learning-rate", caption, plots.learning_rate, {name: schedule}, max(1, steps)
     )
@@ -186,7 +187,7 @@ def _parses(folder: Path, evaluation: Evaluation) -> dict[str, Any]:
 
 
 def _translations(folder: Path, run: Run, evaluation: Evaluation) -> dict[str, Any]:
-    lowercase = run.settings["lowercase"]
+    lowercase = run.tokenizer().lowercase
     by_length = _draw(
         folder,
         re.sub(r"[^\w-]", "-", f"bleu-by-length-{evaluation.name}"),
@@ -237,17 +238,23 @@ def _corpus(folder: Path, run: Run) -> dict[str, Any] | None:
     if not is_complete(corpus):
         return None
     lengths = TokenizedPairs(corpus, "train").lengths
-    plan = BatchPlan(lengths, run.settings["tokens_per_batch"], run.settings["seed"])
+    settings = _train_settings(run)
+    plan = BatchPlan(lengths, settings.tokens_per_batch, settings.seed)
     options = {"names": (run.source, run.target), "padding_share": plan.padding_share}
     caption = "Lengths of the training sentences."
     drawn = _draw(folder, "lengths", caption, plots.length_histogram, lengths, **options)
     return {"report": str(Manifest.read(corpus).train), "lengths": drawn}
 
 
+def _train_settings(run: Run) -> TrainSettings:
+    """Returns the settings of a run, with the defaults of those that it does not have."""
+    return TrainSettings.from_dict({"data": "", **run.settings})
+
+
 def _settings(run: Run, checkpoint: Checkpoint | None) -> dict[str, dict[str, Any]]:
     """Returns names and values by group; a setting has the name that `train --set` takes."""
     training = {name: value for name, value in run.settings.items() if name != "model"}
-    training |= {f"model.{name}": value for name, value in run.settings["model"].items()}
+    training |= {f"model.{name}": value for name, value in run.settings.get("model", {}).items()}
     groups = {"Model": run.config.to_dict(), "Training": training, "Versions": run.versions}
     if checkpoint:
         metrics = {

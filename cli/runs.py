@@ -61,6 +61,7 @@ def runs_command(
             ]
             typer.echo(form.format(name, *values))
     if curves is not None:
-        figure = training_curves({name: run.metrics() for name, run in runs.items()})
+        trained = {name: run for name, run in runs.items() if run.last and run.last.step}
+        figure = training_curves({name: run.metrics() for name, run in trained.items()})
         figure.savefig(curves, dpi=144)
         say(f"Curves: {curves}")

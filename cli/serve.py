@@ -32,7 +32,8 @@ def serve_command(
     allow_host: Annotated[
         list[str] | None,
         Option(
-            help="Another host that requests may name; * is any. May be repeated. [default: only "
+            help="Another value of the Host header to accept; * is any. May be repeated. "
+            "[default: only "
             "localhost if --host is a loopback address, else any]",
             show_default=False,
         ),
@@ -47,7 +48,7 @@ def serve_command(
     """Serve an export over HTTP and gRPC, for development.
 
     The local server has the URLs, requests, answers and errors of TF Serving, and a page to try
-    the model. It takes up new versions that appear in the folder.
+    the model. It loads new versions that appear in the folder.
     """
     say(f"Loading {folder} ...")
     load_tensorflow()

@@ -32,20 +32,18 @@ def train_command(
     target: options.Target = None,
     init_from: Annotated[
         str | None,
-        Option(metavar="RUN", help="A run to start from: its tokenizer, sizes and best weights."),
+        Option(metavar="RUN", help="A run to start from: its tokenizer, sizes and weights."),
     ] = None,
     mix: Annotated[
-        str | None, Option(help="Old data to mix into the new: set mix_share for its share.")
+        str | None, Option(help="Old data to add: --set mix_share=0.3 makes it 30 % of all pairs.")
     ] = None,
     freeze: Annotated[
         Literal["embeddings", "encoder"] | None,
-        Option(help="What keeps the weights of --init-from. [default: nothing]"),
+        Option(help="Layers that keep the weights of --init-from. [default: none]"),
     ] = None,
     architecture: Annotated[
         Architecture | None,
-        Option(
-            help="transformer, or recurrent for the model that it replaces. [default: transformer]"
-        ),
+        Option(help="transformer, or recurrent: GRUs with attention. [default: transformer]"),
     ] = None,
     preset: Annotated[
         str | None,
@@ -77,11 +75,11 @@ def train_command(
     ] = None,
     accumulate: Annotated[
         int | None,
-        Option(help="Number of micro-batches in an update; more save memory. [default: 1]"),
+        Option(help="Micro-batches per update; more of them need less memory. [default: 1]"),
     ] = None,
     precision: Annotated[
         recipes.Precision | None,
-        Option(help="Type of the computation; weights stay float32. [default: float32]"),
+        Option(help="Number format of the computation; weights stay float32. [default: float32]"),
     ] = None,
     jit: Annotated[bool | None, Option("--jit", help="Compile the training step with XLA.")] = None,
     resume: Annotated[bool, Option("--resume", help="Continue the run, if there is one.")] = False,
@@ -131,6 +129,8 @@ def make_settings(context: typer.Context) -> TrainSettings:
     names = {field.name for field in dataclasses.fields(TrainSettings)}
     values |= {name: value for name, value in given.items() if name in names}
     values = recipes.inherit(recipes.change_recipe(values, given.get("changes", ())))
+    if "init_from" in values and given.keys() & {"preset", "vocab_size"}:
+        raise InputError("The sizes are those of --init-from: leave out --preset and --vocab-size")
     if "data" not in values:
         raise InputError("The setting `data` is missing: give --data, or a --recipe that has it")
     return TrainSettings.from_dict(values)

@@ -19,7 +19,7 @@ from keras_transformer.cli.options import BeamSize, EarlyStop, LengthPenalty
 from keras_transformer.errors import InputError
 from keras_transformer.export.rows import (
     DEFAULT_SIGNATURE,
-    REQUEST_CHARACTERS,
+    REQUEST_BYTES,
     Row,
     by_length,
     open_saved_model,
@@ -47,10 +47,10 @@ def translate_command(
         list[str] | None, Argument(metavar="TEXT", help="[default: the lines of standard input]")
     ] = None,
     input_file: Annotated[
-        Path | None, Option("--input", help="File of texts, one a line, for standard input.")
+        Path | None, Option("--input", help="Read texts from this file, one per line.")
     ] = None,
     output_file: Annotated[
-        Path | None, Option("--output", help="New file for the output, for standard output.")
+        Path | None, Option("--output", help="Write the output to this new file.")
     ] = None,
     url: Annotated[
         str | None, Option(help="Ask a model server over REST, at http://HOST:8501/v1/models/NAME.")
@@ -73,7 +73,7 @@ def translate_command(
     length_penalty: LengthPenalty = None,
     early_stopping: EarlyStop = None,
     as_json: Annotated[
-        bool, Option("--json", help="Print a JSON object a line: translation, score, truncated.")
+        bool, Option("--json", help="Print a JSON object per line: translation, score, truncated.")
     ] = False,
 ) -> None:
     """Translate texts; each gives one line of output.
@@ -81,6 +81,8 @@ def translate_command(
     The search of an export was fixed when it was exported.
     """
     texts = texts or []
+    if model_or_text is not None and (url is not None or grpc is not None):
+        texts = [model_or_text, *texts]
     if texts and input_file is not None:
         raise InputError("Give either texts or --input")
     if output_file is not None and output_file.exists():
@@ -92,8 +94,6 @@ def translate_command(
     }
     search = {name: value for name, value in options.items() if value is not None}
     if url is not None or grpc is not None:
-        if model_or_text is not None:
-            texts = [model_or_text, *texts]
         _refuse(search, f"The search of {url or grpc} was fixed by the export")
         translate = _open_server(url, grpc, model, signature or DEFAULT_SIGNATURE, timeout)
     elif model_or_text is None:
@@ -170,14 +170,18 @@ def _open_run(folder: str, search: Mapping[str, Any]) -> Translate:
 def _open_export(version: str, signature: str) -> Translate:
     load_session()
     translate = _counted(open_saved_model(version, signature))
-    max_size = REQUEST_CHARACTERS if signature == "document" else math.inf
+    max_size = REQUEST_BYTES if signature == "document" else math.inf
     return lambda texts, progress: by_length(
-        texts, lambda batch: translate(batch, progress), max_size=max_size
+        [text.encode(errors="replace") for text in texts],
+        lambda batch: translate(batch, progress),
+        max_size=max_size,
     )
 
 
-def _counted(translate: Callable[[list[str]], Sequence[Row]]) -> Translate:
-    def translate_and_count(texts: list[str], progress: Progress) -> Sequence[Row]:
+def _counted(
+    translate: Callable[[Sequence[str | bytes]], Sequence[Row]],
+) -> Callable[[Sequence[str | bytes], Progress], Sequence[Row]]:
+    def translate_and_count(texts: Sequence[str | bytes], progress: Progress) -> Sequence[Row]:
         rows = translate(texts)
         progress(len(rows))
         return rows

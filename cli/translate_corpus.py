@@ -27,7 +27,7 @@ def translate_corpus_command(
         str,
         Argument(
             metavar="INPUT",
-            help="A file with one text a line, or a quoted pattern for several files.",
+            help="A file with one text per line, or a quoted pattern for several files.",
         ),
     ],
     output: Annotated[

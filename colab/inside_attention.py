@@ -352,4 +352,4 @@ for piece, weights in zip(target, sharpest.mean(axis=0), strict=True):
 # %% [markdown]
 # Attention is not an explanation: the decoder also reads what it has written, and the encoder's
 # output at a position depends on other words too. `Translator.attention(source, target)` takes your
-# own translation in place of the model's.
+# own translation instead of the model's.

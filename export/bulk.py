@@ -64,7 +64,7 @@ class BulkReport(NamedTuple):
 
     seconds: float
     lines: int = 0
-    failed: int = 0  # lines with an empty translation
+    failed: int = 0  # lines that could not be translated, and are empty in the output
     truncated: int = 0  # lines whose end was not translated
     shards: int = 0
 
@@ -78,7 +78,7 @@ def translate_corpus(
     lines_per_shard: int = 10_000,
     beam_options: Sequence[str] = (),
 ) -> BulkReport:
-    """Translates text files, one text a line, with a SavedModel on Apache Beam.
+    """Translates text files, one text per line, with a SavedModel on Apache Beam.
 
     Args:
         pattern: a file, or a pattern for several, which are read in order of their names. Files

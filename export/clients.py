@@ -13,7 +13,7 @@ import urllib3
 from urllib3.exceptions import HTTPError, MaxRetryError, ReadTimeoutError
 
 from keras_transformer.errors import InputError, one_line
-from keras_transformer.export.rows import DEFAULT_SIGNATURE, REQUEST_CHARACTERS, Row, by_length
+from keras_transformer.export.rows import DEFAULT_SIGNATURE, REQUEST_BYTES, Row, by_length
 
 REQUEST_ROWS = 32
 TIMEOUT = 60.0
@@ -208,8 +208,8 @@ def _translate(
 ) -> list[Row]:
     """Returns the rows that `predict` returns for the texts, in batches of about one length."""
 
-    def translate_batch(batch: list[str]) -> list[Row]:
-        rows = predict(batch)
+    def translate_batch(batch: list[bytes]) -> list[Row]:
+        rows = predict([text.decode(errors="replace") for text in batch])
         if (
             isinstance(rows, list)
             and len(rows) == len(batch)
@@ -222,5 +222,4 @@ def _translate(
 
     # A lone surrogate, which UTF-8 does not have, becomes a question mark.
     encoded = [text if isinstance(text, bytes) else text.encode(errors="replace") for text in texts]
-    strings = [text.decode(errors="replace") for text in encoded]
-    return by_length(strings, translate_batch, max_rows=max_rows, max_size=REQUEST_CHARACTERS)
+    return by_length(encoded, translate_batch, max_rows=max_rows, max_size=REQUEST_BYTES)

@@ -59,6 +59,7 @@ def export_marian(translator: Translator, folder: str | Path, source: str, targe
 
     Transformers adds 1e-5 to the variance in layer normalization, whatever the model was trained
     with. Its sinusoids are those of section 3.5, so it computes a model with Marian's differently.
+    In a beam search, it divides by length^length_penalty, and its `early_stopping` is its own.
 
     Args:
         translator: the model and its tokenizer.
@@ -76,7 +77,7 @@ def export_marian(translator: Translator, folder: str | Path, source: str, targe
         raise InputError("Hugging Face's Marian models cannot have learned positions")
     if not config.scale_attention:
         raise InputError("Hugging Face's Marian models cannot leave out 1 / sqrt(d_k)")
-    # As Marian's ids: the end, the unknown, and at last the padding, from which a decoder starts.
+    # Marian's order: </s>, <unk>, the pieces, and last <pad>, the decoder's first input.
     order = np.array([EOS_ID, UNK_ID, *range(4, config.vocab_size), BOS_ID])
     tensors = {"final_logits_bias": np.zeros((1, len(order)), np.float32)}
     for variable in model.weights:

@@ -47,8 +47,8 @@ class ServingOptions:
         batch_timeout_micros: how long an incomplete batch waits for more requests, in
             microseconds. With 0 a request waits only while all threads are busy.
         num_batch_threads: the number of batches that each signature computes at a time.
-        max_texts: the maximum number of texts in a request; at least 64, which is what the
-            package's own clients send.
+        max_texts: the maximum number of texts in a request; at least 64, the batch of
+            `translate` and `translate-corpus`.
         max_document_tokens: the maximum number of tokens of a request to `document`, all its texts
             together. A request of more than 16 times as many bytes is refused before it is split.
 

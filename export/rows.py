@@ -11,9 +11,9 @@ DEFAULT_SIGNATURE = "serving_default"
 # The maximum number of texts in a batch. Every export takes as many in a request (`max_texts`).
 BATCH_ROWS = 64
 
-# The maximum of the texts of a request times the characters of its longest text. Even with a token
-# for each character, a request to `document` keeps to the default of `max_document_tokens`.
-REQUEST_CHARACTERS = 2**13
+# The maximum of the texts of a request times the bytes of its longest text. Even with a token for
+# each byte, a request to `document` keeps to the default of `max_document_tokens`.
+REQUEST_BYTES = 2**13
 
 Row = dict[str, Any]  # a signature's outputs for one text, by name
 Text = TypeVar("Text", str, bytes)

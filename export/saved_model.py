@@ -32,7 +32,7 @@ from keras_transformer.translation import (
 )
 from keras_transformer.translator import Translator
 
-NO_SCORE = -1e9  # in place of -inf and NaN, which JSON does not have
+NO_SCORE = -1e9  # instead of -inf and NaN, which JSON does not have
 MAX_BYTES = 4 << 20  # of the texts of a request: the tokenizer also reads what is cut later
 MAX_ENQUEUED_BATCHES = 64  # of a signature; the server refuses more as unavailable
 # The signatures that merge requests. The outputs of `attention` are as wide as the longest text of
@@ -148,7 +148,7 @@ def _in_bfloat16(model: Model) -> Model:
 def _with_weights(
     function: Callable[..., Any], model: Model, stored: Sequence[tf.Variable]
 ) -> Callable[..., Any]:
-    """Returns the function, computed with the stored weights in place of the model's own."""
+    """Returns the function, computed with the stored weights instead of the model's own."""
 
     @functools.wraps(function)
     def compute(*tensors: tf.Tensor) -> Any:

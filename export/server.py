@@ -165,7 +165,7 @@ class HttpServer:
     """Serves a model over HTTP.
 
     Args:
-        model: the model; the caller opens and closes it.
+        model: the model, which the caller has loaded.
         host: the address to listen at; `url` has it and the port.
         port: 0 is a free one.
         max_body_bytes: the maximum size of a request.

@@ -19,7 +19,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from ctypes import c_char_p, c_int, c_int64, c_size_t, c_void_p
-from importlib import metadata, util
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -100,14 +100,6 @@ class _Status:
             raise SessionError(code, message)
 
 
-def _find_tensorflow() -> Path:
-    """Returns TensorFlow's folder, without importing it."""
-    spec = util.find_spec("tensorflow")
-    if spec is None or spec.origin is None:
-        raise ImportError("tensorflow is not installed")
-    return Path(spec.origin).parent
-
-
 def _load_library(path: Path) -> ctypes.CDLL:
     library = ctypes.CDLL(str(path))
     for name, result in RESULTS.items():
@@ -134,7 +126,7 @@ def _import_protocol_buffers(folder: Path) -> tuple[ModuleType, ModuleType]:
     return config_pb2, saved_model_pb2
 
 
-_FOLDER = _find_tensorflow()
+_FOLDER = Path(str(metadata.distribution("tensorflow").locate_file("tensorflow")))
 _C = _load_library(_FOLDER / "libtensorflow_cc.so.2")
 config_pb2, saved_model_pb2 = _import_protocol_buffers(_FOLDER)
 for _name in TEXT_OPS:

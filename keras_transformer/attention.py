@@ -83,7 +83,7 @@ class MultiHeadAttention(BaseLayer):
     Args:
         d_model: width of the output, D.
         num_heads: number of heads, N.
-        dropout_rate: dropout on the attention weights, 0 to 1 (0.0: the paper has none).
+        dropout_rate: dropout on the attention weights, 0 to 1 (0.0: only section 6.3 has it).
         d_k: size of a head's queries and keys; None for `d_model / num_heads`.
         d_v: size of a head's values; None for `d_model / num_heads`.
         use_bias: whether the four projections have a bias.

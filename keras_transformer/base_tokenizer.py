@@ -45,8 +45,8 @@ class Tokenizer(abc.ABC):
         vocab_size: number of ids.
         lowercase: whether it lower-cases all text.
         own_target: the tokenizer of the target language, if that is another one.
-        word_id_ends: source ids from 4 up to the first number begin a word, and target ids from 4
-            up to the second stand for one. None if ids have no such order.
+        word_id_ends: source ids from 4 to below the first number begin a word, and target ids from
+            4 to below the second stand for one. None if ids have no such order.
 
     Raises:
         InputError: if a file is missing or is not a tokenizer, or a vocabulary is too small.
@@ -135,7 +135,7 @@ class Tokenizer(abc.ABC):
         """Returns the SentencePiece models of source and target, for other engines.
 
         Raises:
-            InputError: if there are none, or if they do not prepare a text alone.
+            InputError: if there are none, or if the tokenizer lower-cases texts before them.
         """
         raise InputError(
             f"Other engines need a tokenizer of SentencePiece. Received: a {type(self).__name__}"
@@ -185,9 +185,10 @@ def with_end(tokens: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
 def index_pieces(
     pieces: Sequence[str], first_id: int, unknown_id: int
 ) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Returns a function from pieces to ids, int32, by a search for their hashes.
+    """Returns a function that looks up the int32 ids of pieces by their hashes.
 
-    A table of TensorFlow's would need a file. The hashes are the same everywhere.
+    A table of TensorFlow would be a resource that each export must track and initialize. The hashes
+    are the same everywhere.
     """
 
     def hash_of(pieces: Any) -> tf.Tensor:

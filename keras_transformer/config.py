@@ -164,8 +164,8 @@ class _Config:
         """Returns the attributes as a dictionary that JSON can hold."""
         return dataclasses.asdict(cast(Any, self))
 
-    def _check_vocabularies(self) -> None:
-        """Raises `InputError` if one matrix would be for two vocabularies."""
+    def __post_init__(self) -> None:
+        """Raises `InputError` if two vocabularies would share one matrix."""
         if self.target_vocab_size is not None and self.share_embeddings:
             raise InputError(
                 "`target_vocab_size` needs embeddings that are not shared. Received: "
@@ -201,8 +201,8 @@ class TransformerConfig(_Config):
         output_bias: whether the logits have a bias; the paper has none.
         layer_norm_epsilon: what layer normalization adds to the variance.
         word_id_ends: for a decoder that reads the next word too (`next_word.py`): source ids from 4
-            up to the first number begin a word, and target ids from 4 up to the second stand for
-            one; None for the paper's decoder.
+            to below the first number begin a word, and target ids from 4 to below the second stand
+            for one; None for the paper's decoder.
 
     Raises:
         InputError: if a value is of the wrong type or out of range, or there is no such preset.
@@ -245,7 +245,7 @@ class TransformerConfig(_Config):
                 "`d_model` must be a multiple of `num_heads` unless `d_k` and `d_v` are given. "
                 f"Received: d_model={self.d_model}, num_heads={self.num_heads}"
             )
-        self._check_vocabularies()
+        super().__post_init__()
         if self.position_encoding == "marian" and (self.d_model % 2 or self.d_model < 4):
             raise InputError(
                 "`d_model` must be an even number of at least 4 for Marian's positions. "
@@ -300,9 +300,6 @@ class RecurrentConfig(_Config):
     attention: Literal["luong", "additive"] = "luong"
     dropout_rate: Rate = 0.2
     share_embeddings: bool = True
-
-    def __post_init__(self) -> None:
-        self._check_vocabularies()
 
 
 ModelConfig = TransformerConfig | RecurrentConfig

@@ -1,7 +1,8 @@
 """The step function of a search with a `Transformer`: the decoder for one more token, made fast.
 
 It computes what `Transformer.decode` computes for the last position, and the tests compare the two.
-Every optimization of a search step is in this module (docs/speed.md has the figures):
+Every optimization of the decoder is in this module, those of the search are in `decoding.py`
+(docs/speed.md has the figures):
 
 - The weights are prepared once for each call: queries, keys and values of self-attention get one
   matrix, and the shared embedding and the kernels of the feed-forward network are transposed.
@@ -9,7 +10,8 @@ Every optimization of a search step is in this module (docs/speed.md has the fig
 - All hypotheses of a sentence share its keys and values, those of the encoder's output and those
   of earlier positions. They are never moved; a mask selects the positions of each hypothesis.
 - Each product has one row for each hypothesis, or one column in the feed-forward network.
-- Products and the cache have the model's compute dtype; sums, norms and softmaxes are float32.
+- Products and the cache have the model's compute dtype; sums, norms, softmaxes and the small
+  products of attention are float32.
 - Small products, softmaxes and transpositions avoid oneDNN, whose operations take 30 to 40 us to
   start.
 
@@ -43,8 +45,8 @@ class KeysValues(NamedTuple):
     values: tf.Tensor
 
 
-class BeamState(NamedTuple):
-    """What the decoder keeps of each hypothesis.
+class Beams(NamedTuple):
+    """What the decoder keeps of each hypothesis: the `cache` of `decoding.beam_search`.
 
     Attributes:
         self_mask: float [B, K, C], 0 at the positions in the sentence's cache that belong to a
@@ -80,7 +82,7 @@ class RowState(NamedTuple):
 class DecoderStep:
     """The step function of `decoding.search`, with the current weights of a model.
 
-    For the search, its `cache` is a `BeamState`, and its `row_state` is a `RowState`.
+    For the search, its `cache` is a `Beams`, and its `row_state` is a `RowState`.
 
     Args:
         model: the model.
@@ -104,7 +106,7 @@ class DecoderStep:
             kernel, bias = model.output_dense.kernel, model.output_dense.bias
         self.output = _Linear(kernel, bias, model.compute_dtype)
 
-    def initial_state(self, source_ids: tf.Tensor, beam_size: int) -> tuple[BeamState, RowState]:
+    def initial_state(self, source_ids: tf.Tensor, beam_size: int) -> tuple[Beams, RowState]:
         """Encodes sources and returns the state before the first step.
 
         Args:
@@ -127,11 +129,11 @@ class DecoderStep:
             step_mask=tf.tile(others[None], [num_rows, 1, 1]),
             encoded_words=encoded_words,
         )
-        return BeamState(tf.zeros([num_rows, beam_size, 0], self.dtype), num_words), row_state
+        return Beams(tf.zeros([num_rows, beam_size, 0], self.dtype), num_words), row_state
 
     def __call__(
-        self, target_ids: tf.Tensor, position: tf.Tensor, beams: BeamState, row_state: RowState
-    ) -> tuple[tf.Tensor, BeamState, RowState]:
+        self, target_ids: tf.Tensor, position: tf.Tensor, beams: Beams, row_state: RowState
+    ) -> tuple[tf.Tensor, Beams, RowState]:
         """Computes the logits that follow one more token of each hypothesis.
 
         Args:
@@ -165,7 +167,7 @@ class DecoderStep:
             kv_cache.append(cache)
         logits = tf.cast(self.output(x), tf.float32)  # [R, V]
         logits = tf.reshape(logits, [-1, num_beams, logits.shape[1]])
-        return logits, BeamState(self_mask, num_words), row_state._replace(kv_cache=tuple(kv_cache))
+        return logits, Beams(self_mask, num_words), row_state._replace(kv_cache=tuple(kv_cache))
 
 
 class _LayerStep:
@@ -192,13 +194,13 @@ class _LayerStep:
         bias = join([each.bias for each in dense]) if dense[0].use_bias else None
         self.self_qkv = _Linear(kernel, bias, layer.compute_dtype)
         self.self_output = self._linear(attention.output_dense)
-        self.self_norm = _Norm(layer.self_attention_norm, dtype)
+        self.self_norm = _AddNorm(layer.self_attention_norm, dtype)
         cross = layer.cross_attention
         self.cross_query = self._linear(cross.query_dense, cross.scale)
         self.cross_output = self._linear(cross.output_dense)
-        self.cross_norm = _Norm(layer.cross_attention_norm, dtype)
+        self.cross_norm = _AddNorm(layer.cross_attention_norm, dtype)
         self.feed_forward = _FeedForward(layer.feed_forward)
-        self.norm = _Norm(layer.feed_forward_norm, dtype)
+        self.norm = _AddNorm(layer.feed_forward_norm, dtype)
 
     def _linear(self, dense: keras.layers.Dense, scale: float = 1.0) -> "_Linear":
         """Returns the linear map of a dense layer, without its activation."""
@@ -268,18 +270,19 @@ class _FeedForward:
         self.activation = layer.inner_dense.activation
         self.inner_kernel = tf.transpose(tf.cast(layer.inner_dense.kernel, dtype))  # [F, D]
         self.outer_kernel = tf.transpose(tf.cast(layer.output_dense.kernel, dtype))  # [D, F]
-        self.inner_bias = tf.cast(-layer.inner_dense.bias, dtype)[:, None]
-        self.outer_bias = tf.cast(-layer.output_dense.bias, dtype)
+        self.inner_negative_bias = tf.cast(-layer.inner_dense.bias, dtype)[:, None]
+        self.outer_bias = tf.cast(layer.output_dense.bias, dtype)
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """[R, D] -> [R, D]."""
         x = tf.cast(x, self.inner_kernel.dtype)
-        inner = tf.matmul(self.inner_kernel, x, transpose_b=True) - self.inner_bias  # [F, R]
-        outer = tf.matmul(self.outer_kernel, self.activation(inner))  # [D, R]
-        return _transpose(outer, [1, 0]) - self.outer_bias
+        inner = tf.matmul(self.inner_kernel, x, transpose_b=True)  # [F, R]
+        inner = self.activation(inner - self.inner_negative_bias)
+        outer = tf.matmul(self.outer_kernel, inner)  # [D, R]
+        return _transpose(outer, [1, 0]) + self.outer_bias
 
 
-class _Norm:
+class _AddNorm:
     """An `AddNorm` without dropout."""
 
     def __init__(self, layer: AddNorm, dtype: str) -> None:

@@ -2,7 +2,7 @@
 
 A search calls a function that returns the logits of the next token. It knows no model. A
 *hypothesis* is a sequence that ends with its first `EOS_ID`, or that is cut at its row's maximum
-length. Its score is log P / `length_divisor` in nats, of a length that counts `EOS_ID`.
+length. Its score is log P / `length_divisor` in nats. The length includes `EOS_ID`.
 
 Shapes (the package's glossary): B batch, K beams, V vocabulary, T tokens so far.
 """
@@ -149,13 +149,16 @@ def greedy_search(
     Args:
         step_fn: returns the logits of the next token, as for `beam_search`; K = 1.
         cache: the cache before the first step, leading dimensions B, 1.
-        max_lengths: int32 [B], maximum length of each row.
+        max_lengths: int32 [B], maximum length of each row, at least 1.
         length_penalty: strength of the score's length penalty. It does not change the tokens.
         row_state: the state of the rows before the first step, leading dimension B.
         kind: of the length penalty; see `length_divisor`.
 
     Returns:
         One hypothesis for each row.
+
+    Raises:
+        InputError: if an option is out of range.
     """
     check_options(1, length_penalty, kind=kind)
     batch_size = tf.shape(max_lengths)[0]
@@ -222,7 +225,7 @@ def beam_search(
             `row_state`; returns the logits of the next token, float32 [B, K, V], and the new
             `cache` and `row_state`.
         cache: the state of the hypotheses before the first step, leading dimensions B, K.
-        max_lengths: int32 [B], maximum length of each row's hypotheses.
+        max_lengths: int32 [B], maximum length of each row's hypotheses, at least 1.
         beam_size: K.
         length_penalty: strength of the length penalty (0.6: section 6.1).
         row_state: the state of the rows before the first step, leading dimension B.
@@ -268,7 +271,7 @@ def beam_search(
         cache=cache,
         row_state=row_state,
     )
-    longest = tf.maximum(tf.reduce_max(max_lengths), 0)  # the maximum of no lengths is negative
+    longest = tf.maximum(tf.reduce_max(max_lengths), 0)  # of no lengths, the smallest int32
     divisors = length_divisor(tf.range(longest + 1), length_penalty, kind)  # of all lengths
 
     def begin(max_lengths: tf.Tensor) -> _Steps:
@@ -318,9 +321,8 @@ def _beam_advance(
         # sequence, at most K + 1 are needed: EOS, and K that stay live.
         log_probs, tokens = _top_tokens(logits, beam_size + 1)  # [B, K, n]
         per_beam = tokens.shape[2]
-        num_candidates = min(2, per_beam) * beam_size
         log_probs = _merge_beams(log_probs + tf.expand_dims(state.live_log_probs, 2))  # [B, K * n]
-        log_probs, candidates = tf.math.top_k(log_probs, num_candidates)  # [B, 2K]
+        log_probs, candidates = tf.math.top_k(log_probs, 2 * beam_size)  # [B, 2K]
         tokens = tf.pad(_merge_beams(tokens), [[0, 0], [0, beam_size * per_beam]])  # [B, 2K * n]
 
         is_final = (tf.gather(tokens, candidates, batch_dims=1) == EOS_ID) | (step >= limits)

@@ -81,11 +81,6 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def sha256(content: bytes) -> str:
-    """Returns the SHA-256 of bytes, in hexadecimal."""
-    return hashlib.sha256(content).hexdigest()
-
-
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Locks a directory; `InputError` if another call holds its lock."""

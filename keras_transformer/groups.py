@@ -24,7 +24,8 @@ def map_groups(
         costs: int32 [B].
         max_cost: maximum cost of a group.
         max_rows: maximum number of rows of a group.
-        empty: the result for 0 rows. Results are padded with zeros to its other dimensions.
+        empty: the result for 0 rows. The other dimensions of each result are padded with zeros to
+            those of `empty`.
     """
     order = tf.argsort(costs, direction="DESCENDING", stable=True)
 

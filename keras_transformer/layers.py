@@ -135,7 +135,7 @@ class EncoderLayer(BaseLayer):
         d_ff: inner width of the feed-forward network, F.
         num_heads: number of attention heads, N.
         dropout_rate: dropout on each sub-layer's output (0.1: section 5.4, base).
-        attention_dropout_rate: dropout on attention weights (0.0: the paper has none).
+        attention_dropout_rate: dropout on attention weights (0.0: only section 6.3 has it).
         feed_forward_dropout_rate: dropout inside the feed-forward network (0.0: the paper has
             none).
         d_k: size of a head's queries and keys; None for `d_model / num_heads`.

@@ -104,7 +104,6 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
         reduction: "sum_over_batch_size" or "mean" to divide the sum over the tokens by their
             number, "sum", "mean_with_sample_weight" to divide by the sum of the weights, or "none".
         name: as logged.
-        dtype: of the computation.
 
     Call arguments:
         y_true: int [B, T].
@@ -133,9 +132,9 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
         pad_id: int = PAD_ID,
         reduction: str | None = "sum_over_batch_size",
         name: str = "label_smoothed_cross_entropy",
-        dtype: str | None = None,
     ) -> None:
-        super().__init__(name=name, reduction=reduction, dtype=dtype)
+        # Keras casts the targets to this type, and half precision does not hold all ids.
+        super().__init__(name=name, reduction=reduction, dtype="float32")
         if not 0 <= label_smoothing < 1:
             raise ValueError(
                 "`label_smoothing` must be at least 0 and below 1. "

@@ -4,6 +4,7 @@ Every mask is boolean, True = may attend. What these functions return has rank 4
 broadcasts over [B, N, T, S].
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -80,8 +81,8 @@ def merge_masks(
         query: float [B, T, any].
         key: float [B, S, any].
         num_heads: number of heads, N.
-        masks: a bool [B, S], [B, T, S] or [B, N, T, S] for each name, or None. An axis may be 1,
-            but for the last.
+        masks: a bool [B, S], [B, T, S] or [B, N, T, S] for each name, or None. Every axis but the
+            last may have size 1.
         use_causal_mask: whether query t sees keys up to and including t only.
 
     Returns:
@@ -94,12 +95,7 @@ def merge_masks(
     merged = [_rank_4(name, mask, sizes) for name, mask in masks.items() if mask is not None]
     if use_causal_mask:
         merged.append(_not_later(query[:, :, 0], key[:, :, 0]))
-    if not merged:
-        return None
-    result, *others = merged
-    for mask in others:
-        result = ops.logical_and(result, mask)
-    return result
+    return functools.reduce(ops.logical_and, merged) if merged else None
 
 
 def _rank_4(name: str, mask: Any, sizes: tuple[int | None, ...]) -> Any:

@@ -55,7 +55,7 @@ class EncoderDecoder(keras.Model):
             raise InputError(
                 f"`config` must be a {self.config_type.__name__}. Received: {config!r}"
             )
-        # An assignment would make Keras track the layers in another order than that of the graph.
+        # Assignment would make Keras list the weights in another order than that of the graph.
         self.__dict__.update(config=config, **self._make_layers(config))
         source_ids = keras.Input((None,), dtype="int32", name="source_ids")  # [B, S]
         target_ids = keras.Input((None,), dtype="int32", name="target_ids")  # [B, T]

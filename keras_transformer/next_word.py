@@ -4,8 +4,8 @@ Ma et al. (2017) and Liu et al. (2018) choose by rules what the decoder of a par
 attention stays as in the paper, and the decoder's input also has the encoder's output at the next
 word: the first word that the target so far has no tag for.
 
-Ids tell words: an id after the special ones and below an end stands for a word. On the
-source side, it begins the word.
+The ids from 4 to below an end belong to words: in a source, such a token begins a word; in a
+target, it is the tag of a word.
 
 Shapes (the package's glossary): B batch, S source length, T target length, D d_model.
 """
@@ -18,7 +18,7 @@ from keras_transformer.tensor import Tensor
 
 
 def is_word(ids: Int[Tensor, "B T"], end: int) -> Bool[Tensor, "B T"]:
-    """Whether ids stand for a word: those after the special ids and below `end`."""
+    """Whether ids belong to words: those from 4 to below `end`."""
     return ops.logical_and(ids > EOS_ID, ids < end)
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 PIECE_ROOM = 0.15  # inches of a piece along an axis; less where there are many pieces
 MAX_WIDTH = 11.0  # inches of a figure of attention
 MAX_HEIGHT = 10.0  # inches of its lines
-MIN_WEIGHT = 0.05  # lines of less are faint, but many of them are not
+MIN_WEIGHT = 0.05  # lighter lines are left out: one is invisible, many together are not
 MAX_POINTS = 2_000  # points of a curve that is computed
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)), (0, (6, 1.5, 1.5, 1.5)))
 
@@ -239,7 +239,7 @@ _METRICS = {
 def training_curves(
     runs: Mapping[str, Sequence[Mapping[str, float]]], *, style: Style = "light"
 ) -> "Figure":
-    """Draws loss, perplexity, BLEU and chrF by update: validation bold, training faint.
+    """Draws loss, perplexity and scores by update: validation bold, training faint.
 
     Args:
         runs: by name, what `Run.metrics` returns; a metric that no run has gets no panel.

@@ -14,8 +14,7 @@ import keras
 from jaxtyping import Bool, Float, Int
 from keras import ops
 
-from keras_transformer.config import RecurrentConfig
-from keras_transformer.masks import padding_mask
+from keras_transformer.config import PAD_ID, RecurrentConfig
 from keras_transformer.model import AttentionScores, EncoderDecoder
 from keras_transformer.tensor import Tensor
 
@@ -131,7 +130,7 @@ class Recurrent(EncoderDecoder):
             float [B, S, E]: at each position, the state after reading the source from the left up
             to it, and the state after reading it from the right.
         """
-        mask = padding_mask(source_ids)[:, 0, 0]  # [B, S]
+        mask = ops.not_equal(source_ids, PAD_ID)  # [B, S]
         x = self.embed(self.source_embedding, source_ids)  # [B, S, D]
         for layer in self.encoder_layers:
             x = layer(self.dropout(x, training=training), mask=mask)  # [B, S, E]
@@ -158,7 +157,7 @@ class Recurrent(EncoderDecoder):
             Logits, float32 [B, T, V]; with `return_attention_scores` also the weights of
             attention, float [B, T, S].
         """
-        mask = padding_mask(source_ids)[:, 0, 0]  # [B, S]
+        mask = ops.not_equal(source_ids, PAD_ID)  # [B, S]
         keys = self.key_dense(encoder_output)  # [B, S, U]
         x = self.embed(self.target_embedding, target_ids)  # [B, T, D]
         states = self.initial_states(encoder_output)

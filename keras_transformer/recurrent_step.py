@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from keras_transformer.masks import padding_mask
+from keras_transformer.config import PAD_ID
 from keras_transformer.recurrent import Recurrent
 
 # The states of each decoder layer, float [B, K, U] each. The search gathers them when hypotheses
@@ -57,7 +57,7 @@ class RecurrentStep:
             lambda state: tf.repeat(state[:, None], beam_size, axis=1),  # [B, K, U]
             self.model.initial_states(values),
         )
-        rows = EncodedRows(self.model.key_dense(values), values, padding_mask(source_ids)[:, 0, 0])
+        rows = EncodedRows(self.model.key_dense(values), values, source_ids != PAD_ID)
         return tuple(map(tuple, states)), rows
 
     def __call__(
@@ -76,13 +76,13 @@ class RecurrentStep:
         """
         model, units, num_beams = self.model, self.model.config.units, target_ids.shape[1]
         x = model.embed(model.target_embedding, target_ids)  # [B, K, D]
-        found: list[tuple[tf.Tensor, ...]] = []
+        new_states: list[tuple[tf.Tensor, ...]] = []
         for i, (layer, state) in enumerate(zip(model.decoder_layers, states, strict=True)):
             before = [tf.reshape(each, [-1, units]) for each in state]
             x, after = layer.cell(tf.reshape(x, [-1, x.shape[-1]]), before)  # [R, U]
-            found.append(tuple(tf.reshape(each, [-1, num_beams, units]) for each in after))
+            new_states.append(tuple(tf.reshape(each, [-1, num_beams, units]) for each in after))
             x = tf.reshape(x, [-1, num_beams, units])
             if i == 0:
                 attended, _ = model.attend(x, *rows)  # [B, K, E]
             x = tf.concat([attended, x], axis=2)  # [B, K, E + U]
-        return model.project(model.combine_dense(x)), tuple(found), rows
+        return model.project(model.combine_dense(x)), tuple(new_states), rows

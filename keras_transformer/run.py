@@ -11,9 +11,10 @@
       report/           what `keras-transformer plot` draws
       evaluation/       sources, references, hypotheses and scores of evaluated splits
 
-`run.json` holds the SHA-256 of every file that the model is made from. Each file is written under a
-temporary name and renamed, and `run.json` last, so that a run can be read at any moment. Reading a
-run executes no code: it is JSON, HDF5, NumPy arrays and a tokenizer, and no pickle.
+`run.json` holds the SHA-256 of every file that the model is made from. Checkpoints, states and
+`run.json` are written under a temporary name and renamed, `run.json` last, so that a run can be
+read at any moment. Reading a run executes no code: it is JSON, HDF5, NumPy arrays and a tokenizer,
+and no pickle.
 """
 
 import dataclasses
@@ -59,7 +60,8 @@ class Checkpoint:
         file: path relative to the run directory.
         sha256: of the file.
         step: updates so far.
-        metrics: validation metrics at this step.
+        metrics: validation metrics at this step; of an average, the steps `of_steps`; of a state,
+            the `seconds` trained so far.
     """
 
     file: str
@@ -92,8 +94,7 @@ class Run:
         checkpoints: the newest checkpoints, oldest first.
         best: checkpoint with the best validation score, or loss; None before the first.
         averaged: mean of checkpoints; None if there is none.
-        states: the two newest training states, older one first; their metrics are the `seconds`
-            trained so far.
+        states: the two newest training states, older one first.
         created: UTC time in ISO 8601.
         versions: of Python and the packages that wrote it.
     """
@@ -158,11 +159,11 @@ class Run:
             ) from error
         if found != (FORMAT, FORMAT_VERSION):
             raise InputError(
-                f"{file} must be of the format {FORMAT, FORMAT_VERSION}. Received: {found}"
+                f"{file} must be a {FORMAT} of version {FORMAT_VERSION}. "
+                f"Received: {found[0]}, version {found[1]}"
             )
         try:
-            # Earlier versions wrote Transformers only, and no architecture.
-            config_type = CONFIGS[manifest.pop("architecture", "transformer")]
+            config_type = CONFIGS[manifest.pop("architecture")]
             config = config_type(**manifest.pop("config"))
             return cls(path=path, config=config, **manifest)
         except (KeyError, TypeError, ValueError) as error:

@@ -40,8 +40,8 @@ def split_sentences(texts: tf.Tensor) -> tf.RaggedTensor:
 
     A sentence ends at a line break, or at a full stop, question mark or exclamation mark that is
     followed by white space and then by a letter that is not lower-case, a digit or an opening
-    mark. The full stop of a known abbreviation, of a single letter or of a number of two digits
-    does not end a sentence.
+    mark. The full stop of a known abbreviation, of a single letter or of a number of one or two
+    digits does not end a sentence.
 
     Returns:
         string [B, (segments)]. Joined, the segments of a row are its text, with one form of line

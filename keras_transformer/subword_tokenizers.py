@@ -28,10 +28,11 @@ MAX_WORD_BYTES = 2**20  # TF.Text's default is 100; a longer word is unknown
 class SentencePieceTokenizer(Tokenizer):
     """Subwords by SentencePiece.
 
-    No text is unknown: characters outside the vocabulary become their UTF-8 bytes, ids 4 to 259.
-    `detokenize(tokenize(x))` returns x in SentencePiece's normal form "nmt_nfkc", which is Unicode
-    NFKC with single spaces. Control characters, zero-width characters and the meta symbol U+2581
-    become spaces; invalid UTF-8 becomes U+FFFD.
+    To a model of `train`, no text is unknown: characters outside the vocabulary become their UTF-8
+    bytes, ids 4 to 259. `detokenize(tokenize(x))` returns x in SentencePiece's normal form
+    "nmt_nfkc", which is Unicode NFKC with single spaces. Control characters, zero-width characters
+    and the meta symbol U+2581 become spaces; invalid UTF-8 becomes U+FFFD. A model of
+    `from_keras_nlp` keeps its own rules.
 
     Args:
         model: a serialized SentencePiece model with the ids pad 0, unk 1, bos 2 and eos 3.
@@ -170,8 +171,8 @@ class WordPieceTokenizer(Tokenizer):
         num_required = len(SPECIAL_PIECES) + len(forms)
         if vocab_size <= num_required:
             raise InputError(
-                "`vocab_size` must be more than the corpus's characters need, "
-                f"{num_required}. Received: vocab_size={vocab_size}"
+                f"`vocab_size` must be more than {num_required}, the ids that special pieces and "
+                f"the corpus's characters take. Received: vocab_size={vocab_size}"
             )
         # U+2581 marks the start of a word. The best pieces come first.
         pieces = [

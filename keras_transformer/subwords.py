@@ -16,7 +16,7 @@ from keras_transformer.errors import InputError, one_line
 MAX_TRAINING_SENTENCES = 4_000_000
 
 # The fields of sentencepiece_model.proto that matter here. SentencePiece's own Python module needs
-# a newer protobuf than TensorFlow allows.
+# protobuf 7, which Apache Beam (the extra `bulk`) excludes.
 _PROTO = """
 name: "pieces.proto" package: "pieces" syntax: "proto2"
 message_type {
@@ -65,7 +65,7 @@ def train_sentencepiece(texts: Iterable[str], vocab_size: int, **options: Any) -
             input_sentence_size=MAX_TRAINING_SENTENCES,
             shuffle_input_sentence=True,
             model_writer=model,
-            vocab_size=max(vocab_size, EOS_ID + 1),  # it says what it needs only from there on
+            vocab_size=max(vocab_size, EOS_ID + 1),  # below, it does not name the minimum
             hard_vocab_limit=False,
             pad_id=PAD_ID,
             unk_id=UNK_ID,
@@ -85,8 +85,8 @@ def _training_failure(message: str, vocab_size: int) -> str:
     """Returns our message for a message of SentencePiece."""
     if minimum := re.search(r"smaller than required_chars. \d+ vs (\d+)", message):
         return (
-            "`vocab_size` must be at least the fixed ids and the corpus's characters, "
-            f"{minimum[1]}. Received: vocab_size={vocab_size}"
+            f"`vocab_size` must be at least {minimum[1]}, the number of fixed ids and of the "
+            f"corpus's characters. Received: vocab_size={vocab_size}"
         )
     if "sentences_.empty" in message:
         return "The corpus holds no text to train a tokenizer from"

@@ -82,7 +82,7 @@ def search_rows(
     constraint = tokenizer.constraint(source_ids)
     if constraint is not None:
         max_lengths = tf.maximum(max_lengths, constraint.min_lengths)
-    # The maximum of no lengths is negative.
+    # `reduce_max` of no lengths is the smallest int32.
     longest = tf.maximum(tf.reduce_max(max_lengths), 0)
     step = step_of(model, longest)
 
@@ -105,7 +105,7 @@ def search_rows(
     found = map_groups(
         search_group,
         costs=max_lengths,
-        max_cost=max(1, GROUP_TOKENS // beam_size),
+        max_cost=GROUP_TOKENS // beam_size,
         max_rows=max(1, min(GROUP_ROWS, GROUP_LOGITS // (beam_size * vocab_size))),
         empty=Hypotheses(tf.zeros([0, num_best, longest], tf.int32), tf.zeros([0, num_best])),
     )
@@ -157,7 +157,7 @@ def translate_documents(
     parts, sentence_of_part = cut_rows(tokens, max_source_tokens(model, options) - 1)
     if max_tokens is not None:
         num_tokens = tf.size(parts.values) + tf.size(sentence_of_part)
-        message = f"A document must have at most {max_tokens} tokens. Received:"
+        message = f"A request must have at most {max_tokens} tokens. Received:"
         with tf.control_dependencies(
             [tf.debugging.Assert(num_tokens <= max_tokens, [message, num_tokens])]
         ):
@@ -202,7 +202,7 @@ def score_texts(
     log_probs = map_groups(
         log_probs_of,
         costs=source.lengths + target.lengths + 2,
-        max_cost=max(1, GROUP_LOGITS // model.config.num_target_ids),
+        max_cost=GROUP_LOGITS // model.config.num_target_ids,
         max_rows=GROUP_ROWS,
         empty=tf.zeros([0]),
     )

@@ -176,14 +176,14 @@ class Translator:
 
         Args:
             texts: the texts, in any order.
-            beam_size: number of beams; 1 is greedy search; None for the run's, or 4 (section 6.1).
-            length_penalty: strength of the length penalty; None for the run's, or 0.6 (section
-                6.1).
+            beam_size: number of beams; 1 is greedy search; None for that of
+                `defaults`.
+            length_penalty: strength of the length penalty; None for that of `defaults`.
             max_source_length: longer texts are truncated to this many tokens, the end symbol
-                included; None for 512, or the number of learned positions if that is less.
+                included, or to the number of learned positions; None for that of `defaults`.
             early_stopping: "exact" to search on until no better translation can come, or "first" to
-                end with the first `beam_size` hypotheses, which is faster; None for the run's, or
-                "exact".
+                end with the first `beam_size` hypotheses, which is faster; None for that of
+                `defaults`.
             num_best: number of hypotheses to return for each text, at most `beam_size`. A search
                 for fewer ends sooner.
             batch_size: maximum number of texts to translate at once.

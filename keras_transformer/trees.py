@@ -104,7 +104,7 @@ def _tree(parts: list[str | Tree]) -> Tree | None:
 
 
 def linearize(tree: Tree) -> list[str]:
-    """Returns the symbols of a tree: opening labels, tags in place of words, closing labels.
+    """Returns the symbols of a tree: opening labels, tags instead of words, closing labels.
 
     The symbol of a single tagged word is its tag.
     """
@@ -140,12 +140,12 @@ def delinearize(symbols: Sequence[str], words: Sequence[str]) -> Tree:
         else:
             word = next(remaining, None)
             if word is None:
-                raise ValueError(f"There must be {len(words)} tags, one for a word. There are more")
+                raise ValueError(f"There must be {len(words)} tags, one per word. Received: more")
             stack[-1][1].append(Tree(symbol, word=word))
     if len(stack) > 1:
         raise ValueError(f"All labels must be closed. Open: {stack[-1][0]!r}")
     if next(remaining, None) is not None:
-        raise ValueError(f"There must be {len(words)} tags, one for a word. There are fewer")
+        raise ValueError(f"There must be {len(words)} tags, one per word. Received: fewer")
     trees = stack[0][1]
     if len(trees) != 1:
         raise ValueError(f"The symbols must be those of one tree. Received: {len(trees)} trees")

@@ -19,6 +19,8 @@ tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0],
     [tf.config.LogicalDeviceConfiguration()] * NUM_DEVICES,
 )
+# Most graphs of a test run once, so that their optimization takes longer than it saves.
+tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 from keras_transformer.export.check import Finding
 from keras_transformer.export.saved_model import export_saved_model
@@ -36,7 +38,9 @@ WORDS = {"one": "eins", "two": "zwei", "red": "rot", "dog": "Hund", "cat": "Katz
 # These files share an export and its graphs, so one process runs them.
 OF_THE_EXPORT = ("test_check", "test_saved_model", "test_served_graph", "test_fuzz")
 OF_THE_EXPORT += ("test_serving_contract", "test_cli")
-FIRST = ("test_multiworker", "test_resuming", "test_training_model", *OF_THE_EXPORT)  # slow files
+# Slow files.
+FIRST = ("test_multiworker", "test_resuming", "test_training_model", "test_training")
+FIRST += OF_THE_EXPORT
 
 
 class ByFile(LoadScopeScheduling):
@@ -150,14 +154,19 @@ def exported(tiny_translator, tmp_path_factory) -> Export:
     model = layer_weights.randomize(Transformer(tiny_translator.model.config))
     translator = Translator(model, tiny_translator.tokenizer)
     findings = []
-    path = export_saved_model(
-        translator,
-        tmp_path_factory.mktemp("models") / "tiny",
-        version=7,
-        options=DecodingOptions(beam_size=3, length_penalty=0.7, max_source_length=23),
-        attention_layer=0,
-        report=findings.append,
-    )
+    # Functions of an export keep this option, and those of users are optimized.
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+    try:
+        path = export_saved_model(
+            translator,
+            tmp_path_factory.mktemp("models") / "tiny",
+            version=7,
+            options=DecodingOptions(beam_size=3, length_penalty=0.7, max_source_length=23),
+            attention_layer=0,
+            report=findings.append,
+        )
+    finally:
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     return Export(translator, path, findings)
 
 

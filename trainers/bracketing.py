@@ -15,13 +15,11 @@ class Rules(NamedTuple):
 
     Attributes:
         deleted: tags whose words are left out, and labels whose brackets are left out.
-        not_in_length: tags whose words do not count in the length of a sentence.
         equal_labels: groups of labels, or of tags, that count as one.
         equal_words: groups of words that count as one.
     """
 
     deleted: frozenset[str]
-    not_in_length: frozenset[str] = frozenset({TRACE})
     equal_labels: tuple[tuple[str, ...], ...] = ()
     equal_words: tuple[tuple[str, ...], ...] = ()
 
@@ -58,7 +56,7 @@ class TreeCounts(NamedTuple):
 
 
 class BracketScores(NamedTuple):
-    """Scores of a parser, in percent unless they are numbers.
+    """Scores of a parser, in percent; `average_crossing` is a number per sentence.
 
     All but `f1_all` leave out the sentences that are not valid, as EVALB does.
 
@@ -185,7 +183,7 @@ def _compare(predicted: Tree | str | None, gold: Tree, rules: Rules) -> TreeCoun
     parse = _flatten([gold], rules)
     counts = TreeCounts(
         status="valid",
-        length=sum(leaf.label not in rules.not_in_length for leaf in gold.leaves()),
+        length=sum(leaf.label != TRACE for leaf in gold.leaves()),
         num_words=len(parse.words),
         gold=len(parse.brackets),
     )

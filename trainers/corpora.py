@@ -17,7 +17,7 @@ from keras_transformer.files import decode_lines
 
 VALIDATION_SPLITS = ("val", "valid", "validation", "dev")
 KINDS = "'bundled', 'tfds:NAME', a folder of files {language}.{split}.txt, or a .tsv or .csv file"
-MAX_HELD_OUT = 1_000  # pairs for each of validation and test, and at most a twentieth
+MAX_HELD_OUT = 1_000  # pairs for each of validation and test, about, and at most a twentieth
 BUNDLED_SPLITS = {"train": 24_000, "val": 500, "test": 500}  # pairs
 
 
@@ -68,7 +68,7 @@ def load_corpus(data: str, source: str, target: str) -> Corpus:
 
     Args:
         data: "bundled", "tfds:NAME[/CONFIG]", a folder with a file `{language}.{split}.txt` for
-            each language and split, one sentence a line, or a file `.tsv` or `.csv`, also `.gz`,
+            each language and split, one sentence per line, or a file `.tsv` or `.csv`, also `.gz`,
             whose first line names the columns.
         source: source language, for example "en".
         target: target language, for example "de".
@@ -153,11 +153,11 @@ def _table(path: Path, source: str, target: str) -> Corpus:
         raise InputError(
             f"{path} must end in .tsv, .csv, .tsv.gz or .csv.gz, or data must be {KINDS}"
         )
-    # Quotes are text in a file of tabs.
+    # Quotes are text in a TSV file.
     form: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
 
     def rows() -> Iterator[Pair]:
-        lines = (f"{line}\n" for line in read_lines(path))
+        lines = (line.replace("\r", " ") + "\n" for line in read_lines(path))
         table = csv.DictReader(lines, **(form if name.endswith(".tsv") else {}))
         try:
             columns = list(table.fieldnames or ())

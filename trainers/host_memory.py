@@ -1,4 +1,4 @@
-"""How the C library keeps memory, which takes a part of the time of training on a CPU."""
+"""Settings of glibc's malloc that make training on a CPU faster."""
 
 import ctypes
 

@@ -33,7 +33,8 @@ from keras_transformer.trainers.tensors import read_tensors
 
 SIDES = ("source", "target")
 LAYER_NORM_EPSILONS = {"marian": 1e-9, "huggingface": 1e-5}
-# The bias of tokens that no translation contains: nothing in a softmax, little in a smoothed loss.
+# The bias of the logits of tokens that no translation contains: their probability is 0, and a
+# label-smoothed loss stays finite.
 NEVER = -1e3
 
 # What the models' options must be; an option that is missing has the first value.
@@ -118,7 +119,7 @@ class MarianModel(NamedTuple):
     languages: dict[str, str]
 
 
-# Their id of each of our ids; None for a token that the model does not have.
+# The model's id at the place of each of our ids; None for a token that the model does not have.
 Order = list[int | None]
 
 
@@ -141,8 +142,8 @@ def import_marian(
         run_dir: a directory that does not exist yet.
         source: source language; None for what the folder says.
         target: target language; None for what the folder says.
-        like: whose positions and layer normalization to compute. Marian trained the published
-            models with its own. Hugging Face computes others from the same weights.
+        like: the implementation to reproduce. Marian trained the published models. Hugging Face's
+            transformers has different positions and another epsilon in layer normalization.
         target_tag: the tag to put before each source of a model of several target languages, such
             as ">>deu<<"; None if the texts have it.
         normalize_punctuation: whether to normalize the punctuation of sources as Moses does, as in
@@ -263,7 +264,8 @@ def _reorder(rows: np.ndarray, order: Order, count: int, fill: float) -> np.ndar
 
 def _read_huggingface(folder: Path) -> MarianModel:
     path = folder / "config.json"
-    config = _read_json(path)
+    # A file may leave out what is the default of `MarianConfig`.
+    config = {"activation_function": "gelu", "scale_embedding": False, **_read_json(path)}
     _check_options(path, config, HUGGINGFACE_OPTIONS)
     tokens, generation = (
         _read_json(folder / name) if (folder / name).is_file() else {}
@@ -289,7 +291,7 @@ def _read_huggingface(folder: Path) -> MarianModel:
             "num_encoder_layers": config.get("encoder_layers"),
             "num_decoder_layers": config.get("decoder_layers"),
             "activation": config["activation_function"].replace("silu", "swish"),
-            "scale_embeddings": config.get("scale_embedding", True),
+            "scale_embeddings": config["scale_embedding"],
         },
         weights=_distinct(weights, is_shared, config.get("tie_word_embeddings", True)),
         vocabularies=vocabularies,
@@ -325,10 +327,9 @@ def _read_marian(folder: Path) -> MarianModel:
         # Marian stores [in, out] and [1, out], and its embeddings [V, D].
         weights[renamed] = array if name.endswith("Wemb") else np.squeeze(array.T)
     # A model's own ids may be those of SentencePiece; otherwise the release has it beside them.
-    has_ids = [file.suffix == ".spm" for file in files]
-    sides = [
-        file if has else folder / f"{side}.spm"
-        for file, has, side in zip(files, has_ids, SIDES, strict=True)
+    models = [
+        file if file.suffix == ".spm" else folder / f"{side}.spm"
+        for file, side in zip(files, SIDES, strict=True)
     ]
     return MarianModel(
         sizes={
@@ -341,7 +342,7 @@ def _read_marian(folder: Path) -> MarianModel:
         },
         weights=_distinct(weights, SHARED_EMBEDDING in weights, OUTPUT_WEIGHT not in weights),
         vocabularies=[_read_vocabulary(file) for file in dict.fromkeys(files)],
-        sentencepiece=list(map(_read_sentencepiece, sides)),
+        sentencepiece=list(map(_read_sentencepiece, models)),
         search=_search(decoder.get("beam-size", 12), decoder.get("normalize", 0)),
         languages={},
     )
@@ -354,18 +355,18 @@ def _distinct(
 
     A file may hold a shared matrix under any of its names, or under all.
     """
-    rest: dict[str, np.ndarray] = {}
-    found: dict[str, np.ndarray] = {}
-    for name, weight in weights.items():
-        if "embed_positions" not in name:  # sinusoids
-            (found if name in EMBEDDINGS else rest)[name] = weight
+    rest = {
+        name: weight
+        for name, weight in weights.items()
+        if name not in EMBEDDINGS and "embed_positions" not in name  # sinusoids
+    }
     decoders = [DECODER_EMBEDDING, OUTPUT_WEIGHT] if is_output_tied else [DECODER_EMBEDDING]
     encoders = (
         [SHARED_EMBEDDING, ENCODER_EMBEDDING, *decoders] if is_shared else [ENCODER_EMBEDDING]
     )
 
     def first(names: Sequence[str]) -> np.ndarray:
-        present = [found[name] for name in names if name in found]
+        present = [weights[name] for name in names if name in weights]
         if not present:
             raise InputError(f"The weight {names[0]} is missing")
         return present[0]

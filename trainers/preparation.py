@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from keras_transformer.config import EOS_ID, UNK_ID
 from keras_transformer.errors import InputError
-from keras_transformer.files import locked, named_failure, sha256, write_atomically
+from keras_transformer.files import locked, named_failure, write_atomically
 from keras_transformer.run import Run
 from keras_transformer.tokenizer import Tokenizer
 from keras_transformer.trainers.corpora import VALIDATION_SPLITS, Corpus, Pair
@@ -96,9 +96,8 @@ def prepare(
     if not val_split:
         names = ", ".join(VALIDATION_SPLITS)
         logger.warning("No validation: %s has none of the splits %s", corpus.name, names)
-    is_path = Path(settings.data).exists()
-    data = str(Path(settings.data).resolve()) if is_path else settings.data
-    made_from = {"data": data, **{name: getattr(settings, name) for name in SETTINGS}}
+    absolute = settings.with_absolute_paths()
+    made_from = {name: getattr(absolute, name) for name in ("data", *SETTINGS)}
     scripts = [_letters(settings, name) for name in ("source_script", "target_script")]
     folder = Path(folder)
     with named_failure(folder):
@@ -174,7 +173,8 @@ def _write_split(
     iterator = iter(pairs)
     for index in itertools.count():
         chunk = list(itertools.islice(iterator, PAIRS_PER_SHARD))
-        text_sha256 = sha256("\n".join(map("\t".join, chunk)).encode())
+        text = "\n".join(map("\t".join, chunk))
+        text_sha256 = hashlib.sha256(text.encode()).hexdigest()
         path = shard_path(folder, name, index)
         if index < len(finished) and finished[index].text_sha256 != text_sha256:
             raise InputError(f"{path} was made from other text: prepare the corpus in a new folder")
@@ -192,7 +192,8 @@ def _write_split(
         content = file.getvalue()
         write_atomically(path, content, CAN_CONTINUE)
         kept = len(chunk) - sum(map(len, dropped.values()))
-        shard = CorpusShard(text_sha256=text_sha256, sha256=sha256(content), kept=kept)
+        sha256 = hashlib.sha256(content).hexdigest()
+        shard = CorpusShard(text_sha256=text_sha256, sha256=sha256, kept=kept)
         split.shards.append(shard)
         for reason, found in dropped.items():
             split.dropped[reason] = split.dropped.get(reason, 0) + len(found)

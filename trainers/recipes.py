@@ -15,6 +15,7 @@ from keras_transformer.config import (
     CONFIGS,
     Architecture,
     BeamSize,
+    DecodingOptions,
     EarlyStopping,
     ExtraLength,
     LengthPenalty,
@@ -72,8 +73,8 @@ class TrainSettings:
         source_script: a Unicode script, such as "Latin"; training drops pairs if most letters of
             the source are of other scripts; None drops none.
         target_script: the same for the target.
-        init_from: a run to start from: the training takes its tokenizer, sizes and best weights,
-            and `model` may change dropout only; None for a new model.
+        init_from: a run to start from: the training takes its tokenizer, sizes, and averaged
+            or best weights, and `model` may change dropout only; None for a new model.
         freeze: what keeps the weights of `init_from`: "embeddings", or the layers of the "encoder";
             None for nothing.
         mix: data of which training pairs are added to those of `data`, such as the data that
@@ -270,19 +271,23 @@ class TrainSettings:
             defaults.pop("next_word_input", None)
         return cls(**{**defaults, **values})
 
+    def with_absolute_paths(self) -> Self:
+        """Returns the same settings for any current directory."""
+        paths = {name: getattr(self, name) for name in ("data", "mix", "init_from")}
+        absolute: dict[str, Any] = {
+            name: str(Path(path).resolve())
+            for name, path in paths.items()
+            if path and path != "bundled" and not path.startswith("tfds:")
+        }
+        return dataclasses.replace(self, **absolute)
+
     def to_dict(self) -> dict[str, Any]:
         """Returns the settings as plain values."""
         return dataclasses.asdict(self)
 
 
 # What a training takes from the run of `init_from`, unless it is given.
-_SEARCH = (
-    "beam_size",
-    "length_penalty",
-    "length_penalty_kind",
-    "early_stopping",
-    "extra_length",
-)
+_SEARCH = (field.name for field in dataclasses.fields(DecodingOptions))
 INHERITED = ("task", "source", "target", "architecture", "next_word_input", *_SEARCH)
 
 
@@ -293,7 +298,7 @@ def inherit(values: Mapping[str, Any]) -> dict[str, Any]:
         InputError: if they contradict each other.
     """
     initial_run = values.get("init_from")
-    if initial_run is None or not (Path(initial_run) / "run.json").is_file():
+    if not isinstance(initial_run, str) or not (Path(initial_run) / "run.json").is_file():
         return dict(values)
     initial = load_recipe(initial_run)
     for name in ("task", "architecture", "next_word_input"):
@@ -356,9 +361,11 @@ def change_recipe(recipe: Mapping[str, Any], changes: Iterable[str]) -> dict[str
             )
         of_model, name, text = match.groups()
         value = _parse(text.strip())
-        changed |= (
-            {"model": {**changed.get("model", {}), name: value}} if of_model else {name: value}
-        )
+        sizes = changed.get("model", {})
+        if not of_model:
+            changed[name] = value
+        elif isinstance(sizes, Mapping):  # `TrainSettings` refuses anything else
+            changed["model"] = {**sizes, name: value}
     return changed
 
 

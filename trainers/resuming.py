@@ -19,7 +19,7 @@ from keras_transformer.trainers.recipes import TrainSettings
 
 logger = logging.getLogger(__name__)
 
-# Settings that may change when a training is resumed; none of them changes an update.
+# Settings that may change when a training is resumed: updates stay the same, but for dropout.
 RESUMABLE = (
     "steps",
     "max_hours",
@@ -117,8 +117,6 @@ def _check_settings(run: Run, settings: TrainSettings) -> None:
     saved = TrainSettings.from_dict(run.settings).to_dict()  # with settings newer than the run
     for name, value in settings.to_dict().items():
         before = saved[name]
-        if name == "data" and Path(before).resolve() == Path(value).resolve():
-            continue  # another spelling of the same folder
         is_fixed_by_cooldown = name == "steps" and settings.cooldown > 0
         if before != value and (name not in RESUMABLE or is_fixed_by_cooldown):
             reason = ", because it ends with a cooldown" if is_fixed_by_cooldown else ""

@@ -99,7 +99,8 @@ def score(
 ) -> Scores:
     """Scores translations against one reference each.
 
-    The protocols of the papers are computed for English to German and English to French only.
+    The protocols of the papers are computed for English to German and English to French, and that
+    of the multimodal-translation papers also wherever there are `tokenized_references`.
 
     Args:
         hypotheses: translations, raw text.

@@ -75,6 +75,7 @@ def train(
         TrainingStoppedError: if SIGTERM, SIGINT or the loss of another worker ends it early.
     """
     keep_freed_memory()
+    settings = settings.with_absolute_paths()
     # TensorFlow accepts several machines only before its first operation.
     workers = Workers(make_strategy(settings.strategy))
     path = Path(run_dir)
@@ -121,7 +122,7 @@ def _open_as_chief(
         run = Run.create(path, config, tokenizer, *languages, settings.to_dict())
     elif run.tokenizer_sha256 != tokenizer.fingerprint:
         raise InputError(
-            f"{path} was trained with another tokenizer than that of its corpus: bring back the "
+            f"{path} was trained with another tokenizer than that of its corpus: restore the "
             "text that it was trained on, or choose another run directory"
         )
     return run, corpus

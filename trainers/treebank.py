@@ -64,8 +64,8 @@ def load_treebank(data: str | Path) -> Corpus:
     Args:
         data: a folder with files `train.trees`, `dev.trees` (or `val.trees`) and `test.trees`, some
             or all of them, also `.gz`; or any other folder of files `.mrg`, `.tree` and `.trees`,
-            or one file. Of these, a twentieth, and at most 1,000 sentences, is held out for each of
-            val and test.
+            or one file. Of these, about a twentieth, and about 1,000 sentences at most, is held out
+            for each of val and test.
 
     Raises:
         InputError: if there is no such file or folder, or it holds no files of trees.

@@ -60,7 +60,7 @@ class Results:
 
     Attributes:
         rounds: a row for each case, system and round, as `bench run` writes them.
-        medians: of all columns of numbers, and the `rate` in tokens a second, by case and system.
+        medians: of all columns of numbers, and the `rate` in tokens per second, by case and system.
         cases: the measured cases, by their ids.
     """
 

@@ -19,6 +19,7 @@ from keras_transformer.cli import export, main
 from keras_transformer.cli.translate import CHUNK_LINES
 from keras_transformer.export import check
 from keras_transformer.export.bulk import BulkReport
+from keras_transformer.run import Run
 
 COMMANDS = ("prepare", "train", "import", "average", "evaluate", "translate", "export", "convert")
 COMMANDS += ("check", "plot", "runs", "serve", "translate-corpus", "demo")
@@ -251,7 +252,7 @@ def test_long_lines_to_document(saved_model):
     translate = ("translate", saved_model, "--signature", "document")
     code, out, err = cli(*translate, stdin=b"one . " * 1_400 + b"\n" + b"two . " * 1_400 + b"\n")
     assert (code, out.count("\n")) == (0, 2), err  # each has half of the tokens of a request
-    message = r".*A document must have at most 8192 tokens\. Received:.*"
+    message = r".*A request must have at most 8192 tokens\. Received:.*"
     assert_refused(cli(*translate, stdin=b"one . " * 4_000), message)
 
 
@@ -296,6 +297,14 @@ def test_a_stopped_export_leaves_nothing(tiny_run, tmp_path, monkeypatch):
         (["export", "{none}", "models"], "There is no run directory {none}"),
         (["train", "--run-dir", "{run}", "--data", "x"], "{run} exists and is not empty: .*"),
         (["train", "--run-dir", "{none}", "--data", "x", "--preset", "huge"], "`preset` .*"),
+        (
+            ["train", "--run-dir", "{none}", "--init-from", "{run}", "--preset", "base"],
+            "The sizes are those of --init-from: leave out --preset and --vocab-size",
+        ),
+        (
+            ["train", "--run-dir", "{none}", "--data", "x", "--set", "init_from=2026-11-25"],
+            "`init_from` must be a valid string.*",
+        ),
     ],
 )
 def test_wrong_input(tiny_run, saved_model, tmp_path, arguments, message):
@@ -325,12 +334,15 @@ def test_table_of_runs(tiny_run, tmp_path):
     for name in ("a", "b/c"):
         shutil.copytree(tiny_run.path, tmp_path / name)
     curves = tmp_path / "curves.svg"
+    Run.create(tmp_path / "new", tiny_run.config, tiny_run.tokenizer(), "en", "de", {})
     code, out, err = cli("runs", tmp_path, "--curves", curves)
     assert (code, err) == (0, f"Curves: {curves}\n")
     loss = f"{tiny_run.best.metrics['val_token_loss']:.2f}"
     head, *rows = (line.split() for line in out.splitlines())
     assert [row[:5] for row in rows] == [
-        [name, "complete", "5", f"{tiny_run.best.step}", loss] for name in ("a", "b/c")
+        ["a", "complete", "5", f"{tiny_run.best.step}", loss],
+        ["b/c", "complete", "5", f"{tiny_run.best.step}", loss],
+        ["new", "training", "0", "-", "-"],
     ]
     assert head == ["run", "status", "updates", "best", "at", "loss", "BLEU", "chrF", "F1"]
     assert curves.read_text().count("<!-- b/c -->") == 1  # in the legend
@@ -339,7 +351,7 @@ def test_table_of_runs(tiny_run, tmp_path):
     assert_documented("runs", rows["a"])
     (tmp_path / "a" / "run.json").write_text("{")
     code, out, err = cli("runs", tmp_path, "--json")
-    assert (code, [*json.loads(out)]) == (0, ["b/c"])
+    assert (code, [*json.loads(out)]) == (0, ["b/c", "new"])
     assert re.fullmatch(r"warning: .*run\.json is damaged.*\n", err)
     code, out, err = cli("runs", tmp_path / "a")
     assert (code, out) == (1, "")
@@ -356,7 +368,7 @@ def test_invalid_utf8_on_standard_input(saved_model):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["translate"], "Missing argument 'RUN"),
+        (["translate"], "Missing argument 'RUN|SAVEDMODEL', or --url, or --grpc"),
         (["fly"], "No such command 'fly'"),
         (["train", "--data", "bundled"], "Missing option '--run-dir'"),
         (["evaluate", "run", "--checkpoint", "worst"], "'--checkpoint': 'worst' is not one of"),

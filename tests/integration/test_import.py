@@ -33,6 +33,7 @@ def test_translate(imported):
     assert out.splitlines() == [expected[text] for text in texts]
 
 
+@pytest.mark.usefixtures("eager")
 def test_evaluate_and_plot(imported, tmp_path):
     run, _ = imported
     assert_refused(cli("evaluate", run), f"{run} was trained elsewhere: give --data or --test-set")

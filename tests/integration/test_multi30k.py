@@ -28,14 +28,6 @@ def lines():
     return list(itertools.islice(pairs, NUM_PAIRS))
 
 
-def test_splits():
-    corpus = load_corpus(str(FOLDER), "en", "de")
-    assert {"train", "val", "test2016"} <= set(corpus.splits)
-    assert corpus.validation_split == "val"
-    counts = {split: sum(1 for _ in corpus.pairs(split)) for split in ("train", "val", "test2016")}
-    assert counts == {"train": 29_000, "val": 1014, "test2016": 1000}  # as published
-
-
 @pytest.mark.skipif(not (FOLDER / "mmt-tokenized").is_dir(), reason=f"no mmt-tokenized in {FOLDER}")
 def test_multimodal_protocol():
     """Raw references become those that the papers scored against."""

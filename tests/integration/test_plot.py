@@ -194,6 +194,10 @@ def test_the_learning_rate_is_the_run_s(tiny_run, tmp_path, monkeypatch):
     rates = [float(schedule(done)) for done in (0, 3, 9, 11)]
     assert rates == pytest.approx([0.125, 0.5, 0.5 * 0.4**0.5, 0.5 * (4 / 12) ** 0.5 / 3])
     assert "no sentence to show" in (run_dir / "report" / "report.html").read_text()
+    manifest["settings"] = {}  # of `Run.create`
+    (run_dir / "run.json").write_text(json.dumps(manifest))
+    plot(run_dir, "--output", tmp_path / "report")
+    assert not (tmp_path / "report" / "learning-rate.png").exists()
 
 
 def test_damaged_scores(run_dir, tmp_path):

@@ -62,7 +62,7 @@ def test_table(run):
     last = {"step": 3_000, "metrics": {"token_loss": 1.5}, "file": "c"}  # no validation text
     changes = {"step": 3_000, "seconds": 7_322.4, "averaged": averaged, "best": best, "last": last}
     table = summary_table(summarize(run) | changes)
-    assert table["time"] == "2:02:02 of training, 0.41 updates a second"
+    assert table["time"] == "2:02:02 of training, 0.41 updates per second"
     assert table["best"] == "after 2,000 updates, validation loss 2.346, BLEU 21.0: b"
     assert table["last"] == "after 3,000 updates, training loss 1.500: c"
     assert table["averaged"] == "of those after 2,000, 3,000 updates: a"

@@ -158,6 +158,7 @@ def test_figures(tmp_path):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.programs
 def test_turns_and_systems_that_fail(tmp_path, capsys):
     case = {"kind": "growth", "systems": ("ctranslate2", "product-tensorflow")}  # no texts
     (turn,), counts = take_turns(case, 1, tmp_path / "log")

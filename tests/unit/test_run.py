@@ -91,17 +91,6 @@ def test_a_recurrent_run(tokenizer, tmp_path):
         np.testing.assert_array_equal(weights, expected)
 
 
-def test_runs_of_earlier_versions_are_transformers(saved_run):
-    path = saved_run.path / "run.json"
-    manifest = json.loads(path.read_text())
-    assert manifest.pop("architecture") == "transformer"
-    path.write_text(json.dumps(manifest))
-    assert Run.load(saved_run.path) == saved_run
-    edit_manifest(saved_run, architecture="convolutional")
-    with pytest.raises(InputError, match=r"run.json is damaged \('convolutional'\)"):
-        Run.load(saved_run.path)
-
-
 def test_a_new_run_replaces_no_run(saved_run, model, tokenizer):
     with pytest.raises(InputError, match=f"^{saved_run.path} holds a run already"):
         Run.create(saved_run.path, model.config, tokenizer, "en", "de", SETTINGS)
@@ -212,8 +201,9 @@ def test_foreign_manifest(tmp_path, content):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format_version": 97}, "must be of the format"),
-        ({"format": "joey"}, "must be of the format"),
+        ({"format_version": 97}, "must be .* of version 3. Received: .* run, version 97"),
+        ({"format": "joey"}, "must be a keras-transformer run of version 3. Received: joey"),
+        ({"architecture": "convolutional"}, r"is damaged \('convolutional'\)"),
         ({"config": {"vocab_size": 7, "d_model": -1}}, "is damaged .*`d_model` must be at least 1"),
         ({"config": None}, "is damaged .*NoneType"),
         ({"checkpoints": [{"file": "a"}]}, "is damaged .*sha256"),

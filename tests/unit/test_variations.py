@@ -75,6 +75,7 @@ def test_products_are_those_of_the_attention(is_scaled, monkeypatch):
     )
 
 
+@pytest.mark.programs
 def test_a_run_is_measured(tiny_run, tiny_settings, corpus_dir, tmp_path, monkeypatch):
     pairs = list(load_corpus(str(corpus_dir), "en", "de").pairs("val"))
     translator = Translator.of(tiny_run, "last")
@@ -88,6 +89,7 @@ def test_a_run_is_measured(tiny_run, tiny_settings, corpus_dir, tmp_path, monkey
     monkeypatch.setattr(variations, "GROUPS", groups)
     monkeypatch.setattr(saturation, "NUM_KEYS", int(sides[0][0]))
     path = shutil.copytree(tiny_run.path, tmp_path / "run")  # complete: nothing is trained
+    monkeypatch.setattr(variations.keras.utils, "clear_session", lambda: None)  # takes seconds
     rows = variations.train_and_measure(tiny_settings, path, pairs).set_index("lengths")
     assert rows.pairs["all"] == rows.pairs["short"] + rows.pairs["long"] == 12
     last = tiny_run.metrics()[-1]

@@ -40,11 +40,13 @@ def test_bleu_by_words():
     assert np.isnan([found["13-16"], found["17-20"]]).all()
 
 
+@pytest.mark.programs
 def test_updates_are_timed(monkeypatch):
     monkeypatch.setattr(why_attention, "LENGTHS", (4,))
     monkeypatch.setattr(why_attention, "TOKENS", 16)
     monkeypatch.setattr(why_attention, "ROUNDS", 1)
-    sizes = {"transformer": {"d_model": 8, "d_ff": 8}, "recurrent": {"d_model": 8, "units": 8}}
+    layers = {"d_model": 8, "num_encoder_layers": 1, "num_decoder_layers": 1}
+    sizes = {"transformer": {**layers, "d_ff": 8}, "recurrent": {**layers, "units": 8}}
 
     def recipe_of(name):
         architecture = "recurrent" if name.endswith("recurrent") else "transformer"

@@ -174,6 +174,10 @@ def test_batches_are_of_neighbours_in_length():
     assert by_length(texts, upper, max_rows=3) == [text.upper() for text in texts]
     assert batches == [["", "a", "f"], ["bb", "ccc", "dddd"], ["eeeee", "x" * 23]]
     batches.clear()
+    encoded = ["é".encode() * 3, b"abcd"]  # 6 and 4 bytes, 3 and 4 characters
+    assert by_length(encoded, upper, max_size=11) == ["é".encode() * 3, b"ABCD"]
+    assert batches == [[b"abcd"], ["é".encode() * 3]]
+    batches.clear()
     assert by_length(texts, upper, max_size=10) == [text.upper() for text in texts]
     assert batches == [["", "a", "f", "bb"], ["ccc", "dddd"], ["eeeee"], ["x" * 23]]
     assert by_length([], lambda batch: pytest.fail("empty")) == []
@@ -334,6 +338,7 @@ def test_command_asks_a_server(monkeypatch):
         (["--grpc", "x:1", "a"], "Give either --url URL, or --grpc"),
         (["{run}", "--signature", "greedy"], "run is a run directory: it has no signature greedy"),
         (["--url", "http://x", "--beam-size", "3"], "was fixed by the export: beam_size cannot"),
+        (["--url", "http://x", "text", "--input", "f"], "Give either texts or --input"),
     ],
 )
 def test_command_wants_one_source(tmp_path, arguments, message):
@@ -341,9 +346,3 @@ def test_command_wants_one_source(tmp_path, arguments, message):
     (tmp_path / "run" / "run.json").write_text("{}")
     with pytest.raises(InputError, match=message):
         command(*[argument.format(run=tmp_path / "run") for argument in arguments], input="")
-
-
-def test_command_names_all_sources():
-    result = command()
-    assert result.exit_code == 2
-    assert "Missing argument 'RUN|SAVEDMODEL', or --url, or --grpc" in result.stderr

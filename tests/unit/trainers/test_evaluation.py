@@ -47,7 +47,7 @@ class Answers:
 
 @pytest.fixture
 def downloads(tmp_path, monkeypatch):
-    """A test set of two pairs in place of sacreBLEU's; returns what was asked for."""
+    """A test set of two pairs instead of sacreBLEU's; returns what was asked for."""
     asked = []
 
     def file(name, content):

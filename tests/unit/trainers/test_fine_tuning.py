@@ -59,9 +59,9 @@ def test_keeps_to_the_architecture(tuning, tmp_path):
 
 
 def test_resumes_exactly_without_the_initial_run(tuning, tmp_path):
-    settings = dataclasses.replace(tuning, steps=4, steps_per_validation=1, freeze="encoder")
+    settings = dataclasses.replace(tuning, steps=2, steps_per_validation=1, freeze="encoder")
     complete = train(settings, tmp_path / "complete", verbose=0)
-    train(dataclasses.replace(settings, steps=2), tmp_path / "run", verbose=0)
+    train(dataclasses.replace(settings, steps=1), tmp_path / "run", verbose=0)
     shutil.rmtree(settings.init_from)
     resumed = train(settings, tmp_path / "run", verbose=0, resume=True)
     expected = weights_of(complete)

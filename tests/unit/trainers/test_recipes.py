@@ -113,6 +113,15 @@ def test_run_directory(tiny_run, tiny_settings, tmp_path, monkeypatch):
     assert load_recipe("./demo") == tiny_run.settings
 
 
+def test_absolute_paths(tmp_path, monkeypatch):
+    """A run is evaluated and exported from any folder."""
+    monkeypatch.chdir(tmp_path)
+    settings = TrainSettings(data="text", mix="bundled", init_from="../run").with_absolute_paths()
+    paths = [settings.data, settings.mix, settings.init_from]
+    assert paths == [f"{tmp_path}/text", "bundled", f"{tmp_path.parent}/run"]
+    assert TrainSettings(data="tfds:a/b").with_absolute_paths() == TrainSettings(data="tfds:a/b")
+
+
 def test_recipes_that_cannot_be_read(tmp_path):
     names = ", ".join(recipe_names())
     with pytest.raises(InputError, match=f"^Cannot read the recipe Demo: No such .*: {names}$"):
@@ -153,6 +162,7 @@ def test_changes_of_the_model():
     assert changed == {"data": "bundled", "steps": 11, "model": model}
     assert recipe["model"] == {"d_ff": 5, "d_model": 10}
     assert change_recipe(recipe, ["model={d_k = 3}"])["model"] == {"d_k": 3}
+    assert change_recipe({"model": 3}, ["model.d_ff=7"]) == {"model": 3}
 
 
 @pytest.mark.parametrize("change", ["steps", " = 7", "models.d_ff=7", "model.a.b=7"])

@@ -303,7 +303,7 @@ def test_text_of_another_tokenizer(long_settings, stopped, tmp_path):
     shutil.rmtree(stopped.path / "corpus")
     for file in text.glob("*.train.*"):
         file.write_text("abc\n" * 50)
-    with pytest.raises(InputError, match="bring back the text"):
+    with pytest.raises(InputError, match="restore the text"):
         resume(settings, stopped.path)
 
 
@@ -386,26 +386,28 @@ def test_time_limit_counts_all_calls(short_settings, tmp_path):
 
 
 def test_longer_training(short_settings, tmp_path):
-    """Five updates, validated every three, then eight: metrics of the sixth are its own."""
+    """Two updates, validated every three, then four: metrics of the third are its own."""
     folder = tmp_path / "text"
     shutil.copytree(short_settings.data, folder)
-    settings = dataclasses.replace(short_settings, steps=5, data=str(folder))
+    settings = dataclasses.replace(
+        short_settings, steps=2, steps_per_validation=3, data=str(folder)
+    )
     run = train(settings, tmp_path / "run")
     average_checkpoints(run, 1)
     shutil.rmtree(folder)  # the prepared corpus suffices
-    longer = dataclasses.replace(settings, steps=8)
+    longer = dataclasses.replace(settings, steps=4)
     run = resume(longer, run.path)
     assert run.averaged is None
     assert not list((run.path / "checkpoints").glob("averaged*"))
-    each = dataclasses.replace(short_settings, steps=8, steps_per_validation=1, keep_checkpoints=1)
+    each = dataclasses.replace(short_settings, steps=4, steps_per_validation=1, keep_checkpoints=1)
     expected = train(each, tmp_path / "expected")
     for ours, theirs in zip(weights(run), weights(expected), strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    assert [line["step"] for line in run.metrics()] == [3, 5, 6, 8]
-    assert run.metrics()[2] == expected.metrics()[5]
+    assert [line["step"] for line in run.metrics()] == [2, 3, 4]
+    assert run.metrics()[1] == expected.metrics()[2]
     shutil.rmtree(run.path / "corpus")
     run = resume(dataclasses.replace(longer, average_last=1), run.path)
-    assert run.averaged.step == 8
+    assert run.averaged.step == 4
 
 
 def test_another_average_for_a_complete_run(long_settings, copy):
@@ -475,7 +477,7 @@ def test_bad_input_leaves_a_directory_as_it_was(short_settings, tmp_path, monkey
     monkeypatch.chdir(tmp_path / "here")
     nowhere = dataclasses.replace(short_settings, data="nowhere")
     for path in (".", tmp_path / "here", tmp_path / "link", tmp_path / "new"):
-        with pytest.raises(InputError, match="There is no folder nowhere"):
+        with pytest.raises(InputError, match="There is no folder .*/nowhere"):
             train(nowhere, path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "link"]
     assert not list((tmp_path / "here").iterdir())

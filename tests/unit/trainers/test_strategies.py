@@ -10,10 +10,6 @@ from keras_transformer.trainers.strategies import Workers, make_strategy
 NUM_DEVICES = 3  # of conftest.py
 
 
-def test_one_device_is_tensorflows_default():
-    assert make_strategy("one") is tf.distribute.get_strategy()
-
-
 def test_mirrored_uses_all_devices():
     strategy = make_strategy("mirrored")
     assert isinstance(strategy, tf.distribute.MirroredStrategy)

@@ -130,7 +130,6 @@ def test_small_batches_and_clipping_train_as_on_one_device(settings, tmp_path):
     ("strategy", "precision", "jit", "accumulate"),
     [
         ("one", "float32", True, 2),
-        ("mirrored", "float32", False, 1),
         ("one", "mixed_bfloat16", False, 2),
         ("mirrored", "mixed_bfloat16", True, 1),
         ("one", "mixed_float16", True, 1),
@@ -138,7 +137,7 @@ def test_small_batches_and_clipping_train_as_on_one_device(settings, tmp_path):
     ],
 )
 def test_combinations(settings, one, untrained, tmp_path, strategy, precision, jit, accumulate):
-    """Each pair of values of two options occurs: the table of docs/scaling.md."""
+    """With the test of micro-batches, each pair of values occurs: the table of docs/scaling.md."""
     changes = {"strategy": strategy, "precision": precision, "jit": jit, "accumulate": accumulate}
     run = train(dataclasses.replace(settings, **changes), tmp_path / "run", verbose=0)
     assert distance(run, one) < OF_MOVEMENT[precision] * distance(untrained, one)
