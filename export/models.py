@@ -6,7 +6,7 @@ Errors are `SessionError`, with TensorFlow's codes, which are those of gRPC.
 import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -41,25 +41,21 @@ def invalid(message: str) -> SessionError:
     return SessionError(INVALID_ARGUMENT, message)
 
 
-class LoadedVersion:
+class LoadedVersion(SavedModelSession):
     """The version in `MODELS/NAME/VERSION`, loaded and warmed up."""
 
     def __init__(self, path: Path) -> None:
+        super().__init__(path, optimize=True)
         self.path, self.number = path, int(path.name)
-        self._session = SavedModelSession(path, optimize=True)
-        self.signature_map = SignatureDefMap(signature_def=self._session.signatures)
+        self.signature_map = SignatureDefMap(signature_def=self.signatures)
         for request in read_warmup(path):
             self.predict(request)
 
     def signature(self, name: str) -> SignatureDef:
         """Returns a signature; raises `SessionError` if there is none of this name."""
-        if name not in self._session.signatures:
+        if name not in self.signatures:
             raise SessionError(FAILED_PRECONDITION, f'Serving signature key "{name}" not found.')
-        return self._session.signatures[name]
-
-    def run(self, signature: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns the outputs; raises `SessionError` if the graph refuses the inputs."""
-        return self._session.run(signature, inputs)
+        return self.signatures[name]
 
     def predict(self, request: PredictRequest) -> dict[str, np.ndarray]:
         """Returns the outputs; raises `SessionError` if the request does not fit its signature."""

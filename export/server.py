@@ -25,8 +25,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
-from starlette.routing import Match, Route
-from starlette.types import Scope
+from starlette.routing import Route
 
 from keras_transformer.errors import InputError
 from keras_transformer.export import json_tensors
@@ -60,13 +59,6 @@ class _ModelName(StringConvertor):
 register_url_convertor("model", _ModelName())
 
 
-class _Route(Route):
-    """A route that takes a query string for a part of the path, as TF Serving does."""
-
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        return (Match.NONE, {}) if scope.get("query_string") else super().matches(scope)
-
-
 def _make_app(model: ServedModel, allowed_hosts: Sequence[str], max_body_bytes: int) -> Starlette:
     """Returns an ASGI application: the REST interface, `/healthz`, and the page at `/`."""
     text = resources.files("keras_transformer.export").joinpath("page.html").read_text("utf-8")
@@ -97,12 +89,12 @@ def _make_app(model: ServedModel, allowed_hosts: Sequence[str], max_body_bytes: 
     routes = [Route("/", page), Route("/healthz", healthz)]
     for path in ("/v1/models/{name:model}", "/v1/models/{name:model}/versions/{version:int}"):
         routes += [
-            _Route(path, status),
-            _Route(f"{path}/metadata", metadata),
-            _Route(f"{path}:predict", predict, methods=["POST"]),
+            Route(path, status),
+            Route(f"{path}/metadata", metadata),
+            Route(f"{path}:predict", predict, methods=["POST"]),
         ]
     # TF Serving ignores the label of a status.
-    routes.append(_Route("/v1/models/{name:model}/labels/{label}", status))
+    routes.append(Route("/v1/models/{name:model}/labels/{label}", status))
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts, www_redirect=False)
     handlers = dict.fromkeys((HTTPException, SessionError, Exception), _error)
     app = Starlette(routes=routes, middleware=[hosts], exception_handlers=handlers)

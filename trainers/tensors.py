@@ -66,7 +66,7 @@ def _read_safetensors(content: bytes) -> dict[str, np.ndarray]:
 
 
 class _Tensor(NamedTuple):
-    """What a pickle says of a tensor. The numbers are in a storage, of a key."""
+    """What a pickle says of a tensor. Its numbers are in the storage named `key`."""
 
     kind: str
     key: str
@@ -84,34 +84,31 @@ class _Tensor(NamedTuple):
         return np.lib.stride_tricks.as_strided(values, self.shape, strides).copy()
 
 
+def _rebuild_tensor(
+    storage: tuple[str, str], offset: int, shape: Any, strides: Any, *_: Any
+) -> Any:
+    return _Tensor(*storage, offset, shape, strides)
+
+
+_ALLOWED: dict[tuple[str, str], Any] = {
+    ("collections", "OrderedDict"): OrderedDict,
+    ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
+    ("torch._utils", "_rebuild_parameter"): lambda tensor, *_: tensor,
+    **{("torch", name): kind for name, kind in _STORAGES.items()},
+}
+
+
 class _Unpickler(pickle.Unpickler):
-    """Reads the pickle of a state dictionary; it calls no function but the three below."""
+    """Reads the pickle of a state dictionary; it calls no function but those of `_ALLOWED`."""
 
     def find_class(self, module: str, name: str) -> Any:
-        allowed: dict[tuple[str, str], Any] = {
-            ("collections", "OrderedDict"): OrderedDict,
-            ("torch._utils", "_rebuild_tensor_v2"): self._rebuild_tensor,
-            ("torch._utils", "_rebuild_parameter"): lambda tensor, *_: tensor,
-        }
-        if module == "torch" and name in _STORAGES:
-            return _STORAGES[name]
-        if (module, name) not in allowed:
+        if (module, name) not in _ALLOWED:
             raise InputError(f"it must hold arrays only. Received: {module}.{name}")
-        return allowed[module, name]
+        return _ALLOWED[module, name]
 
     def persistent_load(self, pid: Any) -> Any:
         _, kind, key, *_ = pid
         return kind, key
-
-    @staticmethod
-    def _rebuild_tensor(
-        storage: tuple[str, str],
-        offset: int,
-        shape: tuple[int, ...],
-        strides: tuple[int, ...],
-        *_: Any,
-    ) -> _Tensor:
-        return _Tensor(*storage, offset, shape, strides)
 
 
 def _read_zip(content: bytes) -> dict[str, np.ndarray]:

@@ -201,7 +201,6 @@ def test_wrong_requests(target, request_, body):
         ("GET", "/v1/models/MODEL/version/3", 400),
         ("POST", "/v1/models/MODEL", 400),
         ("POST", "/v1/models/MODEL:PREDICT", 400),
-        ("POST", "/v1/models/MODEL:predict?x=1", 400),
         ("POST", "/v1/models/MODEL/versions/x:predict", 400),
         ("GET", "/v1/models/nobody", 404),
         ("GET", "/v1/models/MODEL/versions/987654321", 404),

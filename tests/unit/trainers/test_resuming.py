@@ -477,7 +477,7 @@ def test_bad_input_leaves_a_directory_as_it_was(short_settings, tmp_path, monkey
     monkeypatch.chdir(tmp_path / "here")
     nowhere = dataclasses.replace(short_settings, data="nowhere")
     for path in (".", tmp_path / "here", tmp_path / "link", tmp_path / "new"):
-        with pytest.raises(InputError, match="There is no folder .*/nowhere"):
+        with pytest.raises(InputError, match=r"There is no folder .*/nowhere"):
             train(nowhere, path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "link"]
     assert not list((tmp_path / "here").iterdir())
