@@ -16,7 +16,6 @@ import tensorflow as tf
 from keras_transformer.config import (
     BOS_ID,
     EOS_ID,
-    PAD_ID,
     DecodingOptions,
     EarlyStopping,
     LengthPenaltyKind,
@@ -60,18 +59,6 @@ class BeamState(NamedTuple):
     row_state: Any  # the step function's state of the rows
 
 
-class GreedyState(NamedTuple):
-    """State of the greedy search between two steps."""
-
-    step: tf.Tensor  # int32 [], tokens of each sequence
-    ids: tf.Tensor  # int32 [B, T]
-    newest: tf.Tensor  # int32 [B, 1], the last tokens
-    log_probs: tf.Tensor  # float32 [B]
-    finished: tf.Tensor  # bool [B]
-    cache: Any  # the step function's state of the sequences
-    row_state: Any  # the step function's state of the rows
-
-
 def length_divisor(
     length: tf.Tensor, length_penalty: float, kind: LengthPenaltyKind = "gnmt"
 ) -> tf.Tensor:
@@ -98,20 +85,17 @@ def search(
     row_state: Any = (),
     num_best: int | tf.Tensor | None = None,
 ) -> Hypotheses:
-    """Calls `beam_search`, or `greedy_search` if `options.beam_size` is 1."""
-    penalty, kind = options.length_penalty, options.length_penalty_kind
-    if options.beam_size == 1:
-        return greedy_search(step_fn, cache, max_lengths, penalty, row_state, kind)
+    """Calls `beam_search`; with one beam it is a greedy search."""
     return beam_search(
         step_fn,
         cache,
         max_lengths,
         options.beam_size,
-        penalty,
+        options.length_penalty,
         row_state,
         num_best,
-        options.early_stopping,
-        kind,
+        "first" if options.beam_size == 1 else options.early_stopping,
+        options.length_penalty_kind,
     )
 
 
@@ -146,6 +130,8 @@ def greedy_search(
 ) -> Hypotheses:
     """Takes the likeliest token at every step, until `EOS_ID` or a row's maximum length.
 
+    It is `beam_search` with one beam, which ends with the first hypothesis.
+
     Args:
         step_fn: returns the logits of the next token, as for `beam_search`; K = 1.
         cache: the cache before the first step, leading dimensions B, 1.
@@ -160,51 +146,16 @@ def greedy_search(
     Raises:
         InputError: if an option is out of range.
     """
-    check_options(1, length_penalty, kind=kind)
-    batch_size = tf.shape(max_lengths)[0]
-    initial = GreedyState(
-        step=tf.constant(0),
-        ids=tf.zeros([batch_size, 0], tf.int32),
-        newest=tf.fill([batch_size, 1], BOS_ID),
-        log_probs=tf.zeros([batch_size]),
-        finished=tf.zeros([batch_size], tf.bool),
-        cache=cache,
-        row_state=row_state,
+    return beam_search(
+        step_fn,
+        cache,
+        max_lengths,
+        1,
+        length_penalty,
+        row_state,
+        early_stopping="first",
+        kind=kind,
     )
-
-    def begin(max_lengths: tf.Tensor) -> _Steps:
-        def running(state: GreedyState) -> tf.Tensor:
-            return ~state.finished
-
-        def advance(state: GreedyState) -> GreedyState:
-            logits, cache, row_state = step_fn(
-                state.newest, state.step, state.cache, state.row_state
-            )
-            log_probs, tokens = _top_tokens(logits, 1)  # [B, 1, n]
-            log_probs, choice = tf.math.top_k(log_probs[:, 0])  # [B, 1]
-            tokens = tf.gather(tokens[:, 0], choice, batch_dims=1)  # [B, 1]
-            step = state.step + 1
-            tokens = tf.where(state.finished[:, None], PAD_ID, tokens)
-            return GreedyState(
-                step=step,
-                ids=tf.concat([state.ids, tokens], axis=1),
-                newest=tokens,
-                log_probs=tf.where(
-                    state.finished, state.log_probs, state.log_probs + log_probs[:, 0]
-                ),
-                finished=state.finished | (tokens[:, 0] == EOS_ID) | (step >= max_lengths),
-                cache=cache,
-                row_state=row_state,
-            )
-
-        return _Steps(running, advance)
-
-    def hypotheses(state: GreedyState) -> Hypotheses:
-        lengths = tf.reduce_sum(tf.cast(state.ids != PAD_ID, tf.int32), axis=1)
-        scores = state.log_probs / length_divisor(lengths, length_penalty, kind)
-        return Hypotheses(state.ids[:, None], scores[:, None])
-
-    return _search_rows(initial, max_lengths, 1, begin, hypotheses)
 
 
 def beam_search(
@@ -274,48 +225,51 @@ def beam_search(
     longest = tf.maximum(tf.reduce_max(max_lengths), 0)  # of no lengths, the smallest int32
     divisors = length_divisor(tf.range(longest + 1), length_penalty, kind)  # of all lengths
 
-    def begin(max_lengths: tf.Tensor) -> _Steps:
-        largest_divisors = tf.gather(divisors, max_lengths)  # [B]
-        advance_rows = _beam_advance(max_lengths, beam_size, divisors)
+    def steps_of(max_lengths: tf.Tensor) -> _Steps:
+        return _Steps(step_fn, max_lengths, beam_size, divisors, num_needed, early_stopping)
 
-        def running(state: BeamState) -> tf.Tensor:
-            best = state.live_log_probs[:, 0]  # [B]
-            if early_stopping == "exact":
-                worst_needed = state.finished_scores[:, num_needed - 1]
-                return worst_needed < best / largest_divisors
-            return best > -float("inf")
-
-        def advance(state: BeamState) -> BeamState:
-            logits, cache, row_state = step_fn(
-                state.newest, state.step, state.cache, state.row_state
-            )
-            state = advance_rows(state._replace(cache=cache, row_state=row_state), logits)
-            if early_stopping == "first":  # a row with K hypotheses finds no more
-                has_all = state.finished_scores[:, -1:] > -float("inf")
-                live_log_probs = tf.where(has_all, -float("inf"), state.live_log_probs)
-                state = state._replace(live_log_probs=live_log_probs)
-            return state
-
-        return _Steps(running, advance)
-
-    def hypotheses(state: BeamState) -> Hypotheses:
-        return Hypotheses(state.ids[:, beam_size:], state.finished_scores)
-
-    return _search_rows(initial, max_lengths, beam_size, begin, hypotheses)
+    return _search_rows(initial, max_lengths, steps_of)
 
 
-def _beam_advance(
-    max_lengths: tf.Tensor, beam_size: int, divisors: tf.Tensor
-) -> Callable[[BeamState, tf.Tensor], BeamState]:
-    """Returns the function that extends every live sequence by its likeliest tokens.
+class _Steps:
+    """The steps of a beam search for a fixed set of rows, with the maximum lengths [B]."""
 
-    A candidate is a place in a list of tokens, `per_beam` for each of the K live sequences. Padding
-    for the K hypotheses follows in that list, so that the same gathers move both.
-    """
-    limits = max_lengths[:, None]  # [B, 1]
-    zeros = tf.zeros_like(limits)
+    def __init__(
+        self,
+        step_fn: StepFunction,
+        max_lengths: tf.Tensor,
+        beam_size: int,
+        divisors: tf.Tensor,
+        num_needed: int | tf.Tensor,
+        early_stopping: str,
+    ) -> None:
+        self.step_fn = step_fn
+        self.beam_size = beam_size
+        self.divisors = divisors  # float32 [T + 1], of all lengths
+        self.num_needed = num_needed
+        self.early_stopping = early_stopping
+        self.limits = max_lengths[:, None]  # [B, 1]
+        self.largest_divisors = tf.gather(divisors, max_lengths)  # [B]
+        self.zeros = tf.zeros_like(self.limits)
 
-    def advance(state: BeamState, logits: tf.Tensor) -> BeamState:
+    def running(self, state: BeamState) -> tf.Tensor:
+        """Returns whether the search of each row goes on, bool [B]."""
+        best = state.live_log_probs[:, 0]  # [B]
+        if self.early_stopping == "exact":
+            worst_needed = state.finished_scores[:, self.num_needed - 1]
+            return worst_needed < best / self.largest_divisors
+        return best > -float("inf")
+
+    def advance(self, state: BeamState) -> BeamState:
+        """Extends every live sequence by its likeliest tokens.
+
+        A candidate is a place in a list of tokens, `per_beam` for each of the K live sequences.
+        Padding for the K hypotheses follows in that list, so that the same gathers move both.
+        """
+        beam_size = self.beam_size
+        logits, cache, row_state = self.step_fn(
+            state.newest, state.step, state.cache, state.row_state
+        )
         step = state.step + 1
         # At most K of the best 2K candidates end in EOS, so at least K stay live. Of a single
         # sequence, at most K + 1 are needed: EOS, and K that stay live.
@@ -325,18 +279,22 @@ def _beam_advance(
         log_probs, candidates = tf.math.top_k(log_probs, 2 * beam_size)  # [B, 2K]
         tokens = tf.pad(_merge_beams(tokens), [[0, 0], [0, beam_size * per_beam]])  # [B, 2K * n]
 
-        is_final = (tf.gather(tokens, candidates, batch_dims=1) == EOS_ID) | (step >= limits)
+        is_final = tf.gather(tokens, candidates, batch_dims=1) == EOS_ID
+        is_final |= step >= self.limits
         # Only the K best candidates may become hypotheses.
-        scores = log_probs[:, :beam_size] / tf.gather(divisors, step)
+        scores = log_probs[:, :beam_size] / tf.gather(self.divisors, step)
         scores = tf.where(is_final[:, :beam_size], scores, -float("inf"))
         # top_k takes the first of equal scores: an earlier hypothesis.
         all_scores = tf.concat([state.finished_scores, scores], axis=1)  # [B, 2K]
         finished_scores, finished = tf.math.top_k(all_scores, beam_size)  # [B, K]
         live_log_probs = tf.where(is_final, -float("inf"), log_probs)  # [B, 2K]
         live_log_probs, live = tf.math.top_k(live_log_probs, beam_size)  # [B, K]
+        if self.early_stopping == "first":  # a row with K hypotheses finds no more
+            has_all = finished_scores[:, -1:] > -float("inf")
+            live_log_probs = tf.where(has_all, -float("inf"), live_log_probs)
 
         hypotheses = np.arange(beam_size, 2 * beam_size) * per_beam  # [K]
-        places = tf.concat([zeros + hypotheses, candidates], axis=1)  # [B, 3K]
+        places = tf.concat([self.zeros + hypotheses, candidates], axis=1)  # [B, 3K]
         chosen = tf.concat([live + beam_size, finished], axis=1)  # [B, 2K]
         chosen = tf.gather(places, chosen, batch_dims=1)  # [B, 2K]
         parents = chosen // per_beam  # [B, 2K]
@@ -350,12 +308,10 @@ def _beam_advance(
             ids=tf.concat([ids, tf.expand_dims(tokens, 2)], axis=2),  # [B, 2K, T + 1]
             newest=tokens[:, :beam_size],
             cache=tf.nest.map_structure(
-                lambda tensor: tf.gather(tensor, parents, batch_dims=1), state.cache
+                lambda tensor: tf.gather(tensor, parents, batch_dims=1), cache
             ),
-            row_state=state.row_state,
+            row_state=row_state,
         )
-
-    return advance
 
 
 def _top_tokens(logits: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor]:
@@ -401,40 +357,30 @@ def _merge_beams(x: tf.Tensor) -> tf.Tensor:
     return tf.reshape(x, [-1, x.shape[1] * x.shape[2]])
 
 
-class _Steps(NamedTuple):
-    """The steps of a search for a fixed set of rows."""
-
-    running: Callable[[Any], tf.Tensor]  # state -> bool [B], whether a row's search goes on
-    advance: Callable[[Any], Any]  # state -> the state after one more step
-
-
 def _search_rows(
-    initial: Any,
-    max_lengths: tf.Tensor,
-    beam_size: int,
-    begin: Callable[[tf.Tensor], _Steps],
-    hypotheses: Callable[[Any], Hypotheses],
+    initial: BeamState, max_lengths: tf.Tensor, steps_of: Callable[[tf.Tensor], _Steps]
 ) -> Hypotheses:
-    """Advances a `BeamState` or `GreedyState` until all rows have ended.
+    """Advances a state until all rows have ended.
 
     The loop advances the rows that are left until enough of them have ended, stores what all of
-    them have found so far, and drops those that have ended. `begin` takes the maximum lengths of
-    the rows that are left; what it computes is computed once for all their steps.
+    them have found so far, and drops those that have ended. `steps_of` takes the maximum lengths of
+    the rows that are left.
     """
+    num_rows, beam_size = tf.size(max_lengths), initial.newest.shape[1]
 
     def advance_and_drop(
-        rows: tf.Tensor, state: Any, found: Hypotheses
-    ) -> tuple[tf.Tensor, Any, Hypotheses]:
-        steps = begin(tf.gather(max_lengths, rows))
+        rows: tf.Tensor, state: BeamState, found: Hypotheses
+    ) -> tuple[tf.Tensor, BeamState, Hypotheses]:
+        steps = steps_of(tf.gather(max_lengths, rows))
         state = _advance_until_rows_end(state, tf.size(rows), steps)
-        found = _store(found, rows, hypotheses(state))
+        newer = Hypotheses(state.ids[:, beam_size:], state.finished_scores)
+        found = _store(found, rows, newer)
         left = tf.cast(tf.where(steps.running(state))[:, 0], tf.int32)
         taken = tf.nest.map_structure(
             lambda tensor: tf.gather(tensor, left), state._replace(step=())
         )
         return tf.gather(rows, left), taken._replace(step=state.step), found
 
-    num_rows = tf.size(max_lengths)
     none_found = Hypotheses(
         tf.zeros([num_rows, beam_size, 0], tf.int32), tf.zeros([num_rows, beam_size])
     )
@@ -449,12 +395,12 @@ def _search_rows(
     return found
 
 
-def _advance_until_rows_end(state: Any, num_rows: tf.Tensor, steps: _Steps) -> Any:
+def _advance_until_rows_end(state: BeamState, num_rows: tf.Tensor, steps: _Steps) -> BeamState:
     """Advances all rows until more than `MIN_SHARE_TO_DROP` of them, or all, have ended."""
     min_running = tf.math.ceil((1 - MIN_SHARE_TO_DROP) * tf.cast(num_rows, tf.float32))
     min_running = tf.maximum(tf.cast(min_running, tf.int32), 1)
 
-    def are_enough_running(state: Any) -> tf.Tensor:
+    def are_enough_running(state: BeamState) -> tf.Tensor:
         return tf.reduce_sum(tf.cast(steps.running(state), tf.int32)) >= min_running
 
     (state,) = tf.while_loop(
