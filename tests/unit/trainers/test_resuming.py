@@ -35,12 +35,19 @@ def compiled(monkeypatch):
     monkeypatch.setitem(globals(), "eagerly", contextlib.nullcontext)
 
 
+# Of the numbers of files that have taken their place, those at which a training is killed.
+KILLS = {
+    0: "before the first manifest",
+    3: "after a state",
+    4: "before a checkpoint",
+    6: "after a checkpoint and its state",
+    22: "before the average",
+    24: "before the last manifest",
+}
+
+
 class KilledError(BaseException):
     """Nothing catches it, as nothing catches SIGKILL."""
-
-
-def kill():
-    raise KilledError
 
 
 class After(keras.callbacks.Callback):
@@ -74,9 +81,32 @@ def long_settings(short_settings):
 
 
 @pytest.fixture(scope="module")
-def complete(long_settings, tmp_path_factory):
+def snapshots(tmp_path_factory):
+    """A folder of copies of the complete training's directory, as a kill would have left it.
+
+    They are named by the number of files that had taken their place, or "update 7".
+    """
+    return tmp_path_factory.mktemp("snapshots")
+
+
+@pytest.fixture(scope="module")
+def complete(long_settings, snapshots, tmp_path_factory):
     """The training without interruption."""
-    return train(long_settings, tmp_path_factory.mktemp("complete"))
+    path, real, replaced = tmp_path_factory.mktemp("complete"), os.replace, []
+
+    def copy(name):
+        shutil.copytree(path, snapshots / str(name))
+
+    def replace(source, target):
+        if str(target).startswith(str(path)) and "corpus" not in str(target):
+            if len(replaced) in KILLS:
+                copy(len(replaced))
+            replaced.append(target)
+        real(source, target)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_module.os, "replace", replace)
+        return train(long_settings, path, callbacks=[After(7, lambda: copy("update 7"))])
 
 
 @pytest.fixture
@@ -86,6 +116,9 @@ def copy(complete, tmp_path):
 
 
 def killed_after(step, settings, path):
+    def kill():
+        raise KilledError
+
     with pytest.raises(KilledError):
         train(settings, path, resume=True, callbacks=[After(step, kill)])
 
@@ -156,37 +189,19 @@ def test_the_uninterrupted_run(complete):
 @pytest.mark.parametrize(
     "replaced",
     [
-        pytest.param(0, marks=pytest.mark.distributed, id="before the first manifest"),
-        pytest.param(3, marks=pytest.mark.distributed, id="after a state"),
-        pytest.param(4, id="before a checkpoint"),
-        pytest.param(6, marks=pytest.mark.distributed, id="after a checkpoint and its state"),
-        pytest.param(22, marks=pytest.mark.distributed, id="before the average"),
-        pytest.param(24, marks=pytest.mark.distributed, id="before the last manifest"),
+        pytest.param(number, id=name, marks=[pytest.mark.distributed] * (number in (0, 3, 6)))
+        for number, name in KILLS.items()
     ],
 )
-def test_killed_while_writing(long_settings, complete, tmp_path, monkeypatch, replaced):
-    """Before the run directory's file with this number takes its place."""
-    real, calls = os.replace, []
-
-    def replace(source, target):
-        if str(target).startswith(str(tmp_path / "run")) and "corpus" not in str(target):
-            calls.append(target)
-            if len(calls) > replaced:
-                raise KilledError
-        real(source, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(run_module.os, "replace", replace)
-        with pytest.raises(KilledError):
-            train(long_settings, tmp_path / "run")
-    assert_same_run(resume(long_settings, tmp_path / "run"), complete)
+def test_killed_while_writing(long_settings, complete, snapshots, replaced):
+    assert_same_run(resume(long_settings, snapshots / str(replaced)), complete)
 
 
 @pytest.mark.distributed
-def test_killed_while_resuming(long_settings, complete, tmp_path, monkeypatch):
+def test_killed_while_resuming(long_settings, complete, snapshots, monkeypatch):
     """After the seventh update, then before each of the files that resuming writes first."""
-    killed_after(7, long_settings, tmp_path / "run")
-    assert Run.load(tmp_path / "run").states[-1].step == 6
+    path = snapshots / "update 7"
+    assert Run.load(path).states[-1].step == 6
     real = os.replace
     for name in ("run.json", "metrics.jsonl", "state-00000008.npz"):
 
@@ -198,8 +213,8 @@ def test_killed_while_resuming(long_settings, complete, tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(run_module.os, "replace", replace)
             with pytest.raises(KilledError):
-                resume(long_settings, tmp_path / "run")
-    assert_same_run(resume(long_settings, tmp_path / "run"), complete)
+                resume(long_settings, path)
+    assert_same_run(resume(long_settings, path), complete)
 
 
 def test_killed_before_there_is_a_manifest(short_settings, tmp_path):
