@@ -36,7 +36,7 @@ VARIANTS = {
 
 def make_model(**settings):
     """Returns a model of `SIZES` with some settings changed, and with random weights."""
-    from keras_transformer import Transformer, TransformerConfig  # conftest.py sets devices first
+    from keras_transformer import Transformer, TransformerConfig  # shared_fixtures.py comes first
 
     return randomize(Transformer(TransformerConfig(**SIZES | settings)))
 

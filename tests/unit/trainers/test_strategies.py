@@ -7,7 +7,7 @@ from keras_transformer.errors import InputError, TrainingStoppedError
 from keras_transformer.trainers import strategies
 from keras_transformer.trainers.strategies import Workers, make_strategy
 
-NUM_DEVICES = 3  # of conftest.py
+NUM_DEVICES = 3  # of shared_fixtures.py
 
 
 def test_mirrored_uses_all_devices():

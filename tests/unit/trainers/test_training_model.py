@@ -32,7 +32,7 @@ from keras_transformer.trainers.training_model import (
     text_batches,
 )
 
-NUM_DEVICES = 3  # of conftest.py
+NUM_DEVICES = 3  # of shared_fixtures.py
 STEPS = 20
 # How far all weights may be from those of one device in float32, of how far those have moved.
 OF_MOVEMENT = {"float32": 1e-4, "mixed_bfloat16": 0.2, "mixed_float16": 0.1}
