@@ -92,14 +92,13 @@ class DecoderStep:
     def __init__(self, model: Transformer, max_length: int | tf.Tensor) -> None:
         self.model = model
         self.word_id_ends = model.config.word_id_ends
-        self.dtype = "float64" if model.compute_dtype == "float64" else "float32"
-        self.layers = [_LayerStep(layer, self.dtype) for layer in model.decoder_layers]
+        self.layers = [_LayerStep(layer) for layer in model.decoder_layers]
         embedding = model.target_embedding
         # Read here: a gather from the variable itself would make TensorFlow copy it at each read.
         self.embeddings = tf.convert_to_tensor(embedding.token_embedding.embeddings)
         self.scale = embedding.scale
         positions = embedding.encoding(tf.range(max_length))  # [T, D]
-        self.positions = tf.cast(positions, self.dtype)
+        self.positions = tf.cast(positions, tf.float32)
         if model.output_dense is None:
             kernel, bias = tf.transpose(self.embeddings), embedding.output_bias
         else:
@@ -115,8 +114,8 @@ class DecoderStep:
         """
         encoder_output = self.model.encode(source_ids, training=False)  # [B, S, D]
         num_rows = tf.shape(source_ids)[0]
-        is_token = tf.cast(padding_mask(source_ids), self.dtype)  # [B, 1, 1, S]
-        others = (1.0 - tf.eye(beam_size, dtype=self.dtype)) * MASKED_SCORE  # [K, K]
+        is_token = tf.cast(padding_mask(source_ids), tf.float32)  # [B, 1, 1, S]
+        others = (1.0 - tf.eye(beam_size, dtype=tf.float32)) * MASKED_SCORE  # [K, K]
         num_words: tf.Tensor | tuple[()] = ()
         encoded_words: tuple[tf.Tensor, ...] = ()
         if self.word_id_ends is not None:
@@ -129,7 +128,7 @@ class DecoderStep:
             step_mask=tf.tile(others[None], [num_rows, 1, 1]),
             encoded_words=encoded_words,
         )
-        return Beams(tf.zeros([num_rows, beam_size, 0], self.dtype), num_words), row_state
+        return Beams(tf.zeros([num_rows, beam_size, 0], tf.float32), num_words), row_state
 
     def __call__(
         self, target_ids: tf.Tensor, position: tf.Tensor, beams: Beams, row_state: RowState
@@ -153,12 +152,12 @@ class DecoderStep:
             self_mask = tf.concat([self_mask, row_state.step_mask], axis=2)  # [B, K, C + K]
             mask = tf.expand_dims(self_mask, 1)  # [B, 1, K, C + K]
         x = tf.gather(self.embeddings, tf.reshape(target_ids, [-1]))  # [R, D]
-        x = tf.cast(x, self.dtype) * self.scale + tf.gather(self.positions, position)
+        x = tf.cast(x, tf.float32) * self.scale + tf.gather(self.positions, position)
         if self.word_id_ends is not None:
             num_words += tf.cast(is_word(target_ids, self.word_id_ends[1]), tf.int32)
             encoder_output, indices = row_state.encoded_words
             next_words = at_words(encoder_output, indices, num_words)  # [B, K, D]
-            x += tf.cast(tf.reshape(next_words, tf.shape(x)), self.dtype)
+            x += tf.cast(tf.reshape(next_words, tf.shape(x)), tf.float32)
         kv_cache = []
         for layer, cache, encoder_kv in zip(
             self.layers, row_state.kv_cache, row_state.encoder_kv, strict=True
@@ -173,7 +172,7 @@ class DecoderStep:
 class _LayerStep:
     """A decoder layer for one more position of each hypothesis, without dropout."""
 
-    def __init__(self, layer: DecoderLayer, dtype: str) -> None:
+    def __init__(self, layer: DecoderLayer) -> None:
         self.layer = layer
         attention = layer.self_attention
         num_heads, d_k, d_v = attention.num_heads, attention.d_k, attention.d_v
@@ -194,13 +193,13 @@ class _LayerStep:
         bias = join([each.bias for each in dense]) if dense[0].use_bias else None
         self.self_qkv = _Linear(kernel, bias, layer.compute_dtype)
         self.self_output = self._linear(attention.output_dense)
-        self.self_norm = _AddNorm(layer.self_attention_norm, dtype)
+        self.self_norm = _AddNorm(layer.self_attention_norm)
         cross = layer.cross_attention
         self.cross_query = self._linear(cross.query_dense, cross.scale)
         self.cross_output = self._linear(cross.output_dense)
-        self.cross_norm = _AddNorm(layer.cross_attention_norm, dtype)
+        self.cross_norm = _AddNorm(layer.cross_attention_norm)
         self.feed_forward = _FeedForward(layer.feed_forward)
-        self.norm = _AddNorm(layer.feed_forward_norm, dtype)
+        self.norm = _AddNorm(layer.feed_forward_norm)
 
     def _linear(self, dense: keras.layers.Dense, scale: float = 1.0) -> "_Linear":
         """Returns the linear map of a dense layer, without its activation."""
@@ -285,14 +284,14 @@ class _FeedForward:
 class _AddNorm:
     """An `AddNorm` without dropout."""
 
-    def __init__(self, layer: AddNorm, dtype: str) -> None:
-        self.gamma = tf.cast(tf.convert_to_tensor(layer.norm.gamma.value), dtype)
-        self.beta = tf.cast(tf.convert_to_tensor(layer.norm.beta.value), dtype)
+    def __init__(self, layer: AddNorm) -> None:
+        self.gamma = tf.cast(tf.convert_to_tensor(layer.norm.gamma.value), tf.float32)
+        self.beta = tf.cast(tf.convert_to_tensor(layer.norm.beta.value), tf.float32)
         self.epsilon = layer.norm.epsilon
 
     def __call__(self, x: tf.Tensor, sublayer_output: tf.Tensor) -> tf.Tensor:
-        """[R, D] -> [R, D], of the dtype of `x`."""
-        x += tf.cast(sublayer_output, x.dtype)
+        """[R, D] -> float32 [R, D]."""
+        x += tf.cast(sublayer_output, tf.float32)
         centered = x - tf.reduce_mean(x, axis=1, keepdims=True)
         # A product, because TensorFlow's squared difference is slower.
         variance = tf.reduce_mean(centered * centered, axis=1, keepdims=True)
@@ -305,10 +304,9 @@ def _attend(query: tf.Tensor, kv: KeysValues, mask: tf.Tensor | None) -> tf.Tens
     The query, [B, N, K, d_k], is scaled already, and the result is [R, N * d_v]. The mask,
     [B, N, K, C], is added to the scores.
     """
-    sum_dtype = tf.float64 if query.dtype == tf.float64 else tf.float32
 
     def add_mask(scores: tf.Tensor) -> tf.Tensor:
-        scores = tf.cast(scores, sum_dtype)  # [B, N, K, C]
+        scores = tf.cast(scores, tf.float32)  # [B, N, K, C]
         return scores if mask is None else scores + mask
 
     def attend() -> tf.Tensor:
@@ -325,9 +323,7 @@ def _attend(query: tf.Tensor, kv: KeysValues, mask: tf.Tensor | None) -> tf.Tens
 
     num_beams = query.shape[2]
     is_small = num_beams * tf.size(kv.keys, tf.int64) <= ONEDNN_MIN_MULTIPLICATIONS
-    heads = (
-        attend() if query.dtype == tf.float64 else tf.cond(is_small, attend_without_onednn, attend)
-    )
+    heads = tf.cond(is_small, attend_without_onednn, attend)
     return tf.reshape(_swap(heads), [-1, query.shape[1] * kv.values.shape[3]])
 
 

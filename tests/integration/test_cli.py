@@ -34,10 +34,12 @@ def saved_model(tiny_run, tmp_path_factory):
     """The folder of a model with one version, exported by the command."""
     folder = tmp_path_factory.mktemp("models") / "tiny"
     options = ("--beam-size", 1, "--max-source-length", MAX_SOURCE_LENGTH, "--version", 3)
-    code, out, err = cli("export", tiny_run.path, folder, *options)
+    with pytest.MonkeyPatch.context() as patch:  # that check takes a process; see test_check.py
+        patch.setitem(check.CHECKS, "Session", lambda export: "as expected")
+        code, out, err = cli("export", tiny_run.path, folder, *options)
     assert (code, out) == (0, "")
     assert "Export: SavedModel in" in err
-    assert "  Session    ok     loads without Python code, answers 3 examples" in err
+    assert "  Session    ok     as expected" in err
     assert f"Next: keras-transformer serve {folder}, or keras-transformer translate" in err
     return folder
 

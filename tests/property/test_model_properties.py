@@ -24,6 +24,11 @@ def target_ids():
     return random_ids(TARGET_LENGTHS, seed=37)
 
 
+@pytest.fixture(scope="module")
+def logits(model, source_ids, target_ids):
+    return logits_of(model, source_ids, target_ids)
+
+
 def random_ids(lengths, seed):
     """int32 [B, longest], padded with 0 behind the lengths."""
     ids = np.random.default_rng(seed).integers(1, V, (len(lengths), max(lengths)))
@@ -45,32 +50,31 @@ def assert_far(actual, expected):
 
 
 @pytest.mark.parametrize("position", [1, 4, 10])
-def test_future_target_tokens_change_nothing_before(model, source_ids, target_ids, position):
+def test_future_target_tokens_change_nothing_before(
+    model, source_ids, target_ids, logits, position
+):
     changed = target_ids.copy()
     changed[:, position:] = 1 + changed[:, position:] % (V - 1)
-    logits = logits_of(model, source_ids, target_ids)
     other = logits_of(model, source_ids, changed)
     assert_close(other[:, :position], logits[:, :position])
     assert_far(other[:, position:], logits[:, position:])
 
 
-def test_source_tokens_change_every_position(model, source_ids, target_ids):
+def test_source_tokens_change_every_position(model, source_ids, target_ids, logits):
     for column in (0, 1):  # tokens in all sentences
         changed = source_ids.copy()
         changed[:, column] = 1 + changed[:, column] % (V - 1)
-        assert_far(logits_of(model, changed, target_ids), logits_of(model, source_ids, target_ids))
+        assert_far(logits_of(model, changed, target_ids), logits)
 
 
-def test_padding_of_the_source_changes_nothing(model, source_ids, target_ids):
+def test_padding_of_the_source_changes_nothing(model, source_ids, target_ids, logits):
     padded = np.pad(source_ids, ((0, 0), (0, 5)))
-    assert_close(logits_of(model, padded, target_ids), logits_of(model, source_ids, target_ids))
+    assert_close(logits_of(model, padded, target_ids), logits)
 
 
-def test_padding_of_the_target_changes_nothing_before(model, source_ids, target_ids):
+def test_padding_of_the_target_changes_nothing_before(model, source_ids, target_ids, logits):
     padded = np.pad(target_ids, ((0, 0), (0, 2)))
-    assert_close(
-        logits_of(model, source_ids, padded)[:, :T], logits_of(model, source_ids, target_ids)
-    )
+    assert_close(logits_of(model, source_ids, padded)[:, :T], logits)
 
 
 def test_padding_before_a_target_token_is_not_attended_to(model, source_ids, target_ids):
@@ -89,19 +93,15 @@ def test_padding_before_a_target_token_is_not_attended_to(model, source_ids, tar
     assert_close(other[real][:, 1:], logits[real][:, 1:])
 
 
-def test_batch_order_does_not_matter(model, source_ids, target_ids):
+def test_batch_order_does_not_matter(model, source_ids, target_ids, logits):
     order = [2, 0, 1]
-    assert_close(
-        logits_of(model, source_ids[order], target_ids[order]),
-        logits_of(model, source_ids, target_ids)[order],
-    )
+    assert_close(logits_of(model, source_ids[order], target_ids[order]), logits[order])
 
 
-def test_batch_is_its_sentences_one_by_one(model, source_ids, target_ids):
-    batch = logits_of(model, source_ids, target_ids)
+def test_batch_is_its_sentences_one_by_one(model, source_ids, target_ids, logits):
     for b, (s, t) in enumerate(zip(SOURCE_LENGTHS, TARGET_LENGTHS, strict=True)):
         alone = logits_of(model, source_ids[b : b + 1, :s], target_ids[b : b + 1, :t])
-        assert_close(alone[0], batch[b, :t])
+        assert_close(alone[0], logits[b, :t])
 
 
 def test_source_of_padding_only_gives_finite_logits(model, source_ids, target_ids):
@@ -113,9 +113,9 @@ def test_source_of_padding_only_gives_finite_logits(model, source_ids, target_id
 
 
 @pytest.mark.parametrize("model", ["tied", "untied learned"], indirect=True)
-def test_graph_is_eager(model, source_ids, target_ids):
+def test_graph_is_eager(model, source_ids, target_ids, logits):
     function = tf.function(
         lambda source, target: model({"source_ids": source, "target_ids": target}),
         input_signature=[tf.TensorSpec((None, None), "int32")] * 2,
     )
-    assert_close(function(source_ids, target_ids), logits_of(model, source_ids, target_ids))
+    assert_close(function(source_ids, target_ids), logits)
