@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
+import urllib3
 from command_line import assert_documented, assert_refused, cli
 
 from keras_transformer._version import __version__
@@ -389,3 +391,26 @@ def test_wrong_usage(arguments, message):
     assert (code, out) == (2, "")
     assert message in err
     assert re.fullmatch(r"error: .*(; see|\? See) .*keras-transformer( \w+)? --help\n", err)
+
+
+@pytest.mark.programs
+def test_readme_serves(exported, tmp_path):
+    readme = (ROOT / "README.md").read_text("utf-8")
+    serve, curl = re.search(r"^(keras-transformer serve .*)\n(curl .*)$", readme, re.M).groups()
+    _, *arguments = shlex.split(serve)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "my-model").symlink_to(exported.path.parent)
+    program = "from keras_transformer.cli.main import main; main()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program, *arguments, "--port", "0"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as server:
+        url = next(line.split()[1] for line in server.stderr if line.startswith("Page: "))
+        _, _, data, address = shlex.split(curl.replace("http://127.0.0.1:8501/", url))
+        answer = urllib3.request("POST", address, body=data, timeout=60)
+        server.terminate()
+        server.communicate(timeout=60)
+    expected = exported.translator.translate(["Two dogs play."], beam_size=3, length_penalty=0.7)
+    assert answer.json()["predictions"][0]["translation"] == expected[0].text

@@ -3,13 +3,11 @@
 import io
 import re
 import shlex
-import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-import urllib3
 from eager import eagerly
 
 from keras_transformer.cli.demo import EXAMPLES
@@ -72,26 +70,3 @@ def test_own_text(corpus_dir, tmp_path, monkeypatch, capfd):
     for block in PYTHON:
         exec(compile(block, "README.md", "exec"), {})
     assert capfd.readouterr().out.endswith("63,082,496\n")
-
-
-@pytest.mark.programs
-def test_serve(exported, tmp_path):
-    (block,) = [block for _, block in BLOCKS if block.startswith("keras-transformer serve")]
-    serve, curl = block.splitlines()
-    _, *arguments = shlex.split(serve)
-    (tmp_path / "models").mkdir()
-    (tmp_path / "models" / "my-model").symlink_to(exported.path.parent)
-    program = "from keras_transformer.cli.main import main; main()"
-    with subprocess.Popen(
-        [sys.executable, "-c", program, *arguments, "--port", "0"],
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as server:
-        url = next(line.split()[1] for line in server.stderr if line.startswith("Page: "))
-        _, _, data, address = shlex.split(curl.replace("http://127.0.0.1:8501/", url))
-        answer = urllib3.request("POST", address, body=data, timeout=60)
-        server.terminate()
-        server.communicate(timeout=60)
-    expected = exported.translator.translate(["Two dogs play."], beam_size=3, length_penalty=0.7)
-    assert answer.json()["predictions"][0]["translation"] == expected[0].text
