@@ -23,7 +23,7 @@ demo: $(READY)
 	$(BIN)/keras-transformer demo
 
 test: $(READY)
-	@echo "The default tests take about 12 minutes on 2 cores"
+	@echo "The default tests take about 10 minutes on 2 cores"
 	$(BIN)/python -m pytest --numprocesses 2
 
 test-all: $(READY)
