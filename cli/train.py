@@ -129,7 +129,7 @@ def make_settings(context: typer.Context) -> TrainSettings:
     names = {field.name for field in dataclasses.fields(TrainSettings)}
     values |= {name: value for name, value in given.items() if name in names}
     values = recipes.inherit(recipes.change_recipe(values, given.get("changes", ())))
-    if "init_from" in values and given.keys() & {"preset", "vocab_size"}:
+    if values.get("init_from") and given.keys() & {"preset", "vocab_size"}:
         raise InputError("The sizes are those of --init-from: leave out --preset and --vocab-size")
     if "data" not in values:
         raise InputError("The setting `data` is missing: give --data, or a --recipe that has it")

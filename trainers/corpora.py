@@ -17,7 +17,7 @@ from keras_transformer.files import decode_lines
 
 VALIDATION_SPLITS = ("val", "valid", "validation", "dev")
 KINDS = "'bundled', 'tfds:NAME', a folder of files {language}.{split}.txt, or a .tsv or .csv file"
-MAX_HELD_OUT = 1_000  # pairs for each of validation and test, about, and at most a twentieth
+MAX_HELD_OUT = 1_000  # about so many pairs for validation and for test, at most a twentieth each
 BUNDLED_SPLITS = {"train": 24_000, "val": 500, "test": 500}  # pairs
 
 

@@ -272,7 +272,7 @@ class TrainSettings:
         return cls(**{**defaults, **values})
 
     def with_absolute_paths(self) -> Self:
-        """Returns the same settings for any current directory."""
+        """Returns the settings with absolute paths, which hold in any current directory."""
         paths = {name: getattr(self, name) for name in ("data", "mix", "init_from")}
         absolute: dict[str, Any] = {
             name: str(Path(path).resolve())

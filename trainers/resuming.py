@@ -114,7 +114,8 @@ def _check_settings(run: Run, settings: TrainSettings) -> None:
             f"`steps` must be more than the {newest} updates that {run.path} has saved. "
             f"Received: steps={settings.steps}"
         )
-    saved = TrainSettings.from_dict(run.settings).to_dict()  # with settings newer than the run
+    # With settings that are newer than the run.
+    saved = TrainSettings.from_dict(run.settings).with_absolute_paths().to_dict()
     for name, value in settings.to_dict().items():
         before = saved[name]
         is_fixed_by_cooldown = name == "steps" and settings.cooldown > 0

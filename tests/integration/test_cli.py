@@ -305,6 +305,10 @@ def test_a_stopped_export_leaves_nothing(tiny_run, tmp_path, monkeypatch):
             ["train", "--run-dir", "{none}", "--init-from", "{run}", "--preset", "base"],
             "The sizes are those of --init-from: leave out --preset and --vocab-size",
         ),
+        (  # the settings of a run have an empty init_from
+            ["train", "--run-dir", "{none}", "--recipe", "{run}", "--preset", "huge"],
+            "`preset` .*",
+        ),
         (
             ["train", "--run-dir", "{none}", "--data", "x", "--set", "init_from=2026-11-25"],
             "`init_from` must be a valid string.*",
