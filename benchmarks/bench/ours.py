@@ -157,4 +157,5 @@ class Pipeline:
         return sum(int((labels.numpy() != 0).sum()) for _, labels, _ in batches)
 
     def count(self, output: int) -> dict[str, Any]:
+        del self.batches  # its thread would keep the process from ending
         return {"tokens": output, "pairs_per_second": self.pairs_per_second}

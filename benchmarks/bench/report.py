@@ -13,7 +13,7 @@ from bench.cases import CEILINGS, DECODERS, TRAINERS, all_cases
 
 LABELS = {
     "session": "ours, SavedModel in a Session",
-    "session-bfloat16": "the same in bfloat16",
+    "session-bfloat16": "ours, Session in bfloat16",
     "process": "ours, in process",
     "ctranslate2": "CTranslate2 float32",
     "ctranslate2-int8": "CTranslate2 int8",
