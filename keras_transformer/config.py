@@ -272,6 +272,7 @@ class RecurrentConfig(_Config):
         cell: "gru" (Cho et al., 2014) or "lstm" (Hochreiter and Schmidhuber, 1997).
         attention: the scores of attention: "luong" for products (Luong et al., 2015, "general"), or
             "additive" for a feed-forward network (Bahdanau et al., 2015).
+        scale_attention: whether the scores of "luong" are divided by sqrt(units).
         dropout_rate: dropout on the input of each recurrent layer, on the encoder's output and
             before the output projection.
         share_embeddings: one matrix for source, target and output; False for three.
@@ -298,6 +299,7 @@ class RecurrentConfig(_Config):
     num_decoder_layers: _Size = 2
     cell: Literal["gru", "lstm"] = "gru"
     attention: Literal["luong", "additive"] = "luong"
+    scale_attention: bool = True
     dropout_rate: Rate = 0.2
     share_embeddings: bool = True
 

@@ -29,7 +29,7 @@ class Recurrent(EncoderDecoder):
 
     With the encoder's outputs h_j, and the outputs of the first decoder layer, s_t, attention is
 
-        score(t, j) = (W_a h_j) . s_t                     "luong", their "general"
+        score(t, j) = (W_a h_j) . s_t / sqrt(U)           "luong", their "general", scaled
         score(t, j) = v . tanh(W_1 h_j + W_2 s_t)         "additive"
         a_t         = sum over j of softmax(score(t, j)) h_j
 
@@ -43,12 +43,14 @@ class Recurrent(EncoderDecoder):
     Args:
         config: sizes and rates.
 
-    Deviations: in these papers, the output of attention is an input of the next position (Luong's
-        "input feeding"). Here it is an input of later layers only, so the first layer runs before
-        attention, which is one product for all positions. Luong's attention reads the last decoder
-        layer. Scores compare with the present state, and Bahdanau's and Wu's with the one before.
-        Embeddings are multiplied by sqrt(d_model). W_c has a bias. The reset gate of a GRU acts
-        after the product with its weights, as in cuDNN.
+    Deviations: Luong et al. do not divide by sqrt(U); the Transformer's paper divides by sqrt(d_k)
+        (section 3.2.1). `scale_attention=False` leaves it out. In these papers, the output of
+        attention is an input of the next position (Luong's "input feeding"). Here it is an input of
+        later layers only, so the first layer runs before attention, which is one product for all
+        positions. Luong's attention reads the last decoder layer. Scores compare with the present
+        state, and Bahdanau's and Wu's with the one before. Embeddings are multiplied by
+        sqrt(d_model). W_c has a bias. The reset gate of a GRU acts after the product with its
+        weights, as in cuDNN.
 
     Example:
         >>> import numpy as np
@@ -218,7 +220,10 @@ class Recurrent(EncoderDecoder):
         Returns:
             What it attends to, float [B, T, E], and the weights, float [B, T, S].
         """
-        query = x if self.query_dense is None else self.query_dense(x)
+        if self.query_dense is not None:
+            query = self.query_dense(x)
+        else:
+            query = x * self.config.units**-0.5 if self.config.scale_attention else x
         return self.attention(
             [query, values, keys], mask=[None, mask], return_attention_scores=True
         )

@@ -32,7 +32,12 @@ VARIANTS = {
         "num_encoder_layers": 2,
         "num_decoder_layers": 3,
     },
-    "lstm luong": {"cell": "lstm", "share_embeddings": False, "num_encoder_layers": 2},
+    "lstm luong, not scaled": {
+        "cell": "lstm",
+        "scale_attention": False,
+        "share_embeddings": False,
+        "num_encoder_layers": 2,
+    },
 }
 # Sources of 7, 4 and 1 tokens, and targets of 4, 2 and 3.
 SOURCE_IDS = np.array([[5, 18, 7, 3, 11, 1, 4], [9, 2, 6, 13, 0, 0, 0], [8, 0, 0, 0, 0, 0, 0]])
@@ -85,7 +90,9 @@ def reference_outputs(model, source_ids, target_ids):
         x = recurrent_reference.run(step, x, state, layer.get_weights())
         if i == 0:
             score = recurrent_reference.SCORES[config.attention]
-            attended, attention = recurrent_reference.attend(score, encoded, x, weights)
+            is_scaled = config.attention == "luong" and config.scale_attention
+            queries = x * config.units**-0.5 if is_scaled else x
+            attended, attention = recurrent_reference.attend(score, encoded, queries, weights)
         if i < config.num_decoder_layers - 1:
             x = np.concatenate([attended, x], axis=1)
     x = recurrent_reference.combine(attended, x, *dense(model.combine_dense))
