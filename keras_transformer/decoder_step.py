@@ -25,7 +25,7 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.attention import MASKED_SCORE
-from keras_transformer.layers import AddNorm, DecoderLayer, FeedForward
+from keras_transformer.layers import AddNorm, DecoderLayer
 from keras_transformer.masks import padding_mask
 from keras_transformer.model import Transformer
 from keras_transformer.next_word import at_words, is_word, word_indices
@@ -198,7 +198,8 @@ class _LayerStep:
         self.cross_query = self._linear(cross.query_dense, cross.scale)
         self.cross_output = self._linear(cross.output_dense)
         self.cross_norm = _AddNorm(layer.cross_attention_norm)
-        self.feed_forward = _FeedForward(layer.feed_forward)
+        self.inner = self._linear(layer.feed_forward.inner_dense)
+        self.outer = self._linear(layer.feed_forward.output_dense)
         self.norm = _AddNorm(layer.feed_forward_norm)
 
     def _linear(self, dense: keras.layers.Dense, scale: float = 1.0) -> "_Linear":
@@ -227,7 +228,8 @@ class _LayerStep:
         x = self.self_norm(x, self.self_output(_attend(query, cache, mask)))
         query = _split_heads(self.cross_query(x), num_beams, self.sizes[0])
         x = self.cross_norm(x, self.cross_output(_attend(query, encoder_kv, source_mask)))
-        return self.norm(x, self.feed_forward(x)), cache
+        inner = self.layer.feed_forward.inner_dense.activation(self.inner(x))  # [R, F]
+        return self.norm(x, self.outer(inner)), cache
 
     def encoder_kv(self, encoder_output: tf.Tensor) -> KeysValues:
         """Returns cross-attention's keys and values of an encoder's output [B, S, D]."""
@@ -259,26 +261,6 @@ class _Linear:
         products = tf.matmul(tf.cast(x, self.kernel.dtype), self.kernel)
         # TensorFlow would fuse product and sum, which is slower for few rows.
         return products if self.negative_bias is None else products - self.negative_bias
-
-
-class _FeedForward:
-    """A feed-forward network whose kernels are transposed: TensorFlow reads them faster by rows."""
-
-    def __init__(self, layer: FeedForward) -> None:
-        dtype = layer.compute_dtype
-        self.activation = layer.inner_dense.activation
-        self.inner_kernel = tf.transpose(tf.cast(layer.inner_dense.kernel, dtype))  # [F, D]
-        self.outer_kernel = tf.transpose(tf.cast(layer.output_dense.kernel, dtype))  # [D, F]
-        self.inner_negative_bias = tf.cast(-layer.inner_dense.bias, dtype)[:, None]
-        self.outer_bias = tf.cast(layer.output_dense.bias, dtype)
-
-    def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        """[R, D] -> [R, D]."""
-        x = tf.cast(x, self.inner_kernel.dtype)
-        inner = tf.matmul(self.inner_kernel, x, transpose_b=True)  # [F, R]
-        inner = self.activation(inner - self.inner_negative_bias)
-        outer = tf.matmul(self.outer_kernel, inner)  # [D, R]
-        return _transpose(outer, [1, 0]) + self.outer_bias
 
 
 class _AddNorm:
@@ -333,13 +315,11 @@ def _split_heads(x: tf.Tensor, length: int | tf.Tensor, size: int) -> tf.Tensor:
 
 
 def _swap(x: tf.Tensor) -> tf.Tensor:
-    """Swaps axes 1 and 2 of a tensor of rank 4."""
+    """Swaps axes 1 and 2 of a tensor of rank 4.
+
+    It moves the bits as integers, because a transposition of floats starts oneDNN.
+    """
     if 1 in x.shape[1:3] and None not in x.shape[1:3]:  # nothing moves
         return tf.reshape(x, [-1, x.shape[2], x.shape[1], x.shape[3]])
-    return _transpose(x, [0, 2, 1, 3])
-
-
-def _transpose(x: tf.Tensor, axes: list[int]) -> tf.Tensor:
-    """Moves the bits as integers, because a transposition of floats starts oneDNN."""
     integer = {8: tf.int64, 4: tf.int32, 2: tf.int16}[x.dtype.size]
-    return tf.bitcast(tf.transpose(tf.bitcast(x, integer), axes), x.dtype)
+    return tf.bitcast(tf.transpose(tf.bitcast(x, integer), [0, 2, 1, 3]), x.dtype)
