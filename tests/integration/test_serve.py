@@ -1,6 +1,7 @@
 """`keras-transformer serve`: what it says, how it stops, and how bad input ends."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from fake_models import save_model
 from keras_transformer.cli.serve import serve_command
 from keras_transformer.errors import InputError
 
+THREAD = "TF_ONEDNN_THREADPOOL_USE_CALLER_THREAD"
 PROGRAM = """
 import sys, typer
 from keras_transformer.cli.console import show_log
@@ -86,6 +88,14 @@ def test_no_host(folder):
     """Sockets take an empty host for all addresses."""
     with pytest.raises(InputError, match="`--host`"):
         serve_command(folder, host="")
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, "1"), ({THREAD: "0"}, "0")])
+def test_products_run_in_the_thread_of_the_request(folder, monkeypatch, given, expected):
+    monkeypatch.setattr(os, "environ", {"PATH": os.environ["PATH"], **given})
+    with pytest.raises(InputError):
+        serve_command(folder, host="")
+    assert os.environ[THREAD] == expected
 
 
 @pytest.mark.parametrize("option", ["port", "grpc_port"])
