@@ -70,7 +70,7 @@ def test_the_recurrent_recipe_differs_from_the_transformers_where_it_must():
         for name in ("recurrent", "tiny")
     )
     assert isinstance(recurrent.config(11), RecurrentConfig)
-    for name in ("vocab_size", "lowercase", "precision", "beam_size"):
+    for name in ("vocab_size", "lowercase", "beam_size"):
         assert getattr(recurrent, name) == getattr(tiny, name), name
 
 
