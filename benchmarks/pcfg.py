@@ -20,6 +20,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 import typer
 
+from keras_transformer.errors import InputError
 from keras_transformer.trainers.bracketing import score_brackets
 from keras_transformer.trainers.tasks import gold_tree
 from keras_transformer.trainers.treebank import load_treebank
@@ -256,4 +257,7 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    try:
+        typer.run(main)
+    except InputError as error:
+        raise SystemExit(f"error: {error}") from error

@@ -25,6 +25,7 @@ from claims import GROUPS, SHORT, VARIATIONS, write_page
 from saturation import encoder_products, measure_softmax, measure_untrained
 
 from keras_transformer import InputError, Translator
+from keras_transformer.bleu import make_bleu
 from keras_transformer.files import write_atomically
 from keras_transformer.tokenizer import Tokenizer
 from keras_transformer.trainers.corpora import Pair, load_corpus
@@ -32,7 +33,6 @@ from keras_transformer.trainers.evaluation import evaluate, read_sentences
 from keras_transformer.trainers.preparation import prepare
 from keras_transformer.trainers.prepared import load_tokenizer
 from keras_transformer.trainers.recipes import TrainSettings, change_recipe, load_recipe
-from keras_transformer.trainers.scores import make_bleu
 from keras_transformer.trainers.training import train
 from keras_transformer.translation import score_texts
 
@@ -179,4 +179,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except InputError as error:
+        raise SystemExit(f"error: {error}") from error

@@ -55,7 +55,12 @@ def evaluate_command(
             "text. [default: the run's]"
         ),
     ] = None,
-    split: Annotated[str | None, Option(help="Split to translate. [default: test]")] = None,
+    split: Annotated[
+        str | None,
+        Option(
+            help="Split to translate. [default: test, or the validation split if there is none]"
+        ),
+    ] = None,
     test_set: Annotated[
         str | None,
         Option(
@@ -125,8 +130,9 @@ def evaluate_command(
         data = data or opened.settings.get("data")
         if not data:  # of an imported run
             raise InputError(f"{run} was trained elsewhere: give --data or --test-set")
-        name = split or "test"
-        pairs = list(load_data(task, data, opened.source, opened.target).pairs(name))
+        corpus = load_data(task, data, opened.source, opened.target)
+        name = split or ("test" if "test" in corpus.splits else corpus.validation_split) or "test"
+        pairs = list(corpus.pairs(name))
     baseline_lines = baseline and read_sentences(baseline, len(pairs))
     translator = Translator.of(opened, checkpoint)
     file = opened.checkpoint(checkpoint).file

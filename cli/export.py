@@ -18,6 +18,7 @@ from keras_transformer.cli.options import (
     RunDirectory,
 )
 from keras_transformer.errors import InputError
+from keras_transformer.export.metadata import read_metadata
 from keras_transformer.export.options import (
     ComputeType,
     ServingOptions,
@@ -136,8 +137,6 @@ def export_command(
 
 def warn_of_compute(version: Path) -> None:
     """Warns of an export in bfloat16, for which this processor has no instructions."""
-    from keras_transformer.export.assets import read_metadata
-
     try:
         compute = read_metadata(version).get("compute")
     except InputError:  # of another program's export

@@ -76,7 +76,7 @@ def write_report(
         "labels": LABELS,
         "evaluations": [(each.name, each.scores) for each in evaluations],
         "translations": [
-            _translations(folder, run, each) if "tokenize" in each.scores else _parses(folder, each)
+            (_translations if "tokenize" in each.scores else _parses)(folder, run, each)
             for each in evaluations
         ],
         "attention": _attention(folder, run, checkpoint, text) if chosen and text else None,
@@ -167,7 +167,7 @@ def _learning_rate(folder: Path, run: Run) -> Picture | None:
     )
 
 
-def _parses(folder: Path, evaluation: Evaluation) -> dict[str, Any]:
+def _parses(folder: Path, run: Run, evaluation: Evaluation) -> dict[str, Any]:
     examples: list[tuple[str, Any, Any]] = []
     name = re.sub(r"[^\w-]", "-", evaluation.name)
     for label, row, f1 in choose_examples(rank_parses(evaluation))[::NUM_EXAMPLES]:
@@ -178,7 +178,7 @@ def _parses(folder: Path, evaluation: Evaluation) -> dict[str, Any]:
             number = len(examples) + 1
             picture = _draw(folder, f"trees-{name}-{number}", heading, plots.trees, drawn)
         texts = [
-            ("Sentence", "en", evaluation.sources[row]),
+            ("Sentence", run.source, evaluation.sources[row]),
             ("Predicted", "", evaluation.hypotheses[row]),
             ("Gold", "", evaluation.references[row]),
         ]

@@ -100,8 +100,10 @@ def serve_command(
 
 @contextlib.contextmanager
 def _listening(host: str, port: int) -> Iterator[None]:
-    """Turns the error of a port in use into one that says to choose another."""
+    """Turns an error of a port, such as one in use, into a message that says what to do."""
     try:
         yield
     except (OSError, RuntimeError) as error:
-        raise InputError(f"Cannot listen at {host}:{port}: {error}; choose another") from error
+        raise InputError(
+            f"Cannot listen at {host}:{port}: {error}. Choose another port or host"
+        ) from error

@@ -96,10 +96,9 @@ def train_command(
 
     started = time.monotonic()
     run = train_with_progress(settings, run_dir, resume)
-    step = run.last.step if run.last else 0
     seconds = time.monotonic() - started
-    say(f"Training: {step:,} updates; this call took {seconds:.1f} s: {run.path}")
     summary = summarize(run)
+    say(f"Training: {summary['step']:,} updates; this call took {seconds:.1f} s: {run.path}")
     for name, text in summary_table(summary).items():
         say(f"  {name:10}  {text}")
     if still_improves(summary) and not settings.cooldown:

@@ -15,6 +15,7 @@ import typer
 from typer import Argument, Option
 
 from keras_transformer.cli.console import ProgressBar, load_session, load_tensorflow, say
+from keras_transformer.cli.export import warn_of_compute
 from keras_transformer.cli.options import BeamSize, EarlyStop, LengthPenalty
 from keras_transformer.errors import InputError
 from keras_transformer.export.rows import (
@@ -121,7 +122,8 @@ def translate_command(
 
 def _refuse(search: Mapping[str, Any], reason: str) -> None:
     if search:
-        raise InputError(f"{reason}: {', '.join(search)} cannot be changed")
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in search)
+        raise InputError(f"{reason}: {options} cannot be changed")
 
 
 @contextlib.contextmanager
@@ -169,6 +171,7 @@ def _open_run(folder: str, search: Mapping[str, Any]) -> Translate:
 
 def _open_export(version: str, signature: str) -> Translate:
     load_session()
+    warn_of_compute(Path(version))
     translate = _counted(open_saved_model(version, signature))
     max_size = REQUEST_BYTES if signature == "document" else math.inf
     return lambda texts, progress: by_length(
@@ -208,7 +211,7 @@ def _print_translations(
             text = " ".join(row["translation"].splitlines())
             typer.echo(json.dumps(row, ensure_ascii=False) if as_json else text)
             if row.get("truncated", False):
-                say(f"warning: text {number} is too long and its end was not translated")
+                say(f"warning: text {number} is too long, and its end was left out")
     if stream is not None and not is_typed:
         say(f"Translation: lines of {name}: {number:,} in {time.monotonic() - started:.1f} s")
 

@@ -19,7 +19,8 @@ from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from keras_transformer.errors import InputError, one_line
 from keras_transformer.export import session
-from keras_transformer.export.assets import read_metadata, read_warmup
+from keras_transformer.export.metadata import read_metadata
+from keras_transformer.export.warmup import read_warmup
 from keras_transformer.files import file_sha256
 
 PYTHON_OPS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}  # only a Python process can run these

@@ -19,7 +19,6 @@ from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusResponse,
 from tensorflow_serving.apis.predict_pb2 import PredictRequest
 
 from keras_transformer.errors import InputError
-from keras_transformer.export.assets import read_warmup
 from keras_transformer.export.rows import DEFAULT_SIGNATURE
 from keras_transformer.export.session import (
     FAILED_PRECONDITION,
@@ -30,6 +29,7 @@ from keras_transformer.export.session import (
     message_of,
 )
 from keras_transformer.export.versions import version_paths
+from keras_transformer.export.warmup import read_warmup
 
 STOP_SECONDS = 60  # how long a server that stops waits for the requests that have begun
 

@@ -16,10 +16,11 @@ from keras_transformer.architectures import Model, build_model
 from keras_transformer.config import DecodingOptions
 from keras_transformer.decoding import Hypotheses
 from keras_transformer.errors import InputError, one_line
-from keras_transformer.export.assets import write_metadata, write_warmup
 from keras_transformer.export.check import SIGNATURES, Finding, check_saved_model, require_success
+from keras_transformer.export.metadata import write_metadata
 from keras_transformer.export.options import ComputeType, ServingOptions, WeightsType
 from keras_transformer.export.session import rows_of
+from keras_transformer.export.warmup import write_warmup
 from keras_transformer.files import atomic_folder
 from keras_transformer.tokenizer import Tokenizer
 from keras_transformer.translation import (

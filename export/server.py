@@ -4,7 +4,6 @@ The URLs, status codes and answers are those of TF Serving's
 `model_servers/http_rest_api_handler.cc`.
 """
 
-import gzip
 import html
 import ipaddress
 import json
@@ -29,7 +28,7 @@ from starlette.routing import Route
 
 from keras_transformer.errors import InputError
 from keras_transformer.export import json_tensors
-from keras_transformer.export.assets import read_metadata
+from keras_transformer.export.metadata import read_metadata
 from keras_transformer.export.models import STOP_SECONDS, ServedModel, invalid
 from keras_transformer.export.rows import DEFAULT_SIGNATURE
 from keras_transformer.export.session import (
@@ -113,14 +112,22 @@ def _about(model: ServedModel) -> dict[str, Any]:
 
 
 async def _body(request: Request, max_bytes: int) -> bytes:
-    body = await request.body()
-    if request.headers.get("content-encoding") == "gzip":
+    """Reads a body, and keeps at most one byte more than is allowed in memory."""
+    kept = bytearray()
+    async for chunk in request.stream():
+        kept += chunk[: max_bytes + 1 - len(kept)]
+    body, is_complete = bytes(kept), True
+    if request.headers.get("content-encoding") == "gzip" and len(body) <= max_bytes:
+        reader = zlib.decompressobj(wbits=31)  # the format of gzip
         try:
-            body = gzip.decompress(body)
-        except (OSError, EOFError, zlib.error) as error:
+            body = reader.decompress(body, max_bytes + 1)
+        except zlib.error as error:
             raise invalid(f"The request is not valid gzip: {error}") from None
+        is_complete = reader.eof
     if len(body) > max_bytes:
         raise HTTPException(413, f"The request is larger than {max_bytes} bytes")
+    if not is_complete:
+        raise invalid("The request is not valid gzip: its end is missing")
     return body
 
 

@@ -74,7 +74,7 @@ def _register(keras: Any) -> None:
     # An HDF5 file (`.h5`) names a model's class without the package.
     for name in ("Transformer", "Recurrent"):
         found = wrapt.lazy_import(f"{__name__}.{_MODULES[name]}", name)
-        keras.saving.get_custom_objects()[name] = found
+        keras.saving.get_custom_objects().setdefault(name, found)
 
 
 def __getattr__(name: str) -> Any:

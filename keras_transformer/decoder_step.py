@@ -190,7 +190,7 @@ class _LayerStep:
             return tf.reshape(tf.concat(heads, axis=-1), [*weights[0].shape[:-1], -1])
 
         kernel = join([each.kernel for each in dense])
-        bias = join([each.bias for each in dense]) if dense[0].use_bias else None
+        bias = join([each.bias for each in dense])
         self.self_qkv = _Linear(kernel, bias, layer.compute_dtype)
         self.self_output = self._linear(attention.output_dense)
         self.self_norm = _AddNorm(layer.self_attention_norm)
@@ -204,9 +204,9 @@ class _LayerStep:
 
     def _linear(self, dense: keras.layers.Dense, scale: float = 1.0) -> "_Linear":
         """Returns the linear map of a dense layer, without its activation."""
-        kernel, bias = dense.kernel, dense.bias if dense.use_bias else None
+        kernel, bias = dense.kernel, dense.bias
         if scale != 1.0:
-            kernel, bias = kernel * scale, None if bias is None else bias * scale
+            kernel, bias = kernel * scale, bias * scale
         return _Linear(kernel, bias, self.layer.compute_dtype)
 
     def __call__(

@@ -99,27 +99,6 @@ def search(
     )
 
 
-def check_options(
-    beam_size: int,
-    length_penalty: float,
-    num_best: int | tf.Tensor | None = None,
-    kind: LengthPenaltyKind = "gnmt",
-    early_stopping: EarlyStopping | Literal["never"] = "exact",
-) -> None:
-    """Raises `InputError` if an option of a search is out of range."""
-    DecodingOptions(
-        beam_size=beam_size,
-        length_penalty=length_penalty,
-        length_penalty_kind=kind,
-        early_stopping="exact" if early_stopping == "never" else early_stopping,
-    )
-    if isinstance(num_best, int) and not 1 <= num_best <= beam_size:
-        raise InputError(
-            "`num_best` must be at least 1 and at most `beam_size`. "
-            f"Received: num_best={num_best}, beam_size={beam_size}"
-        )
-
-
 def greedy_search(
     step_fn: StepFunction,
     cache: Any,
@@ -209,7 +188,17 @@ def beam_search(
         [[5 3]
          [4 3]] [0.4  0.33]
     """
-    check_options(beam_size, length_penalty, num_best, kind, early_stopping)
+    DecodingOptions(  # raises if one is out of range
+        beam_size=beam_size,
+        length_penalty=length_penalty,
+        length_penalty_kind=kind,
+        early_stopping="exact" if early_stopping == "never" else early_stopping,
+    )
+    if isinstance(num_best, int) and not 1 <= num_best <= beam_size:
+        raise InputError(
+            "`num_best` must be at least 1 and at most `beam_size`. "
+            f"Received: num_best={num_best}, beam_size={beam_size}"
+        )
     num_needed = beam_size if num_best is None else num_best
     batch_size = tf.shape(max_lengths)[0]
     only_first = tf.where(tf.range(beam_size) == 0, 0.0, -float("inf"))  # [K]
@@ -222,7 +211,8 @@ def beam_search(
         cache=cache,
         row_state=row_state,
     )
-    longest = tf.maximum(tf.reduce_max(max_lengths), 0)  # of no lengths, the smallest int32
+    # `reduce_max` of an empty tensor is the smallest int32.
+    longest = tf.maximum(tf.reduce_max(max_lengths), 0)
     divisors = length_divisor(tf.range(longest + 1), length_penalty, kind)  # of all lengths
 
     def steps_of(max_lengths: tf.Tensor) -> _Steps:
@@ -263,8 +253,9 @@ class _Steps:
     def advance(self, state: BeamState) -> BeamState:
         """Extends every live sequence by its likeliest tokens.
 
-        A candidate is a place in a list of tokens, `per_beam` for each of the K live sequences.
-        Padding for the K hypotheses follows in that list, so that the same gathers move both.
+        The candidates are one list: `per_beam` tokens for each of the K live sequences, then
+        `per_beam` padding tokens for each of the K hypotheses. So the same gathers extend a live
+        sequence by a token, and a hypothesis by padding.
         """
         beam_size = self.beam_size
         logits, cache, row_state = self.step_fn(
@@ -315,7 +306,7 @@ class _Steps:
 
 
 def _top_tokens(logits: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the best tokens of each sequence, of which `count` or all others are not suppressed.
+    """Returns the best tokens of each sequence, `count` (or all) that are allowed among them.
 
     [B, K, V] -> log probabilities, float32 [B, K, n], and ids, [B, K, n]. The softmax is over all
     tokens; then those that are suppressed get -inf.

@@ -112,7 +112,7 @@ class AddNorm(BaseLayer):
         )
         self.dropout = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy)
 
-    def build(self, x_shape: Any, *_: Any) -> None:
+    def build(self, x_shape: Any) -> None:
         """Creates the weights."""
         self.norm.build(x_shape)
 
@@ -198,7 +198,7 @@ class EncoderLayer(BaseLayer):
         )
         self.feed_forward_norm = add_norm(name="feed_forward_norm")
 
-    def build(self, x_shape: Any, *_: Any) -> None:
+    def build(self, x_shape: Any) -> None:
         """Creates the weights."""
         self.self_attention.build(x_shape, x_shape)
         self.self_attention_norm.build(x_shape)
@@ -317,7 +317,7 @@ class DecoderLayer(BaseLayer):
         )
         self.feed_forward_norm = add_norm(name="feed_forward_norm")
 
-    def build(self, x_shape: Any, encoder_output_shape: Any, *_: Any) -> None:
+    def build(self, x_shape: Any, encoder_output_shape: Any) -> None:
         """Creates the weights."""
         self.self_attention.build(x_shape, x_shape)
         self.self_attention_norm.build(x_shape)

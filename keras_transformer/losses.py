@@ -100,7 +100,6 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
 
     Args:
         label_smoothing: eps, at least 0 and below 1 (0.1: section 5.4).
-        pad_id: id of the padding token.
         reduction: "sum_over_batch_size" or "mean" to divide the sum over the tokens by their
             number, "sum", "mean_with_sample_weight" to divide by the sum of the weights, or "none".
         name: as logged.
@@ -129,7 +128,6 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
     def __init__(
         self,
         label_smoothing: float = 0.1,
-        pad_id: int = PAD_ID,
         reduction: str | None = "sum_over_batch_size",
         name: str = "label_smoothed_cross_entropy",
     ) -> None:
@@ -141,13 +139,12 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
                 f"Received: label_smoothing={label_smoothing}"
             )
         self.label_smoothing = label_smoothing
-        self.pad_id = pad_id
 
     def __call__(
         self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
     ) -> Tensor:
         """Reduces the losses of the tokens; see the class."""
-        is_token = ops.cast(ops.not_equal(y_true, self.pad_id), "float32")  # [B, T]
+        is_token = ops.cast(ops.not_equal(y_true, PAD_ID), "float32")  # [B, T]
         weight = is_token
         if sample_weight is not None:
             sample_weight = ops.cast(sample_weight, "float32")
@@ -169,38 +166,27 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """Returns the loss of each token, float32 [B, T], 0 at padding."""
         losses = cross_entropy(y_pred, y_true, self.label_smoothing)
-        return ops.where(ops.not_equal(y_true, self.pad_id), losses, 0.0)
+        return ops.where(ops.not_equal(y_true, PAD_ID), losses, 0.0)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
-        return super().get_config() | {
-            "label_smoothing": self.label_smoothing,
-            "pad_id": self.pad_id,
-        }
+        return super().get_config() | {"label_smoothing": self.label_smoothing}
 
 
 class _TokenMean(keras.metrics.Mean):
     """Mean of a value over all tokens of all batches, without padding."""
 
-    def __init__(self, name: str, pad_id: int = PAD_ID, **kwargs: Any) -> None:
-        super().__init__(name=name, **kwargs)
-        self.pad_id = pad_id
-
     def update_state(
         self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
     ) -> None:
         """Adds a batch: `y_true` int [B, T], `y_pred` float [B, T, V]; weights are ignored."""
-        # Of a matrix, Keras would take the mean of each row first.
+        # For a matrix, Keras would take the mean of each row first.
         values = ops.reshape(self.values(y_true, y_pred), (-1,))
-        super().update_state(values, ops.reshape(ops.not_equal(y_true, self.pad_id), (-1,)))
+        super().update_state(values, ops.reshape(ops.not_equal(y_true, PAD_ID), (-1,)))
 
     def values(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """Returns the value of each token, float32 [B, T]."""
         raise NotImplementedError
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments."""
-        return super().get_config() | {"pad_id": self.pad_id}
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

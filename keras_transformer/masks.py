@@ -16,12 +16,11 @@ from keras_transformer.config import PAD_ID
 from keras_transformer.tensor import Tensor
 
 
-def padding_mask(ids: Int[Tensor, "B S"], pad_id: int = PAD_ID) -> Bool[Tensor, "B 1 1 S"]:
+def padding_mask(ids: Int[Tensor, "B S"]) -> Bool[Tensor, "B 1 1 S"]:
     """Lets every query attend to the tokens of `ids` that are not padding.
 
     Args:
-        ids: int [B, S], padded with `pad_id`.
-        pad_id: id of the padding token.
+        ids: int [B, S].
 
     Returns:
         bool [B, 1, 1, S].
@@ -32,7 +31,7 @@ def padding_mask(ids: Int[Tensor, "B S"], pad_id: int = PAD_ID) -> Bool[Tensor, 
         >>> print(np.array(padding_mask(np.array([[5, 7, 3, 0]])), int))
         [[[[1 1 1 0]]]]
     """
-    return ops.not_equal(ids, pad_id)[:, None, None, :]  # [B, 1, 1, S]
+    return ops.not_equal(ids, PAD_ID)[:, None, None, :]  # [B, 1, 1, S]
 
 
 def causal_mask(ids: Int[Tensor, "B T"]) -> Bool[Tensor, "B 1 T T"]:
@@ -55,17 +54,16 @@ def causal_mask(ids: Int[Tensor, "B T"]) -> Bool[Tensor, "B 1 T T"]:
     return _not_later(ids, ids)
 
 
-def decoder_mask(ids: Int[Tensor, "B T"], pad_id: int = PAD_ID) -> Bool[Tensor, "B 1 T T"]:
+def decoder_mask(ids: Int[Tensor, "B T"]) -> Bool[Tensor, "B 1 T T"]:
     """Combines `causal_mask` and `padding_mask` for the decoder's self-attention.
 
     Args:
-        ids: int [B, T], padded with `pad_id`.
-        pad_id: id of the padding token.
+        ids: int [B, T].
 
     Returns:
         bool [B, 1, T, T].
     """
-    return ops.logical_and(causal_mask(ids), padding_mask(ids, pad_id))  # [B, 1, T, T]
+    return ops.logical_and(causal_mask(ids), padding_mask(ids))  # [B, 1, T, T]
 
 
 def merge_masks(

@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from keras_transformer.architectures import Model
 from keras_transformer.config import CheckpointName, DecodingOptions, EarlyStopping
-from keras_transformer.decoding import check_options
 from keras_transformer.errors import InputError
 from keras_transformer.run import Run
 from keras_transformer.tokenizer import EncodedTexts, Tokenizer
@@ -206,7 +205,6 @@ class Translator:
         options = self.decoding_options(
             beam_size, length_penalty, max_source_length, early_stopping
         )
-        check_options(options.beam_size, options.length_penalty, num_best)
         graph = self._graph(options, num_best)
         encoded = [text.encode("utf-8", errors="replace") for text in texts]
         # The longest texts come first, because their batch needs the most memory.

@@ -7,6 +7,7 @@ import base64
 import json
 from collections import Counter
 from collections.abc import Iterable
+from tempfile import NamedTemporaryFile
 from typing import Literal, Self
 
 import numpy as np
@@ -75,13 +76,16 @@ class TreeTokenizer(Tokenizer):
             model_type: SentencePiece's algorithm.
         """
         parsed = [(sentence, tree.split(" ")) for sentence, tree in pairs]
-        model = train_sentencepiece(
-            (sentence for sentence, _ in parsed),
-            vocab_size,
-            model_type=model_type,
-            byte_fallback=True,
-            normalization_rule_name="identity",  # `write` returns the words as they are
-        )
+        with NamedTemporaryFile("w", suffix=".tsv") as rules:
+            # `write` returns the words as they are. A model without rules would log that.
+            print(f"{ord(WORD_MARK):X}\t{ord('_'):X}", file=rules, flush=True)
+            model = train_sentencepiece(
+                (sentence for sentence, _ in parsed),
+                vocab_size,
+                model_type=model_type,
+                byte_fallback=True,
+                normalization_rule_tsv=rules.name,
+            )
         symbols = TreeSymbols.of({symbol for _, tree in parsed for symbol in tree})
         if not symbols.labels:
             raise InputError("The treebank must have constituents. It has tagged words only")

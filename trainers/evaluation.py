@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 import sacrebleu
 
+from keras_transformer.bleu import make_bleu
 from keras_transformer.config import DecodingOptions, EarlyStopping
 from keras_transformer.errors import InputError
 from keras_transformer.trainers.bracketing import BracketScores
 from keras_transformer.trainers.corpora import Pair, read_lines
-from keras_transformer.trainers.scores import Score, Scores, bleu_tokenizer, make_bleu, score
+from keras_transformer.trainers.scores import Score, Scores, bleu_tokenizer, score
 from keras_transformer.trainers.tasks import gold_tree, score_parses
 from keras_transformer.translator import Translator
 

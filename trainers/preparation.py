@@ -89,7 +89,7 @@ def prepare(
         logger.warning("%s: both sides are equal in many pairs", corpus.name)
     if len(first) < 1_000:
         logger.warning(
-            "%s has only %d training pairs: too few to learn to translate", corpus.name, len(first)
+            "%s has only %d training pairs: too few to learn from", corpus.name, len(first)
         )
     val_split = corpus.validation_split
     validation = list(corpus.pairs(val_split)) if val_split else []

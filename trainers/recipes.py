@@ -287,8 +287,8 @@ class TrainSettings:
 
 
 # What a training takes from the run of `init_from`, unless it is given.
-_SEARCH = (field.name for field in dataclasses.fields(DecodingOptions))
-INHERITED = ("task", "source", "target", "architecture", "next_word_input", *_SEARCH)
+INHERITED = ["task", "source", "target", "architecture", "next_word_input"]
+INHERITED += [field.name for field in dataclasses.fields(DecodingOptions)]
 
 
 def inherit(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,11 +6,12 @@ from typing import Literal
 
 import sacrebleu
 
+from keras_transformer.bleu import make_bleu
 from keras_transformer.tokenizer import Tokenizer, TreeTokenizer, train_tokenizer
 from keras_transformer.trainers.bracketing import BracketScores, score_brackets
 from keras_transformer.trainers.corpora import Corpus, Pair, load_corpus
 from keras_transformer.trainers.recipes import Task, TrainSettings
-from keras_transformer.trainers.scores import bleu_tokenizer, make_bleu
+from keras_transformer.trainers.scores import bleu_tokenizer
 from keras_transformer.trainers.treebank import load_treebank
 from keras_transformer.trees import Tree, delinearize
 

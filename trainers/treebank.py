@@ -12,7 +12,7 @@ from keras_transformer.trees import Tree, delinearize, linearize, parse_trees
 TRACE = "-NONE-"
 ROOTS = ("", "TOP", "ROOT", "S1")  # labels above the sentence, which say nothing
 JOINED_ROOT = "TOP"
-SUFFIXES = (".mrg", ".tree", ".trees")
+SUFFIXES = (".mrg", ".parse", ".tree", ".trees")  # .parse: OntoNotes
 SPLITS = ("train", *VALIDATION_SPLITS, "test")
 _NOT_IN_WORDS = re.compile(r"[\s\x00-\x1f\x7f-\x9f\u2581]")
 
@@ -63,9 +63,9 @@ def load_treebank(data: str | Path) -> Corpus:
 
     Args:
         data: a folder with files `train.trees`, `dev.trees` (or `val.trees`) and `test.trees`, some
-            or all of them, also `.gz`; or any other folder of files `.mrg`, `.tree` and `.trees`,
-            or one file. Of these, about a twentieth, and about 1,000 sentences at most, is held out
-            for each of val and test.
+            or all of them, also `.gz`; or any other folder of files `.mrg`, `.parse`, `.tree` and
+            `.trees`, or one file. Of these, about a twentieth, and about 1,000 sentences at most,
+            is held out for each of val and test.
 
     Raises:
         InputError: if there is no such file or folder, or it holds no files of trees.

@@ -237,7 +237,7 @@ def test_translate_for_a_machine(tiny_run, tiny_translator, saved_model):
     for path, options in ((tiny_run.path, ["--beam-size", 1]), (saved_model, [])):
         stdin = "".join(f"{text}\n" for text in texts).encode()
         code, out, err = cli("translate", path, *options, "--json", stdin=stdin)
-        warning = "warning: text 3 is too long and its end was not translated\n"
+        warning = "warning: text 3 is too long, and its end was left out\n"
         *warnings, last = err.splitlines(keepends=True)
         assert (code, warnings) == (0, [warning] if path == saved_model else [])
         assert last.startswith("Translation: lines of standard input: 3 in")
@@ -291,7 +291,7 @@ def test_a_stopped_export_leaves_nothing(tiny_run, tmp_path, monkeypatch):
     [
         (["translate", "{run}", "x", "--beam-size", 0], "`beam_size` .*"),
         (["translate", "{run}", "x", "--length-penalty", "inf"], "`length_penalty` .*"),
-        (["translate", "{model}", "x", "--beam-size", 1], ".*3 is a SavedModel.*: beam_size .*"),
+        (["translate", "{model}", "x", "--beam-size", 1], ".*3 is a SavedModel.*: --beam-size .*"),
         (["translate", "{none}", "x"], "{none} must be a run directory or a SavedModel"),
         (["evaluate", "{none}"], "There is no run directory {none}"),
         (["evaluate", "{empty}"], "{empty} is not a run directory: .*"),

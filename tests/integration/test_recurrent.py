@@ -11,8 +11,8 @@ from layer_weights import randomize
 
 from keras_transformer.config import DecodingOptions
 from keras_transformer.errors import InputError
-from keras_transformer.export.assets import read_metadata
 from keras_transformer.export.engines import export_ctranslate2, export_marian
+from keras_transformer.export.metadata import read_metadata
 from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.session import SavedModelSession
 from keras_transformer.recurrent import Recurrent

@@ -250,13 +250,10 @@ def test_metrics_are_means_of_tokens_and_not_of_batches(metric, at_first, expect
 @pytest.mark.parametrize(
     ("original", "expected"),
     [
-        (
-            LabelSmoothedCrossEntropy(0.3, 5, "sum"),
-            {"label_smoothing": 0.3, "pad_id": 5, "reduction": "sum"},
-        ),
-        (TokenLoss("nats", pad_id=5), {"pad_id": 5, "name": "nats"}),
-        (Perplexity("ppl", pad_id=5), {"pad_id": 5, "name": "ppl"}),
-        (TokenAccuracy("hits", pad_id=5), {"pad_id": 5, "name": "hits"}),
+        (LabelSmoothedCrossEntropy(0.3, "sum"), {"label_smoothing": 0.3, "reduction": "sum"}),
+        (TokenLoss("nats"), {"name": "nats"}),
+        (Perplexity("ppl"), {"name": "ppl"}),
+        (TokenAccuracy("hits"), {"name": "hits"}),
     ],
 )
 def test_config_round_trip(original, expected):

@@ -19,11 +19,6 @@ def test_padding_mask_hides_padding():
     assert_mask(masks.padding_mask(IDS), np.reshape(VISIBLE, (3, 1, 1, 5)))
 
 
-def test_padding_id_is_a_choice():
-    assert_mask(masks.padding_mask([[5, 3, 0]], pad_id=3), [[[[1, 0, 1]]]])
-    assert_mask(masks.decoder_mask([[5, 3]], pad_id=5), [[[[0, 0], [0, 1]]]])
-
-
 def test_causal_mask_hides_the_future_and_no_padding():
     assert_mask(masks.causal_mask(IDS), [[TRIANGLE]] * 3)
 

@@ -89,7 +89,6 @@ def test_progress_counts_all_texts(tiny_translator):
         ("max_source_length", 1),
         ("batch_size", 0),
         ("num_best", 0),
-        ("num_best", 99),
         ("num_best", 1.5),
         ("batch_size", "3"),
     ],
@@ -98,6 +97,11 @@ def test_options_out_of_range(tiny_translator, name, value):
     for texts in (["one"], []):
         with pytest.raises(InputError, match=f"`{name}` must be .*Received: {name}={value!r}"):
             tiny_translator.translate(texts, **{name: value})
+
+
+def test_more_hypotheses_than_beams(tiny_translator):
+    with pytest.raises(InputError, match=r"`num_best` must be .*: num_best=5, beam_size=4"):
+        tiny_translator.translate(["one"], beam_size=4, num_best=5)
 
 
 @pytest.mark.parametrize("texts", ["one two", b"one", None, ["text", None], ["text", b"text"]])

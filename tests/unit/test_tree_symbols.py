@@ -204,6 +204,11 @@ def test_any_word_is_kept_as_it_is(tokenizer):
     assert [word.decode() for word in split] == [word.replace("\u2581", "_") for word in words]
 
 
+def test_sentencepiece_logs_nothing(tokenizer, capfd):
+    TreeTokenizer(tokenizer.model).tokenize(["Mice sleep"])
+    assert "normalizer" not in capfd.readouterr().err
+
+
 def test_slips_are_not_in_the_dictionary():
     """A word with one strange tag of 1,200, two rare words, and one that is new."""
     pairs = [("a", "S X /S"), *[("a", "S DT /S")] * 1199]

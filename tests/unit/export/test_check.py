@@ -8,8 +8,9 @@ from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from keras_transformer.errors import InputError
 from keras_transformer.export import check
-from keras_transformer.export.assets import FOLDER, METADATA, WARMUP
 from keras_transformer.export.check import check_saved_model
+from keras_transformer.export.metadata import FOLDER, METADATA
+from keras_transformer.export.warmup import WARMUP
 
 
 @pytest.fixture

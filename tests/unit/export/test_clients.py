@@ -327,7 +327,7 @@ def test_command_asks_a_server(monkeypatch):
     with Rest((200, answer)) as server:
         assert command("--url", server.name, "--signature", "document", "a").stdout == "A\n"
     warning, end = said
-    assert warning == "warning: text 3 is too long and its end was not translated"
+    assert warning == "warning: text 3 is too long, and its end was left out"
     assert end.startswith("Translation: lines of standard input: 3 in ")
 
 
@@ -337,7 +337,7 @@ def test_command_asks_a_server(monkeypatch):
         (["--url", "http://x", "--grpc", "x:1"], "Give either --url URL, or --grpc"),
         (["--grpc", "x:1", "a"], "Give either --url URL, or --grpc"),
         (["{run}", "--signature", "greedy"], "run is a run directory: it has no signature greedy"),
-        (["--url", "http://x", "--beam-size", "3"], "was fixed by the export: beam_size cannot"),
+        (["--url", "http://x", "--beam-size", "3"], "was fixed by the export: --beam-size cannot"),
         (["--url", "http://x", "text", "--input", "f"], "Give either texts or --input"),
     ],
 )

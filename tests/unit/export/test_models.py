@@ -7,9 +7,9 @@ import pytest
 from fake_models import save_model
 
 from keras_transformer.errors import InputError
-from keras_transformer.export.assets import write_warmup
 from keras_transformer.export.models import ServedModel
 from keras_transformer.export.session import SavedModelSession, SessionError
+from keras_transformer.export.warmup import write_warmup
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 from keras_transformer.config import TransformerConfig
 from keras_transformer.errors import InputError
 from keras_transformer.export import saved_model as saved_model_module
-from keras_transformer.export.assets import read_metadata
 from keras_transformer.export.check import SIGNATURES, Finding
+from keras_transformer.export.metadata import read_metadata
 from keras_transformer.export.options import ServingOptions
 from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.session import SavedModelSession

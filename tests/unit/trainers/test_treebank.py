@@ -158,7 +158,7 @@ def test_splits_are_files(write):
 
 
 def test_other_files_are_held_out(write):
-    for name, start in {"b.mrg": 0, "wsj/a.tree": 200, "wsj/c.trees.gz": 300}.items():
+    for name, start in {"b.mrg": 0, "wsj/a.parse": 200, "wsj/c.trees.gz": 300}.items():
         path = write(name, "".join(f"( (NP (CD {i})) )\n" for i in range(start, start + 100)))
     write("wsj/README.txt", "not a tree")
     write("wsj/b.prd", "(not a tree")

@@ -1,15 +1,12 @@
-"""Metadata and warm-up requests: the files in a SavedModel's `assets.extra/`."""
+"""What an export says of itself, in `assets.extra/metadata.json` of the SavedModel."""
 
 import json
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
-
-import tensorflow as tf
-from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
 from keras_transformer._version import __version__
 from keras_transformer.errors import InputError
@@ -17,7 +14,6 @@ from keras_transformer.files import file_sha256
 
 FOLDER = "assets.extra"
 METADATA = "metadata.json"
-WARMUP = "tf_serving_warmup_requests"  # the name that TF Serving looks for
 
 
 def write_metadata(path: Path, values: Mapping[str, Any]) -> None:
@@ -44,30 +40,6 @@ def read_metadata(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise InputError(f"{path} is not an export of this package: cannot read {file}") from error
     return values
-
-
-def write_warmup(path: Path, name: str, requests: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-    """Writes the requests that TF Serving replays before it announces a version.
-
-    A request to the model `name` is a signature, and a list of strings for each input.
-    """
-    (path / FOLDER).mkdir()
-    with tf.io.TFRecordWriter(str(path / FOLDER / WARMUP)) as writer:
-        for signature, inputs in requests:
-            tensors = {key: tf.make_tensor_proto(texts, tf.string) for key, texts in inputs.items()}
-            request = predict_pb2.PredictRequest(inputs=tensors)
-            request.model_spec.name = name
-            request.model_spec.signature_name = signature
-            log = prediction_log_pb2.PredictLog(request=request)
-            writer.write(prediction_log_pb2.PredictionLog(predict_log=log).SerializeToString())
-
-
-def read_warmup(path: Path) -> Iterator[predict_pb2.PredictRequest]:
-    """Yields the warm-up requests of the SavedModel at `path`."""
-    file = path / FOLDER / WARMUP
-    if file.exists():
-        for record in tf.data.TFRecordDataset(str(file)).as_numpy_iterator():
-            yield prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
 
 
 def _git_revision() -> str | None:

@@ -1,0 +1,36 @@
+"""Warm-up requests, which TF Serving replays when it loads a SavedModel."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
+
+from keras_transformer.export.metadata import FOLDER
+
+WARMUP = "tf_serving_warmup_requests"  # the name that TF Serving looks for
+
+
+def write_warmup(path: Path, name: str, requests: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+    """Writes the requests that TF Serving replays before it announces a version.
+
+    A request to the model `name` is a signature, and a list of strings for each input.
+    """
+    (path / FOLDER).mkdir()
+    with tf.io.TFRecordWriter(str(path / FOLDER / WARMUP)) as writer:
+        for signature, inputs in requests:
+            tensors = {key: tf.make_tensor_proto(texts, tf.string) for key, texts in inputs.items()}
+            request = predict_pb2.PredictRequest(inputs=tensors)
+            request.model_spec.name = name
+            request.model_spec.signature_name = signature
+            log = prediction_log_pb2.PredictLog(request=request)
+            writer.write(prediction_log_pb2.PredictionLog(predict_log=log).SerializeToString())
+
+
+def read_warmup(path: Path) -> Iterator[predict_pb2.PredictRequest]:
+    """Yields the warm-up requests of the SavedModel at `path`."""
+    file = path / FOLDER / WARMUP
+    if file.exists():
+        for record in tf.data.TFRecordDataset(str(file)).as_numpy_iterator():
+            yield prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
