@@ -60,7 +60,7 @@ def summary_table(summary: dict[str, Any]) -> dict[str, str]:
 
 
 def still_improves(summary: dict[str, Any]) -> bool:
-    """Whether the last validation was the best, so that more steps may help."""
+    """Returns whether the last validation was the best, so that more steps may help."""
     best = summary["best"]
     return (
         summary["validations"] > 1

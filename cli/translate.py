@@ -217,7 +217,7 @@ def _print_translations(
 
 
 def _count_lines(stream: BinaryIO) -> int | None:
-    """Returns the number of lines of a file; None of a stream that can be read only once."""
+    """Returns the number of lines; None for a stream that can be read only once."""
     if not stream.seekable():
         return None
     start, count = stream.tell(), sum(1 for _ in stream)

@@ -26,7 +26,7 @@ BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}  # as Linux names them; the
 
 
 def computes_bfloat16() -> bool:
-    """Whether this machine's processor has instructions for bfloat16, or Linux does not say."""
+    """Returns whether the processor has instructions for bfloat16, or Linux does not say."""
     try:
         flags = Path("/proc/cpuinfo").read_text()
     except OSError:

@@ -77,8 +77,8 @@ class MultiHeadAttention(BaseLayer):
         MultiHead(Q, K, V) = Concat(head_1, ..., head_N) W_O,
         head_i = Attention(Q W_Q,i, K W_K,i, V W_V,i)
 
-    W_Q, W_K and W_V start with half the variance of Glorot's initializer. That is its variance for
-    one matrix [D, 3 D] of all three.
+    W_Q, W_K and W_V start with half the variance of Glorot's initializer, which is the variance
+    that it gives to one matrix [D, 3 D] of all three.
 
     Args:
         d_model: width of the output, D.

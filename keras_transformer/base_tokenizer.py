@@ -45,8 +45,9 @@ class Tokenizer(abc.ABC):
         vocab_size: number of ids.
         lowercase: whether it lower-cases all text.
         own_target: the tokenizer of the target language, if that is another one.
-        word_id_ends: source ids from 4 to below the first number begin a word, and target ids from
-            4 to below the second stand for one. None if ids have no such order.
+        word_id_ends: ends of two ranges of ids, which both begin at 4. A source token in the first
+            range begins a word; a target token in the second is the tag of one. None if the ids
+            are not in this order.
 
     Raises:
         InputError: if a file is missing or is not a tokenizer, or a vocabulary is too small.

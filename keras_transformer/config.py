@@ -143,8 +143,8 @@ class _Config:
         """Returns the sizes of a preset, changed by `overrides`.
 
         Args:
-            preset: of the Transformer, "tiny", "base", "big", or a row of `TABLE_3`; of the
-                recurrent model, "tiny" or "base".
+            preset: "tiny", "base", "big" or a row of `TABLE_3` for the Transformer; "tiny" or
+                "base" for the recurrent model.
             vocab_size: number of token ids.
             **overrides: other attributes of this class.
         """
@@ -200,9 +200,8 @@ class TransformerConfig(_Config):
         activation: inner activation of the feed-forward network: "relu" (section 3.3) or "swish".
         output_bias: whether the logits have a bias; the paper has none.
         layer_norm_epsilon: what layer normalization adds to the variance.
-        word_id_ends: for a decoder that reads the next word too (`next_word.py`): source ids from 4
-            to below the first number begin a word, and target ids from 4 to below the second stand
-            for one; None for the paper's decoder.
+        word_id_ends: for a decoder that reads the next word too (`next_word.py`), the attribute of
+            the tokenizer; None for the paper's decoder.
 
     Raises:
         InputError: if a value is of the wrong type or out of range, or there is no such preset.

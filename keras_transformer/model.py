@@ -203,7 +203,8 @@ class Transformer(EncoderDecoder):
             training: whether dropout is on.
 
         Returns:
-            float [B, S, D]; with `return_attention_scores` also a float [B, N, S, S] a layer.
+            float [B, S, D]; with `return_attention_scores` also the weights, a float [B, N, S, S]
+            for each layer.
         """
         mask = padding_mask(source_ids)  # [B, 1, 1, S]
         scores = []

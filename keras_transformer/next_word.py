@@ -18,7 +18,7 @@ from keras_transformer.tensor import Tensor
 
 
 def is_word(ids: Int[Tensor, "B T"], end: int) -> Bool[Tensor, "B T"]:
-    """Whether ids belong to words: those from 4 to below `end`."""
+    """Returns whether ids belong to words: those from 4 to below `end`."""
     return ops.logical_and(ids > EOS_ID, ids < end)
 
 

@@ -43,14 +43,15 @@ class Recurrent(EncoderDecoder):
     Args:
         config: sizes and rates.
 
-    Deviations: Luong et al. do not divide by sqrt(U); the Transformer's paper divides by sqrt(d_k)
-        (section 3.2.1). `scale_attention=False` leaves it out. In these papers, the output of
-        attention is an input of the next position (Luong's "input feeding"). Here it is an input of
-        later layers only, so the first layer runs before attention, which is one product for all
-        positions. Luong's attention reads the last decoder layer. Scores compare with the present
-        state, and Bahdanau's and Wu's with the one before. Embeddings are multiplied by
-        sqrt(d_model). W_c has a bias. The reset gate of a GRU acts after the product with its
-        weights, as in cuDNN.
+    Deviations:
+        Scores are divided by sqrt(U), as in section 3.2.1 of the Transformer's paper; Luong et al.
+        do not divide them. `scale_attention=False` leaves the division out. The output of attention
+        feeds only the later layers; in these papers, it also feeds the next position ("input
+        feeding"). Without that, the first layer runs over all positions before attention, which is
+        then one product. Luong et al. attend from the last decoder layer. Bahdanau et al. and Wu et
+        al. compute scores with the previous state, and this model with the current one. Embeddings
+        are multiplied by sqrt(d_model). W_c has a bias. The reset gate of a GRU applies after the
+        product with its weights, as in cuDNN.
 
     Example:
         >>> import numpy as np

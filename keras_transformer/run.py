@@ -3,9 +3,10 @@
     RUN/
       run.json          format, versions, languages, architecture, model sizes, settings,
                       checkpoints, hashes
-      tokenizer.model   SentencePiece model, word-pieces, or Marian's tables, of both languages
+      tokenizer.model   of both languages: a SentencePiece model, word-pieces, Marian's tables, or
+                        a parser's words and symbols
       checkpoints/      weights by step, the average, and the two newest training states
-      metrics.jsonl     a line per validation: step and metrics
+      metrics.jsonl     one line per validation: step and metrics
       corpus/           token ids of the training data; may be deleted after training
       tensorboard/      event files
       report/           what `keras-transformer plot` draws
@@ -60,8 +61,8 @@ class Checkpoint:
         file: path relative to the run directory.
         sha256: of the file.
         step: updates so far.
-        metrics: validation metrics at this step; of an average, the steps `of_steps`; of a state,
-            the `seconds` trained so far.
+        metrics: validation metrics at this step. For an average, the averaged steps, `of_steps`.
+            For a state, the training time so far, `seconds`.
     """
 
     file: str

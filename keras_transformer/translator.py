@@ -57,7 +57,7 @@ class Attention(NamedTuple):
     """The attention weights of all layers and heads, as in `AttentionScores`, of a translation.
 
     Query t of `decoder` and `cross` predicts `target_pieces[t]` from `decoder_pieces[: t + 1]`.
-    Of a `Recurrent`, there is `cross` only, with L = N = 1; the others have L = 0.
+    A `Recurrent` has `cross` only, with L = N = 1; `encoder` and `decoder` then have L = 0.
 
     Attributes:
         source_pieces: the S tokens of the source, its end included.

@@ -49,11 +49,11 @@ class TreeSymbols(NamedTuple):
         return self.first_label + len(self.labels)
 
     def is_tag(self, ids: tf.Tensor) -> tf.Tensor:
-        """Whether ids are those of tags, bool of their shape."""
+        """Returns whether ids are those of tags, bool of their shape."""
         return (ids >= NUM_SPECIAL_IDS) & (ids < self.first_label)
 
     def is_label(self, ids: tf.Tensor) -> tf.Tensor:
-        """Whether ids are those of labels, bool of their shape."""
+        """Returns whether ids are those of labels, bool of their shape."""
         return (ids >= self.first_label) & (ids < self.first_closing)
 
     def write(self, words: tf.RaggedTensor, ids: tf.Tensor) -> tf.Tensor:
@@ -175,8 +175,8 @@ class TreeConstraint(NamedTuple):
     def restrict(self, logits: tf.Tensor, allowed: tf.Tensor) -> tf.Tensor:
         """Returns logits, float [B, K, V], that are -inf where a symbol is not allowed.
 
-        The allowed tags get the probability of all tags, and so do closings, labels and special
-        ids. So a model that is sure of a tag, but of a wrong one, does not open a constituent
+        The allowed tags share the probability of all tags. The same holds for closings, labels and
+        special ids. Otherwise, a model that is sure of a forbidden tag would open a constituent
         instead.
         """
         sizes = [NUM_SPECIAL_IDS, len(self.symbols.tags), *[len(self.symbols.labels)] * 2]
@@ -231,7 +231,8 @@ class TreeConstraint(NamedTuple):
         next_word = tf.gather(limits.entries, place, batch_dims=1)  # [B, K]
         tags = tf.gather(self.tags, next_word) & (is_open & has_words)[:, :, None]
         labels = repeat(may_open, len(self.symbols.labels))
-        # A softmax over nothing is NaN, so a sequence that the search has given up may end.
+        # The end may follow a complete tree. It may also follow a sequence that the search has
+        # given up and that allows no other symbol: a softmax over no symbols is NaN.
         may_end = ~(is_open & has_words | may_open | may_close)
         never = repeat(tf.zeros_like(may_end), EOS_ID)
         return tf.concat([never, may_end[:, :, None], tags, labels, closings], axis=2)

@@ -135,7 +135,7 @@ def make_dataset(
         plan: which rows make up which batch.
         steps: steps, counted from 0.
         static_shapes: whether to pad every batch of a bucket to the same shape, rows included,
-            so that XLA compiles once a bucket.
+            so that XLA compiles once per bucket.
         num_replicas: number of replicas of all processes.
         replicas: those of this process, which reads their rows alone.
 

@@ -69,8 +69,8 @@ def evaluate(
     Args:
         translator: model and tokenizer.
         pairs: sources and reference translations.
-        output: common path of the files: `.source`, `.reference` and `.hypothesis`, a sentence a
-            line, and `.scores.json`.
+        output: common path of the files: `.source`, `.reference` and `.hypothesis`, one
+            sentence per line, and `.scores.json`.
         language: target language.
         beam_size: beams; 1 is greedy search; None for the translator's default.
         length_penalty: strength of the length penalty; None for the translator's default.
@@ -129,7 +129,8 @@ def evaluate_parses(
     Args:
         translator: model and tokenizer.
         pairs: sentences and the symbols of their trees, as `load_treebank` reads them.
-        output: as for `evaluate`; `.reference` and `.hypothesis` have a tree in brackets a line.
+        output: as for `evaluate`; `.reference` and `.hypothesis` have one tree per line, in
+            brackets.
         beam_size: as for `evaluate`.
         length_penalty: as for `evaluate`.
         early_stopping: as for `evaluate`.

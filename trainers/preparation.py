@@ -289,7 +289,7 @@ def _letters(settings: TrainSettings, name: str) -> regex.Pattern[str] | None:
 
 
 def _is_of(text: str, script: regex.Pattern[str] | None) -> bool:
-    """Whether at least half of a text's letters are of a script."""
+    """Returns whether at least half of a text's letters are of a script."""
     return script is None or 2 * len(script.findall(text)) >= len(regex.findall(r"\p{L}", text))
 
 

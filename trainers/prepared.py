@@ -3,7 +3,7 @@
     CORPUS/
       corpus.json      a `Manifest`: the settings, and what each shard holds
       tokenizer.model  of both languages
-      train-00000.npy  a shard: the lengths of its pairs, two a pair, then the ids of the first
+      train-00000.npy  a shard: the lengths of its pairs, two per pair, then the ids of the first
                        pair's source and target, of the second's, ..., each side with its EOS_ID
       ...
       val-00000.npy    the same for the validation split
@@ -152,12 +152,12 @@ class PreparedCorpus(NamedTuple):
 
 
 def is_prepared(folder: str | Path) -> bool:
-    """Whether `prepare` wrote a folder, or began to."""
+    """Returns whether `prepare` wrote a folder, or began to."""
     return (Path(folder) / "corpus.json").is_file()
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether `prepare` finished a folder; it writes the training split last."""
+    """Returns whether `prepare` finished a folder; it writes the training split last."""
     return is_prepared(folder) and Manifest.read(folder).train.is_complete
 
 

@@ -108,7 +108,7 @@ def _pairs(paths: Iterable[Path]) -> Iterator[Pair]:
 
 
 def _stand_for(symbols: list[str], tree: Tree) -> bool:
-    """Whether the symbols give back their tree."""
+    """Returns whether the symbols give back their tree."""
     try:
         return "" not in symbols and delinearize(symbols, tree.words) == tree
     except ValueError:

@@ -47,16 +47,21 @@ def saved_model(tiny_run, tmp_path_factory):
 
 
 @pytest.mark.programs
-def test_rounded_weights(tiny_run, tmp_path):
-    options = ("--weights", "float16", "--beam-size", 1)
+@pytest.mark.parametrize("option", ["weights", "compute"])
+def test_rounded_weights_or_products(tiny_run, tmp_path, option):
+    dtype = {"weights": "float16", "compute": "bfloat16"}[option]
+    options = (f"--{option}", dtype, "--beam-size", 2, "--early-stopping", "first")
     code, out, err = cli("export", tiny_run.path, tmp_path / "tiny", *options)
     assert (code, out) == (0, ""), err
+    written = json.loads((tmp_path / "tiny/1/assets.extra/metadata.json").read_text())
+    assert written[option] == dtype
+    assert written["decoding"]["early_stopping"] == "first"
     assert re.search(
         r"Rounded: 0\.\d MB; BLEU \d+\.\d\d, with float32 \d+\.\d\d; "
         r"\d+ of 12 validation sentences have the same translation",
         err,
     )
-    assert re.search(r"weights +ok +[\d,]+ of float16, stored once", err)
+    assert re.search(rf"weights +ok +[\d,]+ of {written['weights']}, stored once", err)
 
 
 def test_bfloat16_needs_a_processor_that_has_it(tmp_path, monkeypatch, capsys):
