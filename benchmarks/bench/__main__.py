@@ -2,6 +2,7 @@
 
     python -m bench run [--only PREFIX ...] [--quick] [--run RUN] [--data FOLDER]
     python -m bench report [--quick]
+    python -m bench profile --only PREFIX ... --systems SYSTEM ...
 
 The results of a case are written to build/bench/rounds.csv as soon as it is measured, and replace
 older ones. After an interruption, continue with --only.
@@ -22,7 +23,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("do", choices=("run", "report"))
+    parser.add_argument("do", choices=("run", "report", "profile"))
     parser.add_argument("--only", nargs="+", default=[""], metavar="PREFIX", help="cases")
     parser.add_argument("--systems", nargs="+", metavar="SYSTEM", help="instead of a case's own")
     parser.add_argument("--quick", action="store_true", help="a little of everything, one round")
@@ -34,10 +35,8 @@ def main() -> None:
     arguments = parser.parse_args()
     build = ROOT / "build" / "bench" / ("quick" if arguments.quick else "")
     rounds = build / "rounds.csv"
-    if arguments.do == "run":
-        # Imported here, because each system's process imports this module first.
-        from bench.run import measure
-
+    # The modules are imported here, because each system's process imports this one first.
+    if arguments.do != "report":
         cases = [case for case in all_cases() if case["id"].startswith(tuple(arguments.only))]
         if arguments.quick:
             cases = [{**case, **QUICK[case["id"]]} for case in cases if case["id"] in QUICK]
@@ -45,7 +44,16 @@ def main() -> None:
             if case["kind"] == "multi30k":
                 case |= {"run": arguments.run, "data": arguments.data}
             case["systems"] = arguments.systems or case["systems"]
+    if arguments.do == "run":
+        from bench.run import measure
+
         measure(cases, rounds, 1 if arguments.quick else arguments.rounds)
+    elif arguments.do == "profile":
+        from bench.profiler import print_profile
+
+        for case in cases:
+            for system in case["systems"]:
+                print_profile(case, system)
     elif not rounds.exists():
         raise SystemExit(f"There is no {rounds}: `bench run` writes it")
     else:

@@ -41,7 +41,7 @@ def measure(cases: list[Case], path: Path, num_rounds: int) -> None:
             if not computes_bfloat16():  # it would take minutes
                 case["systems"] = [name for name in case["systems"] if "bfloat16" not in name]
             try:
-                _complete(case, Path(folder), log)
+                complete(case, Path(folder), log)
             except InputError as error:  # such as a run that other systems cannot compute
                 print(f"  skipped: {error}")
                 continue
@@ -59,7 +59,7 @@ def measure(cases: list[Case], path: Path, num_rounds: int) -> None:
     print(f"Done in {(time.monotonic() - began) / 60:.1f} minutes: {path}")
 
 
-def _complete(case: Case, folder: Path, log: Path) -> None:
+def complete(case: Case, folder: Path, log: Path) -> None:
     """Gives a case its inputs, and makes its model."""
     # In another process: TensorFlow would start threads in this one.
     with new_process(log) as process:

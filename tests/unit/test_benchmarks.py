@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ from bench.cases import CEILINGS, QUICK, all_cases, sizes_of
 from bench.inputs import batches, case_flops, pair_lengths, pass_flops
 from bench.models import fixed_length
 from bench.processes import take_turns
+from bench.profiler import milliseconds
 from bench.systems import SYSTEMS
 
 from keras_transformer import TransformerConfig, translation
@@ -189,3 +191,20 @@ def test_fixed_length_replaces_the_package_s():
     lengths = tf.constant([3, 9])
     with fixed_length(7):
         assert translation._max_lengths(None, lengths, None).numpy().tolist() == [7, 7]
+
+
+def test_profiles_count_the_time_of_nested_operations_once():
+    #     0    2    4    6    8    10   12 ms
+    #     Run ────────────────────────────┐
+    #          function ───────────┐
+    #               product ─┐  sum ┐  product ┐
+    events = [("Run", 0, 13), ("a:function", 2, 7), ("p:product", 4, 2), ("q:sum", 7, 1.5)]
+    events.append(("r:product", 10, 2))
+    names = dict(enumerate(name for name, _, _ in events))
+    plane = SimpleNamespace(event_metadata={i: SimpleNamespace(name=names[i]) for i in names})
+    rows = enumerate((1e9 * start, 1e9 * length) for _, start, length in events)
+    line = SimpleNamespace(
+        events=[SimpleNamespace(metadata_id=i, offset_ps=a, duration_ps=b) for i, (a, b) in rows]
+    )
+    found = milliseconds(plane, line)
+    assert found == pytest.approx({"function": 3.5, "product": 4.0, "sum": 1.5})
