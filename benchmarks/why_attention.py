@@ -47,6 +47,8 @@ BOUNDS = (8, 12, 16, 20)  # words of a reference
 LENGTHS = (8, 16, 32, 64, 128, 256)  # tokens of each side of the timed batches
 TOKENS = 2_048  # of each side of a timed batch
 ROUNDS = 7
+CHAIN_LENGTHS = (8, 16, 32, 64)  # tokens of each side
+PRODUCTS = ("MatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum")  # operations of TensorFlow
 BATCH_TOKENS = 3_072  # of the batches of the corpus, as in the trainings
 BATCHES = 40  # of the corpus, whose updates are timed
 R_DROP = 4.0  # of the page's commands
@@ -136,6 +138,39 @@ def time_updates(corpus: Path) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def chains_of_recipes() -> pd.DataFrame:
+    """Counts the products that a forward pass computes one after another, by sentence length."""
+    rows = []
+    for name, recipe in RECIPES.items():
+        model = build_model(TrainSettings.from_dict(load_recipe(recipe)).config(500))
+        rows += [
+            {"model": name, "tokens": length, "products": longest_chain(model, length)}
+            for length in CHAIN_LENGTHS
+        ]
+    return pd.DataFrame(rows)
+
+
+def longest_chain(model: keras.Model, length: int) -> int:
+    """Returns the number of matrix products on the longest path of a forward pass's graph.
+
+    The graph is for a pair of sentences of `length` tokens. Its recurrent layers are unrolled, so
+    that each step is a product of the graph.
+    """
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.RNN):
+            layer.unroll = True
+    spec = tf.TensorSpec([1, length], tf.int32)
+    forward = tf.function(
+        lambda source, target: model({"source_ids": source, "target_ids": target}), autograph=False
+    )
+    graph = forward.get_concrete_function(spec, spec).graph
+    depth: dict[str, int] = {}
+    for operation in graph.get_operations():  # in the order of their creation: inputs come first
+        before = max((depth[each.op.name] for each in operation.inputs), default=0)
+        depth[operation.name] = before + (operation.type in PRODUCTS)
+    return depth[graph.structured_outputs.op.name]
+
+
 # --- The page -------------------------------------------------------------------------------------
 
 
@@ -164,6 +199,31 @@ def lengths_table(times: pd.DataFrame) -> str:
         for length, row in table.iterrows()
     ]
     return markdown(["tokens of a row", "Transformer, ms", "recurrent, ms", "ratio"], rows)
+
+
+def chains_table(chains: pd.DataFrame) -> str:
+    """Products one after another, by length."""
+    table = chains.pivot(index="tokens", columns="model", values="products")
+    rows = [
+        [f"{length}", *(f"{row[name]}" for name in RECIPES)] for length, row in table.iterrows()
+    ]
+    return markdown(["tokens of each side", "Transformer", "recurrent"], rows)
+
+
+def draw_chains(chains: pd.DataFrame) -> Any:
+    """Products one after another, by length."""
+    with drawing("light", (7, 3.8)) as (figure, (panel,), theme):
+        for index, name in enumerate(RECIPES):
+            found = chains[chains.model == name]
+            panel.plot(
+                found.tokens, found.products, "os"[index] + "-", color=theme.colors[index],
+                label=MODELS[name],
+            )  # fmt: skip
+        panel.set_xticks(CHAIN_LENGTHS)
+        panel.set(xlabel="Tokens of each side", ylabel="Products one after another", ylim=(0, None))
+        panel.legend()
+        show_grid(panel)
+    return figure
 
 
 def draw_curves(curves: pd.DataFrame, updates: pd.DataFrame) -> Any:
@@ -229,17 +289,20 @@ def write_page(
     scores: pd.DataFrame,
     times: pd.DataFrame,
     updates: pd.DataFrame,
+    chains: pd.DataFrame,
     page: Path,
 ) -> None:
     """Fills the page's markers, and draws the pictures beside it."""
     pictures = {
         "curves": (draw_curves(curves, updates), "Validation BLEU by updates and by minutes"),
         "bleu": (draw_bleu(scores), "BLEU by the words of the reference"),
+        "chains": (draw_chains(chains), "Products one after another by the length of a sentence"),
         "times": (draw_times(times), "Time of an update by the length of its rows"),
     }
     tables = {
         "curves": scores_table(scores, updates, curves),
         "bleu": "",
+        "chains": chains_table(chains),
         "times": lengths_table(times),
     }
     text = page.read_text("utf-8")
@@ -263,7 +326,7 @@ def main() -> None:
     runs = {name: Run.load(path) for name, path in paths.items() if path.is_dir()}
     if not runs:
         parser.error(f"{arguments.runs} must hold a run of {', '.join(MODELS)}")
-    tables = {"curves": curves_of(runs), "scores": scores_of(runs)}
+    tables = {"curves": curves_of(runs), "scores": scores_of(runs), "chains": chains_of_recipes()}
     if not arguments.skip_timing:
         run = next(iter(runs.values()))
         keras.config.set_dtype_policy(run.settings["precision"])
@@ -273,7 +336,7 @@ def main() -> None:
         table.round(4).to_csv(RESULTS / f"why-attention-{name}.csv", index=False)
     found = [
         pd.read_csv(RESULTS / f"why-attention-{name}.csv")
-        for name in ("curves", "scores", "times", "updates")
+        for name in ("curves", "scores", "times", "updates", "chains")
     ]
     write_page(*found, PAGE)
 

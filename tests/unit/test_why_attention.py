@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import why_attention
 
+from keras_transformer import Recurrent, RecurrentConfig, Transformer, TransformerConfig
 from keras_transformer.trainers.recipes import TrainSettings, load_recipe
 
 FRAMES = (
@@ -26,6 +27,7 @@ FRAMES = (
         | {"seconds": [0.125, 0.25, 0.25, 0.75]}
     ),
     pd.DataFrame({"model": [*why_attention.MODELS], "seconds": [0.5, 0.75, 1.0, 1.5]}),
+    pd.DataFrame({"model": [*why_attention.RECIPES], "tokens": 8, "products": [61, 29]}),
 )
 
 
@@ -38,6 +40,17 @@ def test_bleu_by_words():
     assert found["1-8"] == pytest.approx(expected)
     assert 0 < found["9-12"] < 100
     assert np.isnan([found["13-16"], found["17-20"]]).all()
+
+
+def test_longest_chain():
+    sizes = {"vocab_size": 11, "d_model": 4, "num_encoder_layers": 2, "num_decoder_layers": 3}
+    transformer = Transformer(TransformerConfig(**sizes, d_ff=6, num_heads=2))
+    # 6 products of each encoder layer, then cross-attention's keys, and the 5 after them, of the
+    # first decoder layer, 10 of each other one, and the logits
+    assert why_attention.longest_chain(transformer, 5) == 2 * 6 + 1 + 5 + 2 * 10 + 1
+    recurrent = Recurrent(RecurrentConfig(**sizes | {"num_encoder_layers": 1}, units=3))
+    shorter, longer = (why_attention.longest_chain(recurrent, length) for length in (4, 7))
+    assert longer - shorter == 3 * (1 + 3)  # 3 more steps of an encoder layer and 3 decoder layers
 
 
 @pytest.mark.programs
@@ -66,7 +79,8 @@ def test_page(tmp_path):
     # 400 updates of 0.75 s
     assert "| recurrent | 1,234 | 400 | 1.33 | 5 | 11.0 | 12.50 |" in lines
     assert "| 16 | 250 | 750 | 3.00 |" in lines
-    for name in ("curves", "bleu", "times"):
+    assert "| 8 | 61 | 29 |" in lines
+    for name in ("curves", "bleu", "chains", "times"):
         assert (tmp_path / f"why-attention-{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
