@@ -17,6 +17,7 @@ from keras_transformer.cli.options import (
     LengthPenalty,
     RunDirectory,
 )
+from keras_transformer.config import DecodingOptions
 from keras_transformer.errors import InputError
 from keras_transformer.export.metadata import read_metadata
 from keras_transformer.export.options import (
@@ -52,7 +53,7 @@ def export_command(
     early_stopping: EarlyStop = None,
     max_source_length: Annotated[
         int, Option(help="Maximum number of tokens of a source; longer ones are cut.")
-    ] = 512,
+    ] = DecodingOptions.max_source_length,
     checkpoint: Checkpoint = None,
     weights: Annotated[
         WeightsType,
@@ -71,34 +72,33 @@ def export_command(
         int,
         Option(help="Decoder layer that the signature `attention` shows, from 0; -1 is the last."),
     ] = -1,
-    batching: Annotated[bool, Option(help="Merge concurrent requests in the graph.")] = True,
-    max_batch_size: Annotated[int, Option(help="Maximum number of texts in a merged batch.")] = 256,
+    batching: Annotated[
+        bool, Option(help="Merge concurrent requests in the graph.")
+    ] = ServingOptions.batching,
+    max_batch_size: Annotated[
+        int, Option(help="Maximum number of texts in a merged batch.")
+    ] = ServingOptions.max_batch_size,
     batch_timeout_micros: Annotated[
         int,
         Option(
             help="Microseconds that a batch waits for more requests. With 0, a request waits only "
             "while all threads are busy."
         ),
-    ] = 0,
+    ] = ServingOptions.batch_timeout_micros,
     num_batch_threads: Annotated[
         int, Option(help="Number of batches that each signature computes at a time.")
-    ] = 2,
-    max_texts: Annotated[int, Option(help="Maximum number of texts in a request.")] = 1_024,
+    ] = ServingOptions.num_batch_threads,
+    max_texts: Annotated[
+        int, Option(help="Maximum number of texts in a request.")
+    ] = ServingOptions.max_texts,
     max_document_tokens: Annotated[
         int, Option(help="Maximum number of tokens in a `document` request.")
-    ] = 8_192,
+    ] = ServingOptions.max_document_tokens,
 ) -> None:
     """Export a run as a SavedModel, and check it.
 
     The SavedModel takes strings and returns strings. A model server such as TF Serving loads it.
     """
-    load_tensorflow()
-    from keras_transformer.export.saved_model import export_saved_model
-    from keras_transformer.run import Run
-    from keras_transformer.trainers.prepared import corpus_folder, read_validation_pairs
-    from keras_transformer.translator import Translator
-
-    started = time.monotonic()
     serving = ServingOptions(
         batching=batching,
         max_batch_size=max_batch_size,
@@ -107,6 +107,13 @@ def export_command(
         max_texts=max_texts,
         max_document_tokens=max_document_tokens,
     )
+    load_tensorflow()
+    from keras_transformer.export.saved_model import export_saved_model
+    from keras_transformer.run import Run
+    from keras_transformer.trainers.prepared import corpus_folder, read_validation_pairs
+    from keras_transformer.translator import Translator
+
+    started = time.monotonic()
     opened = Run.load(run)
     translator = Translator.of(opened, checkpoint)
     options = translator.decoding_options(
