@@ -77,7 +77,7 @@ def test_page(tmp_path):
     why_attention.write_page(*FRAMES, page)
     lines = page.read_text("utf-8").splitlines()
     # 400 updates of 0.75 s
-    assert "| recurrent | 1,234 | 400 | 1.33 | 5 | 11.0 | 12.50 |" in lines
+    assert "| recurrent | 1,234 | 400 | 1.33 | 5 | 11.0 | 11.0 | 12.50 |" in lines
     assert "| 16 | 250 | 750 | 3.00 |" in lines
     assert "| 8 | 61 | 29 |" in lines
     for name in ("curves", "bleu", "chains", "times"):
