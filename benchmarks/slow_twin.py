@@ -60,9 +60,9 @@ def main() -> None:
         for pair in zip(fast.hypotheses, slow.hypotheses, strict=True)
     ]
     same = sum(fast.text == slow.text for fast, slow in pairs)
-    difference = max(abs(fast.score - slow.score) for fast, slow in pairs if fast.text == slow.text)
+    differences = [abs(fast.score - slow.score) for fast, slow in pairs if fast.text == slow.text]
     print(f"{same:,} of {len(pairs):,} hypotheses are the same")
-    print(f"Their scores differ by at most {difference:.1e} nats")
+    print(f"Their scores differ by at most {max(differences, default=0.0):.1e} nats")
 
 
 if __name__ == "__main__":

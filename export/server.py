@@ -123,11 +123,11 @@ async def _body(request: Request, max_bytes: int) -> bytes:
             body = reader.decompress(body, max_bytes + 1)
         except zlib.error as error:
             raise invalid(f"The request is not valid gzip: {error}") from None
-        is_complete = reader.eof
+        is_complete = reader.eof and not reader.unused_data
     if len(body) > max_bytes:
         raise HTTPException(413, f"The request is larger than {max_bytes} bytes")
     if not is_complete:
-        raise invalid("The request is not valid gzip: its end is missing")
+        raise invalid("The request must be one complete gzip stream")
     return body
 
 

@@ -51,6 +51,10 @@ def main() -> None:
     elif arguments.do == "profile":
         from bench.profiler import print_profile
 
+        if arguments.systems is None:
+            parser.error("profile needs --systems, of TensorFlow")
+        if any(case["kind"] == "multi30k" and not (case["run"] and case["data"]) for case in cases):
+            parser.error("multi30k needs --run and --data (or MULTI30K)")
         for case in cases:
             for system in case["systems"]:
                 print_profile(case, system)
