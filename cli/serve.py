@@ -105,5 +105,5 @@ def _listening(host: str, port: int) -> Iterator[None]:
         yield
     except (OSError, RuntimeError) as error:
         raise InputError(
-            f"Cannot listen at {host}:{port}: {error}. Choose another port or host"
+            f"Cannot listen at {host}:{port}: {error}; choose another port or host"
         ) from error

@@ -68,7 +68,7 @@ def test_settings_of_a_parser(run):
 @pytest.fixture(scope="module")
 def evaluated(run):
     """What `evaluate` prints, on standard output and error."""
-    code, out, err = cli("evaluate", run, "--split", "dev", "--beam-size", 2)
+    code, out, err = cli("evaluate", run, "--beam-size", 2)  # of dev: there is no test split
     assert code == 0, err
     return out, err
 
