@@ -125,9 +125,10 @@ def test_not_healthy_without_a_version(http, tmp_path):
         (gzip.compress(b" " * 1_000_000), "gzip", 413),
         (b'{"instances": ["abc"]}', "gzip", 400),
         (gzip.compress(b'{"instances": ["abc"]}')[:-1], "gzip", 400),
+        (gzip.compress(b'{"instances": ["abc"]}') + b"more", "gzip", 400),
         (b"a" * 60_001, "identity", 413),
     ],
-    ids=range(5),
+    ids=range(6),
 )
 def test_size_and_compression(post, body, encoding, expected):
     status, answer = post(body, headers={"Content-Encoding": encoding})
