@@ -8,12 +8,12 @@ has one sentence per line. The script prints how many of all hypotheses are the 
 """
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer import Transformer, Translator, translation
+from keras_transformer import InputError, Transformer, Translator, translation
+from keras_transformer.trainers.corpora import read_lines
 
 
 class SlowStep:
@@ -45,9 +45,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("run", metavar="RUN", help="run directory of a Transformer")
-    parser.add_argument("file", metavar="FILE", type=Path, help="sentences")
+    parser.add_argument("file", metavar="FILE", help="sentences")
     arguments = parser.parse_args()
-    sentences = arguments.file.read_text("utf-8").splitlines()
+    sentences = [*read_lines(arguments.file)]
     found = []
     for step in (translation.step_of, SlowStep):
         translation.step_of = step
@@ -66,4 +66,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except InputError as error:
+        raise SystemExit(f"error: {error}") from error

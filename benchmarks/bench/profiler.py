@@ -15,8 +15,8 @@ from bench.systems import make_system
 MAX_SECONDS = 3.0  # of recorded calls: a trace holds a limited number of events
 MAX_CALLS = 10
 NUM_ROWS = 14
-# Events that contain operations, and are none.
 NAMES = {"PartitionedCallOp": "starting operations"}  # what is left of a function's time
+# Events around operations. A training also has one with the name of its function.
 CONTAINERS = ("Run", "Process", "FunctionRun", "ExecutorDoneCallback", "EagerKernelExecute")
 
 
@@ -43,7 +43,7 @@ def print_profile(case: Case, name: str) -> None:
         (trace,) = Path(folder).rglob("*.xplane.pb")
         planes = xplane_pb2.XSpace.FromString(trace.read_bytes()).planes
     threads = [milliseconds(plane, line) for plane in planes for line in plane.lines]
-    # Most operations run in the thread that calls; the others compute parts of products.
+    # A session computes operations in the thread that calls; a training waits there for others.
     first, *rest = sorted(threads, key=Counter.total, reverse=True)
     others = sum(rest, Counter())
     print(f"{case['id']}, {name}: {wall:.1f} ms, with the profiler's own work")

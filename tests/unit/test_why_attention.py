@@ -72,12 +72,13 @@ def test_updates_are_timed(monkeypatch):
     assert (times.seconds > 0).all()
 
 
-def test_page(tmp_path):
+def test_page(tmp_path, monkeypatch):
+    monkeypatch.setattr(why_attention, "MINUTES", 3)  # 240 updates of 0.75 s
     page = Path(shutil.copy(why_attention.PAGE, tmp_path))
     why_attention.write_page(*FRAMES, page)
     lines = page.read_text("utf-8").splitlines()
     # 400 updates of 0.75 s
-    assert "| recurrent | 1,234 | 400 | 1.33 | 5 | 11.0 | 11.0 | 12.50 |" in lines
+    assert "| recurrent | 1,234 | 400 | 1.33 | 5 | 7.9 | 11.0 | 12.50 |" in lines
     assert "| 16 | 250 | 750 | 3.00 |" in lines
     assert "| 8 | 61 | 29 |" in lines
     for name in ("curves", "bleu", "chains", "times"):
