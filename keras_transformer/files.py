@@ -1,7 +1,9 @@
 """Atomic writing, locks, and the lines of text files, with errors of one sentence."""
 
+import codecs
 import fcntl
 import hashlib
+import itertools
 import logging
 import os
 import tempfile
@@ -62,17 +64,40 @@ def write_atomically(path: Path, content: bytes, advice: str = "") -> None:
 
 
 def decode_lines(lines: Iterable[bytes], name: object) -> Iterator[str]:
-    """Decodes the lines of a UTF-8 file, without line ends and byte order mark.
+    """Decodes the lines of a text, without line ends and byte order mark.
 
-    The lines may come from a file that is open in binary mode, so that only a line feed ends a
-    line. A line that is not valid UTF-8 raises an `InputError` with the name.
+    The text is UTF-8, or UTF-16 if its byte order mark says so. The lines may come from a file that
+    is open in binary mode, so that only a line feed ends a line. A line that is not valid raises an
+    `InputError` with the name.
     """
+    lines = iter(lines)
+    first = next(lines, b"")
+    lines = itertools.chain([first] if first else [], lines)
+    if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        yield from _decode_utf16(lines, name)
+        return
     for number, line in enumerate(lines, start=1):
         try:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
             raise InputError(f"{name}, line {number}: not valid UTF-8") from error
         yield text.rstrip("\r\n")
+
+
+def _decode_utf16(lines: Iterable[bytes], name: object) -> Iterator[str]:
+    """As `decode_lines`; the byte of a line feed may be half of another character."""
+    decoder = codecs.getincrementaldecoder("utf-16")()
+    number, rest = 1, ""
+    try:
+        for line in itertools.chain(lines, [b""]):
+            *texts, rest = (rest + decoder.decode(line, final=not line)).split("\n")
+            for text in texts:
+                yield text.rstrip("\r")
+                number += 1
+    except UnicodeDecodeError as error:
+        raise InputError(f"{name}, line {number}: not valid UTF-16") from error
+    if rest:
+        yield rest.rstrip("\r")
 
 
 def file_sha256(path: Path) -> str:

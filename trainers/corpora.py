@@ -3,10 +3,13 @@
 import csv
 import functools
 import gzip
+import inspect
 import itertools
 import lzma
+import sys
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -153,27 +156,47 @@ def _table(path: Path, source: str, target: str) -> Corpus:
         raise InputError(
             f"{path} must end in .tsv, .csv, .tsv.gz or .csv.gz, or data must be {KINDS}"
         )
+    return hold_out(str(path), lambda: _table_pairs(path, source, target))
+
+
+def _table_pairs(path: Path, source: str, target: str) -> Iterator[Pair]:
+    lines = (line.replace("\r", " ") + "\n" for line in read_lines(path))
+    header = next(lines, "")
     # Quotes are text in a TSV file.
     form: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+    with _fields_of_any_length():
+        if path.name.removesuffix(".gz").endswith(".csv"):
+            named = {each: next(csv.reader([header], delimiter=each), []) for each in ",;\t"}
+            suitable = (each for each in named if {source, target} <= {*named[each]})
+            form = {"delimiter": next(suitable, ",")}
+        table = csv.DictReader(itertools.chain([header], lines), **form)
+        columns = list(table.fieldnames or ())
+    if not {source, target} <= {*columns}:
+        raise InputError(
+            f"{path}: the first line must name the columns, {source} and {target} "
+            f"among them. Received: {', '.join(columns)[:80]}"
+        )
+    while True:
+        before = table.line_num
+        with _fields_of_any_length():
+            row = next(table, None)
+        if row is None:
+            return
+        if inspect.getgeneratorstate(lines) == inspect.GEN_CLOSED:  # other rows end before that
+            raise InputError(f"{path}: a quote after line {before} is not closed")
+        if None in (row[source], row[target]):
+            raise InputError(f"{path}, line {table.line_num}: a column is missing")
+        yield Pair(*(" ".join(row[name].splitlines()) for name in (source, target)))
 
-    def rows() -> Iterator[Pair]:
-        lines = (line.replace("\r", " ") + "\n" for line in read_lines(path))
-        table = csv.DictReader(lines, **(form if name.endswith(".tsv") else {}))
-        try:
-            columns = list(table.fieldnames or ())
-            if not {source, target} <= {*columns}:
-                raise InputError(
-                    f"{path}: the first line must name the columns, {source} and {target} "
-                    f"among them. Received: {', '.join(columns)[:80]}"
-                )
-            for row in table:
-                if None in (row[source], row[target]):
-                    raise InputError(f"{path}, line {table.line_num}: a column is missing")
-                yield Pair(*(" ".join(row[name].splitlines()) for name in (source, target)))
-        except csv.Error as error:
-            raise InputError(f"{path}, line {table.line_num + 1}: {error}") from error
 
-    return hold_out(str(path), rows)
+@contextmanager
+def _fields_of_any_length() -> Iterator[None]:
+    """Lifts the limit of `csv`, which is one for the whole process."""
+    limit = csv.field_size_limit(sys.maxsize)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(limit)
 
 
 def hold_out(name: str, rows: Callable[[], Iterator[Pair]]) -> Corpus:
@@ -201,10 +224,12 @@ def hold_out(name: str, rows: Callable[[], Iterator[Pair]]) -> Corpus:
 
 
 def read_lines(path: str | Path) -> Iterator[str]:
-    """Yields the lines of a UTF-8 file, also compressed (`.gz`); only a line feed ends a line.
+    """Yields the lines of a text file, also compressed (`.gz`); only a line feed ends a line.
+
+    It is UTF-8, or UTF-16 with a byte order mark.
 
     Raises:
-        InputError: if it cannot be read, or is not UTF-8.
+        InputError: if it cannot be read, or is not valid.
     """
     path = Path(path)
     try:

@@ -47,6 +47,7 @@ logger = logging.getLogger(__name__)
 PAIRS_PER_SHARD = 200_000
 PAIRS_PER_CALL = 2_000
 NUM_EXAMPLES = 3  # of dropped pairs, for each reason
+EXAMPLE_LENGTH = 100  # characters of a side; the rest is cut
 REASONS = {
     "empty": "a side has no token",
     "too_long": "a side has more than `max_length` tokens, the end symbol included",
@@ -197,7 +198,8 @@ def _write_split(
         split.shards.append(shard)
         for reason, found in dropped.items():
             split.dropped[reason] = split.dropped.get(reason, 0) + len(found)
-            split.examples.setdefault(reason, found[:NUM_EXAMPLES])
+            examples = [Pair(*map(_cut, pair)) for pair in found[:NUM_EXAMPLES]]
+            split.examples.setdefault(reason, examples)
         manifest.write(folder)
     if not split.kept:
         listed = ", ".join(f"{n} because {REASONS[reason]}" for reason, n in split.dropped.items())
@@ -272,6 +274,10 @@ class _Cleaner:
             "duplicate": is_repeated,
         }
         return np.select(list(applies.values()), list(applies), default="")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= EXAMPLE_LENGTH else f"{text[: EXAMPLE_LENGTH - 1]}…"
 
 
 def _letters(settings: TrainSettings, name: str) -> regex.Pattern[str] | None:

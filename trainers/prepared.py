@@ -62,7 +62,7 @@ class Split(pydantic.BaseModel):
     shards: list[CorpusShard] = []
     is_complete: bool = False
     dropped: dict[str, int] = {}  # number of pairs by reason, a key of `preparation.REASONS`
-    examples: dict[str, list[Pair]] = {}  # some of them
+    examples: dict[str, list[Pair]] = {}  # some of them, cut
 
     @property
     def kept(self) -> int:

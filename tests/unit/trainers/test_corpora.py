@@ -1,3 +1,4 @@
+import csv
 import gzip
 import hashlib
 import itertools
@@ -118,6 +119,44 @@ def test_few_pairs_are_all_for_training(tmp_path):
     assert list(corpus.pairs("train")) == [Pair("one", "eins"), Pair("two", "zw ei")]
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+@pytest.mark.parametrize(
+    ("mark", "encoding"),
+    [
+        (b"", "utf-8"),
+        (b"\xef\xbb\xbf", "utf-8"),
+        (b"\xff\xfe", "utf-16-le"),
+        (b"\xfe\xff", "utf-16-be"),
+    ],
+)
+def test_tables_of_a_spreadsheet(tmp_path, mark, encoding, separator, end):
+    # The first has 0A in both halves, the second is a surrogate pair.
+    rows = [
+        ("de", "x,;y", "en"),
+        ("\u0a0a", "", "\U0001f600"),
+        ("a,b;c", 'd"e', "f  "),
+        ("", "", ""),
+    ]
+    cells = [[f'"{cell.replace(chr(34), chr(34) * 2)}"' for cell in row] for row in rows]
+    text = end.join(map(separator.join, cells))
+    (tmp_path / "a.csv").write_bytes(mark + text.encode(encoding))
+    corpus = load_corpus(str(tmp_path / "a.csv"), "de", "en")
+    pairs = {pair for split in corpus.splits for pair in corpus.pairs(split)}
+    assert pairs == {(row[0], row[2]) for row in rows[1:]}
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv"])
+def test_fields_of_any_length(tmp_path, ending):
+    limit = csv.field_size_limit()
+    text = "d" * (limit + 1)
+    comma = "\t" if ending == "tsv" else ","
+    (tmp_path / f"a.{ending}").write_text(f"en{comma}de\na{comma}{text}\n")
+    pairs = load_corpus(str(tmp_path / f"a.{ending}"), "en", "de").pairs("train")
+    assert list(pairs) == [("a", text)]
+    assert csv.field_size_limit() == limit
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -128,7 +167,9 @@ def test_few_pairs_are_all_for_training(tmp_path):
         ),
         ("a.tsv", b"en\tde\none", "a.tsv, line 2: a column is missing"),
         ("a.csv", b"en,de\n\xff,b", "a.csv, line 2: not valid UTF-8"),
-        ("a.csv", b"en,de\na,b\nc," + b"d" * 2**18, "a.csv, line 3: field larger than"),
+        ("a.csv", b'en,de\na,b\n\nc,"d\ne,f\n', "a.csv: a quote after line 2 is not closed"),
+        ("a.csv", b"x;" * 2**18, r"a.csv: the first line must name .*: (x;)+$"),
+        ("a.csv", b"\xfe\xff\0e\0n\0,\0d\0e\0\n\xd8", "a.csv, line 2: not valid UTF-16"),
         ("a.csv.gz", b"en,de", "Cannot read .*a.csv.gz: Not a gzipped file"),
         ("a.xlsx", b"", r"a.xlsx must end in .tsv, .csv"),
     ],
@@ -176,10 +217,10 @@ def test_validation_split_goes_by_several_names(splits, expected):
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["plain", "byte order mark"])
-def test_line_ends_and_byte_order_marks_are_no_text(write, end, mark):
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_line_ends_and_byte_order_marks_are_no_text(write, end, encoding):
     text = f" a\t {end}{end}b\u00a0{end}"
-    corpus = write(en_train=mark + text.encode(), de_train=text)
+    corpus = write(en_train=text.encode(encoding), de_train=text)
     assert [source for source, _ in corpus.pairs("train")] == [" a\t ", "", "b\u00a0"]
 
 

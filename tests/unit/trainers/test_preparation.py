@@ -234,6 +234,20 @@ def test_report_adds_up_the_shards(write, corpus):
     assert str(Manifest.read(corpus).train) == "2 pairs (dropped: 9 length ratio, 1 empty)"
 
 
+def test_examples_of_dropped_pairs_are_cut(write, corpus):
+    prepare(
+        write([("x" * 100, "y" * 101), GOOD], max_length_ratio=None, target_script="Han"), corpus
+    )
+    assert report(corpus)[2] == {"script": [("x" * 100, "y" * 99 + "…")]}
+
+
+def test_a_field_of_a_table_that_is_too_long_is_dropped(write, corpus, tmp_path):
+    rows = ["de,en", "w3,w2", f"w3,{'w2 ' * 50_000}"]  # 150 kB; a limit of Python's is 128 KiB
+    (tmp_path / "a.csv").write_text("\n".join(rows))
+    prepare(dataclasses.replace(write([GOOD]), data=str(tmp_path / "a.csv")), corpus)
+    assert report(corpus)[:2] == (1, {"too_long": 1})
+
+
 def test_shard_of_which_nothing_is_left(write, corpus):
     prepare(write([*numbered(7), *[("", "w1")] * 7, *numbered(9)[7:]]), corpus)
     assert [s for s, _ in kept(corpus)] == [[4 + row, E] for row in range(9)]
