@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from keras_transformer.trainers.corpora import Pair
     from keras_transformer.translator import Translator
 
-MAX_EXAMPLES = 3  # validation sentences, to check and to warm up with
+MAX_EXAMPLES = 3  # validation sentences, to check, to warm up with, and to try
+EXAMPLE_LENGTH = 100  # characters: longer sentences come last
 MAX_PAIRS = 1_000  # to compare rounded weights on
 
 
@@ -130,7 +131,7 @@ def export_command(
             weights=weights,
             compute=compute,
             attention_layer=attention_layer,
-            examples=[pair.source for pair in pairs[:MAX_EXAMPLES]],
+            examples=_examples(pairs),
             details=_details(opened, checkpoint),
             report=say_finding,
         )
@@ -187,6 +188,12 @@ def say_finding(finding: "Finding") -> None:
     """Prints a finding of the check."""
     verdict = "FAILED" if finding.problem else "ok"
     say(f"  {finding.name:10} {verdict:6} {finding.problem or finding.detail}")
+
+
+def _examples(pairs: "list[Pair]") -> list[str]:
+    """Returns sources to try the model with."""
+    texts = [pair.source for pair in pairs if pair.source.strip()]
+    return sorted(texts, key=lambda text: len(text) > EXAMPLE_LENGTH)[:MAX_EXAMPLES]
 
 
 def _details(run: "Run", checkpoint: "CheckpointName | None") -> dict[str, Any]:

@@ -1,7 +1,9 @@
 """`keras-transformer serve`."""
 
 import contextlib
+import json
 import os
+import shlex
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,7 +59,7 @@ def serve_command(
     with needs_extra("serve"):
         from keras_transformer.export.grpc_server import GrpcServer
         from keras_transformer.export.models import ServedModel
-        from keras_transformer.export.server import HttpServer
+        from keras_transformer.export.server import HttpServer, about_model
         from keras_transformer.export.versions import version_paths
     if not host:
         raise InputError("`--host` must be an address, such as 127.0.0.1. Received: an empty one")
@@ -91,7 +93,8 @@ def serve_command(
             signal.signal(number, lambda *_: http.stop())
         api = f"{http.url}/v1/models/{quote(model.name)}"
         say(f"Page: {http.url}/")
-        say(f'Try: curl -d \'{{"instances": ["Two dogs play."]}}\' {api}:predict')
+        body = {"instances": (about_model(model)["examples"] or ["A text."])[:1]}
+        say(f"Try: curl -d {shlex.quote(json.dumps(body, ensure_ascii=False))} {api}:predict")
         http.run()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)  # a second signal ends it at once

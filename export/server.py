@@ -63,7 +63,7 @@ def _make_app(model: ServedModel, allowed_hosts: Sequence[str], max_body_bytes: 
     text = resources.files("keras_transformer.export").joinpath("page.html").read_text("utf-8")
 
     def page(request: Request) -> Response:
-        about = html.escape(json.dumps(_about(model)))
+        about = html.escape(json.dumps(about_model(model)))
         named = text.replace("{{model}}", html.escape(model.name))
         return HTMLResponse(named.replace("{{about}}", about))
 
@@ -101,7 +101,7 @@ def _make_app(model: ServedModel, allowed_hosts: Sequence[str], max_body_bytes: 
     return app
 
 
-def _about(model: ServedModel) -> dict[str, Any]:
+def about_model(model: ServedModel) -> dict[str, Any]:
     """Returns the languages of the loaded version and examples of texts, as far as known."""
     try:
         found = read_metadata(model.find(model.name).path)

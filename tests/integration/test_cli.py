@@ -21,7 +21,10 @@ from keras_transformer.cli import export, main
 from keras_transformer.cli.translate import CHUNK_LINES
 from keras_transformer.export import check
 from keras_transformer.export.bulk import BulkReport
+from keras_transformer.export.metadata import read_metadata
 from keras_transformer.run import Run
+from keras_transformer.trainers.corpora import Pair
+from keras_transformer.trainers.prepared import read_validation_pairs
 
 COMMANDS = ("prepare", "train", "import", "average", "evaluate", "translate", "export", "convert")
 COMMANDS += ("check", "plot", "runs", "serve", "translate-corpus", "demo")
@@ -44,6 +47,15 @@ def saved_model(tiny_run, tmp_path_factory):
     assert "  Session    ok     as expected" in err
     assert f"Next: keras-transformer serve {folder}, or keras-transformer translate" in err
     return folder
+
+
+def test_examples_are_the_run_s_own_short_sentences(tiny_run, saved_model):
+    pairs = read_validation_pairs(tiny_run.path / "corpus")
+    written = read_metadata(saved_model / "3")["examples"]
+    assert [each["text"] for each in written] == [pair.source for pair in pairs[:3]]
+    texts = ["", "a" * 101, " ", "b" * 100, "c" * 102, "d" * 103]
+    expected = ["b" * 100, "a" * 101, "c" * 102]
+    assert export._examples([Pair(text, "") for text in texts]) == expected
 
 
 @pytest.mark.programs

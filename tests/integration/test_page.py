@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -115,7 +116,7 @@ def test_layout_of_a_document_is_kept(open_page, tmp_path):
         "format": "keras-transformer export",
         "source": "en",
         "target": "he",
-        "examples": [{"text": "one"}],
+        "examples": [{"text": "it's $1"}],
     }
     (version / "assets.extra").mkdir()
     (version / "assets.extra" / "metadata.json").write_text(json.dumps(about))
@@ -135,9 +136,11 @@ def test_layout_of_a_document_is_kept(open_page, tmp_path):
         expect(page.locator("#copy")).to_have_text("Copied")
         assert page.evaluate("navigator.clipboard.readText()") == "5:AB\n\nאבג"
         page.get_by_role("button", name="Example").click()
-        expect(page.locator("#translation")).to_have_text("5:ONE")
-        expect(page.get_by_role("listitem")).to_have_text(["one1-0.500", "one2-1.250"])
+        expect(page.locator("#translation")).to_have_text("5:IT'S $1")
+        expect(page.get_by_role("listitem")).to_have_text(["it's $11-0.500", "it's $12-1.250"])
         page.get_by_text("Use it in a program").click()
+        curl = shlex.split(page.locator("#curl").inner_text())
+        assert json.loads(curl[2]) == {"instances": ["it's $1"]}
         with page.expect_response("**/metadata") as answer:
             page.get_by_role("link").click()
         assert answer.value.ok

@@ -16,6 +16,7 @@ from keras_transformer.cli.serve import serve_command
 from keras_transformer.errors import InputError
 
 THREAD = "TF_ONEDNN_THREADPOOL_USE_CALLER_THREAD"
+EXAMPLE = 'Don\'t "play", $HOME: öl!'  # of the model's own texts
 PROGRAM = """
 import sys, typer
 from keras_transformer.cli.console import show_log
@@ -29,7 +30,9 @@ typer.run(serve_command)
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models") / "fake"
     folder.mkdir()
-    save_model(folder, 3)
+    extra = save_model(folder, 3) / "assets.extra"
+    extra.mkdir()
+    (extra / "metadata.json").write_text(json.dumps({"examples": [{"text": EXAMPLE}]}))
     return folder
 
 
@@ -53,7 +56,7 @@ def test_serves_takes_up_versions_and_stops(folder):
             said["Try"].replace("curl", "curl -s"), shell=True, capture_output=True, check=True
         )
         (row,) = json.loads(curl.stdout)["predictions"]
-        assert row["translation"] == "3:TWO DOGS PLAY."
+        assert row["translation"] == '3:DON\'T "PLAY", $HOME: ÖL!'
         save_model(folder, 4)
         assert "Version 4 of fake is available" in next(process.stderr)
         answer = urllib3.request("GET", said["Page"] + "v1/models/fake", timeout=20).json()
