@@ -237,7 +237,7 @@ def _corpus(folder: Path, run: Run) -> dict[str, Any] | None:
     corpus = corpus_folder(run)
     if not is_complete(corpus):
         return None
-    lengths = TokenizedPairs(corpus, "train").lengths
+    lengths = TokenizedPairs(corpus, "train", check_files=False).lengths
     settings = _train_settings(run)
     plan = BatchPlan(lengths, settings.tokens_per_batch, settings.seed)
     options = {"names": (run.source, run.target), "padding_share": plan.padding_share}

@@ -74,7 +74,7 @@ def _seen(run: Run, steps: int) -> dict[str, Any] | None:
     folder = corpus_folder(run)
     if not is_complete(folder):
         return None
-    lengths = TokenizedPairs(folder, "train").lengths
+    lengths = TokenizedPairs(folder, "train", check_files=False).lengths
     plan = BatchPlan(lengths, run.settings["tokens_per_batch"], run.settings["seed"])
     epochs, rest = divmod(steps, plan.batches_per_epoch)
     pairs = epochs * len(lengths)

@@ -7,8 +7,10 @@ import shutil
 import numpy as np
 import pytest
 
+from keras_transformer.cli.report import _corpus
 from keras_transformer.cli.summary import still_improves, summarize, summary_table
 from keras_transformer.run import Run
+from keras_transformer.trainers import prepared
 from keras_transformer.trainers.batches import BatchPlan, make_dataset
 from keras_transformer.trainers.prepared import TokenizedPairs
 
@@ -54,6 +56,15 @@ def test_without_its_corpus(run, tmp_path):
     summary = summarize(Run.load(tmp_path / "run"))
     assert summary["seen"] is None
     assert "seen" not in summary_table(summary)
+
+
+def test_the_corpus_is_not_read_to_its_end(run, tmp_path, monkeypatch):
+    summary, corpus = summarize(run), _corpus(tmp_path, run)
+    hashed = []
+    monkeypatch.setattr(prepared, "file_sha256", hashed.append)
+    assert summarize(run) == summary
+    assert _corpus(tmp_path, run) == corpus
+    assert not hashed
 
 
 def test_table(run):

@@ -364,6 +364,8 @@ def test_damage(write, corpus, name, content):
     refuses(lambda: open_prepared(corpus), message, corpus)
     if name.startswith("train"):
         refuses(lambda: prepare(settings, corpus), message, corpus)
+        if content != "one bit":
+            refuses(lambda: TokenizedPairs(corpus, "train", check_files=False), message, corpus)
 
 
 def test_damaged_corpus(write, corpus):
