@@ -5,6 +5,7 @@ make arrays.
 """
 
 import json
+import math
 import pickle
 import zipfile
 from collections import OrderedDict
@@ -48,6 +49,8 @@ def read_tensors(path: Path) -> dict[str, np.ndarray]:
 
 def _array(content: bytes, kind: str) -> np.ndarray:
     """Returns the numbers of a file, float32 instead of bfloat16."""
+    if kind not in _TYPES:
+        raise ValueError(f"its numbers are of an unknown type, {kind}")
     values = np.frombuffer(content, _TYPES[kind])
     return (values.astype("<u4") << 16).view("<f4") if kind == "BF16" else values
 
@@ -60,6 +63,8 @@ def _read_safetensors(content: bytes) -> dict[str, np.ndarray]:
     tensors = {}
     for name, entry in header.items():
         begin, end = entry["data_offsets"]
+        if not 0 <= begin <= end <= len(content) - start:
+            raise ValueError("a tensor is outside the file")
         values = _array(content[start + begin : start + end], entry["dtype"])
         tensors[name] = values.reshape(entry["shape"])
     return tensors
@@ -75,13 +80,18 @@ class _Tensor(NamedTuple):
     strides: tuple[int, ...]
 
     def array(self, content: bytes) -> np.ndarray:
-        values = _array(content, self.kind)[self.offset :]
-        if np.prod(self.shape) and 1 + np.dot(np.subtract(self.shape, 1), self.strides) > len(
-            values
+        values = _array(content, self.kind)
+        if not all(
+            isinstance(n, int) and n >= 0 for n in (*self.shape, *self.strides, self.offset)
         ):
+            raise ValueError("a tensor has a size, a stride or an offset below 0")
+        count = math.prod(self.shape)  # of Python's integers, which do not overflow
+        pairs = zip(self.shape, self.strides, strict=True)
+        last = self.offset + sum((size - 1) * stride for size, stride in pairs)
+        if count > len(values) or (count and last >= len(values)):
             raise ValueError("a tensor is longer than its storage")
         strides = [stride * values.itemsize for stride in self.strides]
-        return np.lib.stride_tricks.as_strided(values, self.shape, strides).copy()
+        return np.lib.stride_tricks.as_strided(values[self.offset :], self.shape, strides).copy()
 
 
 def _rebuild_tensor(
@@ -98,7 +108,7 @@ _ALLOWED: dict[tuple[str, str], Any] = {
 }
 
 
-class _Unpickler(pickle.Unpickler):
+class _Unpickler(pickle._Unpickler):  # C's takes memory for any index that a pickle names
     """Reads the pickle of a state dictionary; it calls no function but those of `_ALLOWED`."""
 
     def find_class(self, module: str, name: str) -> Any:
@@ -138,6 +148,8 @@ def _read_legacy(content: bytes) -> dict[str, np.ndarray]:
 
 
 def _arrays(tensors: Any, storage_of: Callable[[str], bytes]) -> dict[str, np.ndarray]:
+    if not isinstance(tensors, dict) or not all(isinstance(name, str) for name in tensors):
+        raise ValueError("it must hold a dictionary of arrays by name")
     return {
         name: tensor.array(storage_of(tensor.key))
         for name, tensor in tensors.items()
