@@ -4,8 +4,10 @@ import os
 import platform
 import subprocess
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,12 +18,19 @@ import psutil
 from bench import inputs, models
 from bench.cases import Case
 from bench.processes import ENVIRONMENT, Row, new_process, take_starts, take_turns
-from bench.systems import THREADS
+from bench.systems import SYSTEMS, THREADS
 from keras_transformer.errors import InputError
 from keras_transformer.export.options import computes_bfloat16
 
 PACKAGES = ("keras3-transformer", "tensorflow", "keras", "keras-hub", "torch", "transformers")
 PACKAGES += ("ctranslate2", "numpy")
+# What the modules of the peers import.
+LIBRARIES = {
+    "peer_ctranslate2": ("ctranslate2",),
+    "peer_kerashub": ("keras_hub",),
+    "peer_marian": ("transformers", "torch"),
+    "peer_torch": ("torch",),
+}
 
 
 def measure(cases: list[Case], path: Path, num_rounds: int) -> None:
@@ -30,6 +39,12 @@ def measure(cases: list[Case], path: Path, num_rounds: int) -> None:
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # as the commands do
     path.parent.mkdir(parents=True, exist_ok=True)
     log = path.with_suffix(".log")
+    missing = set()
+    for name in dict.fromkeys(name for case in cases for name in case["systems"]):
+        for library in LIBRARIES.get(SYSTEMS[name][0], ()):
+            if find_spec(library) is None:
+                missing.add(name)
+                print(f"{name}: skipped, {library} is not installed", flush=True)
     began = time.monotonic()
     with TemporaryDirectory(prefix="models-", dir=path.parent) as folder:
         for number, case in enumerate(cases, 1):
@@ -38,8 +53,12 @@ def measure(cases: list[Case], path: Path, num_rounds: int) -> None:
             if case["kind"] == "multi30k" and not (case["run"] and case["data"]):
                 print("  skipped: it needs --run and --data (or MULTI30K)")
                 continue
+            case["systems"] = [name for name in case["systems"] if name not in missing]
             if not computes_bfloat16():  # it would take minutes
                 case["systems"] = [name for name in case["systems"] if "bfloat16" not in name]
+            if not case["systems"]:
+                print("  skipped: none of its systems can run here")
+                continue
             try:
                 complete(case, Path(folder), log)
             except InputError as error:  # such as a run that other systems cannot compute
@@ -102,11 +121,14 @@ def _machine() -> dict[str, Any]:
     vector = next((name for name in ("avx512f", "avx2") if name in info), "no AVX2")
     memory = round(psutil.virtual_memory().total / 2**30)
     cores = len(os.sched_getaffinity(0))
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in PACKAGES)
+    versions = []
+    for name in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):  # a peer that is skipped
+            versions.append(f"{name} {metadata.version(name)}")
     describe = f"git -C {Path(__file__).parent} describe --always --dirty"
     return {
         "machine": f"{cpu} ({vector}), {THREADS} of {cores} cores, {memory} GiB, no GPU. "
-        f"Python {platform.python_version()}, {versions}",
+        f"Python {platform.python_version()}, {', '.join(versions)}",
         "revision": subprocess.getoutput(describe),
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "busy": round(psutil.cpu_percent(1.0) / 100 * (os.cpu_count() or 1), 2),  # by others

@@ -1,5 +1,6 @@
 """The benchmark's counts, its cases, and the page of results."""
 
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import tensorflow as tf
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from bench import report
+from bench import report, run
 from bench.cases import CEILINGS, QUICK, all_cases, sizes_of
 from bench.inputs import batches, case_flops, pair_lengths, pass_flops
 from bench.models import fixed_length
@@ -158,6 +159,28 @@ def test_figures(tmp_path):
     for name in ("page-speed.png", "page-growth.png"):
         assert f"({name})" in page
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_peers_that_are_not_installed(tmp_path, monkeypatch, capsys):
+    def take(case, *_):
+        turns = [{"system": name, "round": 0, "seconds": 1.0} for name in case["systems"]]
+        return turns, {name: {} for name in case["systems"]}
+
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(run, "complete", lambda *_: None)
+    monkeypatch.setattr(run, "take_turns", take)
+    monkeypatch.setattr(run, "PACKAGES", ("no-such-package", "numpy"))
+    monkeypatch.setitem(run.LIBRARIES, "peer_marian", ("numpy", "no_such_library"))
+    cases = [{"id": "a", "kind": "growth", "systems": ("marian", "process", "fit")}]
+    cases.append({"id": "b", "kind": "growth", "systems": ("marian",)})
+    run.measure(cases, tmp_path / "rounds.csv", 1)
+    rounds = pd.read_csv(tmp_path / "rounds.csv")
+    assert rounds.system.tolist() == ["process", "fit"]
+    assert rounds.machine[0].endswith(f", numpy {np.__version__}")
+    said = capsys.readouterr().out
+    assert said.count("marian: skipped, no_such_library is not installed\n") == 1
+    assert "b: case 2 of 2" in said
+    assert "  skipped: none of its systems can run here\n" in said
 
 
 @pytest.mark.programs
