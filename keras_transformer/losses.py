@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_transformer.config import PAD_ID
@@ -26,9 +27,10 @@ def cross_entropy(logits: Tensor, target_ids: Tensor, label_smoothing: float = 0
         label_smoothing: eps, 0 to 1 (0.1: section 5.4).
 
     Returns:
-        float32 [B, T], in nats.
+        float32 [B, T], in nats; NaN where an id is not one of the V.
     """
-    index = ops.cast(target_ids, "int32")[..., None]  # [B, T, 1]
+    logits = ops.cast(logits, "float32")
+    index, is_id = _index(target_ids, logits.shape[-1])  # [B, T, 1], [B, T]
 
     # The gradient in closed form, softmax(z) - q, takes fewer passes over the logits than the
     # gradients of the three terms, and `softmax` is faster than `log_softmax`. The logsumexp is
@@ -36,21 +38,46 @@ def cross_entropy(logits: Tensor, target_ids: Tensor, label_smoothing: float = 0
     @ops.custom_gradient
     def loss(logits: Tensor) -> tuple[Tensor, Callable[..., Tensor]]:
         probs = ops.softmax(logits)  # [B, T, V]
-        largest = ops.max(probs, axis=-1)  # [B, T], at least 1 / V, so that its logarithm is finite
+        largest = ops.max(
+            probs, axis=-1, initial=0.0
+        )  # [B, T], at least 1 / V: its logarithm is finite
         of_target = ops.take_along_axis(logits, index, axis=-1)[..., 0]
-        value = ops.max(logits, axis=-1) - (1.0 - label_smoothing) * of_target - ops.log(largest)
+        value = (
+            ops.max(logits, axis=-1, initial=-np.inf)
+            - (1.0 - label_smoothing) * of_target
+            - ops.log(largest)
+        )
         if label_smoothing:
             value = value - label_smoothing * ops.mean(logits, axis=-1)
 
+        # By position on TensorFlow and JAX; by name, and after the inputs, on torch.
         def gradient(*args: Tensor, upstream: Tensor | None = None) -> Tensor:
-            (upstream,) = args or (upstream,)
+            upstream = args[0] if upstream is None else upstream
             smooth = label_smoothing / probs.shape[-1]
             scaled = upstream[..., None] * (probs - smooth)  # [B, T, V]
             return _add_at(scaled, index, -(1.0 - label_smoothing) * upstream)
 
         return value, gradient
 
-    return loss(ops.cast(logits, "float32"))
+    return ops.where(is_id, loss(logits), np.nan)
+
+
+def _index(ids: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:
+    """[B, T] -> places in V, int32 [B, T, 1], 0 where an id is not one of them; bool [B, T].
+
+    Backends read a place outside of V as that of another token, or fail.
+    """
+    ids = ops.cast(ids, "int32")
+    is_id = ops.logical_and(ids >= 0, ids < vocab_size)  # [B, T]
+    return ops.where(is_id, ids, 0)[..., None], is_id
+
+
+def _is_token(ids: Tensor, ignore_class: int | None) -> Tensor:
+    """Returns a bool, False at padding and at the ignored class, of the shape of `ids`."""
+    is_token = ops.not_equal(ids, PAD_ID)
+    if ignore_class is None:
+        return is_token
+    return ops.logical_and(is_token, ops.not_equal(ids, ignore_class))
 
 
 def _add_at(x: Tensor, index: Tensor, values: Tensor) -> Tensor:
@@ -75,7 +102,7 @@ def symmetric_divergence(logits: Tensor, others: Tensor) -> Tensor:
         gap, difference = logits - others, p - q
 
         def gradient(*args: Tensor, upstream: Tensor | None = None) -> tuple[Tensor, Tensor]:
-            (upstream,) = args or (upstream,)
+            upstream = args[0] if upstream is None else upstream
             scale = upstream[..., None]  # [B, T, 1]
             mean_p = ops.sum(p * gap, axis=-1, keepdims=True)
             mean_q = ops.sum(q * gap, axis=-1, keepdims=True)
@@ -98,11 +125,14 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
     Keras's losses. `TrainingModel` normalizes by the tokens of all replicas and needs
     `reduction="sum"`.
 
+    A label that is neither 0 to V - 1 nor `ignore_class` makes the loss NaN.
+
     Args:
         label_smoothing: eps, at least 0 and below 1 (0.1: section 5.4).
         reduction: "sum_over_batch_size" or "mean" to divide the sum over the tokens by their
             number, "sum", "mean_with_sample_weight" to divide by the sum of the weights, or "none".
         name: as logged.
+        ignore_class: label that is ignored beside padding, such as -100, or None.
 
     Call arguments:
         y_true: int [B, T].
@@ -130,6 +160,7 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
         label_smoothing: float = 0.1,
         reduction: str | None = "sum_over_batch_size",
         name: str = "label_smoothed_cross_entropy",
+        ignore_class: int | None = None,
     ) -> None:
         # Keras casts the targets to this type, and half precision does not hold all ids.
         super().__init__(name=name, reduction=reduction, dtype="float32")
@@ -139,12 +170,13 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
                 f"Received: label_smoothing={label_smoothing}"
             )
         self.label_smoothing = label_smoothing
+        self.ignore_class = ignore_class
 
     def __call__(
         self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
     ) -> Tensor:
         """Reduces the losses of the tokens; see the class."""
-        is_token = ops.cast(ops.not_equal(y_true, PAD_ID), "float32")  # [B, T]
+        is_token = ops.cast(_is_token(y_true, self.ignore_class), "float32")  # [B, T]
         weight = is_token
         if sample_weight is not None:
             sample_weight = ops.cast(sample_weight, "float32")
@@ -166,27 +198,39 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """Returns the loss of each token, float32 [B, T], 0 at padding."""
         losses = cross_entropy(y_pred, y_true, self.label_smoothing)
-        return ops.where(ops.not_equal(y_true, PAD_ID), losses, 0.0)
+        return ops.where(_is_token(y_true, self.ignore_class), losses, 0.0)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
-        return super().get_config() | {"label_smoothing": self.label_smoothing}
+        return super().get_config() | {
+            "label_smoothing": self.label_smoothing,
+            "ignore_class": self.ignore_class,
+        }
 
 
 class _TokenMean(keras.metrics.Mean):
     """Mean of a value over all tokens of all batches, without padding."""
 
+    def __init__(self, name: str, ignore_class: int | None = None, **kwargs: Any) -> None:
+        super().__init__(name=name, **kwargs)
+        self.ignore_class = ignore_class
+
     def update_state(
         self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
     ) -> None:
         """Adds a batch: `y_true` int [B, T], `y_pred` float [B, T, V]; weights are ignored."""
+        is_token = _is_token(y_true, self.ignore_class)  # [B, T]
+        values = ops.where(is_token, self.values(y_true, y_pred), 0.0)
         # For a matrix, Keras would take the mean of each row first.
-        values = ops.reshape(self.values(y_true, y_pred), (-1,))
-        super().update_state(values, ops.reshape(ops.not_equal(y_true, PAD_ID), (-1,)))
+        super().update_state(ops.reshape(values, (-1,)), ops.reshape(is_token, (-1,)))
 
     def values(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """Returns the value of each token, float32 [B, T]."""
         raise NotImplementedError
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments."""
+        return super().get_config() | {"ignore_class": self.ignore_class}
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -195,10 +239,13 @@ class TokenLoss(_TokenMean):
 
     Args:
         name: as logged.
+        ignore_class: label that is ignored beside padding, or None.
     """
 
-    def __init__(self, name: str = "token_loss", **kwargs: Any) -> None:
-        super().__init__(name=name, **kwargs)
+    def __init__(
+        self, name: str = "token_loss", ignore_class: int | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(name, ignore_class, **kwargs)
 
     def values(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """Returns each token's loss."""
@@ -211,6 +258,7 @@ class Perplexity(TokenLoss):
 
     Args:
         name: as logged.
+        ignore_class: label that is ignored beside padding, or None.
 
     Example:
         >>> import numpy as np
@@ -221,8 +269,10 @@ class Perplexity(TokenLoss):
         4.0
     """
 
-    def __init__(self, name: str = "perplexity", **kwargs: Any) -> None:
-        super().__init__(name=name, **kwargs)
+    def __init__(
+        self, name: str = "perplexity", ignore_class: int | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(name, ignore_class, **kwargs)
 
     def result(self) -> Tensor:
         """Returns the perplexity so far."""
@@ -235,14 +285,19 @@ class TokenAccuracy(_TokenMean):
 
     Args:
         name: as logged.
+        ignore_class: label that is ignored beside padding, or None.
     """
 
-    def __init__(self, name: str = "accuracy", **kwargs: Any) -> None:
-        super().__init__(name=name, **kwargs)
+    def __init__(
+        self, name: str = "accuracy", ignore_class: int | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(name, ignore_class, **kwargs)
 
     def values(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """Returns 1.0 where the prediction is right."""
         # This is eight times as fast as Keras's argmax.
-        index = ops.cast(y_true, "int32")[..., None]  # [B, T, 1]
+        index, is_id = _index(y_true, y_pred.shape[-1])  # [B, T, 1], [B, T]
         of_target = ops.take_along_axis(y_pred, index, axis=-1)[..., 0]  # [B, T]
-        return ops.cast(ops.equal(of_target, ops.max(y_pred, axis=-1)), "float32")
+        largest = ops.max(y_pred, axis=-1, initial=-np.inf)  # [B, T]
+        is_right = ops.cast(ops.equal(of_target, largest), "float32")
+        return ops.where(is_id, is_right, np.nan)

@@ -126,6 +126,58 @@ def test_logits_that_carry_a_mask(logits, targets):
     np.testing.assert_allclose(loss(targets, masked), loss(targets, logits), rtol=1e-6)
 
 
+METRICS = [TokenLoss, Perplexity, TokenAccuracy]
+
+
+def metric_of(metric, targets, logits):
+    metric.update_state(targets, logits)
+    return float(metric.result())
+
+
+@pytest.mark.parametrize("label", [-100, -1, V + 2])
+def test_ignored_class_counts_as_padding(logits, targets, label):
+    ignoring = np.where(targets == 0, label, targets)
+    ignoring[0, 0], padded = 0, np.where(np.arange(B * T).reshape(B, T) == 0, 0, targets)
+    loss = LabelSmoothedCrossEntropy(0.1, ignore_class=label)
+    assert_close(loss(ignoring, logits), LabelSmoothedCrossEntropy(0.1)(padded, logits), rtol=0)
+    for metric in METRICS:
+        expected = metric_of(metric(), padded, logits)
+        assert metric_of(metric(ignore_class=label), ignoring, logits) == expected
+
+
+def test_ignored_class_is_that_of_keras(logits, targets):
+    targets = np.where(targets == 0, -1, targets)
+    twin = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
+    assert_close(
+        LabelSmoothedCrossEntropy(0.0, ignore_class=-1)(targets, logits), twin(targets, logits)
+    )
+
+
+@pytest.mark.parametrize("label", [-100, -1, V])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_labels_that_are_no_token_give_nan(logits, targets, label, compiled):
+    """And they change no weight: their gradient is 0."""
+    wrong = np.where(np.arange(T) == 1, label, targets)
+
+    @tf.function(jit_compile=compiled)
+    def losses(logits):
+        return LabelSmoothedCrossEntropy(0.1, reduction="none")(wrong, logits)
+
+    (gradient,) = gradients(losses, logits)
+    np.testing.assert_array_equal(np.isnan(losses(logits)), wrong == label)
+    np.testing.assert_array_equal(np.any(gradient != 0, axis=-1), (wrong != 0) & (wrong != label))
+    for metric in METRICS:
+        assert np.isnan(metric_of(metric(), wrong, logits))
+
+
+def test_batch_without_rows():
+    targets, logits = np.zeros((0, T), int), np.zeros((0, T, V), "float32")
+    assert_close(LabelSmoothedCrossEntropy(0.1)(targets, logits), 0.0)
+    assert (
+        metric_of(TokenLoss(), targets, logits) == metric_of(TokenAccuracy(), targets, logits) == 0
+    )
+
+
 @pytest.mark.parametrize("smoothing", [-0.1, 1.0])
 def test_smoothing_out_of_range(smoothing):
     with pytest.raises(ValueError, match=f"`label_smoothing` .*: label_smoothing={smoothing}"):
@@ -250,8 +302,11 @@ def test_metrics_are_means_of_tokens_and_not_of_batches(metric, at_first, expect
 @pytest.mark.parametrize(
     ("original", "expected"),
     [
-        (LabelSmoothedCrossEntropy(0.3, "sum"), {"label_smoothing": 0.3, "reduction": "sum"}),
-        (TokenLoss("nats"), {"name": "nats"}),
+        (
+            LabelSmoothedCrossEntropy(0.3, "sum", ignore_class=-1),
+            {"label_smoothing": 0.3, "reduction": "sum", "ignore_class": -1},
+        ),
+        (TokenLoss("nats", ignore_class=-100), {"name": "nats", "ignore_class": -100}),
         (Perplexity("ppl"), {"name": "ppl"}),
         (TokenAccuracy("hits"), {"name": "hits"}),
     ],
