@@ -25,6 +25,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "base": {**PRESETS["base"], "vocab_size": 32_000},
     "tiny": {**PRESETS["tiny"], "vocab_size": 10_000},
     "small": SMALL,
+    "big": {**PRESETS["big"], "vocab_size": 37_000},
 }
 MAX_TOKENS = {"forced": 30, "natural": 75}  # of a translation
 SHAPES = {  # tokens of a source, sentences in a batch, beams

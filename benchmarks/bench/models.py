@@ -7,6 +7,7 @@ time by forcing it. In a "natural" model the logit of the end symbol rises with 
 exceeds the others earlier or later in each sentence.
 """
 
+import importlib.util
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,12 +29,11 @@ LAYER_NORM_EPSILON = 1e-6  # as in keras_transformer.layers
 def make(case: Case) -> None:
     """Makes the missing files of a case's model: `run` and, for all but growth, the other forms."""
     folder, run_dir = case["folder"], case["run"]
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True, parents=True)
     if not run_dir.exists():
         _write_run(run_dir, sizes_of(case["size"]), case["model"].endswith("natural"))
     if case["kind"] == "growth" or (folder / "weights.npz").exists():
         return
-    from bench.peer_ctranslate2 import write_ctranslate2
     from keras_transformer import Translator
     from keras_transformer.export.options import ServingOptions
     from keras_transformer.export.saved_model import export_saved_model
@@ -52,7 +52,10 @@ def make(case: Case) -> None:
                 check=False,
             )
     np.savez(folder / "weights.npz", **{each.path: np.array(each.value) for each in model.weights})
-    write_ctranslate2(case)
+    if importlib.util.find_spec("ctranslate2"):
+        from bench.peer_ctranslate2 import write_ctranslate2
+
+        write_ctranslate2(case)
 
 
 def options(beam_size: int) -> Any:

@@ -78,18 +78,21 @@ class Memory(InProcess):
 class Fit:
     """Training as `train` does it: the loss, optimizer, metrics and batches."""
 
-    def __init__(self, jit: bool = False) -> None:
-        self.jit = jit
+    def __init__(
+        self, jit: bool = False, precision: str = "float32", num_micro_batches: int = 1
+    ) -> None:
+        self.jit, self.precision, self.num_micro_batches = jit, precision, num_micro_batches
 
     def make(self, case: Case) -> "keras.Model":
         """Returns the compiled model."""
-        return training_model(sizes_of(case["size"]), self.jit)
+        return training_model(sizes_of(case["size"]), self.jit, self.num_micro_batches)
 
     def prepare(self, case: Case) -> None:
         import keras
         import tensorflow as tf
 
         keras.utils.set_random_seed(1)
+        keras.config.set_dtype_policy(self.precision)
         batches = case["bucket_batches" if self.jit else "batches"]
         self.num_updates = len(batches)
         self.tokens = sum(int((labels != 0).sum()) for _, labels, _ in batches)
@@ -107,10 +110,17 @@ class Fit:
         float(logs["loss"])  # waits for the last update
 
     def count(self, output: None) -> dict[str, Any]:
-        return {"tokens": self.tokens}
+        import tensorflow as tf
+
+        if not tf.config.list_logical_devices("GPU"):
+            return {"tokens": self.tokens}
+        info = tf.config.experimental.get_memory_info("GPU:0")
+        return {"tokens": self.tokens, "gpu_bytes": info["peak"]}
 
 
-def training_model(sizes: "TransformerConfig", jit: bool = False) -> "keras.Model":
+def training_model(
+    sizes: "TransformerConfig", jit: bool = False, num_micro_batches: int = 1
+) -> "keras.Model":
     """A Transformer, compiled as `train` does."""
     from keras_transformer import (
         LabelSmoothedCrossEntropy,
@@ -122,7 +132,7 @@ def training_model(sizes: "TransformerConfig", jit: bool = False) -> "keras.Mode
     )
     from keras_transformer.trainers.training_model import Adam, TrainingModel
 
-    model = TrainingModel(Transformer(sizes), jit=jit)
+    model = TrainingModel(Transformer(sizes), 0.0, num_micro_batches, jit)
     model.compile(
         optimizer=Adam(WarmupSchedule(sizes.d_model), beta_2=0.98, epsilon=1e-9),
         loss=LabelSmoothedCrossEntropy(0.1, reduction="sum"),

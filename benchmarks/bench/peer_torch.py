@@ -54,7 +54,10 @@ class Seq2Seq(nn.Module):
 
 
 class TorchTransformer:
-    """An ordinary training loop over the same batches again and again."""
+    """An ordinary training loop over the same batches again and again, on a GPU if there is one."""
+
+    def __init__(self, jit: bool = False, precision: str = "float32") -> None:
+        self.jit, self.dtype = jit, getattr(torch, precision.removeprefix("mixed_"))
 
     def make(self, sizes: TransformerConfig) -> nn.Module:
         """A model that computes the loss of source ids, target ids and labels."""
@@ -62,22 +65,36 @@ class TorchTransformer:
 
     def prepare(self, case: Case) -> None:
         torch.set_num_threads(THREADS)
+        torch.set_float32_matmul_precision("high")  # on a GPU TF32, as TensorFlow
         torch.manual_seed(1)
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        torch.set_default_device(self.device)
         tensor = functools.partial(torch.tensor, dtype=torch.long)
         self.batches = [
             (tensor(inputs["source_ids"]), tensor(inputs["target_ids"]), tensor(labels))
             for inputs, labels, _ in case["batches"]
         ]
-        self.model = self.make(sizes_of(case["size"])).train()
-        parameters = self.model.parameters()
-        self.optimizer = torch.optim.Adam(parameters, lr=1e-4, betas=(0.9, 0.98), eps=1e-9)
+        model = self.make(sizes_of(case["size"])).to(self.device).train()
+        self.optimizer = torch.optim.Adam(
+            model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=self.device == "cuda"
+        )
+        self.scaler = torch.amp.GradScaler(self.device, enabled=self.dtype == torch.float16)
+        self.model = torch.compile(model) if self.jit else model
         self.run()
 
     def run(self) -> None:
+        is_mixed = self.dtype != torch.float32
         for batch in self.batches:
             self.optimizer.zero_grad(set_to_none=True)
-            self.model(*batch).backward()
-            self.optimizer.step()
+            with torch.autocast(self.device, self.dtype, enabled=is_mixed):
+                loss = self.model(*batch)
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        float(loss.item())  # waits
 
     def count(self, output: None) -> dict[str, Any]:
-        return {"tokens": sum(int((labels != PAD_ID).sum()) for *_, labels in self.batches)}
+        tokens = sum(int((labels != PAD_ID).sum()) for *_, labels in self.batches)
+        if self.device == "cpu":
+            return {"tokens": tokens}
+        return {"tokens": tokens, "gpu_bytes": torch.cuda.max_memory_allocated()}

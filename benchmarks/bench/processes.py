@@ -35,10 +35,10 @@ PAUSE = 0.25  # seconds between turns: threads of the system before may still be
 Row = dict[str, Any]
 
 
-def new_process(log: Path) -> ProcessPoolExecutor:
-    """A new process, whose output goes to a file."""
+def new_process(log: Path, threads: int | None = THREADS) -> ProcessPoolExecutor:
+    """A new process, whose output goes to a file, on some cores or on all."""
     spawn = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(1, spawn, initializer=_start, initargs=(log,))
+    return ProcessPoolExecutor(1, spawn, initializer=_start, initargs=(log, threads))
 
 
 def take_turns(case: Case, rounds: int, log: Path) -> tuple[list[Row], dict[str, Row]]:
@@ -63,16 +63,16 @@ def take_turns(case: Case, rounds: int, log: Path) -> tuple[list[Row], dict[str,
                 return None
 
         for name in [*active]:
-            counts[name] = {"prepare": call(name, _prepare, name, case)}
+            counts[name] = {"prepare": call(name, prepare, name, case)}
         began = time.monotonic()
         for number in range(rounds):
             if number >= MIN_ROUNDS and time.monotonic() - began > MAX_SECONDS:
                 break
             for name in [*active]:
                 time.sleep(PAUSE)
-                turns.append({"system": name, "round": number, "seconds": call(name, _run)})
+                turns.append({"system": name, "round": number, "seconds": call(name, run)})
         for name in [*active]:
-            counts[name] |= call(name, _count) or {}
+            counts[name] |= call(name, count) or {}
     return [turn for turn in turns if turn["system"] in active], counts
 
 
@@ -91,11 +91,11 @@ def take_starts(case: Case, rounds: int, log: Path) -> tuple[list[Row], dict[str
     return turns, counts
 
 
-def _start(log: Path) -> None:
+def _start(log: Path, threads: int | None) -> None:
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:THREADS])
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
 
 
 # The following functions run in a system's process, and this is its system.
@@ -103,8 +103,9 @@ def _start(log: Path) -> None:
 _this = SimpleNamespace()
 
 
-def _prepare(name: str, case: Case) -> float:
-    _this.system = make_system(name)
+def prepare(name: str, case: Case, options: Row | None = None) -> float:
+    """Makes a system, prepares it for a case, and returns the seconds."""
+    _this.system = make_system(name, **(options or {}))
     started = time.perf_counter()
     _this.system.prepare(case)
     seconds = time.perf_counter() - started
@@ -115,13 +116,15 @@ def _prepare(name: str, case: Case) -> float:
     return seconds
 
 
-def _run() -> float:
+def run() -> float:
+    """Runs the system once, and returns the seconds."""
     started = time.perf_counter()
     _this.output = _this.system.run()
     return time.perf_counter() - started
 
 
-def _count() -> Row:
+def count() -> Row:
+    """Returns what the system counts, and the memory of its process in bytes."""
     peak = memory("VmHWM")
     return {**_this.system.count(_this.output), "peak": peak, "grown": peak - _this.resident}
 

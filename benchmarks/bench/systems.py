@@ -30,10 +30,10 @@ SYSTEMS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 
-def make_system(name: str) -> Any:
-    """Imports and makes a system."""
+def make_system(name: str, **options: Any) -> Any:
+    """Imports and makes a system, with its arguments and further ones."""
     module, class_name, arguments = SYSTEMS[name]
-    return getattr(import_module(f"bench.{module}"), class_name)(**arguments)
+    return getattr(import_module(f"bench.{module}"), class_name)(**{**arguments, **options})
 
 
 class Translating:
@@ -70,24 +70,24 @@ class Translating:
 
 
 class Product:
-    """Matrix products of 2048 x 2048 in float32, by "torch" or "tensorflow": the ceiling."""
+    """Matrix products of `side` x `side` by "torch" or "tensorflow": the ceiling."""
 
-    def __init__(self, library: str) -> None:
-        self.library = library
+    def __init__(self, library: str, side: int = SIDE, dtype: str = "float32") -> None:
+        self.library, self.side, self.dtype = library, side, dtype
 
     def prepare(self, case: Case) -> None:
         library = import_module(self.library)
         self.multiply = library.matmul
         if self.library == "torch":
             library.set_num_threads(THREADS)
-            self.matrix = library.rand(SIDE, SIDE)
+            self.matrix = library.rand(self.side, self.side)
         else:
-            self.matrix = library.random.uniform([SIDE, SIDE])
+            self.matrix = library.cast(library.random.uniform([self.side] * 2), self.dtype)
         self.run()
 
     def run(self) -> None:
-        for _ in range(PRODUCTS):
-            self.multiply(self.matrix, self.matrix)
+        results = [self.multiply(self.matrix, self.matrix) for _ in range(PRODUCTS)]
+        float(results[-1][0, 0])  # waits for a GPU
 
     def count(self, output: None) -> dict[str, Any]:
-        return {"flops": PRODUCTS * 2.0 * SIDE**3}  # two for each multiplication
+        return {"flops": PRODUCTS * 2.0 * self.side**3}  # two for each multiplication

@@ -1,0 +1,234 @@
+"""TensorFlow on a GPU, beside torch on the same card. Each command prints a table.
+
+    PYTHONPATH=benchmarks python benchmarks/gpu.py updates   # of training, tiny and base
+    PYTHONPATH=benchmarks python benchmarks/gpu.py memory    # of the largest batches
+    PYTHONPATH=benchmarks python benchmarks/gpu.py search    # in process and in a session
+    PYTHONPATH=benchmarks python benchmarks/gpu.py replicas  # two logical GPUs, kills and resumes
+
+Every row of a table has a process of its own. Up to --at-once of them prepare side by side, and are
+then measured one after the other. A row that fails or is late is left out, with a word. `--small`
+takes sizes that a CPU computes in seconds.
+"""
+
+import argparse
+import functools
+import multiprocessing
+import os
+import signal
+import statistics
+from collections.abc import Iterator
+from concurrent.futures import wait
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from bench import models
+from bench.cases import decoding, sizes_of
+from bench.inputs import case_flops, texts
+from bench.processes import count, new_process, prepare, run
+
+Row = dict[str, Any]
+
+PRECISIONS = {"float32": "float32", "mixed_bfloat16": "bfloat16", "mixed_float16": "float16"}
+SHAPES = {"tiny": (128, 24), "base-V37000": (128, 64)}  # pairs, and tokens of a side
+PAPER_SHAPE = (390, 64)  # about 25,000 tokens: section 5.1
+LARGEST = {"base-V37000": (264, 256), "big": (152, 256)}  # docs/howto/memory.md, for 80 GiB
+SMALL = {"tiny": (3, 5)}
+TURNS, TIMES = 3, 10  # the median of turns, each of so many updates
+UPDATES, KILLED_AT = 12, 7  # of the trainings of `replicas`
+
+
+def updates(small: bool) -> Iterator[Row]:
+    """Updates in each precision, compiled and not, beside torch's, and in micro-batches."""
+    side = 64 if small else 8192
+    for dtype in PRECISIONS.values():
+        options = {"side": side, "dtype": dtype}
+        name = f"products of {side} x {side}, {dtype}"
+        yield {"name": name, "system": "product-tensorflow", "options": options, "case": {}}
+    for size, shape in (SMALL if small else SHAPES).items():
+        for precision in PRECISIONS:
+            yield _update("fit", size, shape, precision=precision)
+            yield _update("fit", size, shape, precision=precision, jit=True)
+            yield _update("torch-transformer", size, shape, precision=precision)
+    yield _update("torch-transformer", size, shape, precision="mixed_bfloat16", jit=True)
+    yield _update("fit", size, shape, precision="mixed_bfloat16", num_micro_batches=4)
+    shape = (4, 7) if small else PAPER_SHAPE
+    yield _update("fit", size, shape, precision="mixed_bfloat16")
+    yield _update("fit", size, shape, precision="mixed_bfloat16", jit=True)
+
+
+def memory(small: bool) -> Iterator[Row]:
+    """Updates of the largest batches that docs/howto/memory.md computes for 80 GiB."""
+    for size, shape in (SMALL if small else LARGEST).items():
+        for precision in ("float32", "mixed_bfloat16"):
+            yield _update("fit", size, shape, precision=precision)
+
+
+def _update(system: str, size: str, shape: tuple[int, int], **options: Any) -> Row:
+    random = np.random.default_rng(1)
+    ids = random.integers(4, sizes_of(size).vocab_size, (3, *shape), np.int32)
+    inputs = {"source_ids": ids[0], "target_ids": ids[1]}
+    batches = [(inputs, ids[2], np.full(shape, 1 / ids[2].size, np.float32))] * TIMES
+    case = {"kind": "training", "size": size, "batches": batches, "bucket_batches": batches}
+    pairs, length = shape
+    options_used = [value if isinstance(value, str) else name for name, value in options.items()]
+    name = ", ".join([size, f"{pairs} x {length}", system, *options_used])
+    return {"name": name, "system": system, "options": options, "case": case}
+
+
+def search(small: bool) -> Iterator[Row]:
+    """Searches with 4 beams for 30 tokens, by a model of random weights."""
+    size = "tiny" if small else "base"
+    for sentences in (1, 2) if small else (1, 32, 256):
+        case = decoding(size, "forced", 25, sentences, 4)
+        case["texts"] = texts(case)
+        for system in ("session", "session-bfloat16", "process", "marian"):
+            name = f"{size}, {sentences} sentences, {system}"
+            yield {"name": name, "system": system, "options": {}, "case": case}
+
+
+TABLES = {each.__name__: each for each in (updates, memory, search)}
+
+
+def measure(rows: list[Row], limit: float, log: Path) -> Iterator[Row]:
+    """Prepares rows side by side, at most `limit` seconds, and yields what each took."""
+    processes = [new_process(log, threads=None) for _ in rows]
+    waiting = [
+        process.submit(prepare, row["system"], row["case"], row["options"])
+        for row, process in zip(rows, processes, strict=True)
+    ]
+    wait(waiting, limit)
+    for row, process, prepared in zip(rows, processes, waiting, strict=True):
+        try:
+            row["s to prepare"] = prepared.result(timeout=0)
+            turns = [process.submit(run).result() for _ in range(TURNS)]
+            row |= process.submit(count).result()
+        except Exception as error:  # of any library, or it was late
+            print(f"{row['name']}: left out, {type(error).__name__}: {error}"[:300], flush=True)
+            continue
+        row["seconds"] = statistics.median(turns)
+        yield row
+    for child in multiprocessing.active_children():
+        child.kill()
+
+
+def print_table(rows: list[Row]) -> None:
+    """Prints milliseconds, rates, the share of the rate of large products, and memory."""
+    print(
+        "| | ms | tokens/s | TFLOP/s | share | GiB | s to prepare |\n|---|---|---|---|---|---|---|"
+    )
+    rates: dict[Any, float] = {}
+    for row in rows:
+        seconds, case, options = row["seconds"], row["case"], row["options"]
+        flops = row.get("flops") or case_flops(case)
+        tera = flops / seconds / 1e12 if flops and case.get("kind") != "decoding" else None
+        if "dtype" in options:
+            rates[options["dtype"]] = tera or 0.0
+        rate = rates.get(PRECISIONS.get(options.get("precision", "")))
+        cells = (
+            (1000 * seconds / (TIMES if case.get("kind") == "training" else 1), ".1f"),
+            (row["tokens"] / seconds if "tokens" in row else None, ",.0f"),
+            (tera, ".3g"),
+            (tera / rate if tera and rate else None, ".0%"),
+            (row["gpu_bytes"] / 2**30 if "gpu_bytes" in row else None, ".2f"),
+            (row["s to prepare"], ".0f"),
+        )
+        texts = ("" if value is None else format(value, form) for value, form in cells)
+        print(f"| {row['name']} | {' | '.join(texts)} |")
+
+
+def replicas(folder: Path, log: Path) -> None:
+    """Trains on one and on two logical devices, the latter also with a kill; compares weights."""
+    from keras_transformer.run import Run
+
+    for name, devices, killed_at in (
+        ("one", 1, 0),
+        ("two", 2, 0),
+        ("resumed", 2, KILLED_AT),
+        ("resumed", 2, 0),
+    ):
+        with new_process(log, threads=None) as process:
+            training = process.submit(_train, devices, str(folder / name), killed_at)
+            if not killed_at:
+                training.result()
+            elif not isinstance(training.exception(), BrokenProcessPool):
+                raise SystemExit(f"The training was not killed: see {log}")
+    print("| | largest difference of a weight |\n|---|---|")
+    for a, b in (("two", "one"), ("resumed", "two")):
+        both = [Run.load(folder / each).model("last").get_weights() for each in (a, b)]
+        largest = max(float(np.abs(x - y).max()) for x, y in zip(*both, strict=True))
+        print(f"| {a} and {b} | {largest:.1e} |")
+
+
+def _train(devices: int, run_dir: str, killed_at: int) -> None:
+    """Trains deterministically, and kills its process after an update."""
+    import keras
+    import tensorflow as tf
+
+    from keras_transformer.trainers.recipes import TrainSettings
+    from keras_transformer.trainers.training import train
+
+    gpus = tf.config.list_physical_devices("GPU")
+    logical = tf.config.LogicalDeviceConfiguration(memory_limit=4096 if gpus else None)
+    device = (gpus or tf.config.list_physical_devices("CPU"))[0]
+    tf.config.set_logical_device_configuration(device, [logical] * devices)
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    tf.config.experimental.enable_op_determinism()
+    settings = TrainSettings(
+        data="bundled",
+        vocab_size=600,
+        model={"dropout_rate": 0.0},  # replicas drop other values
+        steps=UPDATES,
+        steps_per_validation=5,
+        steps_per_save=2,
+        bleu_sentences=20,
+        strategy="mirrored" if devices > 1 else "one",
+    )
+
+    def kill(batch: int, logs: Any = None) -> None:
+        if callback.model.optimizer.iterations.numpy() == killed_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    callback = keras.callbacks.LambdaCallback(on_train_batch_end=kill)
+    # NCCL refuses two logical GPUs of one card.
+    reduction = tf.distribute.ReductionToOneDevice()
+    strategy = functools.partial(tf.distribute.MirroredStrategy, cross_device_ops=reduction)
+    with mock.patch.object(tf.distribute, "MirroredStrategy", strategy):
+        train(settings, run_dir, verbose=0, resume=True, callbacks=[callback])
+
+
+def main() -> None:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("table", choices=[*TABLES, "replicas"])
+    parser.add_argument("--small", action="store_true", help="sizes for a CPU")
+    parser.add_argument("--at-once", type=int, default=99, metavar="N", help="processes")
+    parser.add_argument("--limit", type=float, default=300, metavar="SECONDS", help="to prepare")
+    parser.add_argument("--log", type=Path, default=Path(os.devnull), help="what the rows print")
+    parser.add_argument("--folder", type=Path, help="of the model of `search`, to keep it")
+    arguments = parser.parse_args()
+    with TemporaryDirectory() as temporary:
+        folder = arguments.folder or Path(temporary)
+        if arguments.table == "replicas":
+            replicas(folder, arguments.log)
+            return
+        rows = list(TABLES[arguments.table](arguments.small))
+        if arguments.table == "search":
+            for row in rows:
+                row["case"] |= {"folder": folder / "model", "run": folder / "model" / "run"}
+            with new_process(arguments.log, threads=None) as process:
+                process.submit(models.make, rows[0]["case"]).result()
+        measured: list[Row] = []
+        for start in range(0, len(rows), arguments.at_once):
+            part = rows[start : start + arguments.at_once]
+            measured += measure(part, arguments.limit, arguments.log)
+    print_table(measured)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""The commands of `benchmarks/gpu.py`, with small sizes on a CPU."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import gpu
+
+pytestmark = [pytest.mark.programs, pytest.mark.timeout(900)]
+
+
+@pytest.fixture
+def table(monkeypatch, tmp_path, capfd):
+    """A function that runs a command, and returns the cells of its table by row."""
+    monkeypatch.setattr(gpu, "PRECISIONS", {"mixed_bfloat16": "bfloat16"})
+    monkeypatch.setenv("PYTHONPATH", str(Path(gpu.__file__).parent))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+
+    def run(name, *options):
+        log = tmp_path / "log"
+        monkeypatch.setattr(sys, "argv", ["gpu.py", name, "--small", "--log", str(log), *options])
+        gpu.main()
+        rows = re.findall(r"^\| (.+?) \| (.+) \|$", capfd.readouterr().out, re.MULTILINE)
+        return {name: cells.split(" | ") for name, cells in rows}
+
+    return run
+
+
+def test_updates(table):
+    found = table("updates", "--at-once", "5")
+    ms, rate, tera, share, *_ = found["tiny, 3 x 5, fit, mixed_bfloat16, jit"]
+    assert float(rate.replace(",", "")) == pytest.approx(15 / (float(ms) / 1000), rel=0.01)
+    product = float(found["products of 64 x 64, bfloat16"][2])
+    assert float(share[:-1]) / 100 == pytest.approx(float(tera) / product, rel=0.02, abs=0.006)
+    assert "tiny, 3 x 5, fit, mixed_bfloat16, num_micro_batches" in found
+
+
+def test_search(table):
+    found = table("search")
+    for sentences in (1, 2):
+        ms, rate, *_ = found[f"tiny, {sentences} sentences, session"]
+        tokens = float(rate.replace(",", "")) * float(ms) / 1000
+        assert tokens == pytest.approx(30 * sentences, rel=0.01)
+
+
+def test_replicas(table):
+    found = table("replicas")
+    assert float(found["two and one"][0]) < 1e-5
+    assert found["resumed and two"] == ["0.0e+00"]
