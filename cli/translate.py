@@ -5,8 +5,10 @@ import itertools
 import json
 import math
 import os
+import select
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, TextIO
@@ -28,7 +30,8 @@ from keras_transformer.export.rows import (
 from keras_transformer.export.versions import find_version
 from keras_transformer.files import decode_lines
 
-# Lines are read in chunks: enough to sort them by length, and the first result comes soon.
+# Lines are read in chunks: enough to sort them by length, and the first result comes soon. A chunk
+# of a pipe or a terminal ends where the next line is not there yet.
 CHUNK_LINES = 1_000
 
 Progress = Callable[[int], None]  # takes the number of texts translated since the last call
@@ -196,13 +199,14 @@ def _print_translations(
     translate: Translate, texts: list[str], stream: BinaryIO | None, name: str, as_json: bool
 ) -> None:
     """Prints the translations of texts, or of the lines of a stream."""
-    lines = iter(texts) if stream is None else decode_lines(stream, name)
+    pipe = None if stream is None or stream.seekable() else _Pipe(stream)
+    lines = iter(texts) if stream is None else decode_lines(pipe or stream, name)
     is_typed = stream is not None and stream.isatty()
     if is_typed:
         say("Type a text and press Enter. Ctrl-D ends.")
     # A bar would mix with the text on the same terminal.
     is_bar_shown = not (is_typed or sys.stdout.isatty())
-    chunks = iter(lambda: list(itertools.islice(lines, 1 if is_typed else CHUNK_LINES)), [])
+    chunks = _chunks(lines, pipe)
     started, number = time.monotonic(), 0
     total = len(texts) if stream is None else _count_lines(stream)
     with ProgressBar("Translating", total, is_bar_shown) as progress:
@@ -214,6 +218,51 @@ def _print_translations(
                 say(f"warning: text {number} is too long, and its end was left out")
     if stream is not None and not is_typed:
         say(f"Translation: lines of {name}: {number:,} in {time.monotonic() - started:.1f} s")
+
+
+def _chunks(lines: Iterator[str], pipe: "_Pipe | None") -> Iterator[list[str]]:
+    chunk = []
+    for line in lines:
+        chunk.append(line)
+        if len(chunk) == CHUNK_LINES or (pipe and not pipe.has_line()):
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+class _Pipe:
+    """The lines of a pipe or a terminal, which may pause."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._descriptor = stream.fileno()
+        self._lines: deque[bytes] = deque()
+        self._rest: list[bytes] = []  # parts of a line whose end has not come
+        self._is_open = True
+
+    def __iter__(self) -> Iterator[bytes]:
+        while self._lines or self._is_open:
+            if self._lines:
+                yield self._lines.popleft()
+            else:
+                self._read()
+
+    def has_line(self) -> bool:
+        """Returns whether the next line is there; takes in what has come, and never waits."""
+        while not self._lines and self._is_open and select.select([self._descriptor], [], [], 0)[0]:
+            self._read()
+        return bool(self._lines)
+
+    def _read(self) -> None:
+        data = os.read(self._descriptor, 2**16)
+        *ends, rest = data.split(b"\n")
+        for end in ends:
+            self._lines.append(b"".join([*self._rest, end, b"\n"]))
+            self._rest.clear()
+        self._rest.append(rest)
+        if not data:
+            self._is_open = False
+            self._lines.extend(filter(None, [b"".join(self._rest)]))
 
 
 def _count_lines(stream: BinaryIO) -> int | None:

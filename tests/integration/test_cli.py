@@ -18,7 +18,7 @@ from command_line import assert_documented, assert_refused, cli
 
 from keras_transformer._version import __version__
 from keras_transformer.cli import export, main
-from keras_transformer.cli.translate import CHUNK_LINES
+from keras_transformer.cli.translate import CHUNK_LINES, _print_translations
 from keras_transformer.export import check
 from keras_transformer.export.bulk import BulkReport
 from keras_transformer.export.metadata import read_metadata
@@ -178,6 +178,32 @@ def test_one_line_out_for_each_line_in(tiny_run, tiny_translator):
     assert out.split("\n")[1] == ""
     assert code == 0
     assert re.fullmatch(r"Translation: lines of standard input: 4 in \d+\.\d s\n", err)
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_that_pauses(capsys):
+    """What has come is translated; the second half of a line may come later."""
+    reader, writer = os.pipe()
+    sent = ["one\r\ntw", "o\n\nthree\nfo", "ur" + "\n" * CHUNK_LINES, "fünf"]
+    chunks = []
+
+    def send():
+        os.write(writer, sent.pop(0).encode())
+        if not sent:
+            os.close(writer)
+
+    def translate(texts, progress):
+        chunks.append(texts)
+        if sent:
+            send()
+        return [{"translation": text.upper()} for text in texts]
+
+    send()
+    with os.fdopen(reader, "rb") as stream:
+        _print_translations(translate, [], stream, "standard input", False)
+    empty = [""] * (CHUNK_LINES - 1)
+    assert chunks == [["one"], ["two", "", "three"], ["four", *empty], ["fünf"]]
+    assert capsys.readouterr().out.split() == ["ONE", "TWO", "THREE", "FOUR", "FÜNF"]
 
 
 def test_files_in_and_out(tiny_run, tmp_path):
