@@ -67,7 +67,8 @@ def masked_softmax(
     visible = ops.cast(mask, "float32")
     # A sum with the small mask is cheaper than a selection over [B, N, T, S].
     weights = ops.softmax(scores + (1.0 - visible) * MASKED_SCORE)
-    return weights * ops.max(visible, axis=-1, keepdims=True)  # 0 if a query sees no key
+    sees_a_key = ops.any(mask, axis=-1, keepdims=True)
+    return weights * ops.cast(sees_a_key, "float32")
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -141,6 +142,7 @@ class MultiHeadAttention(BaseLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.input_spec = keras.InputSpec(ndim=3)
         sizes = {"d_model": d_model, "num_heads": num_heads, "d_k": d_k, "d_v": d_v}
         for name, size in sizes.items():
             if size is not None and size < 1:
@@ -205,6 +207,12 @@ class MultiHeadAttention(BaseLayer):
         output = self.output_dense(self._join_heads(heads))  # [B, T, D]
         return (output, weights) if return_attention_scores else output
 
+    def compute_output_shape(
+        self, query_shape: Any, value_shape: Any, key_shape: Any = None
+    ) -> tuple[int | None, ...]:
+        """Returns the shape of the output, without that of the attention weights."""
+        return (*query_shape[:-1], self.output_dense.units)
+
     def compute_output_spec(
         self,
         query: Tensor,
@@ -219,7 +227,7 @@ class MultiHeadAttention(BaseLayer):
         output, weights = (
             keras.KerasTensor(shape, dtype=self.compute_dtype)
             for shape in (
-                (*query.shape[:-1], self.output_dense.units),
+                self.compute_output_shape(query.shape, value.shape),
                 (query.shape[0], self.num_heads, query.shape[1], length),
             )
         )

@@ -16,8 +16,17 @@ class BaseLayer(keras.layers.Layer):
         self.supports_masking = True
 
     def __new__(cls, *args: Any, dtype: Any = None, **kwargs: Any) -> Self:
-        """Leaves `dtype` out of the arguments that Keras records: it may be a `DTypePolicy`.
+        """Makes the arguments what Keras records, which is plain values only.
 
-        Keras records plain values only; `keras.layers.Layer` adds the policy to the config.
+        `dtype` may be a `DTypePolicy`, which `keras.layers.Layer` adds to the config itself.
         """
-        return super().__new__(cls, *args, **kwargs)
+        named = {name: _plain(value) for name, value in kwargs.items()}
+        return super().__new__(cls, *map(_plain, args), **named)
+
+
+def _plain(value: Any) -> Any:
+    """Returns the config of an activation that is a function or a layer, and other values as is."""
+    has_config = isinstance(value, keras.Layer) or (
+        callable(value) and getattr(value, "__name__", "<lambda>") != "<lambda>"
+    )
+    return keras.activations.serialize(value) if has_config else value

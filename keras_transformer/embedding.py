@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 import keras
+import numpy as np
 from jaxtyping import Float, Int
 from keras import ops
 
@@ -75,7 +76,8 @@ class PositionalEmbedding(BaseLayer):
         d_model: width, D.
         dropout_rate: dropout on the sum, 0 to 1 (0.1: section 5.4, base).
         position_encoding: "sinusoidal" or "marian", for any length, or "learned" (Table 3, row E).
-        max_length: number of learned positions; sinusoids do not use it.
+        max_length: number of learned positions; sinusoids do not use it. A position beyond is an
+            error, or NaN where a graph does not know the length.
         output_bias: whether to add a bias to the logits; the paper has none.
         mask_zero: whether the output carries a mask for Keras's layers and this package's, False at
             id 0.
@@ -91,7 +93,9 @@ class PositionalEmbedding(BaseLayer):
         float [B, T, D]; with `reverse`, float [B, T, V].
 
     Raises:
-        ValueError: if `position_encoding` has another value.
+        ValueError: if `position_encoding` has another value, a size is below 1, or Marian's
+            sinusoids have no such width; in a call, if `inputs` has another type or shape, or is
+            longer than the learned positions.
 
     Example:
         >>> import numpy as np
@@ -122,8 +126,18 @@ class PositionalEmbedding(BaseLayer):
                 "`position_encoding` must be 'sinusoidal', 'marian' or 'learned'. "
                 f"Received: position_encoding={position_encoding!r}"
             )
+        sizes = {"vocab_size": vocab_size, "d_model": d_model, "max_length": max_length}
+        for name, size in sizes.items():
+            if size < 1:
+                raise ValueError(f"`{name}` must be at least 1. Received: {name}={size}")
+        if position_encoding == "marian" and (d_model % 2 or d_model < 4):
+            raise ValueError(
+                "`d_model` must be even and at least 4 with position_encoding='marian'. "
+                f"Received: d_model={d_model}"
+            )
         self.vocab_size = vocab_size
         self.d_model = d_model
+        self.max_length = max_length
         self.scale = d_model**0.5 if scale_embeddings else 1.0
         self.encode_positions = (
             marian_encoding if position_encoding == "marian" else sinusoidal_encoding
@@ -139,6 +153,7 @@ class PositionalEmbedding(BaseLayer):
             dtype=self.dtype_policy,
             name="token_embedding",
         )
+        self.token_embedding.supports_masking = True  # else it warns of the masks of logits
         self.position_embedding: keras.layers.Embedding | None = None
         if position_encoding == "learned":
             self.position_embedding = keras.layers.Embedding(
@@ -160,8 +175,46 @@ class PositionalEmbedding(BaseLayer):
 
     def compute_mask(self, inputs: Tensor, previous_mask: Tensor | None) -> Tensor | None:
         """Returns the mask that the output carries, bool [B, T], or None."""
-        is_ids = len(inputs.shape) == 2
+        is_ids = keras.backend.is_int_dtype(inputs.dtype)
         return ops.not_equal(inputs, PAD_ID) if self.mask_zero and is_ids else previous_mask
+
+    def compute_output_shape(
+        self, input_shape: Any, reverse: bool = False
+    ) -> tuple[int | None, ...]:
+        """Returns the shape of the output."""
+        if reverse:
+            return (*input_shape[:-1], self.vocab_size)
+        return (*input_shape, self.d_model)
+
+    def compute_output_spec(
+        self, inputs: Tensor, start: Any = 0, reverse: bool = False, training: bool | None = None
+    ) -> keras.KerasTensor:
+        """Returns shape and type."""
+        self._check(inputs, start, reverse)
+        shape = self.compute_output_shape(inputs.shape, reverse)
+        return keras.KerasTensor(shape, dtype=self.compute_dtype)
+
+    def _check(self, inputs: Tensor, start: Any, reverse: bool) -> None:
+        shape, dtype = tuple(inputs.shape), keras.backend.standardize_dtype(inputs.dtype)
+        if reverse:
+            if shape[-1] != self.d_model:
+                raise ValueError(
+                    f"`inputs` of layer {self.name!r} must have the width `d_model`, "
+                    f"{self.d_model}, with reverse=True. Received: shape={shape}"
+                )
+            return
+        if len(shape) != 2 or not keras.backend.is_int_dtype(dtype):
+            raise ValueError(
+                f"`inputs` of layer {self.name!r} must be token ids, int [B, T]. "
+                f"Received: shape={shape}, dtype={dtype}"
+            )
+        first = start if isinstance(start, int) else 0
+        is_learned = self.position_embedding is not None
+        if is_learned and not 0 <= first <= self.max_length - (shape[1] or 1):
+            raise ValueError(
+                f"Layer {self.name!r} has learned positions 0 to {self.max_length - 1} "
+                f"(`max_length`). Received: positions {first} to {first + (shape[1] or 1) - 1}"
+            )
 
     def call(
         self,
@@ -171,6 +224,7 @@ class PositionalEmbedding(BaseLayer):
         training: bool | None = None,
     ) -> Float[Tensor, "B T _"]:
         """Embeds tokens and adds their positions, or computes logits; see the class."""
+        self._check(inputs, start, reverse)
         if reverse:
             logits = self.token_embedding(inputs, reverse=True)  # [B, T, V]
             return logits if self.output_bias is None else logits + self.output_bias
@@ -181,5 +235,6 @@ class PositionalEmbedding(BaseLayer):
     def encoding(self, positions: Int[Tensor, " T"]) -> Float[Tensor, "T D"]:
         """Returns the encodings of positions, or their embeddings if they are learned."""
         if self.position_embedding is not None:
-            return self.position_embedding(positions)
+            exists = ops.logical_and(positions >= 0, positions < self.max_length)[:, None]
+            return ops.where(exists, self.position_embedding(positions), np.nan)
         return ops.cast(self.encode_positions(positions, self.d_model), self.compute_dtype)

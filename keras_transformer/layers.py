@@ -5,6 +5,7 @@ F d_ff.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -25,6 +26,16 @@ def _check_padding(
     return merge_masks(x, x, num_heads, {f"`{name}` of layer {layer.name!r}": mask})
 
 
+def _check_width(layer: "EncoderLayer | DecoderLayer", x_shape: Any) -> None:
+    """Raises an error where the residual connection would not fit; a wrapper may build a layer."""
+    d_model = layer.self_attention.output_dense.units
+    if x_shape[-1] != d_model:
+        raise ValueError(
+            f"`x` of layer {layer.name!r} must have the width `d_model`, {d_model}. "
+            f"Received: shape={tuple(x_shape)}"
+        )
+
+
 @keras.saving.register_keras_serializable("keras_transformer")
 class FeedForward(BaseLayer):
     """The position-wise feed-forward network (section 3.3).
@@ -35,7 +46,7 @@ class FeedForward(BaseLayer):
         d_model: width of the output, D.
         d_ff: inner width, F.
         dropout_rate: dropout on the inner activations, 0 to 1 (0.0: the paper has none).
-        activation: inner activation; the paper's is "relu".
+        activation: inner activation, as for `keras.layers.Dense`; the paper's is "relu".
 
     Call arguments:
         x: float [B, T, D].
@@ -59,7 +70,7 @@ class FeedForward(BaseLayer):
         d_model: int,
         d_ff: int,
         dropout_rate: float = 0.0,
-        activation: str = "relu",
+        activation: str | Callable[[Tensor], Tensor] = "relu",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -74,6 +85,10 @@ class FeedForward(BaseLayer):
         """Creates the weights."""
         self.inner_dense.build(input_shape)
         self.output_dense.build((*input_shape[:-1], self.d_ff))
+
+    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
+        """Returns the shape of the output."""
+        return (*input_shape[:-1], self.output_dense.units)
 
     def call(
         self, x: Float[Tensor, "B T D"], training: bool | None = None
@@ -116,6 +131,10 @@ class AddNorm(BaseLayer):
         """Creates the weights."""
         self.norm.build(x_shape)
 
+    def compute_output_shape(self, x_shape: Any) -> tuple[int | None, ...]:
+        """Returns the shape of the output."""
+        return tuple(x_shape)
+
     def call(
         self,
         x: Float[Tensor, "B T D"],
@@ -140,7 +159,7 @@ class EncoderLayer(BaseLayer):
             none).
         d_k: size of a head's queries and keys; None for `d_model / num_heads`.
         d_v: size of a head's values; None for `d_model / num_heads`.
-        activation: inner activation of the feed-forward network.
+        activation: inner activation of the feed-forward network, as for `keras.layers.Dense`.
         layer_norm_epsilon: what layer normalization adds to the variance (1e-6: tensor2tensor).
         scale_attention: whether to divide the scores by sqrt(d_k) (section 3.2.1).
 
@@ -154,6 +173,9 @@ class EncoderLayer(BaseLayer):
 
     Returns:
         float [B, S, D]; with `return_attention_scores` also the weights, float [B, N, S, S].
+
+    Raises:
+        ValueError: if the width of `x` is not `d_model`, or a mask is not bool or does not fit.
 
     Example:
         >>> import numpy as np
@@ -174,12 +196,13 @@ class EncoderLayer(BaseLayer):
         feed_forward_dropout_rate: float = 0.0,
         d_k: int | None = None,
         d_v: int | None = None,
-        activation: str = "relu",
+        activation: str | Callable[[Tensor], Tensor] = "relu",
         layer_norm_epsilon: float = LAYER_NORM_EPSILON,
         scale_attention: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.input_spec = keras.InputSpec(ndim=3, axes={-1: d_model})
         dtype = self.dtype_policy
         add_norm = functools.partial(AddNorm, dropout_rate, layer_norm_epsilon, dtype=dtype)
         self.self_attention = MultiHeadAttention(
@@ -200,6 +223,7 @@ class EncoderLayer(BaseLayer):
 
     def build(self, x_shape: Any) -> None:
         """Creates the weights."""
+        _check_width(self, x_shape)
         self.self_attention.build(x_shape, x_shape)
         self.self_attention_norm.build(x_shape)
         self.feed_forward.build(x_shape)
@@ -228,6 +252,10 @@ class EncoderLayer(BaseLayer):
         transformed = self.feed_forward(x, training=training)
         x = self.feed_forward_norm(x, transformed, training=training)
         return (x, scores) if return_attention_scores else x
+
+    def compute_output_shape(self, x_shape: Any) -> tuple[int | None, ...]:
+        """Returns the shape of the output, without that of the attention weights."""
+        return tuple(x_shape)
 
     def compute_output_spec(
         self,
@@ -264,6 +292,9 @@ class DecoderLayer(BaseLayer):
         float [B, T, D]; with `return_attention_scores` also the weights of self-attention, float
         [B, N, T, T], and of cross-attention, float [B, N, T, S].
 
+    Raises:
+        ValueError: if the width of `x` is not `d_model`, or a mask is not bool or does not fit.
+
     Example:
         >>> import numpy as np
         >>> from keras_transformer import DecoderLayer
@@ -290,12 +321,13 @@ class DecoderLayer(BaseLayer):
         feed_forward_dropout_rate: float = 0.0,
         d_k: int | None = None,
         d_v: int | None = None,
-        activation: str = "relu",
+        activation: str | Callable[[Tensor], Tensor] = "relu",
         layer_norm_epsilon: float = LAYER_NORM_EPSILON,
         scale_attention: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.input_spec = keras.InputSpec(ndim=3, axes={-1: d_model})
         dtype = self.dtype_policy
         add_norm = functools.partial(AddNorm, dropout_rate, layer_norm_epsilon, dtype=dtype)
         attention = functools.partial(
@@ -319,6 +351,7 @@ class DecoderLayer(BaseLayer):
 
     def build(self, x_shape: Any, encoder_output_shape: Any) -> None:
         """Creates the weights."""
+        _check_width(self, x_shape)
         self.self_attention.build(x_shape, x_shape)
         self.self_attention_norm.build(x_shape)
         self.cross_attention.build(x_shape, encoder_output_shape)
@@ -366,6 +399,12 @@ class DecoderLayer(BaseLayer):
         transformed = self.feed_forward(x, training=training)
         x = self.feed_forward_norm(x, transformed, training=training)
         return (x, self_scores, cross_scores) if return_attention_scores else x
+
+    def compute_output_shape(
+        self, x_shape: Any, encoder_output_shape: Any
+    ) -> tuple[int | None, ...]:
+        """Returns the shape of the output, without those of the attention weights."""
+        return tuple(x_shape)
 
     def compute_output_spec(
         self,

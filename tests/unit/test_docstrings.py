@@ -22,7 +22,7 @@ PUBLIC = [
 ]
 # Keras documents these.
 KERAS = {"build", "call", "compute_mask", "compute_output_spec", "from_config", "get_config"}
-KERAS |= {"compute_loss", "update_step"}
+KERAS |= {"compute_loss", "compute_output_shape", "update_step"}
 WITH_EXAMPLES = [
     path.stem
     for path in sorted((ROOT / "keras_transformer").glob("*.py"))

@@ -5,6 +5,7 @@ import layer_weights
 import numpy as np
 import pytest
 import reference
+import tensorflow as tf
 
 from keras_transformer import PositionalEmbedding
 from keras_transformer.embedding import marian_encoding, sinusoidal_encoding
@@ -139,6 +140,75 @@ def test_saved_and_loaded_outputs_are_equal(position_encoding, tmp_path):
     model.save(tmp_path / "embedding.keras")
     loaded = keras.models.load_model(tmp_path / "embedding.keras")
     assert_close(loaded(IDS), layer(IDS), rtol=0, atol=0)
+
+
+# Masks, and inputs that do not fit.
+
+
+@pytest.mark.parametrize("mask_zero", [False, True])
+def test_mask_of_logits_is_the_one_that_their_input_carries(mask_zero):
+    layer = make_layer(10, mask_zero=mask_zero)
+    rows = np.random.default_rng(41).normal(size=(B, 10)) * [[1], [0], [1]]
+    assert getattr(layer(rows, reverse=True), "_keras_mask", None) is None
+    rows = np.repeat(rows[:, None], 2, axis=1)
+    logits = layer(keras.layers.Masking()(rows), reverse=True)  # a warning would be an error
+    np.testing.assert_array_equal(logits._keras_mask, [[True] * 2, [False] * 2, [True] * 2])
+
+
+def test_mask_of_ids():
+    np.testing.assert_array_equal(make_layer(10, mask_zero=True)(IDS)._keras_mask, IDS != 0)
+    assert getattr(make_layer(10)(IDS), "_keras_mask", None) is None
+
+
+@pytest.mark.parametrize(
+    ("inputs", "reverse", "message"),
+    [
+        (IDS.astype("float32"), False, r"must be token ids, int .* shape=\(3, 11\), dtype=float32"),
+        (IDS[0], False, r"must be token ids.*shape=\(11,\)"),
+        (IDS[None], False, r"must be token ids.*shape=\(1, 3, 11\)"),
+        (np.ones((B, T, 9)), True, r"must have the width `d_model`, 10, .*shape=\(3, 11, 9\)"),
+    ],
+)
+def test_inputs_that_do_not_fit(inputs, reverse, message):
+    symbol = keras.Input(batch_shape=inputs.shape, dtype=str(inputs.dtype))
+    for each in (inputs, symbol):
+        with pytest.raises(ValueError, match=f"`inputs` of layer 'tokens' {message}"):
+            PositionalEmbedding(V, 10, name="tokens")(each, reverse=reverse)
+
+
+@pytest.mark.parametrize(("length", "start"), [(14, 0), (11, 3), (11, -1)])
+def test_learned_positions_end(length, start):
+    layer = make_layer(5, position_encoding="learned", max_length=13)
+    message = f"positions 0 to 12 .* Received: positions {start} to {start + length - 1}"
+    for inputs in (np.ones((B, length), int), keras.Input((length,), dtype="int32")):
+        with pytest.raises(ValueError, match=message):
+            layer(inputs, start=start)
+    assert layer(np.ones((B, 11), int), start=2).shape == (B, 11, 5)
+
+
+def test_learned_positions_of_a_length_that_the_graph_does_not_know():
+    layer = make_layer(5, position_encoding="learned", max_length=13)
+    spec = tf.TensorSpec((None, None), tf.int32)
+    embed = tf.function(layer.__call__, input_signature=[spec], jit_compile=True)
+    encoding = embed(tf.zeros((1, 17), tf.int32))[0]
+    np.testing.assert_array_equal(np.isnan(encoding).all(axis=1), np.arange(17) >= 13)
+    assert not np.isnan(encoding[:13]).any()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"vocab_size": 0, "d_model": 5}, "`vocab_size` must be at least 1"),
+        ({"vocab_size": 7, "d_model": 0}, "`d_model` must be at least 1"),
+        *(
+            ({"vocab_size": 7, "d_model": width, "position_encoding": "marian"}, "`d_model` .*even")
+            for width in (2, 5)
+        ),
+    ],
+)
+def test_sizes_that_do_not_fit(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        PositionalEmbedding(**arguments)
 
 
 def test_unknown_position_encoding():

@@ -281,7 +281,100 @@ def test_symbolic_outputs_are_those_of_a_call(source, target, dtype, with_scores
         assert found == expected
 
 
+# As Keras's wrappers and `Sequential` use layers.
+
+
+@pytest.mark.parametrize(
+    ("layer", "shapes", "expected"),
+    [
+        (FeedForward(D, F), [(B, 5, T, 13)], (B, 5, T, D)),
+        (AddNorm(0.1), [(B, T, D)], (B, T, D)),
+        (EncoderLayer(D, F, N), [(None, S, D)], (None, S, D)),
+        (DecoderLayer(D, F, N), [(B, None, D), (B, S, 13)], (B, None, D)),
+        (MultiHeadAttention(D, N), [(B, T, 13), (B, S, 17)], (B, T, D)),
+        (PositionalEmbedding(19, D), [(B, None)], (B, None, D)),
+    ],
+)
+def test_output_shapes(layer, shapes, expected):
+    assert layer.compute_output_shape(*shapes) == expected
+
+
+def test_output_shape_of_logits():
+    layer, x = PositionalEmbedding(19, D), keras.Input((T, D))
+    assert layer.compute_output_shape((B, D), reverse=True) == (B, 19)
+    assert layer(x, reverse=True).shape == (None, T, 19)
+
+
+def test_time_distributed():
+    """Documents of 5 sentences: embedded, encoded, and each as on its own."""
+    ids = np.random.default_rng(31).integers(1, 19, (B, 5, S))
+    layers = [PositionalEmbedding(19, D), EncoderLayer(D, F, N), FeedForward(13, F)]
+    model = keras.Sequential([keras.Input((5, S), dtype="int32")])
+    for layer in layers:
+        model.add(keras.layers.TimeDistributed(layer))
+    assert model.output_shape == (None, 5, S, 13)
+    expected = layers[2](layers[1](layers[0](ids[:, 2])))
+    assert_close(model(ids)[:, 2], expected)
+
+
+@pytest.mark.parametrize("width", [1, D + 3])
+def test_width_that_does_not_fit_the_residual_connection(target, width):
+    x = keras.Input((T, width))
+    for layer, others in ((EncoderLayer(D, F, N), []), (DecoderLayer(D, F, N), [target])):
+        for call in (layer, lambda x, *others, layer=layer: layer.build(x.shape, *others)):
+            with pytest.raises(ValueError, match=rf"(value {D}|`d_model`, {D}).*{width}\)"):
+                call(x, *others)
+        layer(keras.Input((T, D)), *others)
+        with pytest.raises(ValueError, match=f"value {D}, .*{width}"):  # built already
+            layer(x, *others)
+
+
+def test_attention_of_another_rank():
+    with pytest.raises(ValueError, match="expected ndim=3, found ndim=4"):
+        MultiHeadAttention(D, N)(np.ones((B, 5, T, D)), np.ones((B, S, D)))
+
+
+def test_batch_without_rows():
+    mask = np.ones((0, S), bool)
+    encoded = make_encoder()(np.ones((0, S, D)), padding_mask=mask)
+    assert encoded.shape == (0, S, D)
+    decoded = make_decoder()(np.ones((0, T, D)), encoded, encoder_padding_mask=mask)
+    assert decoded.shape == (0, T, D)
+
+
 # Configuration.
+
+
+@keras.saving.register_keras_serializable("tests")
+def doubled(x):
+    return 2 * x
+
+
+@pytest.mark.parametrize(
+    ("activation", "expected"),
+    [
+        (keras.activations.gelu, "gelu"),
+        (doubled, "tests>doubled"),
+        (keras.layers.LeakyReLU(0.25), "LeakyReLU"),
+    ],
+)
+@pytest.mark.parametrize("layer_class", [FeedForward, EncoderLayer, DecoderLayer])
+def test_activation_that_is_a_function(tmp_path, layer_class, activation, expected):
+    arguments = [4, 7] if layer_class is FeedForward else [4, 7, 2]
+    layer = layer_class(*arguments, activation=activation)
+    inputs = [keras.Input((5, 4)) for _ in range(1 + (layer_class is DecoderLayer))]
+    model = layer_weights.randomize(keras.Model(inputs, layer(*inputs)))
+    assert expected in str(layer.get_config()["activation"])
+    model.save(tmp_path / "model.keras")
+    values = [np.random.default_rng(37).normal(size=(3, 5, 4)) for _ in inputs]
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert_close(loaded(values), model(values), rtol=0, atol=0)
+
+
+def test_function_by_position():
+    layer = FeedForward(4, 7, 0.0, keras.activations.gelu)
+    assert layer.get_config()["activation"] == "gelu"
+
 
 CONFIG = {
     "d_model": D,
