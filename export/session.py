@@ -9,7 +9,6 @@ It reads one request from each line, {"signature_name": "serving_default", "inpu
 ["Two dogs."]}}, and prints the outputs of each request on one line, {"translation": [...], ...}.
 """
 
-import contextlib
 import copy
 import ctypes
 import itertools
@@ -17,7 +16,7 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import c_char_p, c_int, c_int64, c_size_t, c_void_p
 from importlib import metadata
 from pathlib import Path
@@ -281,9 +280,9 @@ class SavedModelSession:
             _C.TF_DeleteBuffer(self._run_options)
         self._session.value = self._graph.value = None
 
-    def __del__(self) -> None:
-        # At the exit of Python, this module may be gone.
-        with contextlib.suppress(AttributeError, TypeError):
+    def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
+        # At the exit of Python, what `close` uses may be gone, and the weights go anyway.
+        if not is_exiting() and hasattr(self, "_run_options"):
             self.close()
 
 

@@ -7,7 +7,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 # These files share an export and its graphs, so one process runs them.
 OF_THE_EXPORT = ("test_check", "test_saved_model", "test_served_graph", "test_fuzz")
-OF_THE_EXPORT += ("test_serving_contract", "test_cli")
+OF_THE_EXPORT += ("test_serving_contract", "test_cli", "test_session")
 # Slow files.
 FIRST = ("test_multiworker", "test_resuming", "test_training_model", "test_training")
 FIRST += OF_THE_EXPORT
