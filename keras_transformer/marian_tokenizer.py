@@ -46,12 +46,13 @@ class MarianTokenizer(Tokenizer):
             sentencepiece.SentencePieceProcessor(model_proto=self._models[side])  # raises errors
             vocabularies = content["vocabularies"]
             self._substitutions = content["substitutions"]
+            cuts_tag = content.get("cuts_tag", True)
         except (ValueError, KeyError, IndexError, TypeError, RuntimeError) as error:
             raise InputError("The tokenizer is damaged") from error
         self.vocab_size = max(map(len, vocabularies))
         pieces = vocabularies[-side]  # there may be one vocabulary for both sides
         self._pieces = pieces + [SPECIAL_PIECES[PAD_ID]] * (self.vocab_size - len(pieces))
-        self._has_tags = any(re.fullmatch(LANGUAGE_TAG, piece) for piece in pieces)
+        self._cuts_tag = cuts_tag and any(re.fullmatch(LANGUAGE_TAG, piece) for piece in pieces)
         self._look_up = index_pieces(pieces[4:], first_id=4, unknown_id=UNK_ID)
 
     @classmethod
@@ -60,6 +61,7 @@ class MarianTokenizer(Tokenizer):
         sentencepiece_models: Sequence[bytes],
         vocabularies: Sequence[Sequence[str]],
         substitutions: Sequence[tuple[str, str]] = (),
+        cuts_tag: bool = True,
     ) -> Self:
         """Makes a tokenizer.
 
@@ -68,12 +70,15 @@ class MarianTokenizer(Tokenizer):
             vocabularies: the pieces in the order of their ids, the four special ones first; one for
                 both languages, or one for each.
             substitutions: regular expressions and what replaces them in a source.
+            cuts_tag: whether the tag of a target language, if the vocabulary holds tags, is a token
+                by itself, and SentencePiece does not see it.
         """
         encoded = [base64.b64encode(model).decode() for model in sentencepiece_models]
         content = {
             "sentencepiece": encoded,
             "vocabularies": vocabularies,
             "substitutions": substitutions,
+            "cuts_tag": cuts_tag,
         }
         return cls(cls.header + json.dumps(content).encode())
 
@@ -83,7 +88,7 @@ class MarianTokenizer(Tokenizer):
                 texts = tf.strings.regex_replace(texts, pattern, replacement)
         op = tf_text.SentencepieceTokenizer(model=self._models[self._side], out_type=tf.string)
         tag = rf"^\s*({LANGUAGE_TAG})"
-        if self._side or not self._has_tags:
+        if self._side or not self._cuts_tag:
             return tf.ragged.map_flat_values(self._look_up, op.tokenize(texts))
         pieces = op.tokenize(tf.strings.regex_replace(texts, tag, ""))
         # A row of tags has one at most.

@@ -3,19 +3,17 @@
 Both forms become a `MarianModel`, whose weights have Hugging Face's names and order of axes.
 """
 
-import json
+import logging
 import re
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import sacremoses
-import sentencepiece
 
 from keras_transformer.config import BOS_ID, TransformerConfig
-from keras_transformer.errors import InputError, needs_extra, one_line
+from keras_transformer.errors import InputError, one_line
 from keras_transformer.marian import (
     DECODER_EMBEDDING,
     EMBEDDINGS,
@@ -28,8 +26,18 @@ from keras_transformer.marian import (
 from keras_transformer.model import Transformer
 from keras_transformer.run import Run
 from keras_transformer.tokenizer import SPECIAL_PIECES, MarianTokenizer
+from keras_transformer.trainers.marian_files import (
+    parse_yaml,
+    read_bytes,
+    read_json,
+    read_npz,
+    read_sentencepiece,
+    read_vocabulary,
+)
 from keras_transformer.trainers.recipes import TrainSettings
 from keras_transformer.trainers.tensors import read_tensors
+
+logger = logging.getLogger(__name__)
 
 SIDES = ("source", "target")
 LAYER_NORM_EPSILONS = {"marian": 1e-9, "huggingface": 1e-5}
@@ -38,7 +46,7 @@ LAYER_NORM_EPSILONS = {"marian": 1e-9, "huggingface": 1e-5}
 NEVER = -1e3
 
 # What the models' options must be; an option that is missing has the first value.
-MARIAN_OPTIONS: Mapping[str, tuple[str, ...]] = {
+MARIAN_OPTIONS: Mapping[str, tuple[Any, ...]] = {
     "type": ("transformer",),
     "transformer-preprocess": ("",),
     "transformer-postprocess": ("dan",),
@@ -57,6 +65,8 @@ MARIAN_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "transformer-no-affine": ("false",),
     "transformer-rnn-projection": ("false",),
     "transformer-pool": ("false",),
+    "transformer-attention-mask": ("default",),
+    "transformer-tied-layers": ([],),
     "right-left": ("false",),
     "ulr": ("false",),
 }
@@ -69,6 +79,10 @@ HUGGINGFACE_OPTIONS: Mapping[str, tuple[Any, ...]] = {
     "normalize_embedding": (False,),
     "add_final_layer_norm": (False,),
 }
+# Options of decoder.yml that this package's search does not have, and how they are off.
+NO_SEARCH_OPTIONS = ("word-penalty", "allow-unk", "shortlist", "output-sampling")
+OFF = ("0", "0.0", "false", "[]", "")
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 # From Marian's names to Hugging Face's.
 _KINDS = (("W", "weight"), ("b", "bias"))
 _ATTENTIONS = (("self", "self_attn"), ("context", "encoder_attn"))
@@ -77,6 +91,7 @@ MARIAN_NAMES = {
     "encoder_Wemb": ENCODER_EMBEDDING,
     "decoder_Wemb": DECODER_EMBEDDING,
     "decoder_ff_logit_out_W": OUTPUT_WEIGHT,
+    "decoder_ff_logit_out_Wt": OUTPUT_WEIGHT,
     "decoder_ff_logit_out_b": "final_logits_bias",
 }
 MARIAN_LAYER_NAMES = {
@@ -109,6 +124,7 @@ class MarianModel(NamedTuple):
         sentencepiece: the SentencePiece models of source and target.
         search: settings of the search.
         languages: "source" and "target", if the folder names them.
+        cuts_tag: whether SentencePiece does not see the tag of a target language.
     """
 
     sizes: dict[str, Any]
@@ -117,6 +133,7 @@ class MarianModel(NamedTuple):
     sentencepiece: list[bytes]
     search: dict[str, Any]
     languages: dict[str, str]
+    cuts_tag: bool
 
 
 # The model's id at the place of each of our ids; None for a token that the model does not have.
@@ -138,7 +155,7 @@ def import_marian(
     Args:
         folder: Marian's release (`decoder.yml`, the model's `.npz`, vocabularies, `source.spm` and
             `target.spm`) or Hugging Face's (`config.json`, `model.safetensors` or
-            `pytorch_model.bin`, `vocab.json`, `source.spm` and `target.spm`).
+            `pytorch_model.bin`, in shards or not, `vocab.json`, `source.spm` and `target.spm`).
         run_dir: a directory that does not exist yet.
         source: source language; None for what the folder says.
         target: target language; None for what the folder says.
@@ -186,7 +203,9 @@ def import_marian(
         # A blank text stays blank, so that its translation is empty.
         substitutions.append((r"^([\s\p{Z}]*[^\s\p{Z}])", rf"{target_tag} \1"))
     pieces = list(map(_pieces, model.vocabularies, orders))
-    tokenizer = MarianTokenizer.from_files(model.sentencepiece, pieces, substitutions)
+    tokenizer = MarianTokenizer.from_files(
+        model.sentencepiece, pieces, substitutions, cuts_tag=model.cuts_tag
+    )
     transformer = Transformer(config)
     _assign(transformer, model, orders, folder)
     settings = TrainSettings(data="", source=source, target=target, **model.search)
@@ -265,53 +284,91 @@ def _reorder(rows: np.ndarray, order: Order, count: int, fill: float) -> np.ndar
 def _read_huggingface(folder: Path) -> MarianModel:
     path = folder / "config.json"
     # A file may leave out what is the default of `MarianConfig`.
-    config = {"activation_function": "gelu", "scale_embedding": False, **_read_json(path)}
+    config = {"activation_function": "gelu", "scale_embedding": False, **read_json(path)}
     _check_options(path, config, HUGGINGFACE_OPTIONS)
     tokens, generation = (
-        _read_json(folder / name) if (folder / name).is_file() else {}
+        read_json(folder / name) if (folder / name).is_file() else {}
         for name in ("tokenizer_config.json", "generation_config.json")
     )
     is_shared = config.get("share_encoder_decoder_embeddings", True)
     names = ("vocab.json",) if is_shared else ("vocab.json", "target_vocab.json")
-    vocabularies = [_read_vocabulary(folder / name) for name in names]
+    needed = (*names, "source.spm", "target.spm")
+    if missing := [name for name in needed if not (folder / name).is_file()]:
+        raise InputError(
+            f"{folder} must hold {', '.join(needed)}; tokenizer.json is not read. "
+            f"Missing: {', '.join(missing)}"
+        )
+    vocabularies = [read_vocabulary(folder / name) for name in names]
+    if "<pad>" not in vocabularies[-1]:
+        raise InputError(f"{folder / names[-1]} must hold <pad>, the decoder's first input")
     for name, value in (
         ("eos_token_id", vocabularies[-1]["</s>"]),
-        ("decoder_start_token_id", vocabularies[-1].get("<pad>")),
+        ("decoder_start_token_id", vocabularies[-1]["<pad>"]),
         ("decoder_ffn_dim", config.get("encoder_ffn_dim")),
         ("decoder_attention_heads", config.get("encoder_attention_heads")),
     ):
         _check_options(path, config, {name: (value,)})
-    is_safe = (folder / "model.safetensors").is_file()
-    weights = read_tensors(folder / ("model.safetensors" if is_safe else "pytorch_model.bin"))
+    search = {**config, **generation}
     return MarianModel(
         sizes={
-            "d_model": config.get("d_model"),
-            "d_ff": config.get("encoder_ffn_dim"),
-            "num_heads": config.get("encoder_attention_heads"),
-            "num_encoder_layers": config.get("encoder_layers"),
-            "num_decoder_layers": config.get("decoder_layers"),
+            "d_model": _number(path, config, "d_model"),
+            "d_ff": _number(path, config, "encoder_ffn_dim"),
+            "num_heads": _number(path, config, "encoder_attention_heads"),
+            "num_encoder_layers": _number(path, config, "encoder_layers"),
+            "num_decoder_layers": _number(path, config, "decoder_layers"),
             "activation": config["activation_function"].replace("silu", "swish"),
             "scale_embeddings": config["scale_embedding"],
         },
-        weights=_distinct(weights, is_shared, config.get("tie_word_embeddings", True)),
+        weights=_distinct(
+            folder, _read_weights(folder), is_shared, config.get("tie_word_embeddings", True)
+        ),
         vocabularies=vocabularies,
-        sentencepiece=[_read_sentencepiece(folder / f"{side}.spm") for side in SIDES],
+        sentencepiece=[read_sentencepiece(folder / f"{side}.spm") for side in SIDES],
         search=_search(
-            generation.get("num_beams", config.get("num_beams", 1)),
-            generation.get("length_penalty", config.get("length_penalty", 1.0)),
+            _number(folder, search, "num_beams", default=1),
+            _number(folder, search, "length_penalty", float, default=1.0),
         ),
         languages={side: tokens[f"{side}_lang"] for side in SIDES if tokens.get(f"{side}_lang")},
+        cuts_tag=True,
+    )
+
+
+def _read_weights(folder: Path) -> dict[str, np.ndarray]:
+    """Reads weights of one file, or of the shards that an index names."""
+    for name in WEIGHT_FILES:
+        if (folder / name).is_file():
+            return read_tensors(folder / name)
+        index = folder / f"{name}.index.json"
+        if index.is_file():
+            shards = read_json(index).get("weight_map")
+            if not isinstance(shards, dict) or not all(
+                isinstance(file, str) and Path(file).name == file for file in shards.values()
+            ):
+                raise InputError(f"{index} must hold a `weight_map` to files of its folder")
+            return {
+                weight: array
+                for file in dict.fromkeys(shards.values())
+                for weight, array in read_tensors(folder / file).items()
+            }
+    raise InputError(
+        f"{folder} must hold {' or '.join(WEIGHT_FILES)}, or the index of its shards (.index.json)"
     )
 
 
 def _read_marian(folder: Path) -> MarianModel:
-    decoder = _read_yaml(folder / "decoder.yml")
-    if len(decoder.get("models", ())) != 1 or len(decoder.get("vocabs", ())) != 2:
-        raise InputError(f"{folder / 'decoder.yml'} must name a model and two vocabularies")
+    decoder_path = folder / "decoder.yml"
+    decoder = parse_yaml(decoder_path, read_bytes(decoder_path))
     # Marian writes full paths, and the folder may have moved since.
-    path, *files = (folder / Path(name).name for name in decoder["models"] + decoder["vocabs"])
-    arrays = _read_npz(path)
-    options = _parse_yaml(path, arrays.pop("special:model.yml", np.zeros(0, np.int8)).tobytes())
+    path, *files = (
+        folder / Path(file).name
+        for key, count in (("models", 1), ("vocabs", 2))
+        for file in _file_names(decoder_path, decoder, key, count)
+    )
+    ignored = [name for name in NO_SEARCH_OPTIONS if str(decoder.get(name, "")).lower() not in OFF]
+    if ignored:
+        logger.warning("%s: the search has no %s", decoder_path, ", ".join(ignored))
+    arrays = read_npz(path)
+    options = parse_yaml(path, arrays.pop("special:model.yml", np.zeros(0, np.int8)).tobytes())
     _check_options(path, options, MARIAN_OPTIONS)
     weights = {}
     for name, array in arrays.items():
@@ -324,8 +381,11 @@ def _read_marian(folder: Path) -> MarianModel:
             renamed = f"model.{match[1]}.layers.{int(match[2]) - 1}.{layer}"
         else:
             renamed = MARIAN_NAMES.get(name, name)
-        # Marian stores [in, out] and [1, out], and its embeddings [V, D].
-        weights[renamed] = array if name.endswith("Wemb") else np.squeeze(array.T)
+        # Marian stores [in, out] and [1, out], but [V, D] in embeddings and the output's "Wt".
+        weights[renamed] = array if name.endswith(("Wemb", "Wt")) else np.squeeze(array.T)
+    vocabularies = [read_vocabulary(file) for file in dict.fromkeys(files)]
+    if options.get("output-omit-bias") == "true":
+        weights["final_logits_bias"] = np.zeros(len(vocabularies[-1]), np.float32)
     # A model's own ids may be those of SentencePiece; otherwise the release has it beside them.
     models = [
         file if file.suffix == ".spm" else folder / f"{side}.spm"
@@ -333,23 +393,41 @@ def _read_marian(folder: Path) -> MarianModel:
     ]
     return MarianModel(
         sizes={
-            "d_model": int(options["dim-emb"]),
-            "d_ff": int(options["transformer-dim-ffn"]),
-            "num_heads": int(options["transformer-heads"]),
-            "num_encoder_layers": int(options["enc-depth"]),
-            "num_decoder_layers": int(options["dec-depth"]),
-            "activation": options["transformer-ffn-activation"],
+            "d_model": _number(path, options, "dim-emb"),
+            "d_ff": _number(path, options, "transformer-dim-ffn"),
+            "num_heads": _number(path, options, "transformer-heads"),
+            "num_encoder_layers": _number(path, options, "enc-depth"),
+            "num_decoder_layers": _number(path, options, "dec-depth"),
+            "activation": options.get("transformer-ffn-activation", "swish"),
         },
-        weights=_distinct(weights, SHARED_EMBEDDING in weights, OUTPUT_WEIGHT not in weights),
-        vocabularies=[_read_vocabulary(file) for file in dict.fromkeys(files)],
-        sentencepiece=list(map(_read_sentencepiece, models)),
-        search=_search(decoder.get("beam-size", 12), decoder.get("normalize", 0)),
+        weights=_distinct(path, weights, SHARED_EMBEDDING in weights, OUTPUT_WEIGHT not in weights),
+        vocabularies=vocabularies,
+        sentencepiece=list(map(read_sentencepiece, models)),
+        search=_search(
+            _number(decoder_path, decoder, "beam-size", default=12),
+            _number(decoder_path, decoder, "normalize", float, default=0.0),
+        ),
         languages={},
+        cuts_tag=files[0].suffix != ".spm",  # Marian gives its own SentencePiece the complete line
     )
 
 
+def _file_names(path: Path, decoder: Mapping[str, Any], key: str, count: int) -> list[str]:
+    names = decoder.get(key)
+    if (
+        not isinstance(names, list)
+        or len(names) != count
+        or not all(isinstance(name, str) for name in names)
+    ):
+        raise InputError(
+            f"{path}: `{key}` must be a list of {count} file name{'s' * (count > 1)}. "
+            f"Received: {one_line(names, 100)}"
+        )
+    return names
+
+
 def _distinct(
-    weights: dict[str, np.ndarray], is_shared: bool, is_output_tied: bool
+    path: Path, weights: dict[str, np.ndarray], is_shared: bool, is_output_tied: bool
 ) -> dict[str, np.ndarray]:
     """Returns the weights, each matrix of embeddings once, under the name that the model reads.
 
@@ -368,7 +446,7 @@ def _distinct(
     def first(names: Sequence[str]) -> np.ndarray:
         present = [weights[name] for name in names if name in weights]
         if not present:
-            raise InputError(f"The weight {names[0]} is missing")
+            raise InputError(f"{path}: the weight {names[0]} is missing")
         return present[0]
 
     encoder = first(encoders)
@@ -379,13 +457,32 @@ def _distinct(
     return {**rest, ENCODER_EMBEDDING: encoder, DECODER_EMBEDDING: decoder, OUTPUT_WEIGHT: output}
 
 
-def _search(beam_size: Any, length_penalty: Any) -> dict[str, Any]:
+def _search(beam_size: float, length_penalty: float) -> dict[str, Any]:
     """Returns the settings of a search by Marian's or Hugging Face's options."""
     return {
-        "beam_size": int(beam_size),
-        "length_penalty": float(length_penalty),
+        "beam_size": beam_size,
+        "length_penalty": length_penalty,
         "length_penalty_kind": "marian",
     }
+
+
+def _number(
+    path: Path,
+    options: Mapping[str, Any],
+    name: str,
+    kind: type[int] | type[float] = int,
+    default: float | None = None,
+) -> float:
+    """Returns an option, which may be the text of a number."""
+    value = options.get(name, default)
+    try:
+        number = kind(value)
+        if isinstance(value, bool) or (isinstance(value, float) and number != value):
+            raise ValueError
+    except (ValueError, TypeError, OverflowError):
+        expected = "an integer" if kind is int else "a number"
+        raise InputError(f"{path}: `{name}` must be {expected}. Received: {value!r}") from None
+    return number
 
 
 def _check_options(
@@ -396,66 +493,3 @@ def _check_options(
         if options.get(name, values[0]) not in values:
             expected = " or ".join(repr(value) for value in values)
             raise InputError(f"{path}: `{name}` must be {expected}. Received: {options[name]!r}")
-
-
-# --- Files ----------------------------------------------------------------------------------------
-
-
-def _read_bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError(f"Cannot read {path}: {error.strerror}") from error
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(_read_bytes(path)))
-    except (ValueError, TypeError) as error:
-        raise InputError(f"{path} must hold a JSON object: {one_line(error)}") from error
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    return _parse_yaml(path, _read_bytes(path))
-
-
-def _parse_yaml(path: Path, content: bytes) -> dict[str, Any]:
-    """Reads a mapping, whose values stay text: a piece such as "no" is no truth value."""
-    with needs_extra("marian"):
-        import yaml
-    try:
-        return dict(yaml.load(content.rstrip(b"\0"), Loader=yaml.CBaseLoader))
-    except (yaml.YAMLError, ValueError, TypeError) as error:
-        raise InputError(f"{path} must hold a YAML mapping: {one_line(error)}") from error
-
-
-def _read_npz(path: Path) -> dict[str, np.ndarray]:
-    try:
-        with path.open("rb") as file, np.load(file) as arrays:
-            return dict(arrays)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} must be a model of Marian (.npz): {one_line(error)}") from error
-
-
-def _read_sentencepiece(path: Path) -> bytes:
-    content = _read_bytes(path)
-    try:
-        sentencepiece.SentencePieceProcessor(model_proto=content)
-    except RuntimeError as error:
-        raise InputError(f"{path} must be a SentencePiece model") from error
-    return content
-
-
-def _read_vocabulary(path: Path) -> dict[str, int]:
-    """Reads the ids of pieces."""
-    if path.suffix == ".spm":
-        processor = sentencepiece.SentencePieceProcessor(model_proto=_read_sentencepiece(path))
-        return {processor.id_to_piece(i): i for i in range(len(processor))}
-    content = _read_json(path) if path.suffix == ".json" else _read_yaml(path)
-    try:
-        vocabulary = {piece: int(index) for piece, index in content.items()}
-    except (ValueError, TypeError):
-        vocabulary = {}
-    if sorted(vocabulary.values()) != list(range(len(vocabulary))) or "</s>" not in vocabulary:
-        raise InputError(f"{path} must hold pieces and their ids, </s> among them")
-    return vocabulary
