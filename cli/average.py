@@ -14,11 +14,13 @@ def average_command(
         int | None, Option(help="Number of checkpoints to average. [default: the recipe's, or all]")
     ] = None,
 ) -> None:
-    """Average the weights of the newest checkpoints.
+    """Average the weights of the newest checkpoints, and validate the average.
 
-    The other commands then use the average. Resuming the training deletes it.
+    The other commands then use the average or the best checkpoint, whichever validates better.
+    Resuming the training deletes the average.
     """
     load_tensorflow()
+    from keras_transformer.cli.summary import describe_decisive
     from keras_transformer.files import locked
     from keras_transformer.run import Run
     from keras_transformer.trainers.averaging import average_checkpoints
@@ -32,7 +34,9 @@ def average_command(
             last = min(opened.settings.get("average_last") or kept, kept)
         averaged = average_checkpoints(opened, last)
     steps = ", ".join(f"{step:,}" for step in averaged.metrics["of_steps"])
-    say(f"Averaged: the checkpoints after {steps} updates: {run / averaged.file}")
+    parts = [f"the checkpoints after {steps} updates", *describe_decisive(averaged.metrics)]
+    say(f"Averaged: {', '.join(parts)}: {run / averaged.file}")
+    say("Other commands use the checkpoint {}: {}".format(*opened.choice()))
     # A prepared corpus holds no text to evaluate.
     options = ["--data", "DATA"] if is_prepared(opened.settings.get("data", "")) else []
     say_next(["evaluate", run, *options])

@@ -200,13 +200,20 @@ def _details(run: "Run", checkpoint: "CheckpointName | None") -> dict[str, Any]:
     """Returns where the model comes from, for its metadata."""
     from keras_transformer.trainers.evaluation import read_scores
 
-    chosen = run.checkpoint(checkpoint)
+    name, reason = (checkpoint, "--checkpoint") if checkpoint else run.choice()
+    chosen = run.checkpoint(name)
     evaluations = read_scores(run.path / "evaluation")
     metric = "f1" if run.settings.get("task") == "parsing" else "bleu"
     return {
         "source": run.source,
         "target": run.target,
-        "checkpoint": {"step": chosen.step, "sha256": chosen.sha256, "metrics": chosen.metrics},
+        "checkpoint": {
+            "name": name,
+            "reason": reason,
+            "step": chosen.step,
+            "sha256": chosen.sha256,
+            "metrics": chosen.metrics,
+        },
         metric: {
             split: scores[metric]
             for split, scores in evaluations.items()

@@ -13,7 +13,7 @@ from keras_transformer.trainers.recipes import TrainSettings, recipe_names
 RunDirectory = Annotated[Path, Argument(metavar="RUN", help="A run directory.")]
 Checkpoint = Annotated[
     CheckpointName | None,
-    Option(help="The checkpoint to use. [default: averaged if it exists, else best]"),
+    Option(help="The checkpoint to use. [default: averaged or best, whichever validates better]"),
 ]
 BeamSize = Annotated[
     int | None, Option(help="Number of beams; 1 is greedy search. [default: the run's, or 4]")

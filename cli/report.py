@@ -64,6 +64,7 @@ def write_report(
     about = f"Begun {run.created[:16].replace('T', ' ')} UTC; training: {run.status}"
     if chosen:
         about += f"; weights: {chosen.file}, after {chosen.step:,} updates"
+        about += "" if checkpoint else f" ({run.choice()[1]})"
     if text is None:
         known = [source for each in evaluations for source in each.sources]
         known += [pair.source for pair in read_validation_pairs(corpus_folder(run))]

@@ -17,6 +17,7 @@ def summarize(run: Run) -> dict[str, Any]:
     `docs/reference/command-line.md` explains them. Figures that the run no longer holds are None.
     """
     last = run.checkpoint("last")
+    chosen, reason = run.choice()
     checkpoints = {"best": run.best, "last": last, "averaged": run.averaged}
     return {
         "run_dir": str(run.path),
@@ -32,6 +33,7 @@ def summarize(run: Run) -> dict[str, Any]:
             and {"step": kept.step, "file": str(run.path / kept.file), "metrics": kept.metrics}
             for name, kept in checkpoints.items()
         },
+        "chosen": {"checkpoint": chosen, "reason": reason},
     }
 
 
@@ -48,15 +50,22 @@ def summary_table(summary: dict[str, Any]) -> dict[str, str]:
             f"tokens: {seen['epochs']:.1f} times the corpus"
         )
     rows["parameters"] = f"{summary['parameters']:,}"
-    for name in ("best", "last"):
-        found = summary[name]
-        decisive = [metric for metric in DECISIVE if metric in found["metrics"]] or ["token_loss"]
-        measured = describe({metric: found["metrics"][metric] for metric in decisive})
-        rows[name] = f"after {found['step']:,} updates, {measured}: {found['file']}"
-    if averaged := summary["averaged"]:
-        steps = ", ".join(f"{each:,}" for each in averaged["metrics"]["of_steps"])
-        rows["averaged"] = f"of those after {steps} updates: {averaged['file']}"
+    for name in ("best", "last", "averaged"):
+        if found := summary[name]:
+            metrics = found["metrics"]
+            steps = ", ".join(f"{each:,}" for each in metrics.get("of_steps", [found["step"]]))
+            parts = [f"after {steps} updates", *describe_decisive(metrics)]
+            rows[name] = f"{', '.join(parts)}: {found['file']}"
+    chosen = summary["chosen"]
+    rows["chosen"] = f"{chosen['checkpoint']}: {chosen['reason']}"
     return rows
+
+
+def describe_decisive(metrics: dict[str, Any]) -> list[str]:
+    """Describes the metrics that choose the best checkpoint, or the loss of the training."""
+    decisive = [name for name in DECISIVE if name in metrics] or ["token_loss"]
+    found = {name: metrics[name] for name in decisive if name in metrics}
+    return [describe(found)] if found else []
 
 
 def still_improves(summary: dict[str, Any]) -> bool:

@@ -113,8 +113,10 @@ def train_command(
 def train_with_progress(settings: TrainSettings, run_dir: Path, resume: bool) -> "Run":
     """Trains with a progress bar; the arguments are those of `train`."""
     from keras_transformer.cli.progress import TrainingDisplay
+    from keras_transformer.trainers.host_memory import keep_freed_memory
     from keras_transformer.trainers.training import train
 
+    keep_freed_memory()
     # Keras prints to standard output, which is for results.
     with ProgressBar("Preparing") as bar, redirect_stdout(sys.stderr):
         shown = TrainingDisplay(bar, run_dir, settings.steps, settings.max_hours)
@@ -128,8 +130,6 @@ def make_settings(context: typer.Context) -> TrainSettings:
     names = {field.name for field in dataclasses.fields(TrainSettings)}
     values |= {name: value for name, value in given.items() if name in names}
     values = recipes.inherit(recipes.change_recipe(values, given.get("changes", ())))
-    if values.get("init_from") and given.keys() & {"preset", "vocab_size"}:
-        raise InputError("The sizes are those of --init-from: leave out --preset and --vocab-size")
     if "data" not in values:
         raise InputError("The setting `data` is missing: give --data, or a --recipe that has it")
     return TrainSettings.from_dict(values)

@@ -12,6 +12,10 @@ class InputError(ValueError):
     """
 
 
+class NotFiniteError(InputError):
+    """The scores of a model are not finite: its training has diverged."""
+
+
 def one_line(text: object, max_length: int = 500) -> str:
     """Returns the text on one line, cut to `max_length` characters."""
     return " ".join(str(text).split())[:max_length]

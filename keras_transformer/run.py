@@ -21,6 +21,7 @@ and no pickle.
 import dataclasses
 import json
 import logging
+import math
 import os
 import platform
 import re
@@ -192,7 +193,7 @@ class Run:
         """Builds the model with the weights of a checkpoint.
 
         Args:
-            checkpoint: which one; None for the first that exists of averaged, best and last.
+            checkpoint: which one; None for the one of `choice`.
         """
         model = build_model(self.config)
         self.load_weights(model, self.checkpoint(checkpoint))
@@ -202,7 +203,7 @@ class Run:
         """Finds a checkpoint.
 
         Args:
-            name: "averaged", "best" or "last"; None for the first of these that exists.
+            name: "averaged", "best" or "last"; None for the one of `choice`.
         """
         if self.last is None:
             raise InputError(
@@ -211,12 +212,28 @@ class Run:
         if name not in (None, *get_args(CheckpointName)):
             raise InputError(f"There are averaged, best and last checkpoints. Received: {name!r}")
         if name is None:
-            return self.averaged or self.best or self.last
+            name, _ = self.choice()
         chosen: Checkpoint | None = getattr(self, name)
         if chosen is None:
             maker = "`keras-transformer average`" if name == "averaged" else "the next validation"
             raise InputError(f"{self.path} holds no {name} checkpoint: {maker} makes one")
         return chosen
+
+    def choice(self) -> tuple[CheckpointName, str]:
+        """Chooses the checkpoint that commands use by default: the average, or the best one.
+
+        Returns:
+            The name of the one that validates better, and the reason, a phrase. An average that
+            was not validated is chosen. Without validation, there is "last".
+        """
+        if self.averaged is None:
+            return ("best", "the best validation") if self.best else ("last", "the only one")
+        metric = self.settings.get("metric")
+        if self.best is None or quality(self.averaged.metrics, metric) == quality({}, metric):
+            return "averaged", "the average, which was not validated"
+        if quality(self.averaged.metrics, metric) >= quality(self.best.metrics, metric):
+            return "averaged", "the average validates at least as well as the best checkpoint"
+        return "best", "the best checkpoint validates better than the average"
 
     def num_parameters(self, checkpoint: Checkpoint) -> int:
         """Counts the parameters of a checkpoint, without reading them."""
@@ -297,16 +314,19 @@ class Run:
         )
         self.states = [*(old for old in self.states if old.step != step), saved][-2:]
 
-    def save_average(self, model: Model, of: list[Checkpoint]) -> Checkpoint:
+    def save_average(
+        self, model: Model, of: list[Checkpoint], metrics: Mapping[str, float]
+    ) -> Checkpoint:
         """Writes the mean of checkpoints as the averaged one, and deletes an earlier average.
 
         Args:
             model: the model, which holds the mean.
             of: the averaged checkpoints, oldest first.
+            metrics: validation metrics of the mean; none if it was not validated.
         """
         steps = [checkpoint.step for checkpoint in of]
         name = f"averaged-{steps[0]:08d}-{steps[-1]:08d}-{len(steps)}"
-        saved = self._write_weights(model, name, steps[-1], {"of_steps": steps})
+        saved = self._write_weights(model, name, steps[-1], {"of_steps": steps, **metrics})
         newest = self.load(self.path)  # training may have written since this run was loaded
         newest.averaged = self.averaged = saved
         newest._write_manifest()
@@ -435,6 +455,17 @@ class Run:
             self.path / "run.json", json.dumps(manifest, indent=2).encode(), RESUME_ADVICE
         )
         self._delete_unnamed()
+
+
+def quality(metrics: Mapping[str, Any], metric: str | None = None) -> tuple[float, float]:
+    """Returns the score of a validation, and minus its loss, which decides between equal scores.
+
+    The score is 0 if `metric` is "loss". It is BLEU or F1 if `metric` is None.
+    """
+    names = [f"val_{metric}"] if metric else ["val_bleu", "val_f1"]
+    found = [metrics[name] for name in names if name in metrics]
+    score = 0.0 if metric == "loss" else max(found, default=-math.inf)
+    return round(score, 2), -metrics.get("val_token_loss", math.inf)
 
 
 def _check_file(path: Path, sha256: str) -> None:

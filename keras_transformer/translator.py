@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_transformer.architectures import Model
 from keras_transformer.config import CheckpointName, DecodingOptions, EarlyStopping
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, NotFiniteError
 from keras_transformer.run import Run
 from keras_transformer.tokenizer import EncodedTexts, Tokenizer
 from keras_transformer.translation import (
@@ -117,8 +117,7 @@ class Translator:
 
         Args:
             run_dir: the directory.
-            checkpoint: the weights to load; None for the first that exist of averaged, best and
-                last.
+            checkpoint: the weights to load; None for the one of `Run.choice`.
         """
         return cls.of(Run.load(run_dir), checkpoint)
 
@@ -306,5 +305,5 @@ def _to_translation(texts: Any, scores: Any, truncated: Any) -> Translation:
         if score > -float("inf")
     )
     if not hypotheses:
-        raise InputError("The model's scores are not finite: its training has diverged")
+        raise NotFiniteError("The model's scores are not finite: its training has diverged")
     return Translation(hypotheses[0].text, hypotheses[0].score, bool(truncated), hypotheses)

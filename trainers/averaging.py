@@ -1,16 +1,32 @@
 """The mean of a run's last checkpoints (section 6.1)."""
 
+import logging
+from collections.abc import Sequence
+
 import numpy as np
 
-from keras_transformer.architectures import build_model
+from keras_transformer.architectures import Model, build_model
 from keras_transformer.errors import InputError
 from keras_transformer.run import Checkpoint, Run
+from keras_transformer.trainers.prepared import (
+    Manifest,
+    TokenizedPairs,
+    corpus_folder,
+    is_complete,
+    read_validation_pairs,
+)
+from keras_transformer.trainers.recipes import TrainSettings
+from keras_transformer.trainers.validation import precision, validate
+
+logger = logging.getLogger(__name__)
 
 
 def average_checkpoints(run: Run, last: int) -> Checkpoint:
     """Averages the weights of the newest checkpoints into the run's averaged one.
 
-    Every command then uses the averaged checkpoint by default.
+    It validates the average as the training validates a checkpoint, if the run's corpus is still
+    there. Every command then uses the average by default, unless the best checkpoint validates
+    better (`Run.choice`).
 
     Args:
         run: the run.
@@ -26,11 +42,35 @@ def average_checkpoints(run: Run, last: int) -> Checkpoint:
             f"{kept}, which the setting `keep_checkpoints` limits. Received: last={last}"
         )
     chosen = run.checkpoints[-last:]
-    model = build_model(run.config)
+    if not is_complete(corpus_folder(run)):
+        logger.warning(
+            "The average is not validated, because the corpus of %s is not there", run.path
+        )
+        model = build_model(run.config)
+        _average(run, model, chosen)
+        return run.save_average(model, chosen, {})
+    settings = TrainSettings.from_dict(run.settings)
+    with precision(settings):
+        model = build_model(run.config)
+    _average(run, model, chosen)
+    return run.save_average(model, chosen, _validate(run, model, settings))
+
+
+def _average(run: Run, model: Model, checkpoints: Sequence[Checkpoint]) -> None:
+    """Gives a model the mean of the weights of checkpoints."""
     total = [np.zeros(weights.shape) for weights in model.get_weights()]  # float64
-    for checkpoint in chosen:
+    for checkpoint in checkpoints:
         run.load_weights(model, checkpoint)
         for sum_, weights in zip(total, model.get_weights(), strict=True):
             sum_ += weights
-    model.set_weights([weights / last for weights in total])
-    return run.save_average(model, chosen)
+    model.set_weights([weights / len(checkpoints) for weights in total])
+
+
+def _validate(run: Run, model: Model, settings: TrainSettings) -> dict[str, float]:
+    """Returns the validation metrics of a model; none if the corpus has no validation split."""
+    folder = corpus_folder(run)
+    if Manifest.read(folder).val is None:
+        return {}
+    tokenized = TokenizedPairs(folder, "val")
+    pairs = read_validation_pairs(folder)
+    return validate(model, run.tokenizer(), tokenized, pairs, settings)

@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeAlias
@@ -16,12 +16,12 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.architectures import Model
-from keras_transformer.errors import InputError, TrainingStoppedError
-from keras_transformer.run import Run, State
+from keras_transformer.errors import InputError, NotFiniteError, TrainingStoppedError
+from keras_transformer.run import Run, State, quality
 from keras_transformer.trainers.corpora import Pair
-from keras_transformer.trainers.recipes import Metric, TrainSettings
+from keras_transformer.trainers.recipes import TrainSettings
 from keras_transformer.trainers.strategies import Workers
-from keras_transformer.trainers.tasks import validation_scorers
+from keras_transformer.trainers.validation import validation_scores
 from keras_transformer.translator import Translator
 
 logger = logging.getLogger(__name__)
@@ -111,29 +111,19 @@ def _state_variables(model: keras.Model) -> dict[str, keras.Variable]:
 
 
 class ValidationScores(keras.callbacks.Callback):
-    """Translates or parses validation sentences greedily, and adds their scores to the logs.
-
-    These are `val_bleu`, and `val_chrf` if `metric` is "chrf", or `val_f1`. BLEU uses the tokenizer
-    of the target language. BLEU and chrF ignore case if the model's tokenizer does.
-    """
+    """Adds the scores of greedily translated or parsed validation sentences to the logs."""
 
     def __init__(
         self, translator: Translator, pairs: Sequence[Pair], settings: TrainSettings
     ) -> None:
         super().__init__()
-        self.translator, self.pairs = translator, pairs
-        self.scorers = validation_scorers(settings, translator.tokenizer.lowercase)
+        self.translator, self.pairs, self.settings = translator, pairs, settings
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Translates the sentences and adds the scores to the logs."""
-        sources = [pair.source for pair in self.pairs]
-        try:
-            translations = self.translator.translate(sources, beam_size=1)
-        except InputError:  # the weights are not finite; `SaveRun` raises the error
-            return
         if logs is not None:
-            texts = [translation.text for translation in translations]
-            logs |= {name: scorer(texts, self.pairs) for name, scorer in self.scorers.items()}
+            with suppress(NotFiniteError):  # the loss is not finite either, and ends the training
+                logs |= validation_scores(self.translator, self.pairs, self.settings)
 
 
 class TensorBoard(keras.callbacks.TensorBoard):
@@ -296,14 +286,3 @@ def is_over(run: Run, settings: TrainSettings) -> bool:
         return True
     later = [line for line in run.metrics() if run.best.step < line["step"] <= run.last.step]
     return settings.patience is not None and len(later) >= settings.patience
-
-
-def quality(metrics: dict[str, float], metric: Metric | None = None) -> tuple[float, float]:
-    """Returns the score of a validation, and minus its loss, which decides between equal scores.
-
-    The score is 0 if `metric` is "loss". It is BLEU or F1 if `metric` is None.
-    """
-    names = [f"val_{metric}"] if metric else ["val_bleu", "val_f1"]
-    found = [metrics[name] for name in names if name in metrics]
-    score = 0.0 if metric == "loss" else max(found, default=-math.inf)
-    return round(score, 2), -metrics.get("val_token_loss", math.inf)

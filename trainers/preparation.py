@@ -11,6 +11,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +25,7 @@ from keras_transformer.files import locked, named_failure, write_atomically
 from keras_transformer.run import Run
 from keras_transformer.tokenizer import Tokenizer
 from keras_transformer.trainers.corpora import VALIDATION_SPLITS, Corpus, Pair
-from keras_transformer.trainers.fine_tuning import mixed
+from keras_transformer.trainers.fine_tuning import completed, mixed
 from keras_transformer.trainers.prepared import (
     CAN_CONTINUE,
     SETTINGS,
@@ -80,6 +81,7 @@ def prepare(
     Raises:
         InputError: if the data does not fit the settings, or the folder holds something else.
     """
+    settings = completed(settings)
     languages = settings.source, settings.target
     corpus = load_data(settings.task, settings.data, *languages)
     others = load_data(settings.task, settings.mix, *languages) if settings.mix else None
@@ -120,7 +122,7 @@ def prepare(
             _write_split(folder, "val", validation, cleaner, lambda pairs: None)
         pairs = corpus.pairs("train")
         if others is not None:
-            pairs = mixed(pairs, others.pairs("train"), settings.mix_share)
+            pairs = mixed(pairs, partial(others.pairs, "train"), settings.mix_share)
         _write_split(folder, "train", pairs, cleaner, progress)
         return open_prepared(folder)
 

@@ -27,7 +27,7 @@ from keras_transformer.files import file_sha256, write_atomically
 from keras_transformer.run import Run
 from keras_transformer.tokenizer import Tokenizer
 from keras_transformer.trainers.corpora import Pair
-from keras_transformer.trainers.recipes import TrainSettings
+from keras_transformer.trainers.recipes import DECIDED, TrainSettings
 
 CAN_CONTINUE = "Finished shards are kept, and a new call continues from them"
 # The settings that decide what a prepared corpus holds.
@@ -190,7 +190,11 @@ def open_prepared(folder: str | Path, settings: TrainSettings | None = None) -> 
     """
     folder = Path(folder)
     if settings is not None:
-        check_settings(folder, {name: getattr(settings, name) for name in SETTINGS})
+        # The tokenizer of `init_from`, which is compared later, decides the rest.
+        names = set(SETTINGS) - set(DECIDED if settings.init_from else ())
+        check_settings(
+            folder, {name: getattr(settings, name) for name in SETTINGS if name in names}
+        )
     training = TokenizedPairs(folder, "train")
     validation = None if Manifest.read(folder).val is None else TokenizedPairs(folder, "val")
     pairs = read_validation_pairs(folder)

@@ -74,7 +74,9 @@ class TrainSettings:
             the source are of other scripts; None drops none.
         target_script: the same for the target.
         init_from: a run to start from: the training takes its tokenizer, sizes, and averaged
-            or best weights, and `model` may change dropout only; None for a new model.
+            or best weights. It decides `task`, `architecture`, `preset`, `tokenizer`, `vocab_size`,
+            `lowercase` and `next_word_input`, and `model` may change dropout only. None for a new
+            model.
         freeze: what keeps the weights of `init_from`: "embeddings", or the layers of the "encoder";
             None for nothing.
         mix: data of which training pairs are added to those of `data`, such as the data that
@@ -286,9 +288,11 @@ class TrainSettings:
         return dataclasses.asdict(self)
 
 
-# What a training takes from the run of `init_from`, unless it is given.
-INHERITED = ["task", "source", "target", "architecture", "next_word_input"]
-INHERITED += [field.name for field in dataclasses.fields(DecodingOptions)]
+# What the run of `init_from` decides, so that nothing else may be given.
+DECIDED = ("task", "architecture", "next_word_input", "preset")
+DECIDED += ("tokenizer", "vocab_size", "lowercase")
+# What a training takes from that run, unless it is given.
+INHERITED = ["source", "target", *(field.name for field in dataclasses.fields(DecodingOptions))]
 
 
 def inherit(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -300,14 +304,19 @@ def inherit(values: Mapping[str, Any]) -> dict[str, Any]:
     initial_run = values.get("init_from")
     if not isinstance(initial_run, str) or not (Path(initial_run) / "run.json").is_file():
         return dict(values)
-    initial = load_recipe(initial_run)
-    for name in ("task", "architecture", "next_word_input"):
-        if initial.get(name) is not None and values.get(name, initial[name]) != initial[name]:
+    initial = {**TrainSettings(data="").to_dict(), **load_recipe(initial_run)}
+    check_decided(initial, {name: values[name] for name in DECIDED if name in values})
+    return {**{name: initial[name] for name in (*DECIDED, *INHERITED) if name in initial}, **values}
+
+
+def check_decided(initial: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Raises `InputError` if a given setting is not that of the run of `init_from`."""
+    for name, value in given.items():
+        if value != initial[name]:
             raise InputError(
                 f"`{name}` must be that of `init_from`, {initial[name]!r}. "
-                f"Received: {name}={values[name]!r}"
+                f"Received: {name}={value!r}"
             )
-    return {**{name: initial[name] for name in INHERITED if name in initial}, **values}
 
 
 def recipe_names() -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from keras_transformer.errors import InputError
 from keras_transformer.files import locked, named_failure
 from keras_transformer.run import Run
+from keras_transformer.trainers.fine_tuning import completed
 from keras_transformer.trainers.prepared import (
     Manifest,
     corpus_folder,
@@ -115,7 +116,8 @@ def _check_settings(run: Run, settings: TrainSettings) -> None:
             f"Received: steps={settings.steps}"
         )
     # With settings that are newer than the run.
-    saved = TrainSettings.from_dict(run.settings).with_absolute_paths().to_dict()
+    before_now = TrainSettings.from_dict(run.settings).with_absolute_paths()
+    saved = completed(before_now, run.path).to_dict()
     for name, value in settings.to_dict().items():
         before = saved[name]
         is_fixed_by_cooldown = name == "steps" and settings.cooldown > 0

@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from keras_transformer.architectures import Model, build_model
 from keras_transformer.errors import InputError
-from keras_transformer.losses import LabelSmoothedCrossEntropy, Perplexity, TokenAccuracy, TokenLoss
 from keras_transformer.run import Run
 from keras_transformer.schedules import WarmupSchedule
 from keras_transformer.trainers.averaging import average_checkpoints
@@ -26,8 +25,7 @@ from keras_transformer.trainers.callbacks import (
     is_over,
     stop_signals,
 )
-from keras_transformer.trainers.fine_tuning import initial_config, initialize
-from keras_transformer.trainers.host_memory import keep_freed_memory
+from keras_transformer.trainers.fine_tuning import completed, initial_config, initialize
 from keras_transformer.trainers.preparation import Progress, prepare
 from keras_transformer.trainers.prepared import (
     PreparedCorpus,
@@ -40,7 +38,7 @@ from keras_transformer.trainers.recipes import TrainSettings
 from keras_transformer.trainers.resuming import locked_run_dir, open_run
 from keras_transformer.trainers.strategies import Workers, make_strategy
 from keras_transformer.trainers.training_model import Adam, TrainingModel
-from keras_transformer.translator import Translator
+from keras_transformer.trainers.validation import loss_and_metrics, make_translator, precision
 
 logger = logging.getLogger(__name__)
 
@@ -74,8 +72,7 @@ def train(
         InputError: if a setting does not fit the data, or the directory is in use.
         TrainingStoppedError: if SIGTERM, SIGINT or the loss of another worker ends it early.
     """
-    keep_freed_memory()
-    settings = settings.with_absolute_paths()
+    settings = completed(settings.with_absolute_paths(), Path(run_dir))
     # TensorFlow accepts several machines only before its first operation.
     workers = Workers(make_strategy(settings.strategy))
     path = Path(run_dir)
@@ -163,13 +160,8 @@ def _train(
     replicas = workers.strategy.num_replicas_in_sync
     logger.info("Devices: %d %s, %s", replicas, kind, settings.precision)
     keras.utils.set_random_seed(settings.seed)
-    policy = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(settings.precision)
-    try:
-        with workers.strategy.scope():
-            _fit(run, settings, corpus, plan, verbose, callbacks, workers)
-    finally:
-        keras.config.set_dtype_policy(policy)
+    with precision(settings), workers.strategy.scope():
+        _fit(run, settings, corpus, plan, verbose, callbacks, workers)
 
 
 def _finish(run: Run, settings: TrainSettings) -> None:
@@ -211,7 +203,7 @@ def _fit(
             callbacks.append(ExactSwap(swap_on_epoch=True))
         pairs = corpus.validation_pairs[: settings.bleu_sentences]
         if pairs and workers.is_chief:
-            translator = Translator(model, corpus.tokenizer)
+            translator = make_translator(model, corpus.tokenizer, settings)
             callbacks.append(ValidationScores(translator, pairs, settings))
         callbacks.append(SaveRun(run, model, settings, interval, progress, workers, signals))
         if workers.is_chief:
@@ -253,7 +245,7 @@ def _compile(
 ) -> tuple[TrainingModel, list[keras.metrics.Metric]]:
     """Returns the model for `fit`, and its metrics."""
     trained = TrainingModel(model, settings.r_drop, settings.accumulate, settings.jit)
-    metrics = [TokenLoss(), Perplexity(), TokenAccuracy()]
+    loss, metrics = loss_and_metrics(settings)
     trained.compile(
         optimizer=Adam(
             WarmupSchedule(
@@ -270,7 +262,7 @@ def _compile(
             use_ema=settings.ema_decay is not None,
             ema_momentum=settings.ema_decay or 0.0,
         ),
-        loss=LabelSmoothedCrossEntropy(settings.label_smoothing, reduction="sum"),
+        loss=loss,
         metrics=metrics,
     )
     trained.optimizer.build(trained.trainable_variables)

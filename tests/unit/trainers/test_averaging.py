@@ -68,6 +68,35 @@ def test_mean_of_the_newest(run, last, mean, values):
     assert len(list((run.path / "checkpoints").glob("averaged-*"))) == 1
 
 
+def test_is_validated_as_a_checkpoint(tiny_run, tmp_path):
+    """The mean of one checkpoint is that checkpoint, whose metrics `fit` computed."""
+    run = Run.load(shutil.copytree(tiny_run.path, tmp_path / "run"))
+    metrics = dict(average_checkpoints(run, 1).metrics)
+    assert metrics.pop("of_steps") == [5]
+    expected = {name: each for name, each in run.last.metrics.items() if name.startswith("val_")}
+    assert "val_token_loss" in expected
+    assert metrics == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("metric", "average", "name"),
+    [
+        (None, {"val_bleu": 26.0, "val_token_loss": 1.0}, "averaged"),
+        (None, {"val_bleu": 20.0, "val_token_loss": 1.0}, "best"),
+        ("loss", {"val_bleu": 20.0, "val_token_loss": 1.0}, "averaged"),
+        ("loss", {"val_bleu": 30.0, "val_token_loss": 3.0}, "best"),
+        (None, {}, "averaged"),  # not validated
+    ],
+)
+def test_commands_take_what_validates_better(metric, average, name, run, model):
+    run.settings["metric"] = metric
+    run.save_checkpoint(model, 13, {"val_bleu": 25.0, "val_token_loss": 2.0}, is_best=True)
+    run.save_average(model, run.checkpoints[-1:], average)
+    loaded = Run.load(run.path)
+    assert loaded.choice()[0] == name
+    assert loaded.checkpoint() == getattr(loaded, name)
+
+
 @pytest.mark.parametrize("last", [0, 5])
 def test_from_one_to_all_that_are_kept(run, last):
     before = contents(run)

@@ -1,6 +1,7 @@
 """Trainings that start from another run."""
 
 import dataclasses
+import logging
 import shutil
 
 import numpy as np
@@ -9,9 +10,9 @@ import pytest
 from keras_transformer.errors import InputError
 from keras_transformer.run import Run
 from keras_transformer.trainers.corpora import Pair
-from keras_transformer.trainers.fine_tuning import initial_config, mixed
+from keras_transformer.trainers.fine_tuning import completed, initial_config, mixed
 from keras_transformer.trainers.preparation import prepare
-from keras_transformer.trainers.recipes import inherit
+from keras_transformer.trainers.recipes import TrainSettings, inherit
 from keras_transformer.trainers.training import train
 
 pytestmark = pytest.mark.usefixtures("eager")
@@ -69,11 +70,42 @@ def test_resumes_exactly_without_the_initial_run(tuning, tmp_path):
         np.testing.assert_array_equal(weight, expected[path])
 
 
-@pytest.mark.parametrize(("share", "count"), [(0.0, 0), (0.2, 3), (0.5, 12), (0.75, 20)])
-def test_share_of_mixed_pairs(share, count):
+@pytest.mark.parametrize(
+    ("share", "numbers"),
+    [(0.0, []), (0.2, [6, 13, 19]), (0.75, range(20))],  # 0.75 would take 36
+)
+def test_mixed_pairs_are_spread_over_the_others(share, numbers, caplog):
     pairs = [Pair(f"new {i}", "neu") for i in range(12)]
-    others = [Pair(f"old {i}", "alt") for i in range(20)]  # 0.75 would take 36
-    assert list(mixed(pairs, iter(others), share)) == [*pairs, *others[:count]]
+    others = [Pair(f"old {i}", "alt") for i in range(20)]
+    with caplog.at_level(logging.INFO, "keras_transformer"):
+        assert list(mixed(pairs, lambda: others, share)) == [*pairs, *(others[i] for i in numbers)]
+    assert f"{len(numbers)} of 20" in caplog.messages[0]
+    assert ["0.62 of all" in each for each in caplog.messages[1:]] == [True] * (share == 0.75)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"preset": "base"}, {"vocab_size": 300}, {"tokenizer": "unigram"}]
+)
+def test_what_the_run_decides_is_refused(changes, tuning, tmp_path):
+    (name,) = changes
+    message = rf"`{name}` must be that of `init_from`, .*Received: {name}="
+    with pytest.raises(InputError, match=message):
+        train(dataclasses.replace(tuning, **changes), tmp_path / "run", verbose=0)
+    with pytest.raises(InputError, match=message):
+        inherit({"data": tuning.data, "init_from": tuning.init_from, **changes})
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_settings_of_a_tuned_run_are_true(tuning, tmp_path):
+    settings = dataclasses.replace(tuning, steps=1, model={"dropout_rate": 0.3})
+    run = train(settings, tmp_path / "run", verbose=0)
+    saved = TrainSettings.from_dict(run.settings)
+    assert saved.config(run.config.vocab_size) == run.config
+    again = {**run.settings, "init_from": str(run.path)}  # a recipe of the run is accepted
+    assert completed(TrainSettings.from_dict(inherit(again))).config(290) == run.config
+    changed = dataclasses.replace(settings, steps=2, model={"dropout_rate": 0.4})
+    with pytest.raises(InputError, match=r"with model=.*cannot change"):
+        train(changed, run.path, verbose=0, resume=True)
 
 
 def test_mixed_corpus(tuning, corpus_dir, tmp_path):

@@ -6,7 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from keras_transformer.trainers.callbacks import ValidationScores, quality
+from keras_transformer.errors import InputError, NotFiniteError
+from keras_transformer.run import quality
+from keras_transformer.trainers.callbacks import ValidationScores
 from keras_transformer.trainers.corpora import Pair
 from keras_transformer.trainers.training import train
 from keras_transformer.translator import Translator
@@ -74,6 +76,34 @@ def test_what_chooses_is_a_setting(settings, tmp_path, monkeypatch):
     run = train(dataclasses.replace(settings, metric="chrf"), tmp_path / "run", verbose=0)
     assert run.best.step == 1
     assert ["val_chrf" in line for line in run.metrics()] == [True] * 3
+
+
+def test_searches_as_the_run_does(settings, tmp_path, monkeypatch):
+    """The options of the search are the settings', for the checkpoints and the average."""
+    found = []
+
+    def translate(self, sources, beam_size):
+        found.append((self.defaults.extra_length, self.defaults.length_penalty, beam_size))
+        return [SimpleNamespace(text="x") for _ in sources]
+
+    monkeypatch.setattr(Translator, "translate", translate)
+    changes = {"extra_length": 7, "length_penalty": 0.3, "steps": 2}
+    averages = {"keep_checkpoints": 2, "average_last": 2}
+    train(dataclasses.replace(settings, **changes, **averages), tmp_path / "run", verbose=0)
+    assert found == [(7, 0.3, 1)] * 3
+
+
+def test_only_scores_that_are_not_finite_are_left_out():
+    def fail(error):
+        def translate(sources, beam_size):
+            raise error
+
+        translator = SimpleNamespace(translate=translate)
+        ValidationScores(translator, [Pair("a", "b")], settings=None).on_epoch_end(0, {})
+
+    fail(NotFiniteError("the loss is not finite either, and is reported"))
+    with pytest.raises(InputError, match="another"):
+        fail(InputError("another"))
 
 
 def test_quality():
