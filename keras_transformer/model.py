@@ -119,7 +119,9 @@ class Transformer(EncoderDecoder):
 
     The model takes Keras's global dtype policy when it is built. `fit` and `save` work as for any
     functional model, and so does `keras.models.load_model` after `import keras_transformer`.
-    A file stores neither the dtype policy nor which layers are trainable.
+    A file stores neither the dtype policy nor which layers are trainable. So Keras cannot restore
+    the optimizer of a model that was compiled with frozen layers, or in mixed_float16 unless that
+    policy is set before `load_model`: it warns, and the optimizer starts anew. The weights load.
 
     Args:
         config: sizes and rates.

@@ -195,6 +195,24 @@ def test_clone_has_weights_of_its_own(model, inputs):
     assert_close(clone(inputs), other(inputs), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("kind", ["frozen", "mixed_float16"])
+def test_reloaded_model_has_no_optimizer_state(inputs, set_policy, tmp_path, kind):
+    """As the docstring of `Transformer` says."""
+    if kind == "mixed_float16":
+        set_policy(kind)
+    model = make_model(num_encoder_layers=1, num_decoder_layers=1)
+    model.source_embedding.trainable = kind != "frozen"
+    model.compile("adam", LabelSmoothedCrossEntropy(), run_eagerly=True)
+    model.train_on_batch(inputs, inputs["target_ids"])
+    model.save(tmp_path / "model.keras")
+    set_policy("float32")
+    with pytest.warns(UserWarning, match="Skipping variable loading for optimizer"):
+        loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert (int(model.optimizer.iterations), int(loaded.optimizer.iterations)) == (1, 0)
+    for weight, expected in zip(loaded.weights, model.weights, strict=True):
+        np.testing.assert_array_equal(weight, expected)
+
+
 def test_another_process_loads_compiled_models(inputs, tmp_path):
     model = make_model()
     model.compile(
