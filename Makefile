@@ -1,5 +1,6 @@
 # make demo   the main job, end to end, on the bundled corpus
 # make test   the default test suite
+# make test PYTHON=python3.13  with another Python, in an environment of its own, .venv-3.13
 # make test-distributed  several processes, kills, combinations of options
 # make test-programs  notebooks, pages with long commands, and a terminal
 # make test-all  all of these; less than one after the other, because they share what they need
@@ -11,8 +12,10 @@
 # make bench-quick  a part of the cases, one round, in build/bench/quick
 # make check  what continuous integration runs: format, lint, types, docs, all tests
 PYTHON ?= python3
-BIN := .venv/bin
-READY := .venv/ready
+# .venv for python3, .venv-3.13 for python3.13
+VENV := .venv$(patsubst python3.%,-3.%,$(filter-out python3,$(notdir $(PYTHON))))
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
 BENCH_READY := build/bench-venv/ready
 RUN_BENCH := PYTHONPATH=benchmarks build/bench-venv/bin/python -m bench
 
@@ -78,8 +81,8 @@ format: $(READY)
 
 # Made anew when the dependencies change. The stamp comes last: without it, make installs again.
 $(READY): setup.cfg pyproject.toml constraints.txt
-	@echo "Installing the package and its tools into .venv: 3.5 GB, some minutes, once"
-	$(PYTHON) -m venv --clear .venv
+	@echo "Installing the package and its tools into $(VENV): 3.5 GB, some minutes, once"
+	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		--constraint constraints.txt --editable '.[dev]'
 	touch $@
@@ -93,4 +96,4 @@ $(BENCH_READY): setup.cfg constraints.txt benchmarks/requirements-peers.txt
 	touch $@
 
 clean:
-	rm -rf .venv demo build dist *.egg-info
+	rm -rf .venv .venv-* demo build dist *.egg-info

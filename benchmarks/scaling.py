@@ -56,7 +56,7 @@ def measure(replicas: int, rows: int, addresses: list[str], index: int) -> dict[
         return tf.distribute.get_replica_context().all_reduce("SUM", values)
 
     def median(run: Callable[[], object]) -> float:
-        run = tf.function(run)
+        run = tf.function(run, autograph=False)
         times = []
         for _ in range(STEPS + 2):
             started = time.perf_counter()

@@ -106,7 +106,7 @@ def time_lengths() -> pd.DataFrame:
     for name, recipe in RECIPES.items():
         settings = TrainSettings.from_dict(load_recipe(recipe))
         model = compiled(settings, 10_000, r_drop=0.0)
-        step = tf.function(model.train_step, reduce_retracing=True)
+        step = tf.function(model.train_step, reduce_retracing=True, autograph=False)
         for length in LENGTHS:
             ids = tf.constant(random.integers(4, 10_000, (TOKENS // length, length)), tf.int32)
             batch = {"source_ids": ids, "target_ids": ids}, ids, tf.ones(ids.shape) / TOKENS
@@ -129,7 +129,7 @@ def time_updates(corpus: Path) -> pd.DataFrame:
         plan = BatchPlan(pairs.lengths, settings.tokens_per_batch, seed=1)
         batches = list(make_dataset(pairs, plan, range(BATCHES)))
         model = compiled(settings, 10_000, R_DROP if name.endswith("r-drop") else 0.0)
-        step = tf.function(model.train_step, reduce_retracing=True)
+        step = tf.function(model.train_step, reduce_retracing=True, autograph=False)
         for batch in batches[:5]:
             step(batch)
         started = time.perf_counter()

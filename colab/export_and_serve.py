@@ -21,7 +21,7 @@
 #
 # Run the next cell first. On Colab it installs the package with its version of TensorFlow, and then
 # asks you to **restart the runtime** (*Runtime > Restart session*). After that, run all cells.
-# Elsewhere it does nothing: install the package yourself.
+# Elsewhere it does nothing: install the package yourself, with Python 3.11 to 3.13.
 
 # %%
 import sys

@@ -20,7 +20,7 @@
 #
 # Run the next cell first. On Colab it installs the package with its version of TensorFlow, and then
 # asks you to **restart the runtime** (*Runtime > Restart session*). After that, run all cells.
-# Elsewhere it does nothing: install the package yourself.
+# Elsewhere it does nothing: install the package yourself, with Python 3.11 to 3.13.
 
 # %%
 import sys
@@ -216,7 +216,7 @@ def measure(layer, length, device):
     """Returns the median time of a forward pass, in ms, and its memory, in MB, if counted."""
     x = tf.random.normal((1, length, WIDTH))
     attends = isinstance(layer, MultiHeadAttention)
-    forward = tf.function(lambda x: layer(x, x) if attends else layer(x))
+    forward = tf.function(lambda x: layer(x, x) if attends else layer(x), autograph=False)
     forward(x)  # compiles
     seconds = []
     for _ in range(REPEATS):

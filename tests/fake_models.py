@@ -10,6 +10,7 @@ pairs            text, target -> joined, both with a colon between
 merged           text -> size int32 [B], the rows of concurrent requests; waits for 4 rows
 """
 
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from keras_transformer.export.grpc_server import GrpcServer
 from keras_transformer.export.models import ServedModel
 from keras_transformer.export.server import HttpServer
 
+graph = functools.partial(tf.function, autograph=False)
 TEXT = [tf.TensorSpec([None], tf.string, name="text")]
 LIMIT = 20  # bytes of a text
 MAX_BODY_BYTES = 60_000
@@ -31,7 +33,7 @@ MAX_BODY_BYTES = 60_000
 def save_model(folder: Path, version: int, *, nbest=True, attention=True, document=False) -> Path:
     """Writes a version, and renames it into place as an export does."""
 
-    @tf.function(input_signature=TEXT)
+    @graph(input_signature=TEXT)
     def serving_default(text):
         length = tf.strings.length(text, unit="UTF8_CHAR")
         return {
@@ -40,7 +42,7 @@ def save_model(folder: Path, version: int, *, nbest=True, attention=True, docume
             "truncated": tf.strings.length(text) > LIMIT,
         }
 
-    @tf.function(input_signature=TEXT)
+    @graph(input_signature=TEXT)
     def document_(text):
         return {
             "translation": tf.strings.join([f"{version}:", tf.strings.upper(text, "utf-8")]),
@@ -48,7 +50,7 @@ def save_model(folder: Path, version: int, *, nbest=True, attention=True, docume
             "sentences": tf.cast(tf.strings.split(text, "\n").row_lengths(), tf.int32),
         }
 
-    @tf.function(input_signature=TEXT)
+    @graph(input_signature=TEXT)
     def nbest_(text):
         translations = [text + "1", text + "2", tf.zeros_like(text)]
         return {
@@ -56,7 +58,7 @@ def save_model(folder: Path, version: int, *, nbest=True, attention=True, docume
             "scores": tf.tile([[-0.5, -1.2500001, -1e9]], [tf.size(text), 1]),
         }
 
-    @tf.function(input_signature=TEXT)
+    @graph(input_signature=TEXT)
     def attention_(text):
         letters = tf.strings.unicode_split(text, "UTF-8")
         lengths = tf.cast(letters.row_lengths(), tf.int32)
@@ -69,20 +71,20 @@ def save_model(folder: Path, version: int, *, nbest=True, attention=True, docume
             "attention": tf.tile(tf.reverse(identity, [1])[None], [tf.size(text), 1, 1]),
         }
 
-    @tf.function(input_signature=[*TEXT, tf.TensorSpec([None], tf.string, name="target")])
+    @graph(input_signature=[*TEXT, tf.TensorSpec([None], tf.string, name="target")])
     def pairs(text, target):
         return {"joined": tf.strings.join([text, ":", target])}
 
-    @tf.function(input_signature=TEXT)
+    @graph(input_signature=TEXT)
     def checked(text):
         with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(text != "bad"), ["bad"])]):
             return {"length": tf.strings.length(text)}
 
-    @tf.nondifferentiable_batch_function(1, 4, 1_500_000, [1, 2, 3, 4])
+    @tf.nondifferentiable_batch_function(1, 4, 1_500_000, [1, 2, 3, 4], autograph=False)
     def sizes(text):
         return tf.fill([tf.size(text)], tf.size(text))
 
-    @tf.function(input_signature=TEXT)
+    @graph(input_signature=TEXT)
     def merged(text):
         return {"size": sizes(text)}
 

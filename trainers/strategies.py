@@ -35,7 +35,7 @@ class Workers:
         self.count = len(tasks.get("chief", [])) + len(tasks.get("worker", [])) or 1
         first = "chief" if "chief" in tasks else "worker"
         self.is_chief = self.count == 1 or (resolver.task_type, resolver.task_id) == (first, 0)
-        self._sum = tf.function(self._sum_over_replicas)
+        self._sum = tf.function(self._sum_over_replicas, autograph=False)
 
     def any_set(self, *flags: bool) -> list[bool]:
         """Returns for each flag whether it is True on any worker; waits for all workers."""

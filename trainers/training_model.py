@@ -62,9 +62,13 @@ def text_batches(
             f"Received: {len(sources)} and {len(targets)}"
         )
     texts = tf.data.Dataset.from_tensor_slices((list(sources), list(targets)))
-    return texts.batch(batch_size).map(batch, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+    batches = texts.batch(batch_size).map(
+        tf.autograph.experimental.do_not_convert(batch), tf.data.AUTOTUNE
+    )
+    return batches.prefetch(tf.data.AUTOTUNE)
 
 
+@tf.autograph.experimental.do_not_convert  # which `map` would convert
 def add_token_weights(inputs: Inputs, labels: tf.Tensor) -> Batch:
     """Adds the weights that `TrainingModel` needs to the batches of all replicas together.
 
@@ -153,7 +157,9 @@ class TrainingModel(keras.Model):
         self.r_drop = r_drop
         self.num_micro_batches = num_micro_batches
         gradients = self._gradients if num_micro_batches == 1 else self._sum_over_micro_batches
-        self._batch_gradients = tf.function(gradients, jit_compile=True) if jit else gradients
+        self._batch_gradients = (
+            tf.function(gradients, jit_compile=True, autograph=False) if jit else gradients
+        )
 
     def compile(
         self,

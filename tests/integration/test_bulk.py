@@ -31,7 +31,7 @@ COMPRESSIONS = {
 class Capitals(tf.Module):
     """Fails at a batch with the word boom; marks long lines as truncated."""
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")], autograph=False)
     def translate(self, text):
         fine = tf.logical_not(tf.strings.regex_full_match(text, ".*boom.*"))
         check = tf.debugging.Assert(tf.reduce_all(fine), ["no boom,\nplease"])
@@ -39,11 +39,11 @@ class Capitals(tf.Module):
             upper = tf.strings.upper(text, encoding="utf-8")
         return {"translation": upper, "truncated": tf.strings.length(text) > MAX_LENGTH}
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")], autograph=False)
     def lower(self, text):
         return {"translation": tf.strings.lower(text, encoding="utf-8")}
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")], autograph=False)
     def measure(self, text):
         return {"length": tf.strings.length(text)}
 

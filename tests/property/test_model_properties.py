@@ -117,5 +117,6 @@ def test_graph_is_eager(model, source_ids, target_ids, logits):
     function = tf.function(
         lambda source, target: model({"source_ids": source, "target_ids": target}),
         input_signature=[tf.TensorSpec((None, None), "int32")] * 2,
+        autograph=False,
     )
     assert_close(function(source_ids, target_ids), logits)

@@ -174,7 +174,9 @@ def test_overflow_on_one_replica_stops_all():
         parts = strategy.experimental_distribute_values_from_function(
             lambda context: part(context, value)
         )
-        tf.function(lambda data: strategy.run(model.train_step, args=(data,)))(parts)
+        tf.function(lambda data: strategy.run(model.train_step, args=(data,)), autograph=False)(
+            parts
+        )
 
     step(float("inf"))
     for weight, value in zip(model.trainable_variables, before, strict=True):
