@@ -88,6 +88,12 @@ class Tokenizer(abc.ABC):
         return self.own_target or self
 
     @property
+    def shares_pieces(self) -> bool:
+        """Whether an id is the same piece in both languages, so that they can share embeddings."""
+        sides = self, self.target
+        return np.array_equal(*(side.pieces(tf.range(side.vocab_size)).numpy() for side in sides))
+
+    @property
     def fingerprint(self) -> str:
         """SHA-256 of the model."""
         return hashlib.sha256(self.model).hexdigest()

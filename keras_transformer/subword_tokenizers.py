@@ -3,24 +3,30 @@
 Shapes (the package's glossary): B batch, S length in tokens.
 """
 
+import itertools
 import json
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Literal, Self
 
 import regex
 import sentencepiece
 import tensorflow as tf
 import tensorflow_text as tf_text
+from google.protobuf.message import DecodeError
 
 from keras_transformer.base_tokenizer import SPECIAL_PIECES, Tokenizer
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from keras_transformer.errors import InputError
-from keras_transformer.subwords import train_sentencepiece
+from keras_transformer.subwords import (
+    WORD_MARK,
+    compositions,
+    parse_sentencepiece,
+    train_by_rules,
+    train_sentencepiece,
+)
 
-# Marks a SentencePiece model that reads lower-cased text. Protobuf: "lowercase" in field 200, which
-# SentencePiece leaves to extensions.
-LOWERCASE_MARK = b"\xc2\x0c\x09lowercase"
+LOWERCASE_MARK = "lowercase"
 WORD_PIECE_HEADER = "# word-pieces"
 MAX_WORD_BYTES = 2**20  # TF.Text's default is 100; a longer word is unknown
 
@@ -29,17 +35,23 @@ class SentencePieceTokenizer(Tokenizer):
     """Subwords by SentencePiece.
 
     To a model of `train`, no text is unknown: characters outside the vocabulary become their UTF-8
-    bytes, ids 4 to 259. `detokenize(tokenize(x))` returns x in SentencePiece's normal form
-    "nmt_nfkc", which is Unicode NFKC with single spaces. Control characters, zero-width characters
-    and the meta symbol U+2581 become spaces; invalid UTF-8 becomes U+FFFD. A model of
-    `from_keras_nlp` keeps its own rules.
+    bytes, ids 4 to 259. Both languages share the pieces, and each has its own normal form:
+
+    - It reads a source in SentencePiece's "nmt_nfkc", which is Unicode NFKC with single spaces.
+      Zero-width characters and the meta symbol U+2581 become spaces.
+    - Its `target` keeps a text as it is, but composes letters and accents, as NFC does, and joins
+      runs of ordinary spaces. U+2581 becomes an underscore.
+
+    In both, control characters become spaces, and invalid UTF-8 becomes U+FFFD. A model of another
+    origin, such as `from_keras_nlp`, has one normal form, its own, for both languages.
 
     Args:
         model: a serialized SentencePiece model with the ids pad 0, unk 1, bos 2 and eos 3.
+        side: 0 for the source, 1 for the target.
     """
 
-    def __init__(self, model: bytes) -> None:
-        self.model = model
+    def __init__(self, model: bytes, side: Literal[0, 1] = 0) -> None:
+        self.model, self._side = model, side
         try:
             processor = sentencepiece.SentencePieceProcessor(model_proto=model)
             special_ids = (
@@ -48,7 +60,8 @@ class SentencePieceTokenizer(Tokenizer):
                 processor.bos_id(),
                 processor.eos_id(),
             )
-        except RuntimeError as error:
+            message = parse_sentencepiece(model)
+        except (RuntimeError, DecodeError) as error:
             raise InputError("The tokenizer is not a SentencePiece model") from error
         if special_ids != (PAD_ID, UNK_ID, BOS_ID, EOS_ID):
             raise InputError(
@@ -56,9 +69,17 @@ class SentencePieceTokenizer(Tokenizer):
                 f"Received: {', '.join(map(str, special_ids))}"
             )
         self.vocab_size: int = processor.vocab_size()
-        self._is_marked = model.endswith(LOWERCASE_MARK)
+        self._is_marked = message.lowercase == LOWERCASE_MARK
         # A model of `from_keras_nlp` may fold case by itself.
         self.lowercase = self._is_marked or "A" not in processor.normalize("A")
+        self._models = model, model
+        if message.HasField("target_normalizer_spec"):
+            of_target = message.target_normalizer_spec.SerializeToString()
+            message.ClearField("target_normalizer_spec")
+            source = message.SerializeToString()
+            message.normalizer_spec.ParseFromString(of_target)
+            self._models = source, message.SerializeToString()
+            self.own_target = None if side else SentencePieceTokenizer(model, side=1)
 
     @classmethod
     def train(
@@ -67,44 +88,78 @@ class SentencePieceTokenizer(Tokenizer):
         vocab_size: int,
         model_type: Literal["bpe", "unigram"] = "bpe",
         lowercase: bool = False,
+        targets: Iterable[str] | None = None,
     ) -> Self:
         """Learns subwords from texts of both languages.
 
         Args:
-            texts: sentences. If there are more than 4 million, SentencePiece takes a sample.
+            texts: sentences of the source language; of both, if `targets` is None. If there are
+                more than 4 million, SentencePiece takes a sample.
             vocab_size: maximum number of ids, the 260 fixed ones included. The tokenizer has fewer
                 if the texts do not support as many.
             model_type: SentencePiece's algorithm.
             lowercase: whether to lower-case all text, here and in `tokenize`.
+            targets: sentences of the target language.
         """
+        sources, targets = ((), texts) if targets is None else (texts, targets)
+        normalizer = sentencepiece.SentencePieceNormalizer(
+            rule_name="nmt_nfkc",
+            add_dummy_prefix=False,
+            escape_whitespaces=False,
+            remove_extra_whitespaces=True,
+        )
+
+        def as_read() -> Iterator[str]:
+            # Side by side, so that both may come from one stream of pairs.
+            for pair in itertools.zip_longest(sources, targets, fillvalue=""):
+                source, target = map(_without_controls, pair)
+                if lowercase:
+                    source, target = unicodedata.normalize("NFKC", source).lower(), target.lower()
+                yield normalizer.normalize(source)
+                yield target
+
+        rules = {**compositions(), WORD_MARK: "_"}
+        message = train_by_rules(as_read(), vocab_size, rules, model_type=model_type)
+        message.target_normalizer_spec.CopyFrom(message.normalizer_spec)
+        of_source = parse_sentencepiece(normalizer.serialized_model_proto()).normalizer_spec
+        for name in ("name", "precompiled_charsmap"):
+            setattr(message.normalizer_spec, name, getattr(of_source, name))
         if lowercase:
-            texts = (unicodedata.normalize("NFKC", text).lower() for text in texts)
-        model = train_sentencepiece(texts, vocab_size, model_type=model_type, byte_fallback=True)
-        return cls(model + LOWERCASE_MARK if lowercase else model)
+            message.lowercase = LOWERCASE_MARK
+        return cls(message.SerializeToString())
 
     def sentencepiece_models(self) -> tuple[bytes, bytes]:
-        """Returns the model twice; see `Tokenizer`."""
+        """Returns the models of source and target; see `Tokenizer`."""
         if self._is_marked:
             raise InputError("Other engines need a tokenizer that does not lower-case text")
-        return self.model, self.model
-
-    @property
-    def op(self) -> tf_text.SentencepieceTokenizer:
-        """The TF.Text op, made anew: a kept one loses its model when the random seed is set."""
-        return tf_text.SentencepieceTokenizer(model=self.model, out_type=tf.int32)
+        return self._models
 
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        if self._is_marked:  # NFKC first: it turns the trade mark sign into TM
-            texts = tf.strings.lower(tf_text.normalize_utf8(texts, "NFKC"), encoding="utf-8")
-        return self.op.tokenize(texts)
+        if self._is_marked:
+            if self._side == 0:
+                texts = tf_text.normalize_utf8(texts, "NFKC")  # the trade mark sign becomes TM
+            texts = tf.strings.lower(texts, encoding="utf-8")
+        return self._op(self._side).tokenize(texts)
 
     def detokenize(self, ids: tf.Tensor) -> tf.Tensor:
         """Joins ids, int32 [B, S], into texts, string [B]; drops pad, bos and eos."""
-        return self.op.detokenize(ids)
+        return self._op().detokenize(ids)
 
     def pieces(self, ids: tf.Tensor) -> tf.Tensor:
         """Returns the pieces of ids, int32 of any shape, as strings of the same shape."""
-        return self.op.id_to_string(ids)
+        return self._op().id_to_string(ids)
+
+    def _op(self, side: Literal[0, 1] = 1) -> tf_text.SentencepieceTokenizer:
+        """The TF.Text op, made anew: a kept one loses its model when the random seed is set.
+
+        To join pieces, both sides take the target's model, which is smaller.
+        """
+        return tf_text.SentencepieceTokenizer(model=self._models[side], out_type=tf.int32)
+
+
+def _without_controls(text: str) -> str:
+    """Replaces control characters by spaces, as `Tokenizer.tokenize` does."""
+    return regex.sub(r"\p{Cc}", " ", text)
 
 
 class WordPieceTokenizer(Tokenizer):

@@ -1,8 +1,13 @@
 """SentencePiece models: their training, and their pieces."""
 
+import functools
 import io
+import itertools
 import re
-from collections.abc import Iterable, Iterator
+import sys
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import sentencepiece
@@ -12,11 +17,14 @@ from google.protobuf.message import Message
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from keras_transformer.errors import InputError, one_line
 
+WORD_MARK = "\u2581"  # begins the first piece of a word
+
 # SentencePiece keeps its training sentences in memory; more of them hardly improve the subwords.
 MAX_TRAINING_SENTENCES = 4_000_000
 
 # The fields of sentencepiece_model.proto that matter here. SentencePiece's own Python module needs
-# protobuf 7, which Apache Beam (the extra `bulk`) excludes.
+# protobuf 7, which Apache Beam (the extra `bulk`) excludes. Fields from 200 are extensions: ours
+# mark a model that reads lower-cased text, and hold the normalizer of the target language.
 _PROTO = """
 name: "pieces.proto" package: "pieces" syntax: "proto2"
 message_type {
@@ -36,12 +44,27 @@ message_type {
   field { name: "pad_piece" number: 48 type: TYPE_STRING label: LABEL_OPTIONAL }
 }
 message_type {
+  name: "NormalizerSpec"
+  field { name: "name" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
+  field { name: "precompiled_charsmap" number: 2 type: TYPE_BYTES label: LABEL_OPTIONAL }
+  field { name: "normalization_rule_tsv" number: 6 type: TYPE_STRING label: LABEL_OPTIONAL }
+}
+message_type {
   name: "ModelProto"
   field {
     name: "pieces" number: 1 type: TYPE_MESSAGE type_name: "SentencePiece" label: LABEL_REPEATED
   }
   field {
     name: "trainer_spec" number: 2 type: TYPE_MESSAGE type_name: "TrainerSpec" label: LABEL_OPTIONAL
+  }
+  field {
+    name: "normalizer_spec" number: 3 type: TYPE_MESSAGE
+    type_name: "NormalizerSpec" label: LABEL_OPTIONAL
+  }
+  field { name: "lowercase" number: 200 type: TYPE_STRING label: LABEL_OPTIONAL }
+  field {
+    name: "target_normalizer_spec" number: 201 type: TYPE_MESSAGE
+    type_name: "NormalizerSpec" label: LABEL_OPTIONAL
   }
 }
 """
@@ -79,6 +102,53 @@ def train_sentencepiece(texts: Iterable[str], vocab_size: int, **options: Any) -
             raise failures[0] from None
         raise InputError(_training_failure(str(error), vocab_size)) from error
     return model.getvalue()
+
+
+def train_by_rules(
+    texts: Iterable[str], vocab_size: int, rules: Mapping[str, str], **options: Any
+) -> Message:
+    """Trains a SentencePiece model that changes only what rules say, and runs of spaces.
+
+    Characters outside the vocabulary become their bytes.
+
+    Args:
+        texts: as for `train_sentencepiece`.
+        vocab_size: as for `train_sentencepiece`.
+        rules: sequences of characters, and what replaces them. A model without any would log that.
+        options: more of SentencePiece's options.
+    """
+    with NamedTemporaryFile("w", suffix=".tsv") as file:
+        for sides in rules.items():
+            print(
+                *(" ".join(f"{ord(each):X}" for each in side) for side in sides),
+                sep="\t",
+                file=file,
+            )
+        file.flush()
+        options |= {"byte_fallback": True, "normalization_rule_tsv": file.name}
+        model = parse_sentencepiece(train_sentencepiece(texts, vocab_size, **options))
+    model.normalizer_spec.ClearField("normalization_rule_tsv")  # the name of a temporary file
+    return model
+
+
+@functools.cache
+def compositions() -> dict[str, str]:
+    """Returns all sequences that NFC composes to one character, and these characters.
+
+    Unlike NFC, they neither decompose characters nor reorder marks, such as the Arabic shadda and
+    the vowel after it.
+    """
+    composed, nfc = {}, functools.partial(unicodedata.normalize, "NFC")
+    for character in map(chr, range(sys.maxunicode + 1)):
+        first, *rest = list(unicodedata.normalize("NFD", character))
+        if not rest or nfc(character) != character:
+            continue
+        for marks in itertools.permutations(rest):
+            for i in range(len(marks)):
+                sequence = nfc(first + "".join(marks[:i])) + "".join(marks[i:])
+                if nfc(sequence) == character:
+                    composed[sequence] = character
+    return composed
 
 
 def _training_failure(message: str, vocab_size: int) -> str:

@@ -1,5 +1,6 @@
 """All tokenizers, and how they are learned from text."""
 
+import itertools
 from collections.abc import Iterable
 from typing import Literal
 
@@ -18,15 +19,18 @@ def train_tokenizer(
     texts: Iterable[str],
     vocab_size: int,
     lowercase: bool = False,
+    targets: Iterable[str] | None = None,
 ) -> Tokenizer:
     """Learns a tokenizer; see the `train` methods of the classes.
 
     Args:
         kind: SentencePiece's algorithm, or "wordpiece".
-        texts: sentences of both languages.
+        texts: sentences of the source language; of both, if `targets` is None.
         vocab_size: maximum number of ids.
         lowercase: whether to lower-case all text; word-pieces do not.
+        targets: sentences of the target language.
     """
     if kind == "wordpiece":
-        return WordPieceTokenizer.train(texts, vocab_size)
-    return SentencePieceTokenizer.train(texts, vocab_size, kind, lowercase)
+        both = itertools.zip_longest(texts, targets or (), fillvalue="")
+        return WordPieceTokenizer.train(itertools.chain.from_iterable(both), vocab_size)
+    return SentencePieceTokenizer.train(texts, vocab_size, kind, lowercase, targets)

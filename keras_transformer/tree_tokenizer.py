@@ -7,20 +7,19 @@ import base64
 import json
 from collections import Counter
 from collections.abc import Iterable
-from tempfile import NamedTemporaryFile
 from typing import Literal, Self
 
 import numpy as np
 import tensorflow as tf
+from google.protobuf.message import Message
 
 from keras_transformer.base_tokenizer import SPECIAL_PIECES, Tokenizer, index_pieces
 from keras_transformer.config import EOS_ID
 from keras_transformer.errors import InputError, one_line
 from keras_transformer.subword_tokenizers import SentencePieceTokenizer, WordPieceTokenizer
-from keras_transformer.subwords import parse_sentencepiece, train_sentencepiece
+from keras_transformer.subwords import WORD_MARK, parse_sentencepiece, train_by_rules
 from keras_transformer.tree_symbols import TreeConstraint, TreeSymbols
 
-WORD_MARK = "\u2581"  # begins the first piece of a word
 MIN_COUNT = 5  # all words that occur less often have one entry in the dictionary
 MIN_SHARE = 0.001  # a rarer tag of a word is taken for an error of annotation
 
@@ -76,16 +75,9 @@ class TreeTokenizer(Tokenizer):
             model_type: SentencePiece's algorithm.
         """
         parsed = [(sentence, tree.split(" ")) for sentence, tree in pairs]
-        with NamedTemporaryFile("w", suffix=".tsv") as rules:
-            # `write` returns the words as they are. A model without rules would log that.
-            print(f"{ord(WORD_MARK):X}\t{ord('_'):X}", file=rules, flush=True)
-            model = train_sentencepiece(
-                (sentence for sentence, _ in parsed),
-                vocab_size,
-                model_type=model_type,
-                byte_fallback=True,
-                normalization_rule_tsv=rules.name,
-            )
+        # `write` returns the words as they are.
+        sentences = (sentence for sentence, _ in parsed)
+        model = train_by_rules(sentences, vocab_size, {WORD_MARK: "_"}, model_type=model_type)
         symbols = TreeSymbols.of({symbol for _, tree in parsed for symbol in tree})
         if not symbols.labels:
             raise InputError("The treebank must have constituents. It has tagged words only")
@@ -155,14 +147,13 @@ class TreeTokenizer(Tokenizer):
         return self._words.pieces(ids)
 
 
-def _words_first(model: bytes) -> bytes:
+def _words_first(model: Message) -> bytes:
     """Moves the pieces that begin a word to the front, after the special ones."""
-    message = parse_sentencepiece(model)
-    special, rest = message.pieces[: EOS_ID + 1], message.pieces[EOS_ID + 1 :]
+    special, rest = model.pieces[: EOS_ID + 1], model.pieces[EOS_ID + 1 :]
     rest.sort(key=lambda piece: not piece.piece.startswith(WORD_MARK))
-    del message.pieces[:]
-    message.pieces.extend([*special, *rest])
-    return message.SerializeToString()
+    del model.pieces[:]
+    model.pieces.extend([*special, *rest])
+    return model.SerializeToString()
 
 
 def _frequent(tags: Counter[int]) -> list[int]:

@@ -59,8 +59,7 @@ def completed(settings: TrainSettings, run_dir: Path | None = None) -> TrainSett
 def initial_config(settings: TrainSettings, tokenizer: Tokenizer) -> ModelConfig:
     """Returns the sizes of a training's model: its own, or those of the run that it starts from."""
     if settings.init_from is None:
-        own_target = tokenizer.own_target
-        target_vocab_size = own_target.vocab_size if own_target else None
+        target_vocab_size = None if tokenizer.shares_pieces else tokenizer.target.vocab_size
         return settings.config(tokenizer.vocab_size, target_vocab_size, tokenizer.word_id_ends)
     initial = Run.load(settings.init_from)
     if initial.tokenizer_sha256 != tokenizer.fingerprint:

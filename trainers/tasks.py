@@ -28,12 +28,16 @@ def load_data(task: Task, data: str, source: str, target: str) -> Corpus:
 
 def learn_tokenizer(settings: TrainSettings, corpus: Corpus) -> tuple[Tokenizer, int]:
     """Returns the tokenizer of a corpus, and the maximum size of its vocabulary."""
-    vocab_size, pairs = settings.vocab_size or DEFAULT_VOCAB_SIZE, corpus.pairs("train")
+    vocab_size = settings.vocab_size or DEFAULT_VOCAB_SIZE
     if settings.task == "parsing":
         kind: Literal["bpe", "unigram"] = "bpe" if settings.tokenizer == "bpe" else "unigram"
-        return TreeTokenizer.train(pairs, vocab_size, kind), vocab_size
-    texts = itertools.chain.from_iterable(pairs)
-    return train_tokenizer(settings.tokenizer, texts, vocab_size, settings.lowercase), vocab_size
+        return TreeTokenizer.train(corpus.pairs("train"), vocab_size, kind), vocab_size
+    pairs, same_pairs = itertools.tee(corpus.pairs("train"))
+    sources, targets = (pair.source for pair in pairs), (pair.target for pair in same_pairs)
+    tokenizer = train_tokenizer(
+        settings.tokenizer, sources, vocab_size, settings.lowercase, targets
+    )
+    return tokenizer, vocab_size
 
 
 def validation_scorers(settings: TrainSettings, lowercase: bool) -> Mapping[str, Scorer]:

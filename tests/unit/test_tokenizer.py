@@ -1,6 +1,6 @@
 """Subwords: ids, normalisation, files, and the errors of training."""
 
-# ruff: noqa: RUF001 -- Greek
+# ruff: noqa: RUF001 -- all scripts
 
 import io
 import re
@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from keras_transformer.errors import InputError
-from keras_transformer.tokenizer import SentencePieceTokenizer, Tokenizer, WordPieceTokenizer
+from keras_transformer.subwords import train_sentencepiece
+from keras_transformer.tokenizer import (
+    SentencePieceTokenizer,
+    Tokenizer,
+    WordPieceTokenizer,
+    train_tokenizer,
+)
 
 SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
 PIECES = ("a", "ab", "abc", "##b", "##c", "##cd", "##d", "b", "c", "##a", ".", "##.")  # from 4
@@ -244,6 +250,102 @@ def test_corpus_without_text(texts, kind):
         kind.train(iter(texts), 300)
 
 
+# Targets: what is written is what the training text has.
+
+TARGETS = {
+    "fa": "\u200fمی\u200cخواهم کتاب\u200cها را بخوانم؛ قطعِّی است",
+    "zh": "请打开“新文件”（全部），然后……好吗？１００％！",
+    "pl": "Nie ma w\u00a0domu 12\u00a0kg mąki…",
+    "fr": "Êtes-vous «\u00a0prêt\u00a0»\u202f? L’œuf pèse ½\u202fkg\u00a0!",
+    "ml": "അവന്\u200d വന്നു, ക്\u200cഷ",
+    "de": "„Größe“: 5 m² – № 7™ …",
+    "cs": "Žluťoučký kůň…",
+    "ar": "\u202bالسِّمات\u202c هُنا\u200e، نَعَم",
+    "ja": "ﾊﾝｶｸ　と　全角：「１２３～ＡＢＣ」",
+    "hi": "\u092a\u0922\u093c\u093e \u092a\u095d\u093e",  # a letter and its dot, together or apart
+}
+
+
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+def test_targets_are_written_as_they_are(model_type, tmp_path):
+    sources = [f"line {language} " * 3 for language in TARGETS]
+    trained = SentencePieceTokenizer.train(sources, 600, model_type, targets=TARGETS.values())
+    trained.save(tmp_path / "t.model")
+    target = Tokenizer.load(tmp_path / "t.model").target
+    assert target.decode(target.encode([*TARGETS.values()])) == [*TARGETS.values()]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("  a   b  ", "a b"),
+        ("\u00a0a\u2003\u2003b\u3000", "\u00a0a\u2003\u2003b\u3000"),
+        ("a\tb\x85c\u2581d▁", "a b c_d_"),
+        (b"a\xffb", "a\ufffdb"),
+        ("</s> <unk> <0x41>", "</s> <unk> <0x41>"),
+        ("e\u0301\u0301 o\u0323\u0302 o\u0302\u0323 ô\u0323", "é\u0301 ộ ộ ộ"),
+        ("\u1112\u1161\u11ab \ud558\u11ab \u1112\u1161", "한 한 하"),
+        ("\u2126 \u212b \ufa10", "\u2126 \u212b \ufa10"),  # NFC would decompose these
+    ],
+)
+def test_normal_form_of_targets(tokenizer, text, expected):
+    assert round_trip(tokenizer.target, text) == expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(st.characters(exclude_categories=["Cc", "Cs"], exclude_characters="\u2581")))
+def test_targets_are_canonically_equivalent(tokenizer, text):
+    single = re.sub(" +", " ", text).strip(" ")
+    found = round_trip(tokenizer.target, text)
+    assert unicodedata.normalize("NFC", found) == unicodedata.normalize("NFC", single)
+    composed = unicodedata.normalize("NFC", single)
+    assert round_trip(tokenizer.target, composed) == composed
+
+
+def test_pieces_are_learned_as_each_side_is_read():
+    tokenizer = SentencePieceTokenizer.train(["ｘ，ｙ"] * 3, 300, targets=["ａ：ｂ"] * 3)
+    pieces = b"".join(tokenizer.pieces(tf.range(260, tokenizer.vocab_size)).numpy()).decode()
+    assert {*pieces} == {"\u2581", *"x,y", *"ａ：ｂ"}
+
+
+def test_lower_case_targets_are_written_as_they_are(lowercase):
+    text = "Die GRÖSSE™:\u00a05 M² ＡＢ… E\u0301 İ ΟΔΟΣ"
+    expected = "die grösse™:\u00a05 m² ａｂ… é i\u0307 οδος"
+    assert round_trip(lowercase.target, text) == expected
+
+
+def test_both_sides_share_their_pieces(tokenizer):
+    assert tokenizer.shares_pieces
+    ids = tf.range(tokenizer.vocab_size)
+    source, target = (side.pieces(ids).numpy() for side in (tokenizer, tokenizer.target))
+    assert source.tolist() == target.tolist()
+    models = tokenizer.sentencepiece_models()
+    assert models == tokenizer.target.sentencepiece_models()
+    processors = [sentencepiece.SentencePieceProcessor(model_proto=model) for model in models]
+    read = [processor.decode(processor.encode("öl\u00a0½…")) for processor in processors]
+    assert read == ["öl 1⁄2...", "öl\u00a0½…"]
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xc2\x0c\x09lowercase"])
+def test_files_of_one_normal_form_keep_it(mark, tmp_path):
+    """As they were written before targets had a normal form of their own."""
+    options = {"model_type": "bpe", "byte_fallback": True}
+    (tmp_path / "t.model").write_bytes(train_sentencepiece(CORPUS, VOCAB_SIZE, **options) + mark)
+    tokenizer = Tokenizer.load(tmp_path / "t.model")
+    assert tokenizer.target is tokenizer
+    assert tokenizer.lowercase == bool(mark)
+    assert round_trip(tokenizer.target, "Öl\u00a0½…") == ("öl 1⁄2..." if mark else "Öl 1⁄2...")
+
+
+def test_damaged_target_normalizer(tokenizer):
+    with pytest.raises(InputError, match="The tokenizer is not a SentencePiece model"):
+        SentencePieceTokenizer(tokenizer.model + b"\xca\x0c\x02\x0a\x7f")  # it ends too early
+
+
+def test_the_same_text_gives_the_same_model(tokenizer):
+    assert SentencePieceTokenizer.train(CORPUS, VOCAB_SIZE).model == tokenizer.model
+
+
 # Word-pieces.
 
 
@@ -376,6 +478,14 @@ def test_word_pieces_are_learned_from_text_as_it_is_read(blank):
     """French has a space that does not break before its punctuation."""
     texts = [text.replace(" ", blank) for text in CORPUS]
     assert WordPieceTokenizer.train(texts, 71).model == WordPieceTokenizer.train(CORPUS, 71).model
+
+
+def test_word_pieces_of_both_sides():
+    texts, targets = ["ab ab", "abba"], ["cd"]
+    tokenizer = train_tokenizer("wordpiece", texts, 19, targets=targets)
+    for text in (*texts, *targets):
+        assert round_trip(tokenizer, text) == text
+    assert tokenizer.shares_pieces
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), InputError("a.txt, line 3: not UTF-8")])

@@ -129,7 +129,7 @@ def test_attention(served, graph, translator):
 
 
 def test_score(served, graph):
-    targets = [b"eins", b"rot Hund", b"", b"\xff", b"zwei", b"oil"]
+    targets = [b"eins", b"rot Hund", b"", b"\xff", "5\u00a0m² …".encode(), b"oil"]
     found = graph(score_texts, tf.constant(targets))
     outputs = served.run("score", {"text": [text.encode() for text in TEXTS], "target": targets})
     expected = {"log_probability": found.log_probs, "score": found.scores}

@@ -10,6 +10,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.tokenizer import TreeTokenizer, WordPieceTokenizer
 from keras_transformer.trainers import preparation, tasks
 from keras_transformer.trainers.corpora import load_corpus
+from keras_transformer.trainers.fine_tuning import initial_config
 from keras_transformer.trainers.preparation import prepare
 from keras_transformer.trainers.prepared import (
     Manifest,
@@ -112,6 +113,18 @@ def test_pairs_are_the_tokens_and_the_end(corpus_dir, tiny_settings, corpus):
         assert [[s.tolist(), t.tolist()] for s, t in written.read(range(len(texts)))] == expected
     assert prepared.validation_pairs == texts
     assert open_prepared(corpus).tokenizer.model == prepared.tokenizer.model
+
+
+def test_targets_keep_what_sources_lose(tmp_path, corpus):
+    texts = [f"{number}\u00a0m² …" for number in range(23)]
+    for language in ("de", "en"):
+        (tmp_path / f"{language}.train.txt").write_text("\n".join(texts), encoding="utf-8")
+    settings = TrainSettings(data=str(tmp_path), source="de", target="en", vocab_size=300)
+    prepared = prepare(settings, corpus)
+    tokenizer, (source, target) = prepared.tokenizer, next(iter(prepared.training.read([7])))
+    assert tokenizer.decode([source]) == ["7 m2 ..."]
+    assert tokenizer.target.decode([target]) == [texts[7]]
+    assert initial_config(settings, tokenizer).target_vocab_size is None  # shared embeddings
 
 
 def test_rows_are_read_in_the_order_asked_for_across_shards(write, corpus):
