@@ -28,6 +28,8 @@ LABELS = {
 }
 TEMPLATE = Path(__file__).with_name("page.md.jinja")
 BUSY = 0.15  # cores that other processes may use
+COUNTS = ("tokens", "flops", "grown", "peak", "prepare", "same", "bleu", "sentences")
+COUNTS += ("import", "load", "first", "bytes")
 MIN_SHARE = 0.75  # of the ceiling, for a training step of base
 MAX_START = 4.0  # seconds, from the shell to the first translation of tiny
 MAX_COST = 1.5  # of a target token at 256, over that at 32
@@ -65,6 +67,8 @@ class Results:
     """
 
     def __init__(self, rounds: pd.DataFrame) -> None:
+        # Only some kinds of cases have these; a run of others does not write them.
+        rounds = rounds.reindex(columns=list(dict.fromkeys([*rounds.columns, *COUNTS])))
         self.rounds = rounds
         self.medians = rounds.groupby(["case", "system"]).median(numeric_only=True)
         self.medians["rate"] = self.medians.tokens / self.medians.seconds

@@ -27,8 +27,6 @@ SIZES = TransformerConfig(
 )
 B32 = "decoding/base/forced/S25/B32/K4"
 ROW = {"machine": "a CPU. Python 3", "revision": "abc", "busy": 0.1, "when": "2026-11"}
-COLUMNS = ["tokens", "flops", "grown", "peak", "prepare", "same", "bleu", "sentences"]
-COLUMNS += ["import", "load", "first", "bytes"]
 
 
 def rounds_of(**systems):
@@ -42,9 +40,7 @@ def rounds_of(**systems):
             | {"tokens": 960, **more}
             for number, each in enumerate(seconds)
         ]
-    return pd.DataFrame(rows).reindex(
-        columns=[*ROW, "case", "system", "round", "seconds", *COLUMNS]
-    )
+    return pd.DataFrame(rows)
 
 
 def page_of(**systems):
