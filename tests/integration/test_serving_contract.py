@@ -2,8 +2,9 @@
 
     make test-serving URL=http://HOST:8501 MODEL=NAME [GRPC=HOST:8500]
 
-runs this file against any server of a translation model; without a URL it starts the local one with
-an export of its own. The environment variables are SERVING_URL, SERVING_MODEL and SERVING_GRPC.
+runs this file against any server of a translation model; without a URL it starts the local one, and
+TensorFlow Serving where it is installed, with an export of its own. The environment variables are
+SERVING_URL, SERVING_MODEL and SERVING_GRPC.
 """
 
 import json
@@ -15,6 +16,7 @@ import pytest
 import tensorflow as tf
 import urllib3
 from fake_models import predict_request, serving
+from serving_binary import tensorflow_serving
 from tensorflow_serving.apis import (
     get_model_metadata_pb2,
     get_model_status_pb2,
@@ -28,8 +30,11 @@ TEXTS = ["Two dogs play.", "", "Zwei Hunde spielen im Öl 😀", "שלום", "a 
 SIGNATURES = ["serving_default", "greedy", "nbest", "attention", "score", "document"]
 
 
-@pytest.fixture(scope="module")
-def target(request):
+SERVERS = ["local", pytest.param("tensorflow-serving", marks=pytest.mark.programs)]
+
+
+@pytest.fixture(scope="module", params=[None] if os.environ.get("SERVING_URL") else SERVERS)
+def target(request, tmp_path_factory):
     """The address of HTTP, the one of gRPC or None, and the model's name."""
     if url := os.environ.get("SERVING_URL"):
         model = os.environ.get("SERVING_MODEL")
@@ -37,7 +42,10 @@ def target(request):
         yield url.rstrip("/"), os.environ.get("SERVING_GRPC") or None, model
         return
     folder = request.getfixturevalue("exported").path.parent
-    with serving(folder) as server:
+    start = serving(folder)
+    if request.param == "tensorflow-serving":
+        start = tensorflow_serving({folder.name: folder}, tmp_path_factory.mktemp("server"))
+    with start as server:
         yield server.url, server.grpc, folder.name
 
 

@@ -1,0 +1,172 @@
+"""Exports of every kind on TensorFlow Serving itself, bad clients, and a new version under load.
+
+`test_serving_contract.py` runs on it, too.
+"""
+
+import itertools
+import shutil
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import urllib3
+from layer_weights import randomize
+from marian_models import extract
+from serving_binary import tensorflow_serving
+
+from keras_transformer import Transformer, TransformerConfig, Translator
+from keras_transformer.config import DecodingOptions
+from keras_transformer.export.saved_model import export_saved_model
+from keras_transformer.export.session import SavedModelSession
+from keras_transformer.recurrent import Recurrent, RecurrentConfig
+from keras_transformer.tokenizer import TreeTokenizer, WordPieceTokenizer
+from keras_transformer.trainers.marian import import_marian
+
+pytestmark = [pytest.mark.programs, pytest.mark.timeout(900)]
+
+TEXTS = ["red dog .", "", "öl two one", "one two " * 31, "\u200bשלם 😀"]
+SIZES = {"d_model": 10, "d_ff": 17, "num_heads": 2}
+SIZES |= {"num_encoder_layers": 1, "num_decoder_layers": 1}
+OPTIONS = DecodingOptions(beam_size=3, length_penalty=0.7, max_source_length=23)
+TREES = [("red dog .", "S NP JJ NN /NP . /S"), ("öl two one", "NP NN CD CD /NP")]
+BAD = [
+    b"",
+    b"{",
+    b"[" * 100_000,
+    b'{"instances": []}',
+    b'{"instances": [5]}',
+    b'{"instances": [["a", "b"]]}',
+    b'{"instances": ["\xff\xfe"]}',
+    b'{"inputs": "a"}',
+    b'{"signature_name": "none", "instances": ["a"]}',
+    b'{"instances": [' + b'"a",' * 2_000 + b'"a"]}',
+    b'{"instances": ["' + b"x" * 13_000_000 + b'"]}',
+]
+
+
+@pytest.fixture(scope="module")
+def models(exported, tmp_path_factory):
+    """Folders of exports by their kind, with random weights: no two hypotheses score alike."""
+    folder = tmp_path_factory.mktemp("kinds")
+    tokenizer = exported.translator.tokenizer
+    words = WordPieceTokenizer.train(["red dog two", "one öl"] * 3, 40)
+    trees = TreeTokenizer.train(TREES * 3, vocab_size=290)
+    run = import_marian(extract("marian", folder / "archive") / "relu", folder / "run", "en", "de")
+    recurrent = RecurrentConfig(vocab_size=tokenizer.vocab_size, d_model=10, units=7)
+    own_target = {"target_vocab_size": trees.target.vocab_size, "share_embeddings": False}
+
+    def transformer(vocab_size, **sizes):
+        return Transformer(TransformerConfig(vocab_size=vocab_size, **SIZES, **sizes))
+
+    plain = exported.translator
+    kinds = {
+        "word-pieces": (Translator(randomize(transformer(words.vocab_size)), words, OPTIONS), {}),
+        "marian": (Translator.of(run), {}),
+        "float16": (plain, {"weights": "float16"}),
+        "bfloat16": (plain, {"weights": "bfloat16", "compute": "bfloat16"}),
+        "parser": (
+            Translator(randomize(transformer(trees.vocab_size, **own_target)), trees, OPTIONS),
+            {},
+        ),
+        "recurrent": (Translator(randomize(Recurrent(recurrent)), tokenizer, OPTIONS), {}),
+    }
+    for name, (translator, options) in kinds.items():
+        # Its warm-up is a server's work here.
+        export_saved_model(translator, folder / name, check=False, **options)
+    return {"sentencepiece": exported.path.parent} | {name: folder / name for name in kinds}
+
+
+@pytest.fixture(scope="module")
+def served(models, tmp_path_factory):
+    """The server's own copies of the folders."""
+    copies = tmp_path_factory.mktemp("served")
+    return {name: shutil.copytree(path, copies / name) for name, path in models.items()}
+
+
+@pytest.fixture(scope="module")
+def server(served, tmp_path_factory):
+    """One server of all kinds, which has replayed the warm-up requests of each."""
+    with tensorflow_serving(served, tmp_path_factory.mktemp("server")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def post(server):
+    """Sends a request to a model; returns the status and the JSON."""
+    with urllib3.PoolManager(retries=False, timeout=120, maxsize=10) as pool:
+
+        def post(name, body):
+            content = {"body": body} if isinstance(body, bytes) else {"json": body}
+            url = f"{server.url}/v1/models/{name}:predict"
+            response = pool.request("POST", url, **content)
+            return response.status, response.json()
+
+        yield post
+
+
+KINDS = ["sentencepiece", "word-pieces", "marian", "float16", "bfloat16", "parser", "recurrent"]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_answers_as_a_session(name, models, post):
+    (path,) = models[name].glob("[0-9]*")
+    expected = [row["translation"] for row in SavedModelSession(path).translate(TEXTS)]
+    assert any(expected)
+    status, answer = post(name, {"instances": TEXTS})
+    assert status == 200, answer
+    assert [row["translation"] for row in answer["predictions"]] == expected
+
+
+@pytest.fixture
+def clients(post):
+    """Eight clients that ask for single texts until `stop`; returns right and wrong answers."""
+    is_over = threading.Event()
+
+    def translation(text):  # the score depends on the batch, by rounding
+        status, answer = post("sentencepiece", {"instances": [text]})
+        return answer["predictions"][0]["translation"] if status == 200 else answer
+
+    expected = list(map(translation, TEXTS))
+
+    def ask(first):
+        answers = []
+        for number in itertools.count(first):
+            place = number % len(TEXTS)
+            answers.append(translation(TEXTS[place]) == expected[place])
+            if is_over.is_set():
+                return answers
+
+    with ThreadPoolExecutor(8) as pool:
+        waiting = [pool.submit(ask, first) for first in range(8)]
+
+        def stop():
+            is_over.set()
+            return [answer for each in waiting for answer in each.result()]
+
+        yield stop
+        is_over.set()
+
+
+def test_a_bad_client_harms_nobody(clients, post):
+    statuses = [post("sentencepiece", body)[0] for body in BAD * 3]
+    answers = clients()
+    assert len(answers) > 50
+    assert all(answers)
+    assert statuses == [200 if b"\xff" in body else 400 for body in BAD * 3]  # it reads bytes
+
+
+def test_a_new_version_under_load(clients, served, server):
+    folder = served["sentencepiece"]
+    shutil.copytree(folder / "7", folder / ".8.partial").rename(folder / "8")
+    with urllib3.PoolManager(retries=False, timeout=60) as pool:
+        states = {}
+        end = time.monotonic() + 120
+        while states != {"7": "END", "8": "AVAILABLE"}:
+            assert time.monotonic() < end, states
+            status = pool.request("GET", f"{server.url}/v1/models/sentencepiece").json()
+            states = {each["version"]: each["state"] for each in status["model_version_status"]}
+            time.sleep(0.2)
+    answers = clients()
+    assert len(answers) > 50
+    assert all(answers)
