@@ -25,6 +25,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from keras_transformer.errors import InputError
+
 stderr = Console(stderr=True, highlight=False, emoji=False)
 
 
@@ -75,7 +77,17 @@ def load_tensorflow() -> None:
 
     TensorFlow also imports Keras, if it is installed, to register optimizers. This function
     prevents that; a command that needs Keras imports it itself.
+
+    Raises:
+        InputError: if another backend is chosen for Keras.
     """
+    # What this variable names goes before the backend of Keras's configuration file.
+    backend = os.environ["KERAS_BACKEND"] = os.environ.get("KERAS_BACKEND") or "tensorflow"
+    if backend != "tensorflow":
+        raise InputError(
+            "This command needs Keras's TensorFlow backend: unset KERAS_BACKEND. "
+            f"Received: KERAS_BACKEND={backend}"
+        )
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     if "tensorflow" in sys.modules:
         return
