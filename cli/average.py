@@ -14,9 +14,9 @@ def average_command(
         int | None, Option(help="Number of checkpoints to average. [default: the recipe's, or all]")
     ] = None,
 ) -> None:
-    """Average the weights of the newest checkpoints, and validate the average.
+    """Average the weights of the newest checkpoints.
 
-    The other commands then use the average or the best checkpoint, whichever validates better.
+    It validates the average. The other commands then use the average or the best checkpoint, whichever validates better.
     Resuming the training deletes the average.
     """
     load_tensorflow()

@@ -346,7 +346,7 @@ def test_a_stopped_export_leaves_nothing(tiny_run, tmp_path, monkeypatch):
         (["train", "--run-dir", "{none}", "--data", "x", "--preset", "huge"], "`preset` .*"),
         (
             ["train", "--run-dir", "{none}", "--init-from", "{run}", "--preset", "base"],
-            "The sizes are those of --init-from: leave out --preset and --vocab-size",
+            "`preset` must be that of `init_from`, 'tiny'. Received: preset='base'",
         ),
         (  # the settings of a run have an empty init_from
             ["train", "--run-dir", "{none}", "--recipe", "{run}", "--preset", "huge"],

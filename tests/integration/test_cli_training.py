@@ -8,7 +8,7 @@ import pytest
 from command_line import assert_documented, assert_refused, cli
 
 from keras_transformer.files import locked
-from keras_transformer.run import Run
+from keras_transformer.run import Run, quality
 from keras_transformer.trainers.prepared import corpus_folder, read_validation_pairs
 
 
@@ -68,14 +68,18 @@ def test_prepare_for_a_machine(corpus_dir, tmp_path):
     assert f"Next: keras-transformer train {words}" in err
 
 
-def test_average_is_what_the_other_commands_take(recipe_run, corpus_dir):
+def test_the_other_commands_take_the_average_or_the_best(recipe_run, corpus_dir):
     code, out, err = cli("average", recipe_run, "--last", 2)
     assert (code, out) == (0, "")
-    assert "Averaged: the checkpoints after 3, 4 updates: " in err
+    assert "Averaged: the checkpoints after 3, 4 updates, validation loss " in err
+    run = Run.load(recipe_run)
+    assert run.averaged.file == "checkpoints/averaged-00000003-00000004-2.weights.h5"
+    name = "best" if quality(run.best.metrics) > quality(run.averaged.metrics) else "averaged"
+    assert f"Other commands use the checkpoint {name}: " in err
     code, out, err = cli("evaluate", recipe_run, "--data", corpus_dir)
     assert code == 0, err
     scores = json.loads((recipe_run / "evaluation" / "test.scores.json").read_text())
-    assert scores["checkpoint"] == "checkpoints/averaged-00000003-00000004-2.weights.h5"
+    assert scores["checkpoint"] == getattr(run, name).file
     assert (scores["beam_size"], scores["length_penalty"]) == (2, 1.5)  # the recipe's
 
 
@@ -84,7 +88,7 @@ def test_average_takes_what_there_is(recipe_run, tmp_path):
     shutil.copytree(recipe_run, run_dir)
     code, _, err = cli("average", run_dir)
     assert code == 0, err
-    assert "Averaged: the checkpoints after 2, 3, 4 updates: " in err  # all, for the recipe says 0
+    assert "Averaged: the checkpoints after 2, 3, 4 updates, " in err  # all, for the recipe says 0
 
 
 def test_average_of_more_than_there_are(recipe_run):

@@ -68,7 +68,8 @@ def test_the_corpus_is_not_read_to_its_end(run, tmp_path, monkeypatch):
 
 
 def test_table(run):
-    averaged = {"step": 3_000, "metrics": {"of_steps": [2_000, 3_000]}, "file": "a"}
+    metrics = {"of_steps": [2_000, 3_000], "val_token_loss": 2.5}
+    averaged = {"step": 3_000, "metrics": metrics, "file": "a"}
     best = {"step": 2_000, "metrics": {"val_token_loss": 2.3456, "val_bleu": 21.04}, "file": "b"}
     last = {"step": 3_000, "metrics": {"token_loss": 1.5}, "file": "c"}  # no validation text
     changes = {"step": 3_000, "seconds": 7_322.4, "averaged": averaged, "best": best, "last": last}
@@ -76,7 +77,8 @@ def test_table(run):
     assert table["time"] == "2:02:02 of training, 0.41 updates per second"
     assert table["best"] == "after 2,000 updates, validation loss 2.346, BLEU 21.0: b"
     assert table["last"] == "after 3,000 updates, training loss 1.500: c"
-    assert table["averaged"] == "of those after 2,000, 3,000 updates: a"
+    assert table["averaged"] == "after 2,000, 3,000 updates, validation loss 2.500: a"
+    assert table["chosen"] == "best: the best validation"
 
 
 @pytest.mark.parametrize(
