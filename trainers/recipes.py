@@ -289,8 +289,8 @@ class TrainSettings:
 
 
 # What the run of `init_from` decides, so that nothing else may be given.
-DECIDED = ("task", "architecture", "next_word_input", "preset")
-DECIDED += ("tokenizer", "vocab_size", "lowercase")
+DECIDED = ["task", "architecture", "next_word_input", "preset"]
+DECIDED += ["tokenizer", "vocab_size", "lowercase"]
 # What a training takes from that run, unless it is given.
 INHERITED = ["source", "target", *(field.name for field in dataclasses.fields(DecodingOptions))]
 
