@@ -5,9 +5,9 @@
     PYTHONPATH=benchmarks python benchmarks/gpu.py search    # in process and in a session
     PYTHONPATH=benchmarks python benchmarks/gpu.py replicas  # two logical GPUs, kills and resumes
 
-Every row of a table has a process of its own. Up to --at-once of them prepare side by side, and are
-then measured one after the other. A row that fails or is late is left out, with a word. `--small`
-takes sizes that a CPU computes in seconds.
+Every row of a table has a process of its own. With --at-once N, N of them prepare side by side, if
+the card's memory allows it, and are then measured one after the other. A row that fails or is late
+is left out, with a word. `--small` takes sizes that a CPU computes in seconds.
 """
 
 import argparse
@@ -207,11 +207,12 @@ def main() -> None:
     )
     parser.add_argument("table", choices=[*TABLES, "replicas"])
     parser.add_argument("--small", action="store_true", help="sizes for a CPU")
-    parser.add_argument("--at-once", type=int, default=99, metavar="N", help="processes")
+    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="processes")
     parser.add_argument("--limit", type=float, default=300, metavar="SECONDS", help="to prepare")
     parser.add_argument("--log", type=Path, default=Path(os.devnull), help="what the rows print")
     parser.add_argument("--folder", type=Path, help="of the model of `search`, to keep it")
     arguments = parser.parse_args()
+    os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # processes share the card
     with TemporaryDirectory() as temporary:
         folder = arguments.folder or Path(temporary)
         if arguments.table == "replicas":

@@ -109,7 +109,8 @@ class MultiHeadAttention(BaseLayer):
 
     Raises:
         ValueError: if a size is below 1, or if `d_model` is not a multiple of `num_heads` and
-            `d_k` or `d_v` is not given; in a call, if a mask is not bool or does not fit.
+            `d_k` or `d_v` is not given; in a call, if `query` has another rank than 3, or a mask is
+            not bool or does not fit.
 
     Deviations:
         The projections have biases; the paper's formulas have none. `use_bias=False` leaves them

@@ -16,7 +16,7 @@ class BaseLayer(keras.layers.Layer):
         self.supports_masking = True
 
     def __new__(cls, *args: Any, dtype: Any = None, **kwargs: Any) -> Self:
-        """Makes the arguments what Keras records, which is plain values only.
+        """Turns the arguments into the plain values that Keras records.
 
         `dtype` may be a `DTypePolicy`, which `keras.layers.Layer` adds to the config itself.
         """

@@ -335,3 +335,9 @@ class DecodingOptions:
     early_stopping: EarlyStopping = "exact"
     extra_length: ExtraLength = 50
     max_source_length: Annotated[int, Field(ge=2, le=2**20)] = 512
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Self:
+        """Returns the options that the settings of a run hold, by name."""
+        names = {field.name for field in dataclasses.fields(cls)} & settings.keys()
+        return cls(**{name: settings[name] for name in names})

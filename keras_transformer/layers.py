@@ -27,7 +27,10 @@ def _check_padding(
 
 
 def _check_width(layer: "EncoderLayer | DecoderLayer", x_shape: Any) -> None:
-    """Raises an error where the residual connection would not fit; a wrapper may build a layer."""
+    """Raises an error where the residual connection would not fit.
+
+    A wrapper such as `TimeDistributed` calls `build`, where Keras does not check `input_spec`.
+    """
     d_model = layer.self_attention.output_dense.units
     if x_shape[-1] != d_model:
         raise ValueError(

@@ -38,9 +38,8 @@ def cross_entropy(logits: Tensor, target_ids: Tensor, label_smoothing: float = 0
     @ops.custom_gradient
     def loss(logits: Tensor) -> tuple[Tensor, Callable[..., Tensor]]:
         probs = ops.softmax(logits)  # [B, T, V]
-        largest = ops.max(
-            probs, axis=-1, initial=0.0
-        )  # [B, T], at least 1 / V: its logarithm is finite
+        # At least 1 / V: its logarithm is finite. `initial`: a batch may have no rows.
+        largest = ops.max(probs, axis=-1, initial=0.0)  # [B, T]
         of_target = ops.take_along_axis(logits, index, axis=-1)[..., 0]
         value = (
             ops.max(logits, axis=-1, initial=-np.inf)

@@ -224,14 +224,20 @@ class Run:
 
         Returns:
             The name of the one that validates better, and the reason, a phrase. An average that
-            was not validated is chosen. Without validation, there is "last".
+            was not validated is chosen, and without an average the best, which is the newest one
+            where nothing is validated; "last" if the best one is lost.
         """
-        if self.averaged is None:
-            return ("best", "the best validation") if self.best else ("last", "the only one")
         metric = self.settings.get("metric")
-        if self.best is None or quality(self.averaged.metrics, metric) == quality({}, metric):
+        unknown = quality({}, metric)
+        best = quality(self.best.metrics, metric) if self.best else None
+        if self.averaged is None:
+            if best is None:
+                return "last", "the newest"
+            return "best", "the newest, not validated" if best == unknown else "the best validation"
+        average = quality(self.averaged.metrics, metric)
+        if average == unknown:
             return "averaged", "the average, which was not validated"
-        if quality(self.averaged.metrics, metric) >= quality(self.best.metrics, metric):
+        if best is None or average >= best:
             return "averaged", "the average validates at least as well as the best checkpoint"
         return "best", "the best checkpoint validates better than the average"
 

@@ -31,6 +31,8 @@ def train_tokenizer(
         targets: sentences of the target language.
     """
     if kind == "wordpiece":
-        both = itertools.zip_longest(texts, targets or (), fillvalue="")
-        return WordPieceTokenizer.train(itertools.chain.from_iterable(both), vocab_size)
+        if targets is not None:
+            both = itertools.zip_longest(texts, targets, fillvalue="")
+            texts = itertools.chain.from_iterable(both)
+        return WordPieceTokenizer.train(texts, vocab_size)
     return SentencePieceTokenizer.train(texts, vocab_size, kind, lowercase, targets)

@@ -129,9 +129,7 @@ class Translator:
             run: the run.
             checkpoint: the weights to load, as for `load`.
         """
-        fields = {field.name for field in dataclasses.fields(DecodingOptions)}
-        names = fields & run.settings.keys()
-        defaults = DecodingOptions(**{name: run.settings[name] for name in names})
+        defaults = DecodingOptions.of(run.settings)
         return cls(run.model(checkpoint), run.tokenizer(), defaults)
 
     def decoding_options(

@@ -42,14 +42,7 @@ def average_checkpoints(run: Run, last: int) -> Checkpoint:
             f"{kept}, which the setting `keep_checkpoints` limits. Received: last={last}"
         )
     chosen = run.checkpoints[-last:]
-    if not is_complete(corpus_folder(run)):
-        logger.warning(
-            "The average is not validated, because the corpus of %s is not there", run.path
-        )
-        model = build_model(run.config)
-        _average(run, model, chosen)
-        return run.save_average(model, chosen, {})
-    settings = TrainSettings.from_dict(run.settings)
+    settings = TrainSettings.from_dict({"data": "", **run.settings})
     with precision(settings):
         model = build_model(run.config)
     _average(run, model, chosen)
@@ -67,8 +60,11 @@ def _average(run: Run, model: Model, checkpoints: Sequence[Checkpoint]) -> None:
 
 
 def _validate(run: Run, model: Model, settings: TrainSettings) -> dict[str, float]:
-    """Returns the validation metrics of a model; none if the corpus has no validation split."""
+    """Returns the validation metrics of a model; none if the validation split is not there."""
     folder = corpus_folder(run)
+    if not is_complete(folder):
+        logger.warning("The average is not validated: the corpus of %s is not there", run.path)
+        return {}
     if Manifest.read(folder).val is None:
         return {}
     tokenized = TokenizedPairs(folder, "val")

@@ -171,6 +171,8 @@ def _table_pairs(path: Path, source: str, target: str) -> Iterator[Pair]:
             form = {"delimiter": next(suitable, ",")}
         table = csv.DictReader(itertools.chain([header], lines), **form)
         columns = list(table.fieldnames or ())
+    if table.line_num > 1 and inspect.getgeneratorstate(lines) == inspect.GEN_CLOSED:
+        raise InputError(f"{path}: a quote in the first line is not closed")
     if not {source, target} <= {*columns}:
         raise InputError(
             f"{path}: the first line must name the columns, {source} and {target} "

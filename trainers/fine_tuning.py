@@ -24,16 +24,19 @@ def completed(settings: TrainSettings, run_dir: Path | None = None) -> TrainSett
 
     Args:
         settings: of a training. A setting that has its default value counts as not given.
-        run_dir: the directory of the training. If it has a run already, that run has all that is
-            decided, and `init_from` may be gone.
+        run_dir: the directory of a training to resume. If its run began from the same run, it has
+            all that is decided, and `init_from` may be gone; a rate that is not given stays.
 
     Raises:
         InputError: if a setting contradicts the run.
     """
     if settings.init_from is None:
         return settings
-    is_resumed = run_dir is not None and (run_dir / "run.json").is_file()
-    initial = Run.load(run_dir if run_dir and is_resumed else settings.init_from)
+    initial = None
+    if run_dir is not None and (run_dir / "run.json").is_file():
+        resumed = Run.load(run_dir)
+        initial = resumed if resumed.settings.get("init_from") == settings.init_from else None
+    initial = initial or Run.load(settings.init_from)
     defaults = TrainSettings(data="").to_dict()
     decided = {**defaults, **initial.settings, "architecture": initial.config.architecture}
     given = {name: getattr(settings, name) for name in DECIDED}

@@ -191,10 +191,9 @@ def open_prepared(folder: str | Path, settings: TrainSettings | None = None) -> 
     folder = Path(folder)
     if settings is not None:
         # The tokenizer of `init_from`, which is compared later, decides the rest.
-        names = set(SETTINGS) - set(DECIDED if settings.init_from else ())
-        check_settings(
-            folder, {name: getattr(settings, name) for name in SETTINGS if name in names}
-        )
+        decided = DECIDED if settings.init_from else []
+        names = [name for name in SETTINGS if name not in decided]
+        check_settings(folder, {name: getattr(settings, name) for name in names})
     training = TokenizedPairs(folder, "train")
     validation = None if Manifest.read(folder).val is None else TokenizedPairs(folder, "val")
     pairs = read_validation_pairs(folder)

@@ -72,7 +72,7 @@ def train(
         InputError: if a setting does not fit the data, or the directory is in use.
         TrainingStoppedError: if SIGTERM, SIGINT or the loss of another worker ends it early.
     """
-    settings = completed(settings.with_absolute_paths(), Path(run_dir))
+    settings = completed(settings.with_absolute_paths(), Path(run_dir) if resume else None)
     # TensorFlow accepts several machines only before its first operation.
     workers = Workers(make_strategy(settings.strategy))
     path = Path(run_dir)

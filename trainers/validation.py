@@ -1,13 +1,13 @@
 """Validation: the loss of a split, and the scores of its translations or trees."""
 
-import dataclasses
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import keras
 
 from keras_transformer.architectures import Model
 from keras_transformer.config import DecodingOptions
+from keras_transformer.errors import NotFiniteError
 from keras_transformer.losses import LabelSmoothedCrossEntropy, Perplexity, TokenAccuracy, TokenLoss
 from keras_transformer.tokenizer import Tokenizer
 from keras_transformer.trainers.batches import BatchPlan, make_dataset
@@ -17,6 +17,8 @@ from keras_transformer.trainers.recipes import TrainSettings
 from keras_transformer.trainers.tasks import validation_scorers
 from keras_transformer.trainers.training_model import Adam, TrainingModel
 from keras_transformer.translator import Translator
+
+MAX_TOKENS_PER_BATCH = 4096  # of `validate`, which any device can hold
 
 
 def loss_and_metrics(
@@ -40,9 +42,7 @@ def precision(settings: TrainSettings) -> Iterator[None]:
 
 def make_translator(model: Model, tokenizer: Tokenizer, settings: TrainSettings) -> Translator:
     """Returns a translator whose options of the search are those of the settings."""
-    names = [field.name for field in dataclasses.fields(DecodingOptions)]
-    options = {name: getattr(settings, name) for name in names if hasattr(settings, name)}
-    return Translator(model, tokenizer, DecodingOptions(**options))
+    return Translator(model, tokenizer, DecodingOptions.of(settings.to_dict()))
 
 
 def validation_scores(
@@ -69,7 +69,7 @@ def validate(
     pairs: Sequence[Pair],
     settings: TrainSettings,
 ) -> dict[str, float]:
-    """Returns the metrics of a validation during training, by name, of any weights.
+    """Returns the metrics per token and the scores of a validation, by name, of any weights.
 
     Args:
         model: a model of that training, built with its `precision`.
@@ -81,11 +81,16 @@ def validate(
     trained = TrainingModel(model)
     loss, metrics = loss_and_metrics(settings)
     trained.compile(Adam(), loss, metrics)
-    plan = BatchPlan(tokenized.lengths, settings.tokens_per_batch, seed=None)
+    # One device computes what all share in training. Means over tokens do not depend on batches.
+    longest = int(tokenized.lengths.max())
+    size = max(longest, min(settings.tokens_per_batch, MAX_TOKENS_PER_BATCH))
+    plan = BatchPlan(tokenized.lengths, size, seed=None)
     batches = make_dataset(tokenized, plan, range(plan.batches_per_epoch))
     logs = trained.evaluate(batches, verbose=0, return_dict=True)
-    found = {f"val_{name}": float(value) for name, value in logs.items()}
+    # The loss itself is a mean over batches.
+    found = {f"val_{name}": float(value) for name, value in logs.items() if name != "loss"}
     if scored := pairs[: settings.bleu_sentences]:
         translator = make_translator(model, tokenizer, settings)
-        found |= validation_scores(translator, scored, settings)
+        with suppress(NotFiniteError):  # the loss is not finite either
+            found |= validation_scores(translator, scored, settings)
     return found

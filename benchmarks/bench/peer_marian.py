@@ -41,7 +41,8 @@ class Marian(Translating):
 
     def load(self, case: Case) -> None:
         torch.set_num_threads(THREADS)
-        torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
+        if torch.cuda.is_available():
+            torch.set_default_device("cuda")
         super().load(case)
         self.model = marian(case)
 

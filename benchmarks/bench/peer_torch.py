@@ -68,7 +68,8 @@ class TorchTransformer:
         torch.set_float32_matmul_precision("high")  # on a GPU TF32, as TensorFlow
         torch.manual_seed(1)
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
-        torch.set_default_device(self.device)
+        if self.device == "cuda":  # on a CPU it would slow down every call
+            torch.set_default_device(self.device)
         tensor = functools.partial(torch.tensor, dtype=torch.long)
         self.batches = [
             (tensor(inputs["source_ids"]), tensor(inputs["target_ids"]), tensor(labels))

@@ -40,7 +40,7 @@ def test_updates(table):
 
 
 def test_search(table):
-    found = table("search")
+    found = table("search", "--at-once", "4")
     for sentences in (1, 2):
         ms, rate, *_ = found[f"tiny, {sentences} sentences, session"]
         tokens = float(rate.replace(",", "")) * float(ms) / 1000

@@ -73,8 +73,8 @@ def test_is_validated_as_a_checkpoint(tiny_run, tmp_path):
     run = Run.load(shutil.copytree(tiny_run.path, tmp_path / "run"))
     metrics = dict(average_checkpoints(run, 1).metrics)
     assert metrics.pop("of_steps") == [5]
-    expected = {name: each for name, each in run.last.metrics.items() if name.startswith("val_")}
-    assert "val_token_loss" in expected
+    names = ("val_token_loss", "val_perplexity", "val_accuracy")
+    expected = {name: run.last.metrics[name] for name in names}
     assert metrics == pytest.approx(expected, rel=1e-5)
 
 
@@ -95,6 +95,18 @@ def test_commands_take_what_validates_better(metric, average, name, run, model):
     loaded = Run.load(run.path)
     assert loaded.choice()[0] == name
     assert loaded.checkpoint() == getattr(loaded, name)
+
+
+def test_what_is_not_validated(run, model):
+    assert run.choice() == ("best", "the newest, not validated")
+    run.best = None
+    assert run.choice() == ("last", "the newest")
+    run.save_average(model, run.checkpoints[-1:], {"val_token_loss": 2.0})
+    assert run.choice()[0] == "averaged"
+    run.best = run.last
+    run.averaged.metrics["val_token_loss"] = float("nan")
+    run.best.metrics["val_token_loss"] = 3.0
+    assert run.choice()[0] == "best"
 
 
 @pytest.mark.parametrize("last", [0, 5])

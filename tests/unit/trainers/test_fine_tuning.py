@@ -104,6 +104,8 @@ def test_the_settings_of_a_tuned_run_are_true(tuning, tmp_path):
     again = {**run.settings, "init_from": str(run.path)}  # a recipe of the run is accepted
     assert completed(TrainSettings.from_dict(inherit(again))).config(290) == run.config
     changed = dataclasses.replace(settings, steps=2, model={"dropout_rate": 0.4})
+    with pytest.raises(InputError, match=r"exists and is not empty"):
+        train(settings, run.path, verbose=0)
     with pytest.raises(InputError, match=r"with model=.*cannot change"):
         train(changed, run.path, verbose=0, resume=True)
 
