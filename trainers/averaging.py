@@ -62,11 +62,16 @@ def _average(run: Run, model: Model, checkpoints: Sequence[Checkpoint]) -> None:
 def _validate(run: Run, model: Model, settings: TrainSettings) -> dict[str, float]:
     """Returns the validation metrics of a model; none if the validation split is not there."""
     folder = corpus_folder(run)
-    if not is_complete(folder):
-        logger.warning("The average is not validated: the corpus of %s is not there", run.path)
+    try:
+        if not is_complete(folder):
+            raise InputError(f"the corpus of {run.path} is not there")
+        if Manifest.read(folder).val is None:
+            return {}
+        tokenized = TokenizedPairs(folder, "val")
+        pairs = read_validation_pairs(folder)
+        if settings.bleu_sentences and not pairs:
+            raise InputError(f"the validation text of {run.path} is not there")
+    except InputError as error:
+        logger.warning("The average is not validated: %s", error)
         return {}
-    if Manifest.read(folder).val is None:
-        return {}
-    tokenized = TokenizedPairs(folder, "val")
-    pairs = read_validation_pairs(folder)
     return validate(model, run.tokenizer(), tokenized, pairs, settings)

@@ -75,7 +75,8 @@ def read_vocabulary(path: Path) -> dict[str, int]:
         processor = sentencepiece.SentencePieceProcessor(model_proto=read_sentencepiece(path))
         content = {processor.id_to_piece(i): i for i in range(len(processor))}
     else:
-        content = read_json(path) if path.suffix == ".json" else _read_lines(path)
+        is_json = path.suffix == ".json" or read_bytes(path).lstrip().startswith(b"{")
+        content = read_json(path) if is_json else _read_lines(path)
     try:
         "".join(content).encode()  # no half of a surrogate pair
         vocabulary = {piece: int(index) for piece, index in content.items()}
@@ -101,8 +102,8 @@ def _read_lines(path: Path) -> dict[str, str]:
     """
     vocabulary = {}
     # Other line separators of Unicode are pieces.
-    for line in read_bytes(path).decode("utf-8", "replace").split("\n"):
-        if not line.strip():
+    for line in read_bytes(path).decode("utf-8-sig", "replace").split("\n"):
+        if line.strip() in ("", "---") or line.startswith("#"):  # a piece is in quotes then
             continue
         try:
             double, single, plain, index = _LINE.fullmatch(line).groups()  # type: ignore[union-attr]

@@ -79,6 +79,19 @@ def test_is_validated_as_a_checkpoint(tiny_run, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("file", "reason"), [("val-00000.npy", "is missing, damaged"), ("corpus.json", "is not there")]
+)
+def test_is_made_without_its_corpus(file, reason, tiny_run, tmp_path, caplog):
+    run = Run.load(shutil.copytree(tiny_run.path, tmp_path / "run"))
+    (run.path / "corpus" / file).unlink()
+    assert average_checkpoints(run, 1).metrics == {"of_steps": [5]}
+    assert run.choice()[0] == "averaged"
+    (message,) = caplog.messages
+    assert message.startswith("The average is not validated: ")
+    assert reason in message
+
+
+@pytest.mark.parametrize(
     ("metric", "average", "name"),
     [
         (None, {"val_bleu": 26.0, "val_token_loss": 1.0}, "averaged"),

@@ -14,6 +14,7 @@ from marian_models import extract, read_best
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID
 from keras_transformer.errors import InputError
 from keras_transformer.trainers.marian import NEVER, import_marian
+from keras_transformer.trainers.marian_files import read_vocabulary
 from keras_transformer.translation import shifted
 from keras_transformer.translator import Translator
 
@@ -190,6 +191,19 @@ def test_each_piece_of_a_vocabulary_is_itself(copy):
     with_vocabulary(folder, "vocab.yml", len(lines))
     tokenizer = import_marian(folder, folder / "run", "en", "de").tokenizer()
     assert pieces_of(tokenizer)[4:] == list(LINES.values())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"</s>": 0, "<unk>": 1, "a#": 2}',
+        '\n {\n"</s>": 0,\n"<unk>": 1,\n"a#": 2\n}',
+        "\ufeff---\n# of others\n</s>: 0\n<unk>: 1\na#: 2\n",
+    ],
+)
+def test_vocabularies_of_other_programs(text, tmp_path):
+    (tmp_path / "vocab.yml").write_text(text, encoding="utf-8")
+    assert read_vocabulary(tmp_path / "vocab.yml") == {"</s>": 0, "<unk>": 1, "a#": 2}
 
 
 @pytest.mark.parametrize(
