@@ -184,7 +184,6 @@ def _train(devices: int, run_dir: str, killed_at: int) -> None:
         steps=UPDATES,
         steps_per_validation=5,
         steps_per_save=2,
-        bleu_sentences=20,
         strategy="mirrored" if devices > 1 else "one",
     )
 
