@@ -45,9 +45,9 @@ class Tokenizer(abc.ABC):
         vocab_size: number of ids.
         lowercase: whether it lower-cases all text.
         own_target: the tokenizer of the target language, if that is another one.
-        word_id_ends: ends of two ranges of ids, which both begin at 4. A source token in the first
-            range begins a word; a target token in the second is the tag of one. None if the ids
-            are not in this order.
+        word_id_ends: two numbers. A source id from 4 to below the first number begins a word, and a
+            target id from 4 to below the second is the tag of a word. None if the ids have
+            another order.
 
     Raises:
         InputError: if a file is missing or is not a tokenizer, or a vocabulary is too small.

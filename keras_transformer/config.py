@@ -200,8 +200,8 @@ class TransformerConfig(_Config):
         activation: inner activation of the feed-forward network: "relu" (section 3.3) or "swish".
         output_bias: whether the logits have a bias; the paper has none.
         layer_norm_epsilon: what layer normalization adds to the variance.
-        word_id_ends: for a decoder that reads the next word too (`next_word.py`), the attribute of
-            the tokenizer; None for the paper's decoder.
+        word_id_ends: `word_id_ends` of the tokenizer, if the decoder also reads the next word
+            (`next_word.py`). None for the paper's decoder.
 
     Raises:
         InputError: if a value is of the wrong type or out of range, or there is no such preset.

@@ -85,7 +85,7 @@ def decode_lines(lines: Iterable[bytes], name: object) -> Iterator[str]:
 
 
 def _decode_utf16(lines: Iterable[bytes], name: object) -> Iterator[str]:
-    """As `decode_lines`; the byte of a line feed may be half of another character."""
+    """As `decode_lines`, for UTF-16, where a line feed's byte may be half of another character."""
     decoder = codecs.getincrementaldecoder("utf-16")()
     number, rest = 1, ""
     try:

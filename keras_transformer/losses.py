@@ -131,7 +131,7 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
         reduction: "sum_over_batch_size" or "mean" to divide the sum over the tokens by their
             number, "sum", "mean_with_sample_weight" to divide by the sum of the weights, or "none".
         name: as logged.
-        ignore_class: label that is ignored beside padding, such as -100, or None.
+        ignore_class: a label to ignore besides padding, such as -100, or None.
 
     Call arguments:
         y_true: int [B, T].
@@ -238,7 +238,7 @@ class TokenLoss(_TokenMean):
 
     Args:
         name: as logged.
-        ignore_class: label that is ignored beside padding, or None.
+        ignore_class: a label to ignore besides padding, or None.
     """
 
     def __init__(
@@ -257,7 +257,7 @@ class Perplexity(TokenLoss):
 
     Args:
         name: as logged.
-        ignore_class: label that is ignored beside padding, or None.
+        ignore_class: a label to ignore besides padding, or None.
 
     Example:
         >>> import numpy as np
@@ -284,7 +284,7 @@ class TokenAccuracy(_TokenMean):
 
     Args:
         name: as logged.
-        ignore_class: label that is ignored beside padding, or None.
+        ignore_class: a label to ignore besides padding, or None.
     """
 
     def __init__(

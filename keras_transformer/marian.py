@@ -1,8 +1,8 @@
 """The weights of a `Transformer` under the names and in the order of Hugging Face's Marian models.
 
-A Marian model adds sines to the first half of the width and cosines to the second half. Here, sines
-and cosines come in turns (section 3.5). The width of all weights is put in this order, so that both
-models compute the same.
+A Marian model adds sines to the first half of a vector and cosines to the second half. A
+`Transformer` alternates sines and cosines (section 3.5). The conversion reorders the entries of all
+weights to match, so that both models compute the same.
 """
 
 import re

@@ -56,14 +56,14 @@ WRITTEN = re.compile(
 
 @pydantic.dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """Weights, or other state, as they were after a number of updates.
+    """A saved file: the weights, or the training state, after a number of updates.
 
     Attributes:
         file: path relative to the run directory.
-        sha256: of the file.
-        step: updates so far.
-        metrics: validation metrics at this step. For an average, the averaged steps, `of_steps`.
-            For a state, the training time so far, `seconds`.
+        sha256: the hash of the file.
+        step: number of updates so far.
+        metrics: validation metrics at this step. An average also has `of_steps`, the averaged
+            steps. A state has `seconds`, the training time so far, instead.
     """
 
     file: str
@@ -290,7 +290,7 @@ class Run:
             step: updates so far.
             metrics: validation metrics at this step.
             is_best: whether no earlier checkpoint is better.
-            keep: number of newest checkpoints to keep; the best is kept beside them.
+            keep: number of newest checkpoints to keep; the best is kept as well.
             state: the training state at this step.
         """
         saved = self._write_weights(model, f"step-{step:08d}", step, metrics)
