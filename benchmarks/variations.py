@@ -1,52 +1,60 @@
-"""Trains the variations of docs/claims.md on Multi30k, and writes the page's figures.
+"""Trains the variations of docs/claims.md on Multi30k, and prints a table as the paper's Table 3.
 
     python benchmarks/variations.py MULTI30K RUNS [--only NAME ...] [--seeds 1 2] [--steps N]
-        [--keep-results]
 
 A call may be interrupted at any moment: the next one skips what is finished in RUNS, and resumes
-the rest. All trainings in RUNS have the same number of steps. At its end, a call writes what is
-finished in RUNS to benchmarks/results/variations.csv and docs/claims.md; `--only` without a name
-trains nothing. `--keep-results` does not train again what the CSV file has.
+the rest. The table is of all that is finished there; `--only` without a name trains nothing.
 """
 
 import argparse
 import dataclasses
 import gc
 import itertools
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import keras
 import numpy as np
 import pandas as pd
+import sacrebleu
 import tensorflow as tf
-from claims import GROUPS, SHORT, VARIATIONS, write_page
-from saturation import encoder_products, measure_softmax, measure_untrained
 
 from keras_transformer import InputError, Translator
-from keras_transformer.bleu import make_bleu
-from keras_transformer.files import write_atomically
-from keras_transformer.tokenizer import Tokenizer
-from keras_transformer.trainers.corpora import Pair, load_corpus
-from keras_transformer.trainers.evaluation import evaluate, read_sentences
-from keras_transformer.trainers.preparation import prepare
-from keras_transformer.trainers.prepared import load_tokenizer
-from keras_transformer.trainers.recipes import TrainSettings, change_recipe, load_recipe
-from keras_transformer.trainers.training import train
-from keras_transformer.translation import score_texts
+from keras_transformer.search.texts import score_texts
+from keras_transformer.trainers.data.corpora import Pair, load_corpus
+from keras_transformer.trainers.data.preparation import prepare
+from keras_transformer.trainers.fitting.training import train
+from keras_transformer.trainers.settings import TrainSettings, change_recipe, load_recipe
 
-ROOT = Path(__file__).parents[1]
-RECIPE = ROOT / "benchmarks/variations.toml"
-RESULTS, PAGE = ROOT / "benchmarks/results/variations.csv", ROOT / "docs/claims.md"
-COLUMNS = ["variation", "seed", "steps", "parameters", "lengths", "pairs", "perplexity"]
-COLUMNS += ["greedy", "beam", "d_k", "is_scaled", "variance", "max_weight", "entropy", "gradient"]
+RECIPE = Path(__file__).with_name("variations.toml")
+SHORT = 16  # tokens of a side, the end included: half of the training pairs
+LEARNED = ("model.position_encoding=learned", "model.max_length=100")
+UNSCALED = "model.scale_attention=false"
+# By name: the part of the paper's Table 3 or its section, a label, and changes to the recipe.
+VARIATIONS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "base": ("base", "4 heads of 32, dropout 0.1, label smoothing 0.1", ()),
+    "heads-1": ("(A)", "1 head of 128", ("model.num_heads=1",)),
+    "heads-8": ("(A)", "8 heads of 16", ("model.num_heads=8",)),
+    "d_k-16": ("(B)", "d_k 16, d_v 32", ("model.d_k=16",)),
+    "dropout-0.0": ("(D)", "dropout 0", ("model.dropout_rate=0.0",)),
+    "dropout-0.3": ("(D)", "dropout 0.3", ("model.dropout_rate=0.3",)),
+    "smoothing-0.0": ("(D)", "label smoothing 0", ("label_smoothing=0.0",)),
+    "smoothing-0.2": ("(D)", "label smoothing 0.2", ("label_smoothing=0.2",)),
+    "learned": ("(E)", "learned positions", LEARNED),
+    "short": ("3.5", "short pairs", (f"max_length={SHORT}",)),
+    "short-learned": ("3.5", "short pairs, learned", (f"max_length={SHORT}", *LEARNED)),
+    "no-d_model": ("3.4", "no sqrt(d_model)", ("model.scale_embeddings=false",)),
+    "no-d_k": ("3.2.1", "no 1 / sqrt(d_k)", (UNSCALED,)),
+    "no-d_k-heads-1": ("3.2.1", "the same with 1 head", (UNSCALED, "model.num_heads=1")),
+}
+# Pairs by the tokens of their longer side: above the first number, up to the second.
+GROUPS = {"all": (0, 10_000), f"to {SHORT}": (0, SHORT), f"from {SHORT + 1}": (SHORT, 10_000)}
 BEAMS = {"greedy": 1, "beam": 4}
 
 
 def settings_of(name: str, seed: int, steps: int | None, runs: Path) -> TrainSettings:
     """Returns the settings of a training of a variation."""
-    values = change_recipe(load_recipe(RECIPE), VARIATIONS[name].changes)
+    values = change_recipe(load_recipe(RECIPE), VARIATIONS[name][2])
     values["data"] = str(runs / f"corpus-{values['max_length']}")
     return TrainSettings.from_dict({**values, "seed": seed, "steps": steps or values["steps"]})
 
@@ -60,55 +68,27 @@ def prepare_corpora(data: str, runs: Path) -> None:
         tokenizer = prepare(of_text, settings.data, tokenizer=tokenizer).tokenizer
 
 
-def train_and_measure(settings: TrainSettings, path: Path, pairs: Sequence[Pair]) -> pd.DataFrame:
-    """Trains a model, or the rest of it, and returns its rows of the table."""
-    run = train(settings, path, verbose=0, resume=True)
-    translator = Translator.of(run, "last")
-    model, attention = translator.model, translator.model.encoder_layers[0].self_attention
-    rows = measure_translations(translator, pairs, path / "evaluation")
-    products = encoder_products(model, source_ids_of(translator.tokenizer, pairs))
-    measured = measure_softmax(products, attention.scale)._asdict()
-    return rows.assign(
-        steps=settings.steps,
-        parameters=model.count_params(),
-        d_k=attention.d_k,
-        is_scaled=model.config.scale_attention,
-        **{name: rows.lengths.map({"all": value}) for name, value in measured.items()},
-    )
-
-
-def source_ids_of(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> np.ndarray:
-    """Returns the token ids of the sources, int32 [B, S]."""
-    return tokenizer.encode(tf.constant([pair.source for pair in pairs]), 512).ids.numpy()
-
-
-def measure_translations(
-    translator: Translator, pairs: Sequence[Pair], folder: Path
-) -> pd.DataFrame:
-    """Returns perplexity and BLEU for each of `GROUPS`, and writes the translations."""
-    model, tokenizer, options = translator.model, translator.tokenizer, translator.defaults
+def measure(translator: Translator, pairs: Sequence[Pair]) -> pd.DataFrame:
+    """Returns perplexity and BLEU for each of `GROUPS`."""
+    tokenizer, options = translator.tokenizer, translator.defaults
     sources, references = map(list, zip(*pairs, strict=True))
     texts = tf.constant(sources), tf.constant(references)
     lengths = np.stack([tokenizer.tokenize(each).row_lengths().numpy() + 1 for each in texts])
-    log_probs = score_texts(model, tokenizer, *texts, options).log_probs.numpy()
-    found = {}
+    log_probs = score_texts(translator.model, tokenizer, *texts, options).log_probs.numpy()
+    columns = {"reference": references, "length": lengths[1], "log_prob": log_probs}
     for name, beam_size in BEAMS.items():
-        evaluate(translator, pairs, folder / name, "de", beam_size=beam_size)
-        found[name] = read_sentences(folder / f"{name}.hypothesis", len(pairs))
-    bleu = make_bleu("13a", lowercase=True)
-    table = []
+        columns[name] = [each.text for each in translator.translate(sources, beam_size=beam_size)]
+    table, longer, rows = pd.DataFrame(columns), lengths.max(axis=0), []
     for group, (below, longest) in GROUPS.items():
-        longer = lengths.max(axis=0)
-        rows = np.flatnonzero((longer > below) & (longer <= longest))
-        scores = {
-            name: bleu.corpus_score(
-                [hypotheses[n] for n in rows], [[references[n] for n in rows]]
+        found = table[(longer > below) & (longer <= longest)]
+        row = {"lengths": group, "pairs": len(found)}
+        row["perplexity"] = np.exp(-found.log_prob.sum() / found.length.sum())
+        for name in BEAMS:
+            row[name] = sacrebleu.corpus_bleu(
+                found[name].tolist(), [found.reference.tolist()], lowercase=True
             ).score
-            for name, hypotheses in found.items()
-        }
-        perplexity = np.exp(-log_probs[rows].sum() / lengths[1, rows].sum())
-        table.append({"lengths": group, "pairs": len(rows), "perplexity": perplexity, **scores})
-    return pd.DataFrame(table)
+        rows.append(row)
+    return pd.DataFrame(rows).assign(parameters=translator.model.count_params())
 
 
 def run_all(
@@ -118,45 +98,35 @@ def run_all(
     pairs = list(load_corpus(data, "en", "de").pairs("val"))
     prepare_corpora(data, runs)
     for seed, name in itertools.product(seeds, names):
-        run, table = runs / f"{name}-{seed}", runs / f"{name}-{seed}.csv"
+        path, table = runs / f"{name}-{seed}", runs / f"{name}-{seed}.csv"
         if table.exists():
             continue
-        started = time.monotonic()
         try:
-            rows = train_and_measure(settings_of(name, seed, steps, runs), run, pairs)
+            run = train(settings_of(name, seed, steps, runs), path, verbose=0, resume=True)
         except InputError as error:  # such as a training that diverges
-            print(f"{run.name}: {error}", flush=True)
+            print(f"{path.name}: {error}", flush=True)
             continue
-        save(rows.assign(variation=name, seed=seed), table)
-        found = ", ".join(f"{column} {rows[column][0]:.2f}" for column in ("perplexity", *BEAMS))
-        print(f"{run.name}: {found}, {time.monotonic() - started:.0f} s", flush=True)
+        rows = measure(Translator.of(run, "last"), pairs).assign(variation=name, seed=seed)
+        rows.to_csv(table.with_suffix(".part"), index=False)
+        table.with_suffix(".part").rename(table)
+        print(f"{path.name}: {rows.loc[0, ['perplexity', *BEAMS]].to_dict()}", flush=True)
         keras.utils.clear_session()
         gc.collect()
-    if not (runs / "untrained.csv").exists():
-        tokenizer = load_tokenizer(runs / f"corpus-{SHORT}")
-        untrained = measure_untrained(source_ids_of(tokenizer, pairs), tokenizer.vocab_size)
-        save(untrained, runs / "untrained.csv")
 
 
-def restore(results: pd.DataFrame, runs: Path) -> None:
-    """Writes the tables of trainings whose runs are elsewhere."""
-    runs.mkdir(parents=True, exist_ok=True)
-    for (name, seed), rows in results.groupby(["variation", "seed"]):
-        path = runs / f"{name}-{seed:.0f}.csv"
-        if not path.exists():
-            save(rows, path)
-
-
-def save(table: pd.DataFrame, path: Path) -> None:
-    """Writes a table as a whole, or not at all."""
-    write_atomically(path, table.to_csv(index=False).encode())
-
-
-def collect(runs: Path) -> pd.DataFrame:
-    """Returns the tables of all finished trainings as one."""
-    table = pd.concat([pd.read_csv(path) for path in sorted(runs.glob("*.csv"))])
-    counts = dict.fromkeys(("seed", "steps", "parameters", "pairs"), "Int64")
-    return table.reindex(columns=COLUMNS).astype(counts).round(4)
+def table_3(results: pd.DataFrame) -> str:
+    """Means of the seeds, and half of the distance between the lowest and the highest."""
+    rows = []
+    for name, (part, label, _) in VARIATIONS.items():
+        for lengths in GROUPS:
+            found = results[(results.variation == name) & (results.lengths == lengths)]
+            if len(found):
+                figures = found[["perplexity", *BEAMS]]
+                cells = zip(figures.mean(), (figures.max() - figures.min()) / 2, strict=True)
+                cells = [f"{mean:.2f} ± {spread:.2f}" for mean, spread in cells]
+                rows.append([part, label, lengths, f"{found.parameters.iloc[0]:,}", *cells])
+    head = ["part", "", "tokens", "parameters", "perplexity", "BLEU, greedy", "BLEU, beam 4"]
+    return pd.DataFrame(rows, columns=head).to_markdown(index=False, disable_numparse=True)
 
 
 def main() -> None:
@@ -169,13 +139,9 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[*VARIATIONS], choices=VARIATIONS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--steps", type=int, help="updates of each training [2,000]")
-    parser.add_argument("--keep-results", action="store_true", help="do not repeat what was run")
     arguments = parser.parse_args()
-    if arguments.keep_results:
-        restore(pd.read_csv(RESULTS), arguments.runs)
     run_all(arguments.only, arguments.seeds, arguments.steps, arguments.data, arguments.runs)
-    save(collect(arguments.runs), RESULTS)
-    write_page(pd.read_csv(RESULTS), PAGE)
+    print(table_3(pd.concat(map(pd.read_csv, arguments.runs.glob("*.csv")))))
 
 
 if __name__ == "__main__":
