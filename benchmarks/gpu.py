@@ -168,8 +168,8 @@ def _train(devices: int, run_dir: str, killed_at: int) -> None:
     import keras
     import tensorflow as tf
 
-    from keras_transformer.trainers.recipes import TrainSettings
-    from keras_transformer.trainers.training import train
+    from keras_transformer.trainers.fitting.training import train
+    from keras_transformer.trainers.settings import TrainSettings
 
     gpus = tf.config.list_physical_devices("GPU")
     logical = tf.config.LogicalDeviceConfiguration(memory_limit=4096 if gpus else None)

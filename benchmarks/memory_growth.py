@@ -14,8 +14,8 @@ import keras
 import typer
 from bench.processes import memory
 
-from keras_transformer.trainers.recipes import TrainSettings
-from keras_transformer.trainers.training import train
+from keras_transformer.trainers.fitting.training import train
+from keras_transformer.trainers.settings import TrainSettings
 
 
 def main(steps: int = 2_500) -> None:

@@ -15,10 +15,10 @@ import numpy as np
 import typer
 from bench.processes import memory
 
-from keras_transformer.trainers.batches import BatchPlan, make_dataset
-from keras_transformer.trainers.preparation import prepare
-from keras_transformer.trainers.prepared import open_prepared
-from keras_transformer.trainers.recipes import TrainSettings
+from keras_transformer.trainers.data.batches import BatchPlan, make_dataset
+from keras_transformer.trainers.data.preparation import prepare
+from keras_transformer.trainers.data.prepared import open_prepared
+from keras_transformer.trainers.settings import TrainSettings
 
 TOKENS_PER_BATCH = 25_000
 NUM_WORDS = 50_000

@@ -36,7 +36,7 @@ def measure(replicas: int, rows: int, addresses: list[str], index: int) -> dict[
     import tensorflow as tf
     from bench.ours import training_model
 
-    from keras_transformer.trainers.strategies import make_strategy
+    from keras_transformer.trainers.fitting.strategies import make_strategy
 
     cpu = tf.config.list_physical_devices("CPU")[0]
     devices = [tf.config.LogicalDeviceConfiguration()] * replicas

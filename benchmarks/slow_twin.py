@@ -12,8 +12,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer import InputError, Transformer, Translator, translation
-from keras_transformer.trainers.corpora import read_lines
+from keras_transformer import InputError, Transformer, Translator
+from keras_transformer.search import texts as translation
+from keras_transformer.trainers.data.corpora import read_lines
 
 
 class SlowStep:

@@ -23,8 +23,8 @@ def average_command(
     from keras_transformer.cli.summary import describe_decisive
     from keras_transformer.files import locked
     from keras_transformer.run import Run
-    from keras_transformer.trainers.averaging import average_checkpoints
-    from keras_transformer.trainers.prepared import is_prepared
+    from keras_transformer.trainers.data.prepared import is_prepared
+    from keras_transformer.trainers.fitting.averaging import average_checkpoints
 
     Run.load(run)  # raises the error if it is not a run directory
     with locked(run), ProgressBar("Averaging"):

@@ -10,7 +10,7 @@ from keras_transformer.cli.console import load_tensorflow
 from keras_transformer.cli.evaluate import evaluate_command
 from keras_transformer.cli.export import check_command, export_command
 from keras_transformer.cli.train import train_with_progress
-from keras_transformer.trainers.recipes import TrainSettings, load_recipe
+from keras_transformer.trainers.settings import TrainSettings, load_recipe
 
 # Sentences like those of the bundled corpus, but not in its training split.
 EXAMPLES = (

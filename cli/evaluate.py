@@ -100,13 +100,13 @@ def evaluate_command(
         raise InputError("Give either --test-set, or --data and --split")
     load_tensorflow()
     from keras_transformer.run import Run
-    from keras_transformer.trainers.evaluation import (
+    from keras_transformer.trainers.scoring.evaluation import (
         evaluate,
         evaluate_parses,
         load_test_set,
         read_sentences,
     )
-    from keras_transformer.trainers.scores import compare
+    from keras_transformer.trainers.scoring.scores import compare
     from keras_transformer.trainers.tasks import load_data
     from keras_transformer.translator import Translator
 

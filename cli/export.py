@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from keras_transformer.config import CheckpointName
     from keras_transformer.export.check import Finding
     from keras_transformer.run import Run
-    from keras_transformer.trainers.corpora import Pair
+    from keras_transformer.trainers.data.corpora import Pair
     from keras_transformer.translator import Translator
 
 MAX_EXAMPLES = 3  # validation sentences, to check, to warm up with, and to try
@@ -111,7 +111,7 @@ def export_command(
     load_tensorflow()
     from keras_transformer.export.saved_model import export_saved_model
     from keras_transformer.run import Run
-    from keras_transformer.trainers.prepared import corpus_folder, read_validation_pairs
+    from keras_transformer.trainers.data.prepared import corpus_folder, read_validation_pairs
     from keras_transformer.translator import Translator
 
     started = time.monotonic()
@@ -168,7 +168,7 @@ def check_command(
     """
     load_tensorflow()
     from keras_transformer.export.check import check_saved_model, require_success
-    from keras_transformer.export.versions import find_version
+    from keras_transformer.export.server.versions import find_version
 
     path = find_version(model)
     if path is None:
@@ -198,7 +198,7 @@ def _examples(pairs: "list[Pair]") -> list[str]:
 
 def _details(run: "Run", checkpoint: "CheckpointName | None") -> dict[str, Any]:
     """Returns where the model comes from, for its metadata."""
-    from keras_transformer.trainers.evaluation import read_scores
+    from keras_transformer.trainers.scoring.evaluation import read_scores
 
     name, reason = (checkpoint, "--checkpoint") if checkpoint else run.choice()
     chosen = run.checkpoint(name)
@@ -228,7 +228,7 @@ def _compare(path: Path, translator: "Translator", pairs: "list[Pair]", run: "Ru
     from keras_transformer.cli.progress import METRICS
     from keras_transformer.export.rows import by_length
     from keras_transformer.export.session import SavedModelSession
-    from keras_transformer.trainers.recipes import TrainSettings
+    from keras_transformer.trainers.settings import TrainSettings
     from keras_transformer.trainers.tasks import validation_scorers
 
     if not pairs:

@@ -7,8 +7,8 @@ from typing import Annotated
 from typer import Argument, Option
 
 from keras_transformer.config import CheckpointName, EarlyStopping
-from keras_transformer.trainers import recipes
-from keras_transformer.trainers.recipes import TrainSettings, recipe_names
+from keras_transformer.trainers import settings as recipes
+from keras_transformer.trainers.settings import TrainSettings, recipe_names
 
 RunDirectory = Annotated[Path, Argument(metavar="RUN", help="A run directory.")]
 Checkpoint = Annotated[

@@ -39,8 +39,8 @@ def prepare_command(
     """
     settings = make_settings(context)
     load_tensorflow()
-    from keras_transformer.trainers.preparation import REASONS, prepare
-    from keras_transformer.trainers.prepared import Manifest
+    from keras_transformer.trainers.data.preparation import REASONS, prepare
+    from keras_transformer.trainers.data.prepared import Manifest
 
     started = time.monotonic()
     with ProgressBar("Preparing") as progress:

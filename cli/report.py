@@ -14,21 +14,22 @@ import sacrebleu
 from keras_transformer import plots
 from keras_transformer.cli.evaluate import LABELS
 from keras_transformer.config import CheckpointName
+from keras_transformer.model.schedules import WarmupSchedule
+from keras_transformer.parsing import plots as tree_plots
+from keras_transformer.parsing.trees import parse_trees
 from keras_transformer.run import Checkpoint, Run
-from keras_transformer.schedules import WarmupSchedule
-from keras_transformer.trainers.batches import BatchPlan
-from keras_transformer.trainers.bracketing import BracketScores, score_brackets
-from keras_transformer.trainers.evaluation import Evaluation, read_evaluations
-from keras_transformer.trainers.prepared import (
+from keras_transformer.trainers.data.batches import BatchPlan
+from keras_transformer.trainers.data.prepared import (
     Manifest,
     TokenizedPairs,
     corpus_folder,
     is_complete,
     read_validation_pairs,
 )
-from keras_transformer.trainers.recipes import TrainSettings
+from keras_transformer.trainers.parsing.bracketing import BracketScores, score_brackets
+from keras_transformer.trainers.scoring.evaluation import Evaluation, read_evaluations
+from keras_transformer.trainers.settings import TrainSettings
 from keras_transformer.translator import Translator
-from keras_transformer.trees import parse_trees
 
 DPI = 144  # 1.5 dots for each of a page's 96 pixels an inch
 MAX_WORDS = 60  # of a sentence whose trees are drawn
@@ -177,7 +178,7 @@ def _parses(folder: Path, run: Run, evaluation: Evaluation) -> dict[str, Any]:
         picture = None
         if all(drawn.values()) and len(evaluation.sources[row].split()) <= MAX_WORDS:
             number = len(examples) + 1
-            picture = _draw(folder, f"trees-{name}-{number}", heading, plots.trees, drawn)
+            picture = _draw(folder, f"trees-{name}-{number}", heading, tree_plots.trees, drawn)
         texts = [
             ("Sentence", run.source, evaluation.sources[row]),
             ("Predicted", "", evaluation.hypotheses[row]),

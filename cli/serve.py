@@ -57,10 +57,10 @@ def serve_command(
     os.environ.setdefault("TF_ONEDNN_THREADPOOL_USE_CALLER_THREAD", "1")
     load_tensorflow()
     with needs_extra("serve"):
-        from keras_transformer.export.grpc_server import GrpcServer
-        from keras_transformer.export.models import ServedModel
-        from keras_transformer.export.server import HttpServer, about_model
-        from keras_transformer.export.versions import version_paths
+        from keras_transformer.export.server.grpc import GrpcServer
+        from keras_transformer.export.server.models import ServedModel
+        from keras_transformer.export.server.rest import HttpServer, about_model
+        from keras_transformer.export.server.versions import version_paths
     if not host:
         raise InputError("`--host` must be an address, such as 127.0.0.1. Received: an empty one")
     if (folder / "saved_model.pb").is_file():

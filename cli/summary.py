@@ -5,8 +5,8 @@ from typing import Any
 
 from keras_transformer.cli.progress import describe
 from keras_transformer.run import Run
-from keras_transformer.trainers.batches import BatchPlan
-from keras_transformer.trainers.prepared import TokenizedPairs, corpus_folder, is_complete
+from keras_transformer.trainers.data.batches import BatchPlan
+from keras_transformer.trainers.data.prepared import TokenizedPairs, corpus_folder, is_complete
 
 DECISIVE = ("val_token_loss", "val_bleu", "val_chrf", "val_f1")  # they choose the best checkpoint
 

@@ -14,8 +14,8 @@ from keras_transformer.cli import options
 from keras_transformer.cli.console import ProgressBar, load_tensorflow, print_json, say, say_next
 from keras_transformer.config import PRESETS, TABLE_3, Architecture
 from keras_transformer.errors import InputError
-from keras_transformer.trainers import recipes
-from keras_transformer.trainers.recipes import TrainSettings
+from keras_transformer.trainers import settings as recipes
+from keras_transformer.trainers.settings import TrainSettings
 
 if TYPE_CHECKING:
     from keras_transformer.run import Run
@@ -92,7 +92,7 @@ def train_command(
     settings = make_settings(context)
     load_tensorflow()
     from keras_transformer.cli.summary import still_improves, summarize, summary_table
-    from keras_transformer.trainers.prepared import is_prepared
+    from keras_transformer.trainers.data.prepared import is_prepared
 
     started = time.monotonic()
     run = train_with_progress(settings, run_dir, resume)
@@ -113,8 +113,8 @@ def train_command(
 def train_with_progress(settings: TrainSettings, run_dir: Path, resume: bool) -> "Run":
     """Trains with a progress bar; the arguments are those of `train`."""
     from keras_transformer.cli.progress import TrainingDisplay
-    from keras_transformer.trainers.host_memory import keep_freed_memory
-    from keras_transformer.trainers.training import train
+    from keras_transformer.trainers.fitting.host_memory import keep_freed_memory
+    from keras_transformer.trainers.fitting.training import train
 
     keep_freed_memory()
     # Keras prints to standard output, which is for results.

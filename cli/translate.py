@@ -27,7 +27,7 @@ from keras_transformer.export.rows import (
     by_length,
     open_saved_model,
 )
-from keras_transformer.export.versions import find_version
+from keras_transformer.export.server.versions import find_version
 from keras_transformer.files import decode_lines
 
 # Lines are read in chunks: enough to sort them by length, and the first result comes soon. A chunk

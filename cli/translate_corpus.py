@@ -17,7 +17,7 @@ from keras_transformer.cli.export import warn_of_compute
 from keras_transformer.cli.options import Json
 from keras_transformer.errors import needs_extra
 from keras_transformer.export.rows import DEFAULT_SIGNATURE
-from keras_transformer.export.versions import find_version
+from keras_transformer.export.server.versions import find_version
 
 # Options that the command does not know are passed to Beam.
 CONTEXT_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}

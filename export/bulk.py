@@ -36,7 +36,7 @@ from keras_transformer.export.rows import (
     by_length,
     open_saved_model,
 )
-from keras_transformer.export.versions import find_version
+from keras_transformer.export.server.versions import find_version
 
 # The maximum of the lines of a batch times the bytes of its longest line: 64 ordinary sentences are
 # one batch, and a page of text is a batch of its own.

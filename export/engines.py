@@ -13,13 +13,13 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.config import BOS_ID, EOS_ID, UNK_ID, TransformerConfig
-from keras_transformer.embedding import PositionalEmbedding
 from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.export.options import Quantization
 from keras_transformer.files import atomic_folder, named_failure
-from keras_transformer.marian import EMBEDDINGS, huggingface_name, to_huggingface
-from keras_transformer.model import Transformer
-from keras_transformer.tokenizer import SPECIAL_PIECES, Tokenizer
+from keras_transformer.marian.layout import EMBEDDINGS, huggingface_name, to_huggingface
+from keras_transformer.model.embedding import PositionalEmbedding
+from keras_transformer.model.transformer import Transformer
+from keras_transformer.tokenizers import SPECIAL_PIECES, Tokenizer
 from keras_transformer.translator import Translator
 
 SPECIAL_NAMES = ("</s>", "<unk>")

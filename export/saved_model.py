@@ -14,7 +14,6 @@ import tensorflow as tf
 
 from keras_transformer.architectures import Model, build_model
 from keras_transformer.config import DecodingOptions
-from keras_transformer.decoding import Hypotheses
 from keras_transformer.errors import InputError, one_line
 from keras_transformer.export.check import SIGNATURES, Finding, check_saved_model, require_success
 from keras_transformer.export.metadata import write_metadata
@@ -22,8 +21,8 @@ from keras_transformer.export.options import ComputeType, ServingOptions, Weight
 from keras_transformer.export.session import rows_of
 from keras_transformer.export.warmup import write_warmup
 from keras_transformer.files import atomic_folder
-from keras_transformer.tokenizer import Tokenizer
-from keras_transformer.translation import (
+from keras_transformer.search.beam_search import Hypotheses
+from keras_transformer.search.texts import (
     Search,
     align_texts,
     score_texts,
@@ -31,6 +30,7 @@ from keras_transformer.translation import (
     translate_documents,
     translate_texts,
 )
+from keras_transformer.tokenizers import Tokenizer
 from keras_transformer.translator import Translator
 
 NO_SCORE = -1e9  # instead of -inf and NaN, which JSON does not have

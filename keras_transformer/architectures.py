@@ -3,10 +3,10 @@
 import tensorflow as tf
 
 from keras_transformer.config import ModelConfig, TransformerConfig
-from keras_transformer.decoder_step import DecoderStep
-from keras_transformer.model import Transformer
-from keras_transformer.recurrent import Recurrent
-from keras_transformer.recurrent_step import RecurrentStep
+from keras_transformer.model.transformer import Transformer
+from keras_transformer.recurrent.model import Recurrent
+from keras_transformer.recurrent.step import RecurrentStep
+from keras_transformer.search.decoder_step import DecoderStep
 
 Model = Transformer | Recurrent
 Step = DecoderStep | RecurrentStep

@@ -41,7 +41,7 @@ from keras_transformer.architectures import Model, build_model
 from keras_transformer.config import CONFIGS, CheckpointName, ModelConfig
 from keras_transformer.errors import InputError, one_line
 from keras_transformer.files import atomic_file, file_sha256, named_failure, write_atomically
-from keras_transformer.tokenizer import Tokenizer
+from keras_transformer.tokenizers import Tokenizer
 
 logger = logging.getLogger(__name__)
 

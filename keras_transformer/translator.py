@@ -13,14 +13,14 @@ from keras_transformer.architectures import Model
 from keras_transformer.config import CheckpointName, DecodingOptions, EarlyStopping
 from keras_transformer.errors import InputError, NotFiniteError
 from keras_transformer.run import Run
-from keras_transformer.tokenizer import EncodedTexts, Tokenizer
-from keras_transformer.translation import (
+from keras_transformer.search.texts import (
     max_source_tokens,
     max_target_tokens,
     search_rows,
     shifted,
     translate_texts,
 )
+from keras_transformer.tokenizers import EncodedTexts, Tokenizer
 
 MAX_GRAPHS = 32  # graphs to keep, one for each set of options
 

@@ -2,7 +2,7 @@
 
     KERAS_BACKEND=jax python tests/backend_outputs.py OUT.npz
 
-`tests/unit/test_backends.py` compares the backends.
+`tests/unit/model/test_backends.py` compares the backends.
 """
 
 import sys
@@ -22,7 +22,7 @@ from keras_transformer import (
     TokenLoss,
     WarmupSchedule,
 )
-from keras_transformer.losses import symmetric_divergence
+from keras_transformer.model.losses import symmetric_divergence
 
 B, S, T, V = 3, 7, 11, layer_weights.V
 VARIANTS = ("tied", "untied learned", "next word")

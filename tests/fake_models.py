@@ -20,9 +20,9 @@ from typing import NamedTuple
 import tensorflow as tf
 from tensorflow_serving.apis import predict_pb2
 
-from keras_transformer.export.grpc_server import GrpcServer
-from keras_transformer.export.models import ServedModel
-from keras_transformer.export.server import HttpServer
+from keras_transformer.export.server.grpc import GrpcServer
+from keras_transformer.export.server.models import ServedModel
+from keras_transformer.export.server.rest import HttpServer
 
 graph = functools.partial(tf.function, autograph=False)
 TEXT = [tf.TensorSpec([None], tf.string, name="text")]

@@ -24,7 +24,7 @@ import transformers
 sys.path.insert(0, str(Path(__file__).parent))
 from marian_models import extract
 
-from keras_transformer.trainers.corpora import bundled_splits
+from keras_transformer.trainers.data.corpora import bundled_splits
 
 ARCHIVE = Path(__file__).parent / "data/huggingface.tar.xz"
 SENTENCES = {

@@ -21,7 +21,7 @@ import pymarian
 import sentencepiece
 import yaml
 
-from keras_transformer.trainers.corpora import load_corpus
+from keras_transformer.trainers.data.corpora import load_corpus
 
 ARCHIVE = Path(__file__).parent / "data/marian.tar.xz"
 NUM_SENTENCES = 120

@@ -24,11 +24,11 @@ tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 from keras_transformer.export.check import Finding
 from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.session import SavedModelSession
-from keras_transformer.model import Transformer
+from keras_transformer.model.transformer import Transformer
 from keras_transformer.run import Run
-from keras_transformer.trainers.recipes import TrainSettings
-from keras_transformer.trainers.training import train
-from keras_transformer.translation import DecodingOptions
+from keras_transformer.search.texts import DecodingOptions
+from keras_transformer.trainers.fitting.training import train
+from keras_transformer.trainers.settings import TrainSettings
 from keras_transformer.translator import Translator
 
 TINY = {"d_model": 16, "d_ff": 24, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 2}

@@ -7,13 +7,13 @@ from typing import Literal
 import sacrebleu
 
 from keras_transformer.bleu import make_bleu
-from keras_transformer.tokenizer import Tokenizer, TreeTokenizer, train_tokenizer
-from keras_transformer.trainers.bracketing import BracketScores, score_brackets
-from keras_transformer.trainers.corpora import Corpus, Pair, load_corpus
-from keras_transformer.trainers.recipes import Task, TrainSettings
-from keras_transformer.trainers.scores import bleu_tokenizer
-from keras_transformer.trainers.treebank import load_treebank
-from keras_transformer.trees import Tree, delinearize
+from keras_transformer.parsing.trees import Tree, delinearize
+from keras_transformer.tokenizers import Tokenizer, TreeTokenizer, train_tokenizer
+from keras_transformer.trainers.data.corpora import Corpus, Pair, load_corpus
+from keras_transformer.trainers.parsing.bracketing import BracketScores, score_brackets
+from keras_transformer.trainers.parsing.treebank import load_treebank
+from keras_transformer.trainers.scoring.scores import bleu_tokenizer
+from keras_transformer.trainers.settings import Task, TrainSettings
 
 DEFAULT_VOCAB_SIZE = 8_000
 

@@ -72,7 +72,7 @@ def batches(case: Case) -> dict[str, list[Any]]:
     In order of length, they are the middle batch of each of `num_batches` equal parts of the
     epoch's tokens: padded to its longest text, and padded to the shape of its bucket, for XLA.
     """
-    from keras_transformer.trainers.batches import BatchPlan, make_dataset
+    from keras_transformer.trainers.data.batches import BatchPlan, make_dataset
 
     lengths = pair_lengths(case["lengths"])
     plan = BatchPlan(lengths, case["tokens_per_batch"], seed=1)

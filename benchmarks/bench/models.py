@@ -23,7 +23,7 @@ from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Transformer
 
 END_POSITION = 30  # where the end symbol of a natural model is about as likely as a word
 MAX_POSITIONS = 1024
-LAYER_NORM_EPSILON = 1e-6  # as in keras_transformer.layers
+LAYER_NORM_EPSILON = 1e-6  # as in keras_transformer.model.layers
 
 
 def make(case: Case) -> None:
@@ -102,7 +102,7 @@ def _write_run(path: Path, sizes: TransformerConfig, is_natural: bool) -> None:
 
     from keras_transformer import Transformer
     from keras_transformer.run import Run
-    from keras_transformer.tokenizer import Tokenizer
+    from keras_transformer.tokenizers import Tokenizer
 
     path.mkdir()
     (path / "words.model").write_bytes(_word_tokenizer(sizes.vocab_size))

@@ -130,7 +130,7 @@ def training_model(
         Transformer,
         WarmupSchedule,
     )
-    from keras_transformer.trainers.training_model import Adam, TrainingModel
+    from keras_transformer.trainers.fitting.training_model import Adam, TrainingModel
 
     model = TrainingModel(Transformer(sizes), 0.0, num_micro_batches, jit)
     model.compile(
@@ -146,10 +146,10 @@ class Pipeline:
     """Batches of 25,000 tokens, from a prepared corpus on disk, in training order."""
 
     def prepare(self, case: Case) -> None:
-        from keras_transformer.trainers.batches import BatchPlan, make_dataset
-        from keras_transformer.trainers.preparation import prepare
-        from keras_transformer.trainers.prepared import open_prepared
-        from keras_transformer.trainers.recipes import TrainSettings
+        from keras_transformer.trainers.data.batches import BatchPlan, make_dataset
+        from keras_transformer.trainers.data.preparation import prepare
+        from keras_transformer.trainers.data.prepared import open_prepared
+        from keras_transformer.trainers.settings import TrainSettings
 
         self.folder = tempfile.TemporaryDirectory()
         settings = TrainSettings(data="bundled", vocab_size=4_000, tokens_per_batch=25_000)

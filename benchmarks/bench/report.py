@@ -1,15 +1,14 @@
 """The page of benchmarks: medians, ratios and shares of the rounds that `bench run` measured."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import jinja2
 import numpy as np
 import pandas as pd
 
-from bench.cases import CEILINGS, DECODERS, TRAINERS, all_cases
+from bench.cases import CEILINGS, all_cases
 
 LABELS = {
     "session": "ours, SavedModel in a Session",
@@ -28,8 +27,9 @@ LABELS = {
 }
 TEMPLATE = Path(__file__).with_name("page.md.jinja")
 BUSY = 0.15  # cores that other processes may use
+# Only some kinds of cases have these; a run of others does not write them.
 COUNTS = ("tokens", "flops", "grown", "peak", "prepare", "same", "bleu", "sentences")
-COUNTS += ("import", "load", "first", "bytes")
+COUNTS += ("import", "load", "first", "bytes", "pairs_per_second")
 MIN_SHARE = 0.75  # of the ceiling, for a training step of base
 MAX_START = 4.0  # seconds, from the shell to the first translation of tiny
 MAX_COST = 1.5  # of a target token at 256, over that at 32
@@ -55,6 +55,16 @@ TARGETS = [
     for name in ("Multi30k", "WMT")
     for peers, ratio in zip((TORCH, HUB), ratios, strict=True)
 ]
+# Tables of the page: columns of `Results.rows`, with a head and a form.
+SYSTEM = {"label": ("", "{}")}
+STARTS = {"size": ("", "{}"), **SYSTEM, "import": ("import", "{:.2f}"), "load": ("load", "{:.2f}")}
+STARTS |= {"first": ("first translation", "{:.2f}"), "seconds": ("all", "{:.2f}")}
+STARTS |= {"peak_mb": ("memory", "{:,.0f}"), "mb": ("on disk", "{:,.0f}")}
+PEAKS = {name: STARTS[name] for name in ("size", "label", "peak_mb")}
+MULTI30K = {**SYSTEM, "rate": ("target tokens per second", "{:,.0f}")}
+MULTI30K |= {"seconds": ("seconds", "{:.2f}"), "bleu": ("BLEU, lower-cased", "{:.2f}")}
+MULTI30K |= {"same": ("equal to our first row's", "{:.1%}")}
+PREPARATION = {"kind": ("", "{}"), "size": ("", "{}"), **SYSTEM, "prepare": ("s", "{:.1f}")}
 
 
 class Results:
@@ -62,40 +72,40 @@ class Results:
 
     Attributes:
         rounds: a row for each case, system and round, as `bench run` writes them.
-        medians: of all columns of numbers, and the `rate` in tokens per second, by case and system.
-        cases: the measured cases, by their ids.
+        rows: a row for each case and system: medians, what is computed of them, and the case.
     """
 
     def __init__(self, rounds: pd.DataFrame) -> None:
-        # Only some kinds of cases have these; a run of others does not write them.
-        rounds = rounds.reindex(columns=list(dict.fromkeys([*rounds.columns, *COUNTS])))
-        self.rounds = rounds
-        self.medians = rounds.groupby(["case", "system"]).median(numeric_only=True)
-        self.medians["rate"] = self.medians.tokens / self.medians.seconds
-        cases = pd.DataFrame([*all_cases()]).set_index("id")
-        self.cases = cases[cases.index.isin(rounds.case)]
+        self.rounds = rounds.reindex(columns=list(dict.fromkeys([*rounds.columns, *COUNTS])))
+        cases = pd.DataFrame([*all_cases()]).set_index("id").convert_dtypes()
+        medians = self.rounds.groupby(["case", "system"]).median(numeric_only=True).reset_index()
+        order = {name: number for number, name in enumerate([*cases.index, *LABELS])}
+        self.rows = (
+            medians.join(cases, on="case")
+            .sort_values(["case", "system"], key=lambda names: names.map(order))
+            .assign(
+                label=medians.system.map(LABELS),
+                rate=medians.tokens / medians.seconds,
+                peak_mb=medians.peak / 1e6,
+                mb=medians.bytes / 1e6,
+            )
+        )
 
     def kind(self, kind: str) -> pd.DataFrame:
-        """The measured cases of a kind."""
-        return self.cases[self.cases.kind == kind]
+        """The rows of a kind of cases."""
+        return self.rows[(self.rows.kind == kind) & ~self.rows.system.isin(CEILINGS)]
 
-    def systems(self, case: str, names: Sequence[str]) -> pd.DataFrame:
-        """The medians of those of the systems that were measured."""
-        rows = self.medians[self.medians.index.get_level_values("case") == case]
-        return rows.droplevel("case").reindex(names).dropna(subset="seconds")
-
-    def measured(self, kind: str, systems: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """Yields each case of a kind with the medians of each of the systems that were measured."""
-        for case, values in self.kind(kind).iterrows():
-            for name, medians in self.systems(case, systems).iterrows():
-                yield {**values, **medians, "id": case, "system": LABELS[name]}
+    def seconds(self, case: str, systems: Sequence[str]) -> pd.Series:
+        """The median seconds of those of the systems that were measured."""
+        rows = self.rows[self.rows.case == case].set_index("system")
+        return rows.seconds.reindex(systems).dropna()
 
     def ratio(self, case: str, ours: Sequence[str], peers: Sequence[str]) -> tuple[str, float]:
         """The fastest peer, and how many times as fast our fastest system is. NaN: not measured.
 
         It is the median over the rounds: what slows a round slows both systems.
         """
-        found = [self.systems(case, names).seconds for names in (ours, peers)]
+        found = [self.seconds(case, names) for names in (ours, peers)]
         peer = peers[-1] if found[1].empty else str(found[1].idxmin())
         if any(seconds.empty for seconds in found):
             return peer, np.nan
@@ -105,25 +115,22 @@ class Results:
 
     def share(self, case: str, systems: Sequence[str]) -> float:
         """Part of the ceiling that the fastest of the systems reaches. NaN: not measured."""
-        found = self.systems(case, systems)
-        products = self.rounds[(self.rounds.case == case) & self.rounds.system.isin(CEILINGS)]
-        if found.empty or products.empty:
-            return np.nan
-        rates = found.flops / found.seconds
-        return float(rates.max() / (products.flops / products.seconds).max())
+        rounds = self.rounds[self.rounds.case == case]
+        ceiling = rounds[rounds.system.isin(CEILINGS)]
+        found = self.rows[(self.rows.case == case) & self.rows.system.isin(systems)]
+        rates = [(each.flops / each.seconds).max() for each in (found, ceiling)]
+        return float(rates[0] / rates[1])
 
     def growth(self) -> Iterator[tuple[str, pd.DataFrame]]:
         """Yields each axis with `value`, `seconds` and `grown`, if two values were measured."""
-        columns = [("seconds", "process"), ("grown", "memory")]
-        found = self.medians.unstack("system").reindex(columns=columns)
-        found.columns = ["seconds", "grown"]
-        found["grown"] = found.grown.clip(lower=2**20)
-        cases = self.kind("growth")
-        for name, group in cases.groupby(cases.index.str.rsplit("/", n=1).str[0], sort=False):
-            size, axis = name.removeprefix("growth-").split("/")
-            frame = group[["value"]].astype(int).join(found).dropna()
-            if len(frame) > 1:
-                yield axis if size == "small" else f"{axis}, {size}", frame
+        for name, rows in self.kind("growth").groupby(lambda row: self.rows.case[row][:-6]):
+            found = rows.pivot(index="value", columns="system", values=["seconds", "grown"])
+            found = found.reindex(columns=[("seconds", "process"), ("grown", "memory")]).dropna()
+            found.columns = ["seconds", "grown"]
+            if len(found) > 1:
+                size, axis = name.removeprefix("growth-").split("/")
+                found["grown"] = found.grown.clip(lower=2**20)
+                yield axis if size == "small" else f"{axis}, {size}", found.reset_index()
 
 
 def write(rounds: pd.DataFrame, page: Path) -> None:
@@ -152,53 +159,61 @@ def compact(rounds: pd.DataFrame) -> pd.DataFrame:
 
 def render(results: Results, figures: dict[str, str]) -> str:
     """The page; `figures` has the file names of "speed" and "growth", if they were drawn."""
-    rounds = results.rounds
-    products = results.medians.query("system in @CEILINGS")
-    greedy = results.cases[results.cases.beam == 1].index
-    same = results.medians.same.unstack("system").reindex(greedy).mean().reindex(DECODERS)
+    rounds, rows = results.rounds, results.rows
+    products = rows[rows.system.isin(CEILINGS)]
+    same = rows[rows.beam == 1].groupby("label", sort=False).same.mean().dropna()
     busy = rounds[rounds.busy > BUSY].case.nunique()
+    long = rows[rows.case.str.endswith("forced/S100/B32/K4")].dropna(subset="label")
+    prepared = rows[rows.kind.isin(["decoding", "training"])]
+    prepared = prepared.groupby(["kind", "size", "label"], sort=False).prepare.max().reset_index()
     template = jinja2.Template(TEMPLATE.read_text("utf-8"), trim_blocks=True)
     page = template.render(
         figures=figures,
-        number=_format,
         dates=" to ".join(sorted({rounds.when.min()[:10], rounds.when.max()[:10]})),
         last=rounds.iloc[-1],
-        ceilings=dict((products.flops / products.seconds / 1e9).groupby("system").median()),
-        same=", ".join(f"{LABELS[name]} {share:.1%}" for name, share in same.dropna().items()),
+        ceilings=dict((products.flops / products.seconds / 1e9).groupby(products.system).median()),
+        same=", ".join(f"{label} {share:.1%}" for label, share in same.items()),
         several=rounds.revision.nunique() > 1 or rounds.machine.nunique() > 1,
         busy=busy and f"{busy} of {rounds.case.nunique()}",
         targets=_targets(results),
         decoding=list(_decoding(results)),
-        multi30k=list(results.measured("multi30k", DECODERS)),
-        training=_training(results),
-        growth=list(results.growth()),
-        exponent=_exponent,
-        start=list(results.measured("start", DECODERS)),
-        peaks=list(results.measured("decoding", DECODERS)),
-        pipeline=results.systems("pipeline", ["pipeline"]).to_dict("records"),
-        preparation=_preparation(results),
+        multi30k={
+            f"{found.sentences.iloc[0]:,.0f} captions, beam {beam}": table(found, MULTI30K)
+            for beam, found in results.kind("multi30k").groupby("beam", sort=False)
+        },
+        training=_rates(results, results.kind("training"), ["size", "lengths"], FIT),
+        growth=_growth(results),
+        start=table(results.kind("start"), STARTS),
+        peaks=table(long, PEAKS),
+        pipeline=results.kind("pipeline").to_dict("records"),
+        preparation=table(prepared, PREPARATION),
     )
     return re.sub(r"\n{3,}", "\n\n", page).strip() + "\n"
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of Markdown, or nothing if it has no rows."""
-    rows = list(rows)
-    lines = (head, ["---"] * len(head), *rows)
-    return "\n".join(f"| {' | '.join(row)} |" for row in lines) if rows else ""
+def table(rows: pd.DataFrame, columns: dict[str, tuple[str, str]]) -> str:
+    """A table of Markdown of columns with heads and forms, or nothing if it has no rows."""
+    cells = {name: rows[name].map(form.format, "ignore") for name, (_, form) in columns.items()}
+    return _markdown(pd.DataFrame(cells), [head for head, _ in columns.values()])
 
 
-def _format(value: float, form: str) -> str:
-    return "-" if pd.isna(value) else form.format(value)
+def _markdown(cells: pd.DataFrame, head: Sequence[str]) -> str:
+    cells = cells.astype(object).fillna("-")
+    return cells.to_markdown(index=False, headers=head, disable_numparse=True) * bool(len(cells))
 
 
-def _rates(results: Results, cases: pd.DataFrame, systems: Sequence[str]) -> pd.DataFrame:
-    """Cells of tokens per second for cases and systems, the highest of a case in bold."""
-    rates = results.medians.rate.unstack("system").reindex(cases.index)
-    rates = rates.reindex(columns=systems).dropna(axis="columns", how="all")
+def _rates(results: Results, rows: pd.DataFrame, names: list[str], ours: Sequence[str]) -> str:
+    """Tokens per second by case and system, the highest of a case in bold."""
+    cases = rows.groupby("case", sort=False)[names].first()
+    rates = rows.pivot(index="case", columns="system", values="rate").reindex(cases.index)
+    rates = rates[[name for name in LABELS if name in rates]]
     best = rates.eq(rates.max(axis="columns"), axis="index")
-    cells = rates.map(_format, form="{:,.0f}")
-    return cells.where(~best, "**" + cells + "**").rename(columns=LABELS)
+    cells = rates.map("{:,.0f}".format, "ignore").astype(object)
+    cells = cases.join(cells.mask(best, "**" + cells + "**"))
+    shares = pd.Series({case: results.share(case, ours) for case in cases.index}, dtype=float)
+    cells["share"] = shares.map("{:.0%}".format, "ignore")
+    heads = [*names, *(LABELS[name] for name in rates), "our best, of the ceiling"]
+    return _markdown(cells, heads)
 
 
 def _targets(results: Results) -> str:
@@ -206,7 +221,7 @@ def _targets(results: Results) -> str:
 
     def add(ours: str, over: str, target: str, form: str, value: float, margin: float) -> None:
         verdict = "not measured" if pd.isna(margin) else "reached" if margin >= 0 else "not reached"
-        rows.append([ours, over, target, _format(value, form), verdict])
+        rows.append([ours, over, target, "-" if pd.isna(value) else form.format(value), verdict])
 
     for label, case, ours, peers, least in TARGETS:
         peer, ratio = results.ratio(case, ours, peers)
@@ -214,53 +229,37 @@ def _targets(results: Results) -> str:
     share = results.share("training/base/full", FIT)
     label = "Training step, base, without padding"
     add(label, "matrix product", f"{MIN_SHARE:.0%}", "**{:.0%}**", share, share - MIN_SHARE)
-    start = results.systems("start/tiny", ["session"]).seconds.sum() or np.nan
+    start = results.seconds("start/tiny", ["session"]).min()
     label = "From the shell to the first translation, tiny"
     add(label, "-", f"below {MAX_START:.0f} s", "**{:.1f} s**", start, MAX_START - start)
     short, long = (
-        results.systems(f"growth-base/target/{length:05}", ["process"]).seconds.sum() / length
+        results.seconds(f"growth-base/target/{length:05}", ["process"]).min() / length
         for length in (32, 256)
     )
-    cost = long / short if short and long else np.nan
-    label = "Cost of a target token at 256, base, beam 4"
+    label, cost = "Cost of a target token at 256, base, beam 4", long / short
     add(label, "at 32", f"below {MAX_COST:.1f} x", "**{:.2f} x**", cost, MAX_COST - cost)
-    return _table(["ours", "over", "target", "measured", ""], rows)
+    return _markdown(pd.DataFrame(rows), ["ours", "over", "target", "measured", ""])
 
 
 def _decoding(results: Results) -> Iterator[tuple[str, int | None, str]]:
     """Yields a title, the length if it is forced, and a table, for each size of model."""
-    cases = results.kind("decoding")
-    for (size, is_forced), group in cases.groupby(["size", cases.target.notna()], sort=False):
-        shape = group[["source", "batch", "beam"]].astype(int)
-        rows = shape.sort_values([*shape]).astype(str).join(_rates(results, group, DECODERS))
-        if is_forced:
-            shares = [results.share(case, ("session", "process")) for case in rows.index]
-            rows["our best, of the ceiling"] = [_format(share, "{:.0%}") for share in shares]
-        title = f"{size.capitalize()}, {'forced length' if is_forced else 'natural stop'}"
-        length = int(group.target.iloc[0]) if is_forced else None
-        yield title, length, _table([*rows], rows.to_numpy())
+    shape = ["source", "batch", "beam"]
+    rows = results.kind("decoding").sort_values(shape, kind="stable")
+    for (size, stop), group in rows.groupby(["size", rows.target.isna()]):
+        title = f"{size.capitalize()}, {'natural stop' if stop else 'forced length'}"
+        length = None if stop else group.target.iloc[0]
+        yield title, length, _rates(results, group, shape, ("session", "process"))
 
 
-def _training(results: Results) -> str:
-    cases = results.kind("training")
-    cells = cases[["size", "lengths"]].rename(columns={"size": ""})
-    rates = _rates(results, cases, TRAINERS)
-    shares = [_format(results.share(case, FIT), "{:.0%}") for case in cases.index]
-    head = [*cells, *rates, "our best, of the ceiling"]
-    return _table(head, np.column_stack([cells, rates, shares]))
-
-
-def _exponent(sizes: pd.Series, costs: pd.Series) -> float:
-    return float(np.polyfit(np.log(sizes), np.log(costs), 1)[0])
-
-
-def _preparation(results: Results) -> str:
-    """The seconds that loading, compiling and warming up take."""
+def _growth(results: Results) -> str:
+    """The times and the memory of each axis, and the exponents p of y = c x^p."""
     rows = []
-    prepare = results.medians.prepare.unstack("system")
-    for kind, systems in (("decoding", DECODERS), ("training", TRAINERS)):
-        cases = results.kind(kind)
-        for size in ("base", "tiny"):
-            longest = prepare.reindex(cases.index[cases["size"] == size]).max().reindex(systems)
-            rows += [[kind, size, LABELS[name], f"{s:.1f}"] for name, s in longest.dropna().items()]
-    return _table(["", "", "", "s"], rows)
+    for axis, frame in results.growth():
+        row = [axis, " ".join(map("{:,}".format, frame.value))]
+        for costs, form in ((frame.seconds, "{:.3g}"), (frame.grown / 1e6, "{:,.0f}")):
+            exponent = np.polyfit(np.log(frame.value.astype(float)), np.log(costs), 1)[0]
+            row += [" ".join(map(form.format, costs)), f"**{exponent:.2f}**"]
+        rows.append(row)
+    return _markdown(
+        pd.DataFrame(rows), ["", "sizes", "seconds", "exponent", "megabytes", "exponent"]
+    )

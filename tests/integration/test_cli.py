@@ -23,8 +23,8 @@ from keras_transformer.export import check
 from keras_transformer.export.bulk import BulkReport
 from keras_transformer.export.metadata import read_metadata
 from keras_transformer.run import Run
-from keras_transformer.trainers.corpora import Pair
-from keras_transformer.trainers.prepared import read_validation_pairs
+from keras_transformer.trainers.data.corpora import Pair
+from keras_transformer.trainers.data.prepared import read_validation_pairs
 
 COMMANDS = ("prepare", "train", "import", "average", "evaluate", "translate", "export", "convert")
 COMMANDS += ("check", "plot", "runs", "serve", "translate-corpus", "demo")

@@ -9,7 +9,7 @@ from command_line import assert_documented, assert_refused, cli
 
 from keras_transformer.files import locked
 from keras_transformer.run import Run
-from keras_transformer.trainers.prepared import corpus_folder, read_validation_pairs
+from keras_transformer.trainers.data.prepared import corpus_folder, read_validation_pairs
 
 
 @pytest.fixture(scope="module")

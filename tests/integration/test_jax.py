@@ -12,8 +12,8 @@ from layer_weights import randomize
 
 from keras_transformer import Run, Transformer, Translator
 from keras_transformer.cli.summary import summarize
-from keras_transformer.trainers.preparation import prepare
-from keras_transformer.trainers.recipes import TrainSettings
+from keras_transformer.trainers.data.preparation import prepare
+from keras_transformer.trainers.settings import TrainSettings
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "jax.md"
 STEPS = 4

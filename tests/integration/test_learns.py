@@ -8,12 +8,12 @@ import pytest
 import reference
 import tensorflow as tf
 
-from keras_transformer.trainers.batches import BatchPlan, make_dataset
-from keras_transformer.trainers.corpora import load_corpus
-from keras_transformer.trainers.evaluation import evaluate
-from keras_transformer.trainers.prepared import TokenizedPairs
-from keras_transformer.trainers.recipes import TrainSettings
-from keras_transformer.trainers.training import train
+from keras_transformer.trainers.data.batches import BatchPlan, make_dataset
+from keras_transformer.trainers.data.corpora import load_corpus
+from keras_transformer.trainers.data.prepared import TokenizedPairs
+from keras_transformer.trainers.fitting.training import train
+from keras_transformer.trainers.scoring.evaluation import evaluate
+from keras_transformer.trainers.settings import TrainSettings
 from keras_transformer.translator import Translator
 
 WORDS = {"one": "eins", "two": "zwei", "red": "rot", "dog": "Hund", "cat": "Katze", "oil": "Öl"}

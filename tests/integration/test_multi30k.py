@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_transformer.tokenizer import SentencePieceTokenizer
-from keras_transformer.trainers.batches import BatchPlan
-from keras_transformer.trainers.corpora import load_corpus
-from keras_transformer.trainers.scores import multimodal_form
+from keras_transformer.tokenizers import SentencePieceTokenizer
+from keras_transformer.trainers.data.batches import BatchPlan
+from keras_transformer.trainers.data.corpora import load_corpus
+from keras_transformer.trainers.scoring.scores import multimodal_form
 
 DEFAULT = Path(__file__).parents[2] / "../shared/data/multi30k-en-de"
 FOLDER = Path(os.environ.get("MULTI30K", DEFAULT))

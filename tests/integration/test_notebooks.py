@@ -14,7 +14,7 @@ from command_line import free_ports
 from nbclient import NotebookClient
 
 import keras_transformer
-from keras_transformer.trainers.recipes import TrainSettings
+from keras_transformer.trainers.settings import TrainSettings
 
 ROOT = Path(__file__).parents[2]
 COLAB = ROOT / "colab"

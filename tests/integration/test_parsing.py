@@ -9,11 +9,11 @@ from command_line import assert_refused, cli
 
 from keras_transformer.export import saved_model
 from keras_transformer.export.session import SavedModelSession
+from keras_transformer.parsing.trees import parse_trees
 from keras_transformer.run import Run
-from keras_transformer.trainers.bracketing import score_brackets
-from keras_transformer.trainers.treebank import load_treebank
+from keras_transformer.trainers.parsing.bracketing import score_brackets
+from keras_transformer.trainers.parsing.treebank import load_treebank
 from keras_transformer.translator import Translator
-from keras_transformer.trees import parse_trees
 
 SIZES = ["d_model=16", "d_ff=24", "num_heads=2", "num_encoder_layers=1", "num_decoder_layers=1"]
 SENTENCES = ["a dog sees ( two ) cats .", "dogs", "", "  the\u00a0cat (  ", "naïve 😀 /NP"]

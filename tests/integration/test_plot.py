@@ -18,7 +18,7 @@ from keras_transformer.cli.plot import plot_command
 from keras_transformer.cli.report import _translations, choose_examples, rank
 from keras_transformer.errors import InputError
 from keras_transformer.run import Run
-from keras_transformer.trainers.evaluation import Evaluation, read_evaluations
+from keras_transformer.trainers.scoring.evaluation import Evaluation, read_evaluations
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 NASTY = "<script>alert(1)</script> & \"quoted\" 'red' {{title}}"

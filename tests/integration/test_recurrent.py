@@ -15,11 +15,11 @@ from keras_transformer.export.engines import export_ctranslate2, export_marian
 from keras_transformer.export.metadata import read_metadata
 from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.session import SavedModelSession
-from keras_transformer.recurrent import Recurrent
-from keras_transformer.trainers.corpora import Pair
-from keras_transformer.trainers.evaluation import evaluate
-from keras_transformer.trainers.training import train
-from keras_transformer.translation import score_texts
+from keras_transformer.recurrent.model import Recurrent
+from keras_transformer.search.texts import score_texts
+from keras_transformer.trainers.data.corpora import Pair
+from keras_transformer.trainers.fitting.training import train
+from keras_transformer.trainers.scoring.evaluation import evaluate
 from keras_transformer.translator import Translator
 
 TEXTS = ["red dog .", "", "öl two one", "one two " * 31]

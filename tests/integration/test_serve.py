@@ -113,7 +113,7 @@ def test_missing_extra(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "starlette", None)
     for name in [name for name in sys.modules if name.startswith("starlette.")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delitem(sys.modules, "keras_transformer.export.server", raising=False)
+    monkeypatch.delitem(sys.modules, "keras_transformer.export.server.rest", raising=False)
     wanted = r"is not installed: pip install 'keras3-transformer\[serve\]'"
     with pytest.raises(InputError, match=wanted):
         serve_command(folder)

@@ -10,9 +10,9 @@ import pytest
 from keras_transformer.cli.report import _corpus
 from keras_transformer.cli.summary import still_improves, summarize, summary_table
 from keras_transformer.run import Run
-from keras_transformer.trainers import prepared
-from keras_transformer.trainers.batches import BatchPlan, make_dataset
-from keras_transformer.trainers.prepared import TokenizedPairs
+from keras_transformer.trainers.data import prepared
+from keras_transformer.trainers.data.batches import BatchPlan, make_dataset
+from keras_transformer.trainers.data.prepared import TokenizedPairs
 
 STEPS = 19  # of 8 batches an epoch
 

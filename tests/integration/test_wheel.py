@@ -15,9 +15,9 @@ PACKAGES = {
 }
 DATA = (
     "cli/report.html",
-    "export/page.html",
+    "export/server/page.html",
     "keras_transformer/py.typed",
-    "trainers/bundled.tsv.xz",
+    "trainers/data/bundled.tsv.xz",
 )
 
 
@@ -35,7 +35,7 @@ def test_wheel(tmp_path):
     # Only the package is at the top level of site-packages.
     tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
     assert tops == {"keras_transformer"}
-    files = [path for folder in PACKAGES for path in (ROOT / folder).glob("*.py")]
+    files = [path for folder in PACKAGES for path in (ROOT / folder).rglob("*.py")]
     files += [ROOT / name for name in DATA] + [*(ROOT / "trainers" / "recipes").glob("*.toml")]
     expected = set()
     for file in files:

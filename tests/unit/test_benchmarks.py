@@ -20,7 +20,8 @@ from bench.processes import take_turns
 from bench.profiler import milliseconds
 from bench.systems import SYSTEMS
 
-from keras_transformer import TransformerConfig, translation
+from keras_transformer import TransformerConfig
+from keras_transformer.search import texts as translation
 
 SIZES = TransformerConfig(
     vocab_size=5, d_model=2, d_ff=3, num_heads=1, num_encoder_layers=1, num_decoder_layers=1

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_transformer import DecodingOptions, InputError, TransformerConfig
-from keras_transformer.model import Transformer
+from keras_transformer.model.transformer import Transformer
 
 V = 19
 

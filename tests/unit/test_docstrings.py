@@ -41,8 +41,13 @@ def package(name):
 
 
 def read(module):
-    *folders, name = module.removeprefix("keras_transformer.").split(".")
-    return package(folders[0] if folders else "keras_transformer").members[name]
+    """A module, which is in a folder of the repository: its own, or the ground floor."""
+    wing, *names = module.removeprefix("keras_transformer.").split(".")
+    is_of_wing = (ROOT / wing).is_dir()
+    found = package(wing if is_of_wing else "keras_transformer")
+    for name in names if is_of_wing else (wing, *names):
+        found = found.members[name]
+    return found
 
 
 def sections(documented):

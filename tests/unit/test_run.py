@@ -13,10 +13,10 @@ from disk import full_disk
 from keras_transformer.config import RecurrentConfig, TransformerConfig
 from keras_transformer.errors import InputError
 from keras_transformer.files import locked
-from keras_transformer.model import Transformer
-from keras_transformer.recurrent import Recurrent
+from keras_transformer.model.transformer import Transformer
+from keras_transformer.recurrent.model import Recurrent
 from keras_transformer.run import Run, State
-from keras_transformer.tokenizer import SentencePieceTokenizer
+from keras_transformer.tokenizers import SentencePieceTokenizer
 
 SIZES = {"d_model": 10, "d_ff": 17, "num_heads": 2, "num_encoder_layers": 1}
 SIZES |= {"num_decoder_layers": 1}

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from keras_transformer.errors import InputError
-from keras_transformer.tokenizer import SentencePieceTokenizer
+from keras_transformer.tokenizers import SentencePieceTokenizer
 from keras_transformer.translator import Translator
 
 TEXTS = ["red dog", "", "one two red dog cat .", "öl", "dog " * 11, " \t\u3000", "one", "two cat ."]

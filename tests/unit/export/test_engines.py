@@ -13,11 +13,11 @@ from marian_models import extract
 
 from keras_transformer.errors import InputError
 from keras_transformer.export.engines import export_ctranslate2, export_marian
-from keras_transformer.model import Transformer
-from keras_transformer.tokenizer import SentencePieceTokenizer, WordPieceTokenizer
-from keras_transformer.trainers.marian import import_marian
-from keras_transformer.trainers.tensors import read_tensors
-from keras_transformer.translation import score_texts
+from keras_transformer.model.transformer import Transformer
+from keras_transformer.search.texts import score_texts
+from keras_transformer.tokenizers import SentencePieceTokenizer, WordPieceTokenizer
+from keras_transformer.trainers.marian.importing import import_marian
+from keras_transformer.trainers.marian.tensors import read_tensors
 from keras_transformer.translator import Translator
 
 TEXTS = ["The girl listens to her woman.", "Did they go to school at 5 o'clock?", "No.", "öl 東"]

@@ -17,15 +17,15 @@ from keras_transformer.export.metadata import read_metadata
 from keras_transformer.export.options import ServingOptions
 from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.session import SavedModelSession
-from keras_transformer.model import Transformer
-from keras_transformer.tokenizer import WordPieceTokenizer
-from keras_transformer.translation import (
+from keras_transformer.model.transformer import Transformer
+from keras_transformer.search.texts import (
     DecodingOptions,
     align_texts,
     score_texts,
     translate_documents,
     translate_texts,
 )
+from keras_transformer.tokenizers import WordPieceTokenizer
 from keras_transformer.translator import Translator
 
 # Those of the fixture `exported`.

@@ -1,0 +1,1 @@
+"""The local server, for development: REST and gRPC."""

@@ -1,0 +1,140 @@
+"""The versions of a model on disk: the newest is loaded, warmed up and served.
+
+Errors are `SessionError`, with TensorFlow's codes, which are those of gRPC.
+"""
+
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework.types_pb2 import DataType
+from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
+from tensorflow_serving.apis.get_model_metadata_pb2 import SignatureDefMap
+from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusResponse, ModelVersionStatus
+from tensorflow_serving.apis.predict_pb2 import PredictRequest
+
+from keras_transformer.errors import InputError
+from keras_transformer.export.rows import DEFAULT_SIGNATURE
+from keras_transformer.export.server.versions import version_paths
+from keras_transformer.export.session import (
+    FAILED_PRECONDITION,
+    INVALID_ARGUMENT,
+    NOT_FOUND,
+    SavedModelSession,
+    SessionError,
+    message_of,
+)
+from keras_transformer.export.warmup import read_warmup
+
+STOP_SECONDS = 60  # how long a server that stops waits for the requests that have begun
+
+_logger = logging.getLogger(__name__)
+
+
+def invalid(message: str) -> SessionError:
+    """Returns the error of a request that is not valid."""
+    return SessionError(INVALID_ARGUMENT, message)
+
+
+class LoadedVersion(SavedModelSession):
+    """The version in `MODELS/NAME/VERSION`, loaded and warmed up."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, optimize=True)
+        self.path, self.number = path, int(path.name)
+        self.signature_map = SignatureDefMap(signature_def=self.signatures)
+        for request in read_warmup(path):
+            self.predict(request)
+
+    def signature(self, name: str) -> SignatureDef:
+        """Returns a signature; raises `SessionError` if there is none of this name."""
+        if name not in self.signatures:
+            raise SessionError(FAILED_PRECONDITION, f'Serving signature key "{name}" not found.')
+        return self.signatures[name]
+
+    def predict(self, request: PredictRequest) -> dict[str, np.ndarray]:
+        """Returns the outputs; raises `SessionError` if the request does not fit its signature."""
+        name = request.model_spec.signature_name or DEFAULT_SIGNATURE
+        inputs = self.signature(name).inputs
+        expected = {key: DataType.Name(info.dtype) for key, info in inputs.items()}
+        received = {key: DataType.Name(tensor.dtype) for key, tensor in request.inputs.items()}
+        if received != expected:
+            raise invalid(f"The inputs of {name} must be {expected}. Received: {received}")
+        try:
+            arrays = {key: tf.make_ndarray(tensor) for key, tensor in request.inputs.items()}
+        except (TypeError, ValueError) as error:  # more or fewer values than the shape says
+            raise invalid(f"An input cannot be read: {message_of(error)}") from None
+        return self.run(name, arrays)
+
+
+class ServedModel:
+    """The newest version in a folder, `MODELS/NAME`.
+
+    The old version answers while a new one is loaded and warmed up, and requests that have begun
+    keep it in memory. If a version cannot be loaded, the old one stays in place, and the new one is
+    tried again when its files change.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.name = os.path.basename(os.path.abspath(folder))
+        self._folder = Path(folder)
+        self._loaded: LoadedVersion | None = None
+        self._tried: object = None  # the files of the last version that was loaded, or failed
+
+    def poll(self) -> None:
+        """Loads the newest version unless its files were tried last; `InputError` if that fails."""
+        path = next(iter(version_paths(self._folder)), None)
+        if path is None or (files := _files(path)) == self._tried:
+            return
+        self._tried = files
+        try:
+            self._loaded = LoadedVersion(path)
+        except Exception as error:  # the files may hold anything
+            message = f"Version {path.name} of {self.name} cannot be loaded: {message_of(error)}"
+            raise InputError(message) from error
+        _logger.info("Version %s of %s is available", path.name, self.name)
+
+    @contextmanager
+    def watched(self, seconds: float) -> Iterator[None]:
+        """Polls in a thread while the context lasts."""
+        stop = threading.Event()
+
+        def work() -> None:
+            while not stop.wait(seconds):
+                try:
+                    self.poll()
+                except (InputError, OSError) as error:  # such as a file that vanishes
+                    _logger.warning("%s", error)
+
+        thread = threading.Thread(target=work, name="versions")
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    def find(self, name: str, version: int | None = None) -> LoadedVersion:
+        """Returns the loaded version; raises `SessionError` if it is not the one asked for."""
+        loaded = self._loaded
+        if name != self.name or loaded is None or version not in (None, loaded.number):
+            which = f"Latest({name})" if version is None else f"Specific({name}, {version})"
+            raise SessionError(NOT_FOUND, f"Servable not found for request: {which}")
+        return loaded
+
+    def status(self, name: str, version: int | None = None) -> GetModelStatusResponse:
+        """Returns the state of the version that `find` returns."""
+        number = self.find(name, version).number
+        state = ModelVersionStatus(version=number, state="AVAILABLE", status={})
+        return GetModelStatusResponse(model_version_status=[state])
+
+
+def _files(path: Path) -> object:
+    """Returns a value that changes when a file of a version does."""
+    stats = [(str(file), file.lstat()) for file in sorted(path.rglob("*"))]
+    return [(name, stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats]

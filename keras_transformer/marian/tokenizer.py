@@ -1,0 +1,112 @@
+"""The tokenizer of an imported Marian model.
+
+Shapes (the package's glossary): B batch, S length in tokens.
+"""
+
+import base64
+import json
+import re
+from collections.abc import Sequence
+from typing import Literal, Self
+
+import sentencepiece
+import tensorflow as tf
+import tensorflow_text as tf_text
+
+from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from keras_transformer.errors import InputError
+from keras_transformer.tokenizers.base import SPECIAL_PIECES, Tokenizer, index_pieces
+
+LANGUAGE_TAG = r">>[^\s<>]+<<"  # ">>deu<<" asks a model of several languages for German
+
+
+class MarianTokenizer(Tokenizer):
+    """Subwords by the SentencePiece models of a Marian model, and their ids by its vocabularies.
+
+    It tokenizes the source, and its `target` tokenizes the target. A source may begin with the tag
+    of a target language, such as ">>deu<<", if the vocabulary holds tags.
+
+    Args:
+        model: made by `from_files`.
+        side: 0 for the source, 1 for the target.
+
+    Raises:
+        InputError: if `model` has another form.
+    """
+
+    header = b"# marian\n"
+
+    def __init__(self, model: bytes, side: Literal[0, 1] = 0) -> None:
+        self.model, self._side = model, side
+        self.own_target = None if side else MarianTokenizer(model, side=1)
+        try:
+            content = json.loads(model.removeprefix(self.header))
+            source, target = map(base64.b64decode, content["sentencepiece"])
+            self._models = source, target
+            sentencepiece.SentencePieceProcessor(model_proto=self._models[side])  # raises errors
+            vocabularies = content["vocabularies"]
+            self._substitutions = content["substitutions"]
+            cuts_tag = content.get("cuts_tag", True)
+        except (ValueError, KeyError, IndexError, TypeError, RuntimeError) as error:
+            raise InputError("The tokenizer is damaged") from error
+        self.vocab_size = max(map(len, vocabularies))
+        pieces = vocabularies[-side]  # there may be one vocabulary for both sides
+        self._pieces = pieces + [SPECIAL_PIECES[PAD_ID]] * (self.vocab_size - len(pieces))
+        self._cuts_tag = cuts_tag and any(re.fullmatch(LANGUAGE_TAG, piece) for piece in pieces)
+        self._look_up = index_pieces(pieces[4:], first_id=4, unknown_id=UNK_ID)
+
+    @classmethod
+    def from_files(
+        cls,
+        sentencepiece_models: Sequence[bytes],
+        vocabularies: Sequence[Sequence[str]],
+        substitutions: Sequence[tuple[str, str]] = (),
+        cuts_tag: bool = True,
+    ) -> Self:
+        """Makes a tokenizer.
+
+        Args:
+            sentencepiece_models: of the source and of the target.
+            vocabularies: the pieces in the order of their ids, the four special ones first; one for
+                both languages, or one for each.
+            substitutions: regular expressions and what replaces them in a source.
+            cuts_tag: whether the tag of a target language, if the vocabulary holds tags, is a token
+                by itself, and SentencePiece does not see it.
+        """
+        encoded = [base64.b64encode(model).decode() for model in sentencepiece_models]
+        content = {
+            "sentencepiece": encoded,
+            "vocabularies": vocabularies,
+            "substitutions": substitutions,
+            "cuts_tag": cuts_tag,
+        }
+        return cls(cls.header + json.dumps(content).encode())
+
+    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        if self._side == 0:
+            for pattern, replacement in self._substitutions:
+                texts = tf.strings.regex_replace(texts, pattern, replacement)
+        op = tf_text.SentencepieceTokenizer(model=self._models[self._side], out_type=tf.string)
+        tag = rf"^\s*({LANGUAGE_TAG})"
+        if self._side or not self._cuts_tag:
+            return tf.ragged.map_flat_values(self._look_up, op.tokenize(texts))
+        pieces = op.tokenize(tf.strings.regex_replace(texts, tag, ""))
+        # A row of tags has one at most.
+        is_tagged = tf.strings.regex_full_match(texts, f"{tag}.*")  # [B]
+        tags = tf.strings.regex_replace(texts, f"{tag}.*", r"\1")
+        tags = tf.ragged.boolean_mask(tags[:, None], is_tagged[:, None])
+        return tf.ragged.map_flat_values(self._look_up, tf.concat([tags, pieces], axis=1))
+
+    def sentencepiece_models(self) -> tuple[bytes, bytes]:
+        """Returns the models of source and target; see `Tokenizer`."""
+        return self._models
+
+    def detokenize(self, ids: tf.Tensor) -> tf.Tensor:
+        """Joins ids, int32 [B, S], into texts, string [B]; drops pad, bos and eos."""
+        is_special = (ids == PAD_ID) | (ids == BOS_ID) | (ids == EOS_ID)  # [B, S]
+        op = tf_text.SentencepieceTokenizer(model=self._models[self._side], out_type=tf.string)
+        return op.detokenize(tf.ragged.boolean_mask(self.pieces(ids), ~is_special))
+
+    def pieces(self, ids: tf.Tensor) -> tf.Tensor:
+        """Returns the pieces of ids, int32 of any shape, as strings of the same shape."""
+        return tf.gather(tf.constant(self._pieces), ids)

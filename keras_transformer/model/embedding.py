@@ -1,0 +1,240 @@
+"""Embeddings and positions (sections 3.4 and 3.5 of the paper).
+
+Shapes (the package's glossary): B batch, T length, D d_model, V vocabulary.
+"""
+
+import math
+from typing import Any
+
+import keras
+import numpy as np
+from jaxtyping import Float, Int
+from keras import ops
+
+from keras_transformer.config import PAD_ID
+from keras_transformer.model.base_layer import BaseLayer
+from keras_transformer.model.tensor import Tensor
+
+
+def sinusoidal_encoding(positions: Int[Tensor, " T"], d_model: int) -> Float[Tensor, "T D"]:
+    """Computes the sinusoids of section 3.5.
+
+        PE(pos, 2i)     = sin(pos / 10000^(2i / d_model))
+        PE(pos, 2i + 1) = cos(pos / 10000^(2i / d_model))
+
+    Args:
+        positions: int [T].
+        d_model: width, D; an odd width ends in a sine.
+
+    Returns:
+        float32 [T, D].
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_transformer.model.embedding import sinusoidal_encoding
+        >>> print(np.round(sinusoidal_encoding(np.arange(2), d_model=2), 3))
+        [[0.    1.   ]
+         [0.841 0.54 ]]
+    """
+    dimension = ops.arange(d_model)
+    exponent = ops.cast(dimension - dimension % 2, "float32") / d_model  # 2i / d_model
+    rate = ops.exp(exponent * -math.log(10_000.0))  # [D]
+    angle = ops.cast(positions, "float32")[:, None] * rate  # [T, D]
+    return ops.where(dimension % 2 == 0, ops.sin(angle), ops.cos(angle))
+
+
+def marian_encoding(positions: Int[Tensor, " T"], d_model: int) -> Float[Tensor, "T D"]:
+    """Computes the sinusoids of Marian, with the sines and cosines in turns as in section 3.5.
+
+        PE(pos, 2i)     = sin(pos / 10000^(i / (d_model / 2 - 1)))
+        PE(pos, 2i + 1) = cos(pos / 10000^(i / (d_model / 2 - 1)))
+
+    Args:
+        positions: int [T].
+        d_model: width, D; an even number of at least 4.
+
+    Returns:
+        float32 [T, D].
+    """
+    exponent = ops.cast(ops.arange(d_model // 2), "float32") / (d_model / 2 - 1)  # [D / 2]
+    rate = ops.exp(exponent * -math.log(10_000.0))
+    angle = ops.cast(positions, "float32")[:, None] * rate  # [T, D / 2]
+    encoding = ops.stack([ops.sin(angle), ops.cos(angle)], axis=2)  # [T, D / 2, 2]
+    return ops.reshape(encoding, (-1, d_model))  # [T, D]
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class PositionalEmbedding(BaseLayer):
+    """Token embeddings times sqrt(d_model) plus position encodings (sections 3.4 and 3.5).
+
+    With `reverse=True` the layer computes logits from the decoder's output, with the same matrix.
+    The matrix starts at N(0, 1 / d_model), so that the scaled embeddings and the logits both start
+    with unit variance.
+
+    Args:
+        vocab_size: number of token ids, V.
+        d_model: width, D.
+        dropout_rate: dropout on the sum, 0 to 1 (0.1: section 5.4, base).
+        position_encoding: "sinusoidal" or "marian", for any length, or "learned" (Table 3, row E).
+        max_length: number of learned positions; sinusoids do not use it. A position beyond is an
+            error, or NaN where a graph does not know the length.
+        output_bias: whether to add a bias to the logits; the paper has none.
+        mask_zero: whether the output carries a mask for Keras's layers and this package's, False at
+            id 0.
+        scale_embeddings: whether to multiply the token embeddings by sqrt(d_model) (section 3.4).
+
+    Call arguments:
+        inputs: int [B, T], token ids; with `reverse`, float [B, T, D].
+        start: int, the position of the first column.
+        reverse: whether to compute logits.
+        training: whether dropout is on.
+
+    Returns:
+        float [B, T, D]; with `reverse`, float [B, T, V].
+
+    Raises:
+        ValueError: if `position_encoding` has another value, a size is below 1, or Marian's
+            sinusoids have no such width; in a call, if `inputs` has another type or shape, or is
+            longer than the learned positions.
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_transformer import PositionalEmbedding
+        >>> embedding = PositionalEmbedding(vocab_size=7, d_model=4)
+        >>> x = embedding(np.array([[5, 2, 6]]))
+        >>> tuple(x.shape)
+        (1, 3, 4)
+        >>> tuple(embedding(x, reverse=True).shape)  # logits, by the same matrix
+        (1, 3, 7)
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        d_model: int,
+        dropout_rate: float = 0.1,
+        position_encoding: str = "sinusoidal",
+        max_length: int = 1024,
+        output_bias: bool = False,
+        mask_zero: bool = False,
+        scale_embeddings: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if position_encoding not in ("sinusoidal", "marian", "learned"):
+            raise ValueError(
+                "`position_encoding` must be 'sinusoidal', 'marian' or 'learned'. "
+                f"Received: position_encoding={position_encoding!r}"
+            )
+        sizes = {"vocab_size": vocab_size, "d_model": d_model, "max_length": max_length}
+        for name, size in sizes.items():
+            if size < 1:
+                raise ValueError(f"`{name}` must be at least 1. Received: {name}={size}")
+        if position_encoding == "marian" and (d_model % 2 or d_model < 4):
+            raise ValueError(
+                "`d_model` must be even and at least 4 with position_encoding='marian'. "
+                f"Received: d_model={d_model}"
+            )
+        self.vocab_size = vocab_size
+        self.d_model = d_model
+        self.max_length = max_length
+        self.scale = d_model**0.5 if scale_embeddings else 1.0
+        self.encode_positions = (
+            marian_encoding if position_encoding == "marian" else sinusoidal_encoding
+        )
+        self.use_output_bias = output_bias
+        self.output_bias: keras.Variable | None = None
+        self.mask_zero = mask_zero
+        self.token_embedding = keras.layers.ReversibleEmbedding(
+            vocab_size,
+            d_model,
+            embeddings_initializer=keras.initializers.RandomNormal(stddev=d_model**-0.5),
+            reverse_dtype=self.compute_dtype,
+            dtype=self.dtype_policy,
+            name="token_embedding",
+        )
+        self.token_embedding.supports_masking = True  # else it warns of the masks of logits
+        self.position_embedding: keras.layers.Embedding | None = None
+        if position_encoding == "learned":
+            self.position_embedding = keras.layers.Embedding(
+                max_length,
+                d_model,
+                embeddings_initializer=keras.initializers.RandomNormal(stddev=1.0),
+                dtype=self.dtype_policy,
+                name="position_embedding",
+            )
+        self.dropout = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy)
+
+    def build(self, ids_shape: Any) -> None:
+        """Creates the weights."""
+        self.token_embedding.build(ids_shape)
+        if self.position_embedding is not None:
+            self.position_embedding.build(ids_shape)
+        if self.use_output_bias:
+            self.output_bias = self.add_weight((self.vocab_size,), "zeros", name="output_bias")
+
+    def compute_mask(self, inputs: Tensor, previous_mask: Tensor | None) -> Tensor | None:
+        """Returns the mask that the output carries, bool [B, T], or None."""
+        is_ids = keras.backend.is_int_dtype(inputs.dtype)
+        return ops.not_equal(inputs, PAD_ID) if self.mask_zero and is_ids else previous_mask
+
+    def compute_output_shape(
+        self, input_shape: Any, reverse: bool = False
+    ) -> tuple[int | None, ...]:
+        """Returns the shape of the output."""
+        if reverse:
+            return (*input_shape[:-1], self.vocab_size)
+        return (*input_shape, self.d_model)
+
+    def compute_output_spec(
+        self, inputs: Tensor, start: Any = 0, reverse: bool = False, training: bool | None = None
+    ) -> keras.KerasTensor:
+        """Returns shape and type."""
+        self._check(inputs, start, reverse)
+        shape = self.compute_output_shape(inputs.shape, reverse)
+        return keras.KerasTensor(shape, dtype=self.compute_dtype)
+
+    def _check(self, inputs: Tensor, start: Any, reverse: bool) -> None:
+        shape, dtype = tuple(inputs.shape), keras.backend.standardize_dtype(inputs.dtype)
+        if reverse:
+            if shape[-1] != self.d_model:
+                raise ValueError(
+                    f"`inputs` of layer {self.name!r} must have the width `d_model`, "
+                    f"{self.d_model}, with reverse=True. Received: shape={shape}"
+                )
+            return
+        if len(shape) != 2 or not keras.backend.is_int_dtype(dtype):
+            raise ValueError(
+                f"`inputs` of layer {self.name!r} must be token ids, int [B, T]. "
+                f"Received: shape={shape}, dtype={dtype}"
+            )
+        first = start if isinstance(start, int) else 0
+        is_learned = self.position_embedding is not None
+        if is_learned and not 0 <= first <= self.max_length - (shape[1] or 1):
+            raise ValueError(
+                f"Layer {self.name!r} has learned positions 0 to {self.max_length - 1} "
+                f"(`max_length`). Received: positions {first} to {first + (shape[1] or 1) - 1}"
+            )
+
+    def call(
+        self,
+        inputs: Int[Tensor, "B T"] | Float[Tensor, "B T D"],
+        start: int | Int[Tensor, ""] = 0,
+        reverse: bool = False,
+        training: bool | None = None,
+    ) -> Float[Tensor, "B T _"]:
+        """Embeds tokens and adds their positions, or computes logits; see the class."""
+        self._check(inputs, start, reverse)
+        if reverse:
+            logits = self.token_embedding(inputs, reverse=True)  # [B, T, V]
+            return logits if self.output_bias is None else logits + self.output_bias
+        encoding = self.encoding(start + ops.arange(ops.shape(inputs)[1]))  # [T, D]
+        tokens = self.token_embedding(inputs) * self.scale  # [B, T, D]
+        return self.dropout(tokens + encoding, training=training)
+
+    def encoding(self, positions: Int[Tensor, " T"]) -> Float[Tensor, "T D"]:
+        """Returns the encodings of positions, or their embeddings if they are learned."""
+        if self.position_embedding is not None:
+            exists = ops.logical_and(positions >= 0, positions < self.max_length)[:, None]
+            return ops.where(exists, self.position_embedding(positions), np.nan)
+        return ops.cast(self.encode_positions(positions, self.d_model), self.compute_dtype)

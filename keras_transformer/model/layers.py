@@ -1,0 +1,428 @@
+"""Encoder and decoder layers (sections 3.1 and 3.3 of the paper).
+
+Shapes (the package's glossary): B batch, S source length, T target length, D d_model, N heads,
+F d_ff.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from jaxtyping import Bool, Float
+
+from keras_transformer.config import LAYER_NORM_EPSILON
+from keras_transformer.model.attention import MultiHeadAttention
+from keras_transformer.model.base_layer import BaseLayer
+from keras_transformer.model.masks import merge_masks
+from keras_transformer.model.tensor import Tensor
+
+
+def _check_padding(
+    layer: "EncoderLayer | DecoderLayer", name: str, mask: Tensor | None, x: Tensor
+) -> Tensor | None:
+    """[B, S] -> [B, 1, 1, S]; an error names the argument of the caller, not the sub-layer's."""
+    num_heads = layer.self_attention.num_heads
+    return merge_masks(x, x, num_heads, {f"`{name}` of layer {layer.name!r}": mask})
+
+
+def _check_width(layer: "EncoderLayer | DecoderLayer", x_shape: Any) -> None:
+    """Raises an error where the residual connection would not fit.
+
+    A wrapper such as `TimeDistributed` calls `build`, where Keras does not check `input_spec`.
+    """
+    d_model = layer.self_attention.output_dense.units
+    if x_shape[-1] != d_model:
+        raise ValueError(
+            f"`x` of layer {layer.name!r} must have the width `d_model`, {d_model}. "
+            f"Received: shape={tuple(x_shape)}"
+        )
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class FeedForward(BaseLayer):
+    """The position-wise feed-forward network (section 3.3).
+
+        FFN(x) = max(0, x W_1 + b_1) W_2 + b_2
+
+    Args:
+        d_model: width of the output, D.
+        d_ff: inner width, F.
+        dropout_rate: dropout on the inner activations, 0 to 1 (0.0: the paper has none).
+        activation: inner activation, as for `keras.layers.Dense`; the paper's is "relu".
+
+    Call arguments:
+        x: float [B, T, D].
+        training: whether dropout is on.
+
+    Returns:
+        float [B, T, D].
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_transformer import FeedForward
+        >>> feed_forward = FeedForward(d_model=4, d_ff=7)
+        >>> tuple(feed_forward(np.ones((2, 3, 4))).shape)
+        (2, 3, 4)
+        >>> feed_forward.count_params()  # 4 * 7 + 7 + 7 * 4 + 4
+        67
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        d_ff: int,
+        dropout_rate: float = 0.0,
+        activation: str | Callable[[Tensor], Tensor] = "relu",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.d_ff = d_ff
+        self.inner_dense = keras.layers.Dense(
+            d_ff, activation=activation, dtype=self.dtype_policy, name="inner"
+        )
+        self.output_dense = keras.layers.Dense(d_model, dtype=self.dtype_policy, name="output")
+        self.dropout = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy)
+
+    def build(self, input_shape: Any) -> None:
+        """Creates the weights."""
+        self.inner_dense.build(input_shape)
+        self.output_dense.build((*input_shape[:-1], self.d_ff))
+
+    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
+        """Returns the shape of the output."""
+        return (*input_shape[:-1], self.output_dense.units)
+
+    def call(
+        self, x: Float[Tensor, "B T D"], training: bool | None = None
+    ) -> Float[Tensor, "B T D"]:
+        """Applies the network to every position; see the class."""
+        inner = self.dropout(self.inner_dense(x), training=training)  # [B, T, F]
+        return self.output_dense(inner)  # [B, T, D]
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class AddNorm(BaseLayer):
+    """The residual connection around a sub-layer (section 3.1, "Add & Norm" in Figure 1).
+
+        LayerNorm(x + Dropout(Sublayer(x)))
+
+    Args:
+        dropout_rate: dropout on the sub-layer's output, 0 to 1.
+        epsilon: what the normalization adds to the variance (1e-6: tensor2tensor).
+
+    Call arguments:
+        x: float [B, T, D], the sub-layer's input.
+        sublayer_output: float [B, T, D].
+        training: whether dropout is on.
+
+    Returns:
+        float [B, T, D].
+    """
+
+    def __init__(
+        self, dropout_rate: float, epsilon: float = LAYER_NORM_EPSILON, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        # Keras computes the norm in float32, whatever the precision.
+        self.norm = keras.layers.LayerNormalization(
+            epsilon=epsilon, dtype=self.dtype_policy, name="norm"
+        )
+        self.dropout = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy)
+
+    def build(self, x_shape: Any) -> None:
+        """Creates the weights."""
+        self.norm.build(x_shape)
+
+    def compute_output_shape(self, x_shape: Any) -> tuple[int | None, ...]:
+        """Returns the shape of the output."""
+        return tuple(x_shape)
+
+    def call(
+        self,
+        x: Float[Tensor, "B T D"],
+        sublayer_output: Float[Tensor, "B T D"],
+        training: bool | None = None,
+    ) -> Float[Tensor, "B T D"]:
+        """Adds and normalizes; see the class."""
+        return self.norm(x + self.dropout(sublayer_output, training=training))
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class EncoderLayer(BaseLayer):
+    """One layer of the encoder: self-attention and feed-forward, post-norm (section 3.1).
+
+    Args:
+        d_model: width of the layer's input and output, D.
+        d_ff: inner width of the feed-forward network, F.
+        num_heads: number of attention heads, N.
+        dropout_rate: dropout on each sub-layer's output (0.1: section 5.4, base).
+        attention_dropout_rate: dropout on attention weights (0.0: only section 6.3 has it).
+        feed_forward_dropout_rate: dropout inside the feed-forward network (0.0: the paper has
+            none).
+        d_k: size of a head's queries and keys; None for `d_model / num_heads`.
+        d_v: size of a head's values; None for `d_model / num_heads`.
+        activation: inner activation of the feed-forward network, as for `keras.layers.Dense`.
+        layer_norm_epsilon: what layer normalization adds to the variance (1e-6: tensor2tensor).
+        scale_attention: whether to divide the scores by sqrt(d_k) (section 3.2.1).
+
+    Call arguments:
+        x: float [B, S, D].
+        attention_mask: bool [B, S], [B, S, S] or [B, N, S, S], True = may attend.
+        return_attention_scores: whether to return the attention weights too.
+        training: whether dropout is on.
+        padding_mask: bool [B, S], False at padding; None for the mask that `x` carries, if any.
+        use_causal_mask: whether a position attends to itself and earlier positions only.
+
+    Returns:
+        float [B, S, D]; with `return_attention_scores` also the weights, float [B, N, S, S].
+
+    Raises:
+        ValueError: if the width of `x` is not `d_model`, or a mask is not bool or does not fit.
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_transformer import EncoderLayer
+        >>> layer = EncoderLayer(d_model=6, d_ff=11, num_heads=2)
+        >>> source_ids = np.array([[5, 7, 3, 0]])  # the 0 is padding
+        >>> tuple(layer(np.ones((1, 4, 6)), padding_mask=source_ids != 0).shape)
+        (1, 4, 6)
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        d_ff: int,
+        num_heads: int,
+        dropout_rate: float = 0.1,
+        attention_dropout_rate: float = 0.0,
+        feed_forward_dropout_rate: float = 0.0,
+        d_k: int | None = None,
+        d_v: int | None = None,
+        activation: str | Callable[[Tensor], Tensor] = "relu",
+        layer_norm_epsilon: float = LAYER_NORM_EPSILON,
+        scale_attention: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.input_spec = keras.InputSpec(ndim=3, axes={-1: d_model})
+        dtype = self.dtype_policy
+        add_norm = functools.partial(AddNorm, dropout_rate, layer_norm_epsilon, dtype=dtype)
+        self.self_attention = MultiHeadAttention(
+            d_model,
+            num_heads,
+            attention_dropout_rate,
+            d_k,
+            d_v,
+            scale_attention=scale_attention,
+            dtype=dtype,
+            name="self_attention",
+        )
+        self.self_attention_norm = add_norm(name="self_attention_norm")
+        self.feed_forward = FeedForward(
+            d_model, d_ff, feed_forward_dropout_rate, activation, dtype=dtype, name="feed_forward"
+        )
+        self.feed_forward_norm = add_norm(name="feed_forward_norm")
+
+    def build(self, x_shape: Any) -> None:
+        """Creates the weights."""
+        _check_width(self, x_shape)
+        self.self_attention.build(x_shape, x_shape)
+        self.self_attention_norm.build(x_shape)
+        self.feed_forward.build(x_shape)
+        self.feed_forward_norm.build(x_shape)
+
+    def call(
+        self,
+        x: Float[Tensor, "B S D"],
+        attention_mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        padding_mask: Bool[Tensor, "#B S"] | None = None,
+        use_causal_mask: bool = False,
+    ) -> Float[Tensor, "B S D"] | tuple[Float[Tensor, "B S D"], Float[Tensor, "B N S S"]]:
+        """Applies the two sub-layers; see the class."""
+        attended, scores = self.self_attention(
+            x,
+            x,
+            attention_mask=attention_mask,
+            return_attention_scores=True,
+            training=training,
+            value_mask=_check_padding(self, "padding_mask", padding_mask, x),
+            use_causal_mask=use_causal_mask,
+        )
+        x = self.self_attention_norm(x, attended, training=training)
+        transformed = self.feed_forward(x, training=training)
+        x = self.feed_forward_norm(x, transformed, training=training)
+        return (x, scores) if return_attention_scores else x
+
+    def compute_output_shape(self, x_shape: Any) -> tuple[int | None, ...]:
+        """Returns the shape of the output, without that of the attention weights."""
+        return tuple(x_shape)
+
+    def compute_output_spec(
+        self,
+        x: Tensor,
+        attention_mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Returns shapes and types; see `MultiHeadAttention`."""
+        return self.self_attention.compute_output_spec(
+            x, x, return_attention_scores=return_attention_scores
+        )
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class DecoderLayer(BaseLayer):
+    """One layer of the decoder: self-attention, cross-attention, feed-forward (section 3.1).
+
+    The arguments are those of `EncoderLayer`.
+
+    Call arguments:
+        x: float [B, T, D].
+        encoder_output: float [B, S, D].
+        self_attention_mask: bool [B, T], [B, T, T] or [B, N, T, T], True = may attend.
+        cross_attention_mask: bool [B, S], [B, T, S] or [B, N, T, S], True = may attend.
+        return_attention_scores: whether to return the attention weights too.
+        training: whether dropout is on.
+        decoder_padding_mask: bool [B, T], False at padding; None for the mask that `x` carries, if
+            any.
+        encoder_padding_mask: bool [B, S]; None for the mask that `encoder_output` carries, if any.
+        use_causal_mask: whether self-attention hides later positions.
+
+    Returns:
+        float [B, T, D]; with `return_attention_scores` also the weights of self-attention, float
+        [B, N, T, T], and of cross-attention, float [B, N, T, S].
+
+    Raises:
+        ValueError: if the width of `x` is not `d_model`, or a mask is not bool or does not fit.
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_transformer import DecoderLayer
+        >>> layer = DecoderLayer(d_model=6, d_ff=11, num_heads=2)
+        >>> source_ids, target_ids = np.array([[5, 7, 3, 0]]), np.array([[2, 8, 4]])
+        >>> x, self_weights, cross_weights = layer(
+        ...     np.ones((1, 3, 6)),
+        ...     encoder_output=np.ones((1, 4, 6)),
+        ...     decoder_padding_mask=target_ids != 0,
+        ...     encoder_padding_mask=source_ids != 0,
+        ...     return_attention_scores=True,
+        ... )
+        >>> tuple(x.shape), tuple(self_weights.shape), tuple(cross_weights.shape)
+        ((1, 3, 6), (1, 2, 3, 3), (1, 2, 3, 4))
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        d_ff: int,
+        num_heads: int,
+        dropout_rate: float = 0.1,
+        attention_dropout_rate: float = 0.0,
+        feed_forward_dropout_rate: float = 0.0,
+        d_k: int | None = None,
+        d_v: int | None = None,
+        activation: str | Callable[[Tensor], Tensor] = "relu",
+        layer_norm_epsilon: float = LAYER_NORM_EPSILON,
+        scale_attention: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.input_spec = keras.InputSpec(ndim=3, axes={-1: d_model})
+        dtype = self.dtype_policy
+        add_norm = functools.partial(AddNorm, dropout_rate, layer_norm_epsilon, dtype=dtype)
+        attention = functools.partial(
+            MultiHeadAttention,
+            d_model,
+            num_heads,
+            attention_dropout_rate,
+            d_k,
+            d_v,
+            scale_attention=scale_attention,
+            dtype=dtype,
+        )
+        self.self_attention = attention(name="self_attention")
+        self.self_attention_norm = add_norm(name="self_attention_norm")
+        self.cross_attention = attention(name="cross_attention")
+        self.cross_attention_norm = add_norm(name="cross_attention_norm")
+        self.feed_forward = FeedForward(
+            d_model, d_ff, feed_forward_dropout_rate, activation, dtype=dtype, name="feed_forward"
+        )
+        self.feed_forward_norm = add_norm(name="feed_forward_norm")
+
+    def build(self, x_shape: Any, encoder_output_shape: Any) -> None:
+        """Creates the weights."""
+        _check_width(self, x_shape)
+        self.self_attention.build(x_shape, x_shape)
+        self.self_attention_norm.build(x_shape)
+        self.cross_attention.build(x_shape, encoder_output_shape)
+        self.cross_attention_norm.build(x_shape)
+        self.feed_forward.build(x_shape)
+        self.feed_forward_norm.build(x_shape)
+
+    def call(
+        self,
+        x: Float[Tensor, "B T D"],
+        encoder_output: Float[Tensor, "B S D"],
+        self_attention_mask: Tensor | None = None,
+        cross_attention_mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        decoder_padding_mask: Bool[Tensor, "#B T"] | None = None,
+        encoder_padding_mask: Bool[Tensor, "#B S"] | None = None,
+        use_causal_mask: bool = True,
+    ) -> (
+        Float[Tensor, "B T D"]
+        | tuple[Float[Tensor, "B T D"], Float[Tensor, "B N T T"], Float[Tensor, "B N T S"]]
+    ):
+        """Applies the three sub-layers to all positions; see the class."""
+        attended, self_scores = self.self_attention(
+            x,
+            x,
+            attention_mask=self_attention_mask,
+            return_attention_scores=True,
+            training=training,
+            value_mask=_check_padding(self, "decoder_padding_mask", decoder_padding_mask, x),
+            use_causal_mask=use_causal_mask,
+        )
+        x = self.self_attention_norm(x, attended, training=training)
+        attended, cross_scores = self.cross_attention(
+            x,
+            encoder_output,
+            attention_mask=cross_attention_mask,
+            return_attention_scores=True,
+            training=training,
+            value_mask=_check_padding(
+                self, "encoder_padding_mask", encoder_padding_mask, encoder_output
+            ),
+        )
+        x = self.cross_attention_norm(x, attended, training=training)
+        transformed = self.feed_forward(x, training=training)
+        x = self.feed_forward_norm(x, transformed, training=training)
+        return (x, self_scores, cross_scores) if return_attention_scores else x
+
+    def compute_output_shape(
+        self, x_shape: Any, encoder_output_shape: Any
+    ) -> tuple[int | None, ...]:
+        """Returns the shape of the output, without those of the attention weights."""
+        return tuple(x_shape)
+
+    def compute_output_spec(
+        self,
+        x: Tensor,
+        encoder_output: Tensor,
+        self_attention_mask: Tensor | None = None,
+        cross_attention_mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Returns shapes and types; see `MultiHeadAttention`."""
+        output, self_scores = self.self_attention.compute_output_spec(
+            x, x, return_attention_scores=True
+        )
+        _, cross_scores = self.cross_attention.compute_output_spec(
+            x, encoder_output, return_attention_scores=True
+        )
+        return (output, self_scores, cross_scores) if return_attention_scores else output

@@ -1,0 +1,303 @@
+"""The encoder-decoder Transformer (Figure 1 of the paper), a functional Keras model.
+
+Shapes (the package's glossary): B batch, S source length, T target length, D d_model, N heads,
+V vocabulary.
+"""
+
+from typing import Any, ClassVar, NamedTuple, Self
+
+import keras
+from jaxtyping import Float, Int
+from keras import ops
+
+from keras_transformer.config import TransformerConfig
+from keras_transformer.errors import InputError
+from keras_transformer.model.embedding import PositionalEmbedding
+from keras_transformer.model.layers import DecoderLayer, EncoderLayer
+from keras_transformer.model.masks import decoder_mask, padding_mask
+from keras_transformer.model.tensor import Tensor
+from keras_transformer.parsing.next_word import at_words, is_word, word_indices
+
+
+class AttentionScores(NamedTuple):
+    """The attention weights of all layers and heads.
+
+    The last two axes are queries and keys, and the weights of a query add up to 1. Query t of
+    `decoder` and `cross` predicts the token that follows `target_ids[:, t]`.
+
+    Attributes:
+        encoder: a float [B, N, S, S] for each layer.
+        decoder: a float [B, N, T, T] for each layer.
+        cross: a float [B, N, T, S] for each layer.
+    """
+
+    encoder: tuple[Tensor, ...]
+    decoder: tuple[Tensor, ...]
+    cross: tuple[Tensor, ...]
+
+
+class EncoderDecoder(keras.Model):
+    """What the architectures have in common: inputs, configuration and files.
+
+    A subclass has the methods `encode`, `decode` and `_make_layers`.
+
+    Args:
+        config: sizes and rates.
+    """
+
+    config_type: ClassVar[Any]
+
+    target_embedding: Any
+    output_dense: keras.layers.Dense | None  # None where the target's embedding is shared
+
+    def __init__(self, config: Any, **kwargs: Any) -> None:
+        if not isinstance(config, self.config_type):
+            raise InputError(
+                f"`config` must be a {self.config_type.__name__}. Received: {config!r}"
+            )
+        # Assignment would make Keras list the weights in another order than that of the graph.
+        self.__dict__.update(config=config, **self._make_layers(config))
+        source_ids = keras.Input((None,), dtype="int32", name="source_ids")  # [B, S]
+        target_ids = keras.Input((None,), dtype="int32", name="target_ids")  # [B, T]
+        logits = self.decode(target_ids, self.encode(source_ids), source_ids)  # [B, T, V]
+        super().__init__(
+            inputs={"source_ids": source_ids, "target_ids": target_ids}, outputs=logits, **kwargs
+        )
+
+    def _make_layers(self, config: Any) -> dict[str, Any]:
+        """Returns the layers by the names of their attributes."""
+        raise NotImplementedError
+
+    @classmethod
+    def from_preset(cls, /, preset: str, *, vocab_size: int, **overrides: Any) -> Self:
+        """Builds a model of a published size with fresh weights.
+
+        Args:
+            preset: as for `from_preset` of the configuration.
+            vocab_size: number of token ids, V.
+            **overrides: other attributes of the configuration.
+        """
+        return cls(cls.config_type.from_preset(preset, vocab_size=vocab_size, **overrides))
+
+    def project(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
+        """Computes the logits, float32 [B, T, V].
+
+        Args:
+            x: float [B, T, D], the output of the decoder.
+        """
+        if self.output_dense is None:
+            x = self.target_embedding(x, reverse=True)
+        else:
+            x = self.output_dense(x)
+        return ops.cast(x, "float32")
+
+    def quantize(self, *args: Any, **kwargs: Any) -> None:
+        """Raises an `InputError`, because a search cannot use quantized weights."""
+        raise InputError(
+            f"A {type(self).__name__} cannot be quantized; "
+            "`export --weights float16` halves what is stored"
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the config as plain values."""
+        return {"config": self.config.to_dict(), "name": self.name}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
+        """Builds a model from what `get_config` returns."""
+        return cls(cls.config_type(**config["config"]), name=config["name"])
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class Transformer(EncoderDecoder):
+    """The model of "Attention Is All You Need", from token ids to logits.
+
+    The input is a dictionary of `source_ids`, int32 [B, S], and `target_ids`, int32 [B, T], the
+    target shifted right. Both are padded with 0, and S and T are at least 1. The output is logits,
+    float32 [B, T, V]. Source embedding, target embedding and output projection share one matrix
+    (section 3.4), unless `config.share_embeddings` is False.
+
+    The model takes Keras's global dtype policy when it is built. `fit` and `save` work as for any
+    functional model, and so does `keras.models.load_model` after `import keras_transformer`.
+    A file stores neither the dtype policy nor which layers are trainable. So Keras cannot restore
+    the optimizer of a model that was compiled with frozen layers, or in mixed_float16 unless that
+    policy is set before `load_model`: it warns, and the optimizer starts anew. The weights load.
+
+    Args:
+        config: sizes and rates.
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_transformer import Transformer, TransformerConfig
+        >>> config = TransformerConfig(
+        ...     vocab_size=19,
+        ...     d_model=6,
+        ...     d_ff=11,
+        ...     num_heads=2,
+        ...     num_encoder_layers=1,
+        ...     num_decoder_layers=1,
+        ... )
+        >>> model = Transformer(config)
+        >>> logits = model({
+        ...     "source_ids": np.array([[5, 7, 3]]),
+        ...     "target_ids": np.array([[2, 11, 4, 8]]),
+        ... })
+        >>> tuple(logits.shape)
+        (1, 4, 19)
+    """
+
+    config_type = TransformerConfig
+
+    config: TransformerConfig
+    source_embedding: PositionalEmbedding
+    encoder_layers: list[EncoderLayer]
+    target_embedding: PositionalEmbedding
+    decoder_layers: list[DecoderLayer]
+
+    def _make_layers(self, config: TransformerConfig) -> dict[str, Any]:
+        sizes: dict[str, Any] = {
+            "d_model": config.d_model,
+            "d_ff": config.d_ff,
+            "num_heads": config.num_heads,
+            "dropout_rate": config.dropout_rate,
+            "attention_dropout_rate": config.attention_dropout_rate,
+            "feed_forward_dropout_rate": config.feed_forward_dropout_rate,
+            "d_k": config.d_k,
+            "d_v": config.d_v,
+            "activation": config.activation,
+            "layer_norm_epsilon": config.layer_norm_epsilon,
+            "scale_attention": config.scale_attention,
+        }
+        if config.share_embeddings:
+            source_embedding = target_embedding = _embedding(
+                config, "embedding", config.vocab_size, config.output_bias
+            )
+            output_dense = None
+        else:
+            source_embedding = _embedding(config, "source_embedding", config.vocab_size)
+            target_embedding = _embedding(config, "target_embedding", config.num_target_ids)
+            output_dense = keras.layers.Dense(
+                config.num_target_ids, use_bias=config.output_bias, name="output"
+            )
+        return {
+            "source_embedding": source_embedding,
+            "encoder_layers": [
+                EncoderLayer(**sizes, name=f"encoder_{i}") for i in range(config.num_encoder_layers)
+            ],
+            "target_embedding": target_embedding,
+            "decoder_layers": [
+                DecoderLayer(**sizes, name=f"decoder_{i}") for i in range(config.num_decoder_layers)
+            ],
+            "output_dense": output_dense,
+        }
+
+    def encode(
+        self,
+        source_ids: Int[Tensor, "B S"],
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+    ) -> Float[Tensor, "B S D"] | tuple[Float[Tensor, "B S D"], tuple[Tensor, ...]]:
+        """Runs the encoder.
+
+        Args:
+            source_ids: int32 [B, S].
+            return_attention_scores: whether to return the attention weights too.
+            training: whether dropout is on.
+
+        Returns:
+            float [B, S, D]; with `return_attention_scores` also the weights, a float [B, N, S, S]
+            for each layer.
+        """
+        mask = padding_mask(source_ids)  # [B, 1, 1, S]
+        scores = []
+        x = self.source_embedding(source_ids, training=training)  # [B, S, D]
+        for layer in self.encoder_layers:
+            x, weights = layer(x, mask, return_attention_scores=True, training=training)
+            scores.append(weights)
+        return (x, tuple(scores)) if return_attention_scores else x
+
+    def decode(
+        self,
+        target_ids: Int[Tensor, "B T"],
+        encoder_output: Float[Tensor, "B S D"],
+        source_ids: Int[Tensor, "B S"],
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+    ) -> (
+        Float[Tensor, "B T V"]
+        | tuple[Float[Tensor, "B T V"], tuple[Tensor, ...], tuple[Tensor, ...]]
+    ):
+        """Runs the decoder and the output projection on all target positions.
+
+        Args:
+            target_ids: int32 [B, T], the target shifted right.
+            encoder_output: float [B, S, D], the output of `encode`.
+            source_ids: int32 [B, S]; the decoder does not attend to its padding.
+            return_attention_scores: whether to return the attention weights too.
+            training: whether dropout is on.
+
+        Returns:
+            Logits, float32 [B, T, V]; with `return_attention_scores` also, for each layer, the
+            weights of self-attention, float [B, N, T, T], and of cross-attention, [B, N, T, S].
+        """
+        self_mask = decoder_mask(target_ids)  # [B, 1, T, T]
+        cross_mask = padding_mask(source_ids)  # [B, 1, 1, S]
+        self_scores, cross_scores = [], []
+        x = self.target_embedding(target_ids, training=training)  # [B, T, D]
+        if self.config.word_id_ends is not None:
+            source_end, target_end = self.config.word_id_ends
+            num_words = ops.cumsum(ops.cast(is_word(target_ids, target_end), "int32"), axis=1)
+            x += at_words(encoder_output, word_indices(source_ids, source_end), num_words)
+        for layer in self.decoder_layers:
+            x, self_weights, cross_weights = layer(
+                x,
+                encoder_output,
+                self_mask,
+                cross_mask,
+                return_attention_scores=True,
+                training=training,
+                use_causal_mask=False,  # `self_mask` is causal, and is made once for all layers
+            )
+            self_scores.append(self_weights)
+            cross_scores.append(cross_weights)
+        logits = self.project(x)
+        if return_attention_scores:
+            return logits, tuple(self_scores), tuple(cross_scores)
+        return logits
+
+    @property
+    def num_cross_attentions(self) -> int:
+        """The number of `cross` in `attention_scores`: the decoder's layers."""
+        return len(self.decoder_layers)
+
+    def attention_scores(
+        self, source_ids: Int[Tensor, "B S"], target_ids: Int[Tensor, "B T"]
+    ) -> AttentionScores:
+        """Returns the attention weights of all layers and heads, without dropout.
+
+        Args:
+            source_ids: int32 [B, S].
+            target_ids: int32 [B, T], the target shifted right.
+        """
+        encoder_output, encoder = self.encode(
+            source_ids, return_attention_scores=True, training=False
+        )
+        _, decoder, cross = self.decode(
+            target_ids, encoder_output, source_ids, return_attention_scores=True, training=False
+        )
+        return AttentionScores(encoder, decoder, cross)
+
+
+def _embedding(
+    config: TransformerConfig, name: str, vocab_size: int, output_bias: bool = False
+) -> PositionalEmbedding:
+    return PositionalEmbedding(
+        vocab_size,
+        config.d_model,
+        dropout_rate=config.dropout_rate,
+        position_encoding=config.position_encoding,
+        max_length=config.max_length,
+        output_bias=output_bias,
+        scale_embeddings=config.scale_embeddings,
+        name=name,
+    )

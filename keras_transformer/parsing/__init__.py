@@ -1,0 +1,1 @@
+"""Constituency parsing (section 6.3): trees, their symbols and constraint, and their tokenizer."""

@@ -1,0 +1,61 @@
+"""The next word as an input of the decoder, for parsers.
+
+Ma et al. (2017) and Liu et al. (2018) choose by rules what the decoder of a parser attends to. Here
+attention stays as in the paper, and the decoder's input also has the encoder's output at the next
+word: the first word that the target so far has no tag for.
+
+The ids from 4 to below an end belong to words: in a source, such a token begins a word; in a
+target, it is the tag of a word.
+
+Shapes (the package's glossary): B batch, S source length, T target length, D d_model.
+"""
+
+from jaxtyping import Bool, Float, Int
+from keras import ops
+
+from keras_transformer.config import EOS_ID
+from keras_transformer.model.tensor import Tensor
+
+
+def is_word(ids: Int[Tensor, "B T"], end: int) -> Bool[Tensor, "B T"]:
+    """Returns whether ids belong to words: those from 4 to below `end`."""
+    return ops.logical_and(ids > EOS_ID, ids < end)
+
+
+def word_indices(source_ids: Int[Tensor, "B S"], end: int) -> Int[Tensor, "B S"]:
+    """Returns the index of each word at its first token, counted from 0, and -1 elsewhere.
+
+    Args:
+        source_ids: int32 [B, S].
+        end: as for `is_word`.
+
+    Returns:
+        int32 [B, S].
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_transformer.parsing.next_word import word_indices
+        >>> print(np.array(word_indices(np.array([[5, 9, 6, 3, 0]]), end=8)))
+        [[ 0 -1  1 -1 -1]]
+    """
+    begins = ops.cast(is_word(source_ids, end), "int32")
+    return ops.cumsum(begins, axis=1) * begins - 1
+
+
+def at_words(
+    encoder_output: Float[Tensor, "B S D"],
+    indices: Int[Tensor, "B S"],
+    wanted: Int[Tensor, "B T"],
+) -> Float[Tensor, "B T D"]:
+    """Returns the encoder's output at the first token of words, zeros if there is no such word.
+
+    Args:
+        encoder_output: float [B, S, D].
+        indices: int32 [B, S], as `word_indices` returns them.
+        wanted: int32 [B, T], indices of words.
+
+    Returns:
+        float [B, T, D].
+    """
+    is_wanted = ops.equal(indices[:, None, :], wanted[:, :, None])  # [B, T, S]
+    return ops.matmul(ops.cast(is_wanted, encoder_output.dtype), encoder_output)

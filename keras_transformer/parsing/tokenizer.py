@@ -1,0 +1,161 @@
+"""The tokenizer of a parser: sentences and trees (section 6.3).
+
+Shapes (the package's glossary): B batch, S source length, K beams, T target length.
+"""
+
+import base64
+import json
+from collections import Counter
+from collections.abc import Iterable
+from typing import Literal, Self
+
+import numpy as np
+import tensorflow as tf
+from google.protobuf.message import Message
+
+from keras_transformer.config import EOS_ID
+from keras_transformer.errors import InputError, one_line
+from keras_transformer.parsing.symbols import TreeConstraint, TreeSymbols
+from keras_transformer.tokenizers.base import SPECIAL_PIECES, Tokenizer, index_pieces
+from keras_transformer.tokenizers.learning import WORD_MARK, parse_sentencepiece, train_by_rules
+from keras_transformer.tokenizers.subword import SentencePieceTokenizer, WordPieceTokenizer
+
+MIN_COUNT = 5  # all words that occur less often have one entry in the dictionary
+MIN_SHARE = 0.001  # a rarer tag of a word is taken for an error of annotation
+
+
+class TreeTokenizer(Tokenizer):
+    """Subwords of sentences, and the symbols of their trees (section 6.3).
+
+    It tokenizes sentences whose words are separated by spaces, as in a treebank. A parenthesis
+    becomes -LRB- or -RRB-. Its `target` tokenizes linearized trees, of symbols separated by spaces.
+    A search with it finds well-formed trees only, and `write` writes them in brackets. A word that
+    is frequent in the treebank gets a tag that it has there (a tag dictionary, Ratnaparkhi 1996).
+    The pieces that begin a word have the first ids, and so have the tags (`word_id_ends`).
+
+    Args:
+        model: a header, then JSON.
+    """
+
+    header = b"# trees\n"
+
+    def __init__(self, model: bytes) -> None:
+        self.model = model
+        try:
+            content = json.loads(model.removeprefix(self.header))
+            sentencepiece = base64.b64decode(content["sentencepiece"])
+            self._words = SentencePieceTokenizer(sentencepiece)
+            self.symbols = TreeSymbols(tuple(content["tags"]), tuple(content["labels"]))
+            symbols = [*SPECIAL_PIECES, *self.symbols.pieces]
+            self.own_target = WordPieceTokenizer.from_pieces(symbols, {})
+            dictionary = content["dictionary"]  # the first entry is for all words that have none
+            self._tags = np.zeros((len(dictionary), len(self.symbols.tags)), bool)
+            for entry, tags in enumerate(dictionary.values()):
+                self._tags[entry, tags] = True
+            self._entries = index_pieces([*dictionary], first_id=0, unknown_id=0)
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise InputError("The tokenizer is damaged") from error
+        self.vocab_size = self._words.vocab_size
+        pieces = parse_sentencepiece(sentencepiece).pieces
+        num_first = sum(each.piece.startswith(WORD_MARK) for each in pieces)
+        self.word_id_ends = EOS_ID + 1 + num_first, self.symbols.first_label
+
+    @classmethod
+    def train(
+        cls,
+        pairs: Iterable[tuple[str, str]],
+        vocab_size: int,
+        model_type: Literal["bpe", "unigram"] = "bpe",
+    ) -> Self:
+        """Learns subwords from sentences, and takes the symbols from their trees.
+
+        Args:
+            pairs: sentences and linearized trees.
+            vocab_size: as for `SentencePieceTokenizer.train`.
+            model_type: SentencePiece's algorithm.
+        """
+        parsed = [(sentence, tree.split(" ")) for sentence, tree in pairs]
+        # `write` returns the words as they are.
+        sentences = (sentence for sentence, _ in parsed)
+        model = train_by_rules(sentences, vocab_size, {WORD_MARK: "_"}, model_type=model_type)
+        symbols = TreeSymbols.of({symbol for _, tree in parsed for symbol in tree})
+        if not symbols.labels:
+            raise InputError("The treebank must have constituents. It has tagged words only")
+        ids = {tag: i for i, tag in enumerate(symbols.tags)}
+        counts: dict[str, Counter[int]] = {}
+        for sentence, tree in parsed:
+            words, tags = sentence.split(" "), [ids[symbol] for symbol in tree if symbol in ids]
+            if len(tags) != len(words):
+                raise InputError(
+                    "No label of the treebank may also be a tag. Received: the symbols "
+                    f"{one_line(' '.join(tree))} of a sentence of {len(words)} words"
+                )
+            for word, tag in zip(words, tags, strict=True):
+                counts.setdefault(word, Counter())[tag] += 1
+        rare = [word for word, tags in counts.items() if tags.total() < MIN_COUNT]
+        of_rare = sum((counts.pop(word) for word in rare), Counter())
+        content = {
+            "sentencepiece": base64.b64encode(_words_first(model)).decode(),
+            **symbols._asdict(),
+            "dictionary": {
+                "": _frequent(of_rare) or [*ids.values()],
+                **{word: _frequent(tags) for word, tags in counts.items()},
+            },
+        }
+        return cls(cls.header + json.dumps(content).encode())
+
+    def constraint(self, source_ids: tf.Tensor) -> TreeConstraint:
+        """Returns the constraint of trees with the words of sources; see `Tokenizer`."""
+        words = self._split(source_ids)
+        entries = tf.ragged.map_flat_values(self._entries, words).to_tensor(0)
+        return TreeConstraint(
+            self.symbols,
+            tf.constant(self._tags),
+            entries=tf.pad(entries, [[0, 0], [0, 1]]),
+            num_words=tf.cast(words.row_lengths(), tf.int32),
+        )
+
+    def write(self, source_ids: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+        """Writes trees in brackets, with the words of their sources.
+
+        Args:
+            source_ids: as for `Tokenizer.write`.
+            ids: as for `Tokenizer.write`.
+        """
+        return self.symbols.write(self._split(source_ids), ids)
+
+    def _split(self, source_ids: tf.Tensor) -> tf.RaggedTensor:
+        """Returns the words of sources, string [B, (words)]."""
+        return tf.strings.split(self.detokenize(source_ids))
+
+    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        for pattern, replacement in (
+            (r"\p{Z}", " "),
+            (WORD_MARK, "_"),
+            (r"\(", "-LRB-"),
+            (r"\)", "-RRB-"),
+        ):
+            texts = tf.strings.regex_replace(texts, pattern, replacement)
+        return self._words.tokenize(texts)
+
+    def detokenize(self, ids: tf.Tensor) -> tf.Tensor:
+        """Joins ids, int32 [B, S], into sentences, string [B]; drops pad, bos and eos."""
+        return self._words.detokenize(ids)
+
+    def pieces(self, ids: tf.Tensor) -> tf.Tensor:
+        """Returns the pieces of ids, int32 of any shape, as strings of the same shape."""
+        return self._words.pieces(ids)
+
+
+def _words_first(model: Message) -> bytes:
+    """Moves the pieces that begin a word to the front, after the special ones."""
+    special, rest = model.pieces[: EOS_ID + 1], model.pieces[EOS_ID + 1 :]
+    rest.sort(key=lambda piece: not piece.piece.startswith(WORD_MARK))
+    del model.pieces[:]
+    model.pieces.extend([*special, *rest])
+    return model.SerializeToString()
+
+
+def _frequent(tags: Counter[int]) -> list[int]:
+    """Returns the tags that are not rarer than `MIN_SHARE`."""
+    return sorted(tag for tag in tags if tags[tag] >= MIN_SHARE * tags.total())

@@ -1,0 +1,1 @@
+"""The recurrent model that the Transformer replaces."""

@@ -1,0 +1,88 @@
+"""The step function of a search with a `Recurrent`: the decoder for one more token.
+
+The tests compare it with `Recurrent.decode`. All hypotheses of a sentence share the encoder's
+output: they are the positions of attention's query.
+
+Shapes (the package's glossary): B batch, K beams, S source length, U units of a recurrent state,
+D d_model, V vocabulary, R = B * K; E = 2 U is the width of the encoder's output.
+"""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from keras_transformer.config import PAD_ID
+from keras_transformer.recurrent.model import Recurrent
+
+# The states of each decoder layer, float [B, K, U] each. The search gathers them when hypotheses
+# change places.
+States = tuple[tuple[tf.Tensor, ...], ...]
+
+
+class EncodedRows(NamedTuple):
+    """What attention keeps of a batch of sentences.
+
+    Attributes:
+        keys: float [B, S, U].
+        values: float [B, S, E].
+        mask: bool [B, S], False at padding.
+    """
+
+    keys: tf.Tensor
+    values: tf.Tensor
+    mask: tf.Tensor
+
+
+class RecurrentStep:
+    """The step function of `decoding.search`, with the current weights of a model.
+
+    For the search, its `cache` is `States`, and its `row_state` is `EncodedRows`.
+
+    Args:
+        model: the model.
+    """
+
+    def __init__(self, model: Recurrent) -> None:
+        self.model = model
+
+    def initial_state(self, source_ids: tf.Tensor, beam_size: int) -> tuple[States, EncodedRows]:
+        """Encodes sources and returns the state before the first step.
+
+        Args:
+            source_ids: int32 [B, S], with at least one token in each row.
+            beam_size: hypotheses of each source, K.
+        """
+        values = self.model.encode(source_ids, training=False)  # [B, S, E]
+        states = tf.nest.map_structure(
+            lambda state: tf.repeat(state[:, None], beam_size, axis=1),  # [B, K, U]
+            self.model.initial_states(values),
+        )
+        rows = EncodedRows(self.model.key_dense(values), values, source_ids != PAD_ID)
+        return tuple(map(tuple, states)), rows
+
+    def __call__(
+        self, target_ids: tf.Tensor, position: tf.Tensor, states: States, rows: EncodedRows
+    ) -> tuple[tf.Tensor, States, EncodedRows]:
+        """Computes the logits that follow one more token of each hypothesis.
+
+        Args:
+            target_ids: int32 [B, K], the newest token of each hypothesis.
+            position: int32 [], its position, which a recurrent decoder does not need.
+            states: the result of `initial_state` or of the previous step.
+            rows: the result of `initial_state`.
+
+        Returns:
+            Logits, float32 [B, K, V], and the new states and the same rows.
+        """
+        model, units, num_beams = self.model, self.model.config.units, target_ids.shape[1]
+        x = model.embed(model.target_embedding, target_ids)  # [B, K, D]
+        new_states: list[tuple[tf.Tensor, ...]] = []
+        for i, (layer, state) in enumerate(zip(model.decoder_layers, states, strict=True)):
+            before = [tf.reshape(each, [-1, units]) for each in state]
+            x, after = layer.cell(tf.reshape(x, [-1, x.shape[-1]]), before)  # [R, U]
+            new_states.append(tuple(tf.reshape(each, [-1, num_beams, units]) for each in after))
+            x = tf.reshape(x, [-1, num_beams, units])
+            if i == 0:
+                attended, _ = model.attend(x, *rows)  # [B, K, E]
+            x = tf.concat([attended, x], axis=2)  # [B, K, E + U]
+        return model.project(model.combine_dense(x)), tuple(new_states), rows

@@ -1,0 +1,325 @@
+"""The step function of a search with a `Transformer`: the decoder for one more token, made fast.
+
+It computes what `Transformer.decode` computes for the last position, and the tests compare the two.
+Every optimization of the decoder is in this module, those of the search are in `decoding.py`
+(docs/speed.md has the figures):
+
+- The weights are prepared once for each call: queries, keys and values of self-attention get one
+  matrix, and the shared embedding is transposed.
+- The encodings of all positions are computed once for each call.
+- All hypotheses of a sentence share its keys and values, those of the encoder's output and those
+  of earlier positions. They are never moved; a mask selects the positions of each hypothesis.
+- Each product has one row for each hypothesis.
+- Products and the cache have the model's compute dtype; sums, norms, softmaxes and the small
+  products of attention are float32.
+- Small products, softmaxes and transpositions avoid oneDNN, whose operations take 30 to 40 us to
+  start.
+
+Shapes (the package's glossary): B batch, K beams, S source length, C positions in the cache of a
+sentence, D d_model, N heads, H head size (d_k or d_v), V vocabulary, R = B * K.
+"""
+
+from typing import NamedTuple
+
+import keras
+import tensorflow as tf
+
+from keras_transformer.model.attention import MASKED_SCORE
+from keras_transformer.model.layers import AddNorm, DecoderLayer
+from keras_transformer.model.masks import padding_mask
+from keras_transformer.model.transformer import Transformer
+from keras_transformer.parsing.next_word import at_words, is_word, word_indices
+
+ONEDNN_MIN_MULTIPLICATIONS = 2**20  # a product of more multiplications is faster by oneDNN
+
+
+class KeysValues(NamedTuple):
+    """The keys and values that queries attend to.
+
+    Attributes:
+        keys: float [B, N, C, d_k].
+        values: float [B, N, C, d_v].
+    """
+
+    keys: tf.Tensor
+    values: tf.Tensor
+
+
+class Beams(NamedTuple):
+    """What the decoder keeps of each hypothesis: the `cache` of `decoding.beam_search`.
+
+    Attributes:
+        self_mask: float [B, K, C], 0 at the positions in the sentence's cache that belong to a
+            hypothesis, and `MASKED_SCORE` at others.
+        num_words: int32 [B, K], number of words so far; () if the decoder does not read them.
+    """
+
+    self_mask: tf.Tensor
+    num_words: tf.Tensor | tuple[()]
+
+
+class RowState(NamedTuple):
+    """What the decoder keeps of a batch of sentences.
+
+    Attributes:
+        encoder_kv: of each layer, cross-attention's keys and values of the encoder's output.
+        source_mask: float [B, 1, 1, S], 0 at tokens and `MASKED_SCORE` at padding.
+        kv_cache: of each layer, self-attention's keys and values of all earlier positions of all
+            hypotheses, C for each sentence.
+        step_mask: float [B, K, K], the mask of a step's own positions: 0 for the hypothesis itself
+            and `MASKED_SCORE` for others.
+        encoded_words: the encoder's output, float [B, S, D], and `word_indices`, int32 [B, S]; ()
+            if the decoder does not read words.
+    """
+
+    encoder_kv: tuple[KeysValues, ...]
+    source_mask: tf.Tensor
+    kv_cache: tuple[KeysValues, ...]
+    step_mask: tf.Tensor
+    encoded_words: tuple[tf.Tensor, ...]
+
+
+class DecoderStep:
+    """The step function of `decoding.search`, with the current weights of a model.
+
+    For the search, its `cache` is a `Beams`, and its `row_state` is a `RowState`.
+
+    Args:
+        model: the model.
+        max_length: int32 [], the maximum length of a hypothesis in tokens.
+    """
+
+    def __init__(self, model: Transformer, max_length: int | tf.Tensor) -> None:
+        self.model = model
+        self.word_id_ends = model.config.word_id_ends
+        self.layers = [_LayerStep(layer) for layer in model.decoder_layers]
+        embedding = model.target_embedding
+        # Read here: a gather from the variable itself would make TensorFlow copy it at each read.
+        self.embeddings = tf.convert_to_tensor(embedding.token_embedding.embeddings)
+        self.scale = embedding.scale
+        positions = embedding.encoding(tf.range(max_length))  # [T, D]
+        self.positions = tf.cast(positions, tf.float32)
+        if model.output_dense is None:
+            kernel, bias = tf.transpose(self.embeddings), embedding.output_bias
+        else:
+            kernel, bias = model.output_dense.kernel, model.output_dense.bias
+        self.output = _Linear(kernel, bias, model.compute_dtype)
+
+    def initial_state(self, source_ids: tf.Tensor, beam_size: int) -> tuple[Beams, RowState]:
+        """Encodes sources and returns the state before the first step.
+
+        Args:
+            source_ids: int32 [B, S], with at least one token in each row.
+            beam_size: hypotheses of each source, K.
+        """
+        encoder_output = self.model.encode(source_ids, training=False)  # [B, S, D]
+        num_rows = tf.shape(source_ids)[0]
+        is_token = tf.cast(padding_mask(source_ids), tf.float32)  # [B, 1, 1, S]
+        others = (1.0 - tf.eye(beam_size, dtype=tf.float32)) * MASKED_SCORE  # [K, K]
+        num_words: tf.Tensor | tuple[()] = ()
+        encoded_words: tuple[tf.Tensor, ...] = ()
+        if self.word_id_ends is not None:
+            num_words = tf.zeros([num_rows, beam_size], tf.int32)
+            encoded_words = encoder_output, word_indices(source_ids, self.word_id_ends[0])
+        row_state = RowState(
+            encoder_kv=tuple(layer.encoder_kv(encoder_output) for layer in self.layers),
+            source_mask=(1.0 - is_token) * MASKED_SCORE,
+            kv_cache=tuple(layer.empty_cache(num_rows) for layer in self.layers),
+            step_mask=tf.tile(others[None], [num_rows, 1, 1]),
+            encoded_words=encoded_words,
+        )
+        return Beams(tf.zeros([num_rows, beam_size, 0], tf.float32), num_words), row_state
+
+    def __call__(
+        self, target_ids: tf.Tensor, position: tf.Tensor, beams: Beams, row_state: RowState
+    ) -> tuple[tf.Tensor, Beams, RowState]:
+        """Computes the logits that follow one more token of each hypothesis.
+
+        Args:
+            target_ids: int32 [B, K], the newest token of each hypothesis.
+            position: int32 [], its position, counted from 0 (the start symbol's).
+            beams: the result of `initial_state` or of the previous step. The search gathers it when
+                hypotheses change places.
+            row_state: the result of `initial_state` or of the previous step.
+
+        Returns:
+            Logits, float32 [B, K, V], and `beams` and `row_state` with K more positions.
+        """
+        num_beams = target_ids.shape[1]
+        self_mask, num_words = beams
+        mask = None  # a single hypothesis attends to all positions
+        if num_beams > 1:
+            self_mask = tf.concat([self_mask, row_state.step_mask], axis=2)  # [B, K, C + K]
+            mask = tf.expand_dims(self_mask, 1)  # [B, 1, K, C + K]
+        x = tf.gather(self.embeddings, tf.reshape(target_ids, [-1]))  # [R, D]
+        x = tf.cast(x, tf.float32) * self.scale + tf.gather(self.positions, position)
+        if self.word_id_ends is not None:
+            num_words += tf.cast(is_word(target_ids, self.word_id_ends[1]), tf.int32)
+            encoder_output, indices = row_state.encoded_words
+            next_words = at_words(encoder_output, indices, num_words)  # [B, K, D]
+            x += tf.cast(tf.reshape(next_words, tf.shape(x)), tf.float32)
+        kv_cache = []
+        for layer, cache, encoder_kv in zip(
+            self.layers, row_state.kv_cache, row_state.encoder_kv, strict=True
+        ):
+            x, cache = layer(x, num_beams, cache, mask, encoder_kv, row_state.source_mask)
+            kv_cache.append(cache)
+        logits = tf.cast(self.output(x), tf.float32)  # [R, V]
+        logits = tf.reshape(logits, [-1, num_beams, logits.shape[1]])
+        return logits, Beams(self_mask, num_words), row_state._replace(kv_cache=tuple(kv_cache))
+
+
+class _LayerStep:
+    """A decoder layer for one more position of each hypothesis, without dropout."""
+
+    def __init__(self, layer: DecoderLayer) -> None:
+        self.layer = layer
+        attention = layer.self_attention
+        num_heads, d_k, d_v = attention.num_heads, attention.d_k, attention.d_v
+        self.sizes = [d_k, d_k, d_v]
+        # One map for queries, keys and values: [q_1 k_1 v_1 q_2 k_2 v_2 ...] of the heads.
+        dense = [attention.query_dense, attention.key_dense, attention.value_dense]
+        scales = [attention.scale, 1.0, 1.0]
+
+        def join(weights: list[tf.Tensor]) -> tf.Tensor:
+            """[..., N * H] each -> [..., N * (2 d_k + d_v)]."""
+            heads = [
+                tf.reshape(weight * scale, [*weight.shape[:-1], num_heads, size])
+                for weight, scale, size in zip(weights, scales, self.sizes, strict=True)
+            ]
+            return tf.reshape(tf.concat(heads, axis=-1), [*weights[0].shape[:-1], -1])
+
+        kernel = join([each.kernel for each in dense])
+        bias = join([each.bias for each in dense])
+        self.self_qkv = _Linear(kernel, bias, layer.compute_dtype)
+        self.self_output = self._linear(attention.output_dense)
+        self.self_norm = _AddNorm(layer.self_attention_norm)
+        cross = layer.cross_attention
+        self.cross_query = self._linear(cross.query_dense, cross.scale)
+        self.cross_output = self._linear(cross.output_dense)
+        self.cross_norm = _AddNorm(layer.cross_attention_norm)
+        self.inner = self._linear(layer.feed_forward.inner_dense)
+        self.outer = self._linear(layer.feed_forward.output_dense)
+        self.norm = _AddNorm(layer.feed_forward_norm)
+
+    def _linear(self, dense: keras.layers.Dense, scale: float = 1.0) -> "_Linear":
+        """Returns the linear map of a dense layer, without its activation."""
+        kernel, bias = dense.kernel, dense.bias
+        if scale != 1.0:
+            kernel, bias = kernel * scale, bias * scale
+        return _Linear(kernel, bias, self.layer.compute_dtype)
+
+    def __call__(
+        self,
+        x: tf.Tensor,
+        num_beams: int,
+        cache: KeysValues,
+        mask: tf.Tensor | None,
+        encoder_kv: KeysValues,
+        source_mask: tf.Tensor,
+    ) -> tuple[tf.Tensor, KeysValues]:
+        """Returns the layer's output, float [R, D], and the longer cache."""
+        qkv = _split_heads(self.self_qkv(x), num_beams, sum(self.sizes))
+        query, key, value = tf.split(qkv, self.sizes, axis=3)  # [B, N, K, H] each
+        cache = KeysValues(
+            keys=tf.concat([cache.keys, key], axis=2),  # [B, N, C + K, H]
+            values=tf.concat([cache.values, value], axis=2),
+        )
+        x = self.self_norm(x, self.self_output(_attend(query, cache, mask)))
+        query = _split_heads(self.cross_query(x), num_beams, self.sizes[0])
+        x = self.cross_norm(x, self.cross_output(_attend(query, encoder_kv, source_mask)))
+        inner = self.layer.feed_forward.inner_dense.activation(self.inner(x))  # [R, F]
+        return self.norm(x, self.outer(inner)), cache
+
+    def encoder_kv(self, encoder_output: tf.Tensor) -> KeysValues:
+        """Returns cross-attention's keys and values of an encoder's output [B, S, D]."""
+        attention, length = self.layer.cross_attention, tf.shape(encoder_output)[1]
+        keys, values = attention.key_dense(encoder_output), attention.value_dense(encoder_output)
+        return KeysValues(
+            keys=_split_heads(keys, length, attention.d_k),
+            values=_split_heads(values, length, attention.d_v),
+        )
+
+    def empty_cache(self, num_rows: tf.Tensor) -> KeysValues:
+        """Returns keys and values of 0 positions."""
+        num_heads, dtype = self.layer.self_attention.num_heads, self.layer.compute_dtype
+        return KeysValues(
+            keys=tf.zeros([num_rows, num_heads, 0, self.sizes[1]], dtype),
+            values=tf.zeros([num_rows, num_heads, 0, self.sizes[2]], dtype),
+        )
+
+
+class _Linear:
+    """The linear map of a kernel, [in, out], and maybe a bias, [out], computed in `dtype`."""
+
+    def __init__(self, kernel: tf.Tensor, bias: tf.Tensor | None, dtype: str) -> None:
+        self.kernel = tf.cast(tf.convert_to_tensor(kernel), dtype)
+        self.negative_bias = None if bias is None else tf.cast(-bias, dtype)
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        """[R, in] -> [R, out]."""
+        products = tf.matmul(tf.cast(x, self.kernel.dtype), self.kernel)
+        # TensorFlow would fuse product and sum, which is slower for few rows.
+        return products if self.negative_bias is None else products - self.negative_bias
+
+
+class _AddNorm:
+    """An `AddNorm` without dropout."""
+
+    def __init__(self, layer: AddNorm) -> None:
+        self.gamma = tf.cast(tf.convert_to_tensor(layer.norm.gamma.value), tf.float32)
+        self.beta = tf.cast(tf.convert_to_tensor(layer.norm.beta.value), tf.float32)
+        self.epsilon = layer.norm.epsilon
+
+    def __call__(self, x: tf.Tensor, sublayer_output: tf.Tensor) -> tf.Tensor:
+        """[R, D] -> float32 [R, D]."""
+        x += tf.cast(sublayer_output, tf.float32)
+        centered = x - tf.reduce_mean(x, axis=1, keepdims=True)
+        # A product, because TensorFlow's squared difference is slower.
+        variance = tf.reduce_mean(centered * centered, axis=1, keepdims=True)
+        return centered * tf.math.rsqrt(variance + self.epsilon) * self.gamma + self.beta
+
+
+def _attend(query: tf.Tensor, kv: KeysValues, mask: tf.Tensor | None) -> tf.Tensor:
+    """Computes `dot_product_attention` with the hypotheses as the positions of the query.
+
+    The query, [B, N, K, d_k], is scaled already, and the result is [R, N * d_v]. The mask,
+    [B, N, K, C], is added to the scores.
+    """
+
+    def add_mask(scores: tf.Tensor) -> tf.Tensor:
+        scores = tf.cast(scores, tf.float32)  # [B, N, K, C]
+        return scores if mask is None else scores + mask
+
+    def attend() -> tf.Tensor:
+        weights = tf.nn.softmax(add_mask(tf.matmul(query, kv.keys, transpose_b=True)))
+        return tf.matmul(tf.cast(weights, query.dtype), kv.values)  # [B, N, K, d_v]
+
+    def attend_without_onednn() -> tf.Tensor:
+        # oneDNN implements neither BatchMatMulV3 nor log_softmax.
+        x, keys, values = (tf.cast(each, tf.float32) for each in (query, kv.keys, kv.values))
+        scores = tf.raw_ops.BatchMatMulV3(x=x, y=keys, Tout=tf.float32, adj_y=True)
+        weights = tf.exp(tf.nn.log_softmax(add_mask(scores)))
+        heads = tf.raw_ops.BatchMatMulV3(x=weights, y=values, Tout=tf.float32)
+        return tf.cast(heads, query.dtype)
+
+    num_beams = query.shape[2]
+    is_small = num_beams * tf.size(kv.keys, tf.int64) <= ONEDNN_MIN_MULTIPLICATIONS
+    heads = tf.cond(is_small, attend_without_onednn, attend)
+    return tf.reshape(_swap(heads), [-1, query.shape[1] * kv.values.shape[3]])
+
+
+def _split_heads(x: tf.Tensor, length: int | tf.Tensor, size: int) -> tf.Tensor:
+    """[B * C, N * H] or [B, C, N * H] -> [B, N, C, H]."""
+    return _swap(tf.reshape(x, [-1, length, x.shape[-1] // size, size]))
+
+
+def _swap(x: tf.Tensor) -> tf.Tensor:
+    """Swaps axes 1 and 2 of a tensor of rank 4.
+
+    It moves the bits as integers, because a transposition of floats starts oneDNN.
+    """
+    if 1 in x.shape[1:3] and None not in x.shape[1:3]:  # nothing moves
+        return tf.reshape(x, [-1, x.shape[2], x.shape[1], x.shape[3]])
+    integer = {8: tf.int64, 4: tf.int32, 2: tf.int16}[x.dtype.size]
+    return tf.bitcast(tf.transpose(tf.bitcast(x, integer), [0, 2, 1, 3]), x.dtype)

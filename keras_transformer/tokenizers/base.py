@@ -1,0 +1,213 @@
+"""The base class of the tokenizers: the same TF.Text ops in training and in the exported graph.
+
+Shapes (the package's glossary): B batch, S length in tokens, K beams, T target length.
+"""
+
+import abc
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.config import EOS_ID, PAD_ID
+from keras_transformer.errors import InputError
+from keras_transformer.parsing.symbols import TreeConstraint
+
+SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
+
+
+class EncodedTexts(NamedTuple):
+    """A batch of texts as token ids.
+
+    Attributes:
+        ids: int32 [B, S], each row's tokens, then `EOS_ID`, then padding.
+        lengths: int32 [B], number of tokens without `EOS_ID`.
+        truncated: bool [B], True where a text was cut to the maximum length.
+    """
+
+    ids: tf.Tensor
+    lengths: tf.Tensor
+    truncated: tf.Tensor
+
+
+class Tokenizer(abc.ABC):
+    """Splits texts of both languages into subwords and joins them again.
+
+    There are four kinds, `SentencePieceTokenizer`, `WordPieceTokenizer`, `MarianTokenizer` and
+    `TreeTokenizer`; `Tokenizer.load` reads all of them. The ids begin with pad 0, unk 1, bos 2,
+    eos 3.
+
+    Attributes:
+        model: the content of the file that `save` writes.
+        vocab_size: number of ids.
+        lowercase: whether it lower-cases all text.
+        own_target: the tokenizer of the target language, if that is another one.
+        word_id_ends: two numbers. A source id from 4 to below the first number begins a word, and a
+            target id from 4 to below the second is the tag of a word. None if the ids have
+            another order.
+
+    Raises:
+        InputError: if a file is missing or is not a tokenizer, or a vocabulary is too small.
+    """
+
+    header: ClassVar[bytes] = b""  # how `model` begins; a SentencePiece model has no header
+
+    model: bytes
+    vocab_size: int
+    lowercase: bool = False
+    own_target: "Tokenizer | None" = None
+    word_id_ends: tuple[int, int] | None = None
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Tokenizer":
+        """Reads what `save` wrote."""
+        try:
+            model = Path(path).read_bytes()
+        except OSError as error:
+            raise InputError(f"Cannot read the tokenizer {path}: {error.strerror}") from error
+        # The empty header, which all files begin with, comes last.
+        kinds = sorted(Tokenizer.__subclasses__(), key=lambda kind: -len(kind.header))
+        kind: Callable[[bytes], Tokenizer] = next(
+            kind for kind in kinds if model.startswith(kind.header)
+        )
+        try:
+            return kind(model)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
+
+    def save(self, path: str | Path) -> None:
+        """Writes `model`."""
+        Path(path).write_bytes(self.model)
+
+    @property
+    def target(self) -> "Tokenizer":
+        """The tokenizer of the target language: this one, unless each language has its own."""
+        return self.own_target or self
+
+    @property
+    def shares_pieces(self) -> bool:
+        """Whether an id is the same piece in both languages, so that they can share embeddings."""
+        sides = self, self.target
+        return np.array_equal(*(side.pieces(tf.range(side.vocab_size)).numpy() for side in sides))
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the model."""
+        return hashlib.sha256(self.model).hexdigest()
+
+    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Splits texts, string [B], into ids, int32 [B, (tokens)], without bos and eos."""
+        utf8 = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+        return self._tokenize(tf.strings.regex_replace(utf8, r"\p{Cc}", " "))
+
+    @abc.abstractmethod
+    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """`tokenize` of valid UTF-8 without control characters."""
+
+    @abc.abstractmethod
+    def detokenize(self, ids: tf.Tensor) -> tf.Tensor:
+        """Joins ids, int32 [B, S], into texts, string [B]; drops pad, bos and eos."""
+
+    @abc.abstractmethod
+    def pieces(self, ids: tf.Tensor) -> tf.Tensor:
+        """Returns the pieces of ids, int32 of any shape, as strings of the same shape."""
+
+    def constraint(self, source_ids: tf.Tensor) -> TreeConstraint | None:
+        """Returns what the results of a search must keep to; None for nothing.
+
+        Args:
+            source_ids: int32 [B, S].
+        """
+        return None
+
+    def write(self, source_ids: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+        """Writes the results of a search.
+
+        Args:
+            source_ids: int32 [B, S].
+            ids: int32 [B, K, T], what was found for each source.
+
+        Returns:
+            string [B, K].
+        """
+        shape = tf.shape(ids)
+        # T may be 0, so -1 cannot stand for the other dimensions.
+        texts = self.target.detokenize(tf.reshape(ids, [shape[0] * shape[1], shape[2]]))
+        return tf.reshape(texts, [shape[0], ids.shape[1] or shape[1]])
+
+    def sentencepiece_models(self) -> tuple[bytes, bytes]:
+        """Returns the SentencePiece models of source and target, for other engines.
+
+        Raises:
+            InputError: if there are none, or if the tokenizer lower-cases texts before them.
+        """
+        raise InputError(
+            f"Other engines need a tokenizer of SentencePiece. Received: a {type(self).__name__}"
+        )
+
+    def encode(self, texts: tf.Tensor, max_length: int | None = None) -> EncodedTexts:
+        """Prepares texts for the encoder; `tokenizer(texts)` is the same.
+
+        Args:
+            texts: string [B].
+            max_length: maximum number of tokens of a text, `EOS_ID` included. Longer texts are cut;
+                None cuts nothing.
+        """
+        if isinstance(texts, str | bytes):
+            raise InputError(f"`texts` must be a list of strings. Received: {texts!r}")
+        tokens = self.tokenize(texts)  # [B, (tokens)]
+        max_length = tf.int32.max if max_length is None else max_length
+        if max_length < 1:
+            raise InputError(f"`max_length` must be at least 1. Received: max_length={max_length}")
+        return EncodedTexts(
+            *with_end(tokens[:, : max_length - 1]), truncated=tokens.row_lengths() >= max_length
+        )
+
+    __call__ = encode
+
+    def decode(self, ids: tf.Tensor | EncodedTexts) -> list[str]:
+        """Returns the texts of ids, int [B, S], or of what `encode` returns, as Python strings.
+
+        Pad, bos and eos are left out.
+        """
+        ids = tf.cast(ids.ids if isinstance(ids, EncodedTexts) else ids, tf.int32)
+        if ids.shape.rank != 2:
+            raise InputError(f"`ids` must have the shape [B, S]. Received: shape={ids.shape}")
+        texts = self.detokenize(ids).numpy()
+        return [text.decode() for text in texts]
+
+
+def with_end(tokens: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """[B, (tokens)] -> padded ids [B, S] that end with `EOS_ID`, and the lengths before it [B]."""
+    end = tf.fill([tokens.nrows(), 1], EOS_ID)  # [B, 1]
+    return (
+        tf.concat([tokens, end], axis=1).to_tensor(PAD_ID),
+        tf.cast(tokens.row_lengths(), tf.int32),
+    )
+
+
+def index_pieces(
+    pieces: Sequence[str], first_id: int, unknown_id: int
+) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Returns a function that looks up the int32 ids of pieces by their hashes.
+
+    A table of TensorFlow would be a resource that each export must track and initialize. The hashes
+    are the same everywhere.
+    """
+
+    def hash_of(pieces: Any) -> tf.Tensor:
+        return tf.strings.to_hash_bucket_fast(pieces, 2**62)
+
+    hashes = hash_of(pieces).numpy()
+    order = hashes.argsort()
+    hashes, ids = hashes[order], order.astype(np.int32) + first_id
+
+    def look_up(pieces: tf.Tensor) -> tf.Tensor:
+        found = hash_of(pieces)
+        places = tf.minimum(tf.searchsorted(hashes, found), len(hashes) - 1)
+        return tf.where(tf.gather(hashes, places) == found, tf.gather(ids, places), unknown_id)
+
+    return look_up

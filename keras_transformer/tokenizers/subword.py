@@ -1,0 +1,283 @@
+"""Tokenizers by SentencePiece and by word-pieces.
+
+Shapes (the package's glossary): B batch, S length in tokens.
+"""
+
+import itertools
+import json
+import unicodedata
+from collections.abc import Iterable, Iterator
+from typing import Literal, Self
+
+import regex
+import sentencepiece
+import tensorflow as tf
+import tensorflow_text as tf_text
+from google.protobuf.message import DecodeError
+
+from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from keras_transformer.errors import InputError
+from keras_transformer.tokenizers.base import SPECIAL_PIECES, Tokenizer
+from keras_transformer.tokenizers.learning import (
+    WORD_MARK,
+    compositions,
+    parse_sentencepiece,
+    train_by_rules,
+    train_sentencepiece,
+)
+
+LOWERCASE_MARK = "lowercase"
+WORD_PIECE_HEADER = "# word-pieces"
+MAX_WORD_BYTES = 2**20  # TF.Text's default is 100; a longer word is unknown
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """Subwords by SentencePiece.
+
+    To a model of `train`, no text is unknown: characters outside the vocabulary become their UTF-8
+    bytes, ids 4 to 259. Both languages share the pieces, and each has its own normal form:
+
+    - It reads a source in SentencePiece's "nmt_nfkc", which is Unicode NFKC with single spaces.
+      Zero-width characters and the meta symbol U+2581 become spaces.
+    - Its `target` keeps a text as it is, but composes letters and accents, as NFC does, and joins
+      runs of ordinary spaces. U+2581 becomes an underscore.
+
+    In both, control characters become spaces, and invalid UTF-8 becomes U+FFFD. A model of another
+    origin, such as `from_keras_nlp`, has one normal form, its own, for both languages.
+
+    Args:
+        model: a serialized SentencePiece model with the ids pad 0, unk 1, bos 2 and eos 3.
+        side: 0 for the source, 1 for the target.
+    """
+
+    def __init__(self, model: bytes, side: Literal[0, 1] = 0) -> None:
+        self.model, self._side = model, side
+        try:
+            processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+            special_ids = (
+                processor.pad_id(),
+                processor.unk_id(),
+                processor.bos_id(),
+                processor.eos_id(),
+            )
+            message = parse_sentencepiece(model)
+        except (RuntimeError, DecodeError) as error:
+            raise InputError("The tokenizer is not a SentencePiece model") from error
+        if special_ids != (PAD_ID, UNK_ID, BOS_ID, EOS_ID):
+            raise InputError(
+                "The tokenizer's ids for pad, unk, bos, eos must be 0, 1, 2, 3. "
+                f"Received: {', '.join(map(str, special_ids))}"
+            )
+        self.vocab_size: int = processor.vocab_size()
+        self._is_marked = message.lowercase == LOWERCASE_MARK
+        # A model of `from_keras_nlp` may fold case by itself.
+        self.lowercase = self._is_marked or "A" not in processor.normalize("A")
+        self._models = model, model
+        if message.HasField("target_normalizer_spec"):
+            of_target = message.target_normalizer_spec.SerializeToString()
+            message.ClearField("target_normalizer_spec")
+            source = message.SerializeToString()
+            message.normalizer_spec.ParseFromString(of_target)
+            self._models = source, message.SerializeToString()
+            self.own_target = None if side else SentencePieceTokenizer(model, side=1)
+
+    @classmethod
+    def train(
+        cls,
+        texts: Iterable[str],
+        vocab_size: int,
+        model_type: Literal["bpe", "unigram"] = "bpe",
+        lowercase: bool = False,
+        targets: Iterable[str] | None = None,
+    ) -> Self:
+        """Learns subwords from texts of both languages.
+
+        Args:
+            texts: sentences of the source language; of both, if `targets` is None. If there are
+                more than 4 million, SentencePiece takes a sample.
+            vocab_size: maximum number of ids, the 260 fixed ones included. The tokenizer has fewer
+                if the texts do not support as many.
+            model_type: SentencePiece's algorithm.
+            lowercase: whether to lower-case all text, here and in `tokenize`.
+            targets: sentences of the target language.
+        """
+        sources, targets = ((), texts) if targets is None else (texts, targets)
+        normalizer = sentencepiece.SentencePieceNormalizer(
+            rule_name="nmt_nfkc",
+            add_dummy_prefix=False,
+            escape_whitespaces=False,
+            remove_extra_whitespaces=True,
+        )
+
+        def as_read() -> Iterator[str]:
+            # Side by side, so that both may come from one stream of pairs.
+            for pair in itertools.zip_longest(sources, targets, fillvalue=""):
+                source, target = map(_without_controls, pair)
+                if lowercase:
+                    source, target = unicodedata.normalize("NFKC", source).lower(), target.lower()
+                yield normalizer.normalize(source)
+                yield target
+
+        rules = {**compositions(), WORD_MARK: "_"}
+        message = train_by_rules(as_read(), vocab_size, rules, model_type=model_type)
+        message.target_normalizer_spec.CopyFrom(message.normalizer_spec)
+        of_source = parse_sentencepiece(normalizer.serialized_model_proto()).normalizer_spec
+        for name in ("name", "precompiled_charsmap"):
+            setattr(message.normalizer_spec, name, getattr(of_source, name))
+        if lowercase:
+            message.lowercase = LOWERCASE_MARK
+        return cls(message.SerializeToString())
+
+    def sentencepiece_models(self) -> tuple[bytes, bytes]:
+        """Returns the models of source and target; see `Tokenizer`."""
+        if self._is_marked:
+            raise InputError("Other engines need a tokenizer that does not lower-case text")
+        return self._models
+
+    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        if self._is_marked:
+            if self._side == 0:
+                texts = tf_text.normalize_utf8(texts, "NFKC")  # the trade mark sign becomes TM
+            texts = tf.strings.lower(texts, encoding="utf-8")
+        return self._op(self._side).tokenize(texts)
+
+    def detokenize(self, ids: tf.Tensor) -> tf.Tensor:
+        """Joins ids, int32 [B, S], into texts, string [B]; drops pad, bos and eos."""
+        return self._op().detokenize(ids)
+
+    def pieces(self, ids: tf.Tensor) -> tf.Tensor:
+        """Returns the pieces of ids, int32 of any shape, as strings of the same shape."""
+        return self._op().id_to_string(ids)
+
+    def _op(self, side: Literal[0, 1] = 1) -> tf_text.SentencepieceTokenizer:
+        """The TF.Text op, made anew: a kept one loses its model when the random seed is set.
+
+        To join pieces, both sides take the target's model, which is smaller.
+        """
+        return tf_text.SentencepieceTokenizer(model=self._models[side], out_type=tf.int32)
+
+
+def _without_controls(text: str) -> str:
+    """Replaces control characters by spaces, as `Tokenizer.tokenize` does."""
+    return regex.sub(r"\p{Cc}", " ", text)
+
+
+class WordPieceTokenizer(Tokenizer):
+    """Word-pieces: splits each word from its start, longest piece first (Schuster et al. 2012).
+
+    White space separates words, and punctuation is part of them. So `detokenize(tokenize(x))`
+    returns x with single spaces. A word with a character outside the vocabulary becomes one unknown
+    token. A piece that continues a word starts with "##".
+
+    A tokenizer of `from_keras_nlp` splits words at punctuation too, as KerasNLP does.
+
+    Args:
+        model: a header, then one piece a line. The four special pieces come first.
+    """
+
+    header = WORD_PIECE_HEADER.encode()
+
+    def __init__(self, model: bytes) -> None:
+        self.model = model
+        try:
+            header, *self._pieces = model.decode().removesuffix("\n").split("\n")
+            header, _, options = header.partition(" {")
+            self._split_options = json.loads(f"{{{options}") if options else {}
+        except ValueError as error:
+            raise InputError("The tokenizer is damaged") from error
+        if header != WORD_PIECE_HEADER or self._pieces[:4] != list(SPECIAL_PIECES):
+            raise InputError(
+                f"The tokenizer must start with {WORD_PIECE_HEADER!r} and the pieces "
+                f"{', '.join(SPECIAL_PIECES)}. Received: {', '.join([header, *self._pieces[:4]])}"
+            )
+        if len(set(self._pieces)) < len(self._pieces):
+            raise InputError("The tokenizer must not hold a piece twice")
+        self.vocab_size = len(self._pieces)
+        self.lowercase = self._split_options.get("lowercase", False)
+        # No word holds a space, so a text such as "</s>" does not become a special piece.
+        self._op_pieces = [
+            f" {piece}" if i in (PAD_ID, BOS_ID, EOS_ID) or piece.startswith("##") else piece
+            for i, piece in enumerate(self._pieces)
+        ]
+
+    @classmethod
+    def train(cls, texts: Iterable[str], vocab_size: int) -> Self:
+        """Learns word-pieces from texts of both languages.
+
+        The pieces are those of SentencePiece's BPE, and every character in two forms: at the start
+        of a word and inside.
+
+        Args:
+            texts: sentences, as for `SentencePieceTokenizer.train`.
+            vocab_size: maximum number of ids, more than two for each character.
+        """
+        # Words are separated as in `tokenize`, and not normalized.
+        model = train_sentencepiece(
+            (regex.sub(r"[\p{Cc}\p{Z}]", " ", text) for text in texts),
+            vocab_size,
+            model_type="bpe",
+            normalization_rule_name="identity",
+            character_coverage=0.99999,  # a word with an unknown character is unknown
+        )
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        found = [processor.id_to_piece(i) for i in range(4, processor.vocab_size())]
+        characters = sorted(set("".join(found)) - {"\u2581"})
+        forms = [form for character in characters for form in (character, f"##{character}")]
+        num_required = len(SPECIAL_PIECES) + len(forms)
+        if vocab_size <= num_required:
+            raise InputError(
+                f"`vocab_size` must be more than {num_required}, the ids that special pieces and "
+                f"the corpus's characters take. Received: vocab_size={vocab_size}"
+            )
+        # U+2581 marks the start of a word. The best pieces come first.
+        pieces = [
+            piece[1:] if piece.startswith("\u2581") else f"##{piece}"
+            for piece in found
+            if piece != "\u2581"
+        ]
+        unique = dict.fromkeys([*SPECIAL_PIECES, *forms, *pieces])
+        return cls.from_pieces(list(unique)[:vocab_size], {})
+
+    @classmethod
+    def from_pieces(cls, pieces: Iterable[str], split_options: dict[str, bool]) -> Self:
+        """Makes a tokenizer of pieces.
+
+        Args:
+            pieces: in the order of their ids, the four special ones first.
+            split_options: how KerasNLP's function splits a text into words; {} for white space.
+        """
+        options = f" {json.dumps(split_options)}" if split_options else ""
+        lines = [f"{WORD_PIECE_HEADER}{options}", *pieces]
+        return cls("".join(f"{line}\n" for line in lines).encode())
+
+    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        if self._split_options:
+            # KerasNLP's layer would pin the graph of an export to the CPU.
+            from keras_hub.src.tokenizers.word_piece_tokenizer import pretokenize
+
+            words = pretokenize(texts, **self._split_options)
+        else:
+            words = tf.strings.split(tf.strings.regex_replace(texts, r"\p{Z}", " "))
+        return self._op.tokenize(words).merge_dims(1, 2)
+
+    def detokenize(self, ids: tf.Tensor) -> tf.Tensor:
+        """Joins ids, int32 [B, S], into texts, string [B]; drops pad, bos and eos."""
+        is_special = (ids == PAD_ID) | (ids == BOS_ID) | (ids == EOS_ID)  # [B, S]
+        texts = self._op.detokenize(tf.ragged.boolean_mask(ids, ~is_special))
+        return tf.strings.regex_replace(texts, "^ ##", "")  # the first piece may continue a word
+
+    def pieces(self, ids: tf.Tensor) -> tf.Tensor:
+        """Returns the pieces of ids, int32 of any shape, as strings of the same shape."""
+        return tf.gather(tf.constant(self._pieces), ids)
+
+    @property
+    def _op(self) -> tf_text.FastWordpieceTokenizer:
+        return tf_text.FastWordpieceTokenizer(
+            self._op_pieces,
+            suffix_indicator=" ##",
+            max_bytes_per_word=MAX_WORD_BYTES,
+            token_out_type=tf.int32,
+            unknown_token=SPECIAL_PIECES[UNK_ID],
+            no_pretokenization=True,
+            support_detokenization=True,
+        )

@@ -1,0 +1,210 @@
+"""The local server beyond test_serving_contract.py, with a model whose answers are known."""
+
+import gzip
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import pytest
+import tensorflow as tf
+import urllib3
+from fake_models import predict_request, save_model, serving
+from tensorflow_serving.apis import prediction_service_pb2_grpc
+
+from keras_transformer.export.server.models import ServedModel
+
+PREDICT = "/v1/models/fake:predict"
+ROWS = [
+    {"translation": "3:ABC", "score": -3.0, "truncated": False},
+    {"translation": "3:ÖL " + "X" * 20, "score": -23.0, "truncated": True},
+]
+TEXTS = ["abc", "öl " + "x" * 20]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "fake"
+    folder.mkdir()
+    save_model(folder, 3)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(folder):
+    with serving(folder) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def http():
+    with urllib3.PoolManager(retries=False, timeout=20) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def post(server, http):
+    """Sends a request; returns the status and the JSON."""
+
+    def post(body, **options):
+        content = {"body": body} if isinstance(body, bytes) else {"json": body}
+        response = http.request("POST", server.url + PREDICT, **content, **options)
+        return response.status, response.json()
+
+    return post
+
+
+def test_rows_and_columns(post):
+    assert post({"instances": TEXTS}) == (200, {"predictions": ROWS})
+    columns = {name: [row[name] for row in ROWS] for name in ROWS[0]}
+    assert post({"inputs": {"text": TEXTS}}) == (200, {"outputs": columns})
+    answer = post({"signature_name": "nbest", "instances": ["a"]})
+    row = {"translations": ["a1", "a2", ""], "scores": [-0.5, -1.2500001, -1e9]}  # float32
+    assert answer == (200, {"predictions": [row]})
+    rows = [{"text": "a", "target": "x"}, {"text": "b", "target": "y"}]
+    answer = post({"signature_name": "pairs", "instances": rows})
+    assert answer == (200, {"predictions": [{"joined": "a:x"}, {"joined": "b:y"}]})
+    columns = {"target": ["x", "y"], "text": ["a", "b"]}
+    answer = post({"signature_name": "pairs", "inputs": columns})
+    assert answer == (200, {"outputs": {"joined": ["a:x", "b:y"]}})
+
+
+@pytest.mark.parametrize(
+    ("host", "allow_hosts", "allowed", "refused"),
+    [
+        ("127.0.0.1", [], ["LocalHost:8501", "127.0.0.1:1", "[::1]"], ["evil.example:8501"]),
+        ("127.0.0.1", ["My.example"], ["my.example:8501", "localhost"], ["evil.example"]),
+        ("127.0.0.1", ["*"], ["any.example"], []),
+        ("0.0.0.0", [], ["any.example"], []),
+        ("0.0.0.0", ["my.example"], ["my.example", "localhost"], ["evil.example"]),
+    ],
+    ids=range(5),
+)
+def test_hosts(folder, http, host, allow_hosts, allowed, refused):
+    with serving(folder, host, allow_hosts) as server:
+        url = f"http://127.0.0.1:{server.url.rpartition(':')[2]}"
+        for name in allowed + refused:
+            for path in ("/", "/healthz", "/v1/models/fake"):
+                response = http.request("GET", url + path, headers={"Host": name})
+                assert response.status == (200 if name in allowed else 400), name
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"instances": ["a"]} x', "JSON Parse error"),
+        (b'{"instances": ["\xff"]}', "JSON Parse error"),
+        (b"[" * 1_500, "JSON Parse error"),
+        (b'{"instances": ' + b"[" * 70 + b'"a"' + b"]" * 70 + b"}", "not a string: ["),
+        (b'{"instances": ["\\ud800"]}', "not a string: '\\ud800'"),
+        ({"instances": [{"b64": "YWI"}]}, "not a string: {'b64': 'YWI'}"),
+        ({"instances": [{"words": "a"}]}, "['text']"),
+        ({"signature_name": "pairs", "instances": ["a"]}, "['target', 'text']"),
+        ({"signature_name": "pairs", "inputs": {"text": ["a"]}}, "['target', 'text']"),
+        ({"signature_name": "pairs", "inputs": ["a"]}, "['target', 'text']"),
+        ({"signature_name": "no", "instances": ["a"]}, '"no"'),
+        ({"signature_name": "checked", "inputs": ["bad"]}, "assertion failed: [bad]"),
+    ],
+    ids=range(12),
+)
+def test_errors_name_what_is_wrong(post, body, message):
+    status, answer = post(body)
+    assert (status, [*answer]) == (400, ["error"])
+    assert message in answer["error"]
+    assert ".py" not in answer["error"]
+
+
+def test_not_healthy_without_a_version(http, tmp_path):
+    with serving(tmp_path) as server:
+        assert http.request("GET", f"{server.url}/healthz").status == 404
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding", "expected"),
+    [
+        (gzip.compress(b'{"instances": ["abc"]}'), "gzip", 200),
+        (gzip.compress(b" " * 1_000_000), "gzip", 413),
+        (b'{"instances": ["abc"]}', "gzip", 400),
+        (gzip.compress(b'{"instances": ["abc"]}')[:-1], "gzip", 400),
+        (gzip.compress(b'{"instances": ["abc"]}') + b"more", "gzip", 400),
+        (b"a" * 60_001, "identity", 413),
+    ],
+    ids=range(6),
+)
+def test_size_and_compression(post, body, encoding, expected):
+    status, answer = post(body, headers={"Content-Encoding": encoding})
+    assert (status, [*answer]) == (expected, ["predictions" if expected == 200 else "error"])
+
+
+def test_concurrent_requests_are_merged(post):
+    with ThreadPoolExecutor(4) as threads:
+        bodies = [{"signature_name": "merged", "instances": [text]} for text in "abcd"]
+        answers = list(threads.map(post, bodies))
+    assert answers == [(200, {"predictions": [{"size": 4}]})] * 4
+
+
+def test_stop_answers_requests_that_have_begun(folder, http, monkeypatch):
+    begun, original = threading.Event(), ServedModel.find
+
+    def find(*arguments, **named):
+        begun.set()
+        return original(*arguments, **named)
+
+    with serving(folder) as server, ThreadPoolExecutor(1) as threads:
+        body = {"signature_name": "merged", "instances": ["a"]}  # waits for other requests
+        monkeypatch.setattr(ServedModel, "find", find)
+        answer = threads.submit(http.request, "POST", server.url + PREDICT, json=body)
+        assert begun.wait(20)
+        assert not answer.done()
+        server.stop()
+        assert answer.result(20).status == 200
+
+
+def test_ipv6(folder, http):
+    with serving(folder, host="::1") as server:
+        assert server.url.startswith("http://[::1]:")
+        assert http.request("GET", server.url + "/v1/models/fake").status == 200
+
+
+@pytest.fixture(scope="module")
+def predict(server):
+    with grpc.insecure_channel(server.grpc) as channel:
+        stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+        yield lambda request: stub.Predict(request, timeout=20)
+
+
+def test_grpc_outputs_are_in_the_fields_of_their_types(predict):
+    inputs = {"text": tf.make_tensor_proto(TEXTS)}
+    outputs = predict(predict_request("", inputs)).outputs
+    assert outputs["translation"].string_val == [row["translation"].encode() for row in ROWS]
+    assert outputs["score"].float_val == [-3.0, -23.0]
+    assert outputs["truncated"].bool_val == [False, True]
+    assert predict(predict_request("checked", inputs)).outputs["length"].int_val == [3, 24]
+    request = predict_request("", inputs, version=3)
+    request.output_filter.append("score")
+    assert list(predict(request).outputs) == ["score"]
+
+
+def text_request(texts, signature="", **spec):
+    return predict_request(signature, {"text": tf.make_tensor_proto(texts)}, **spec)
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (text_request(["a"], version=9), "NOT_FOUND"),
+        (text_request([1]), "INVALID_ARGUMENT"),
+        (text_request(["bad"], "checked"), "INVALID_ARGUMENT"),
+        (text_request(["a" * 70_000]), "RESOURCE_EXHAUSTED"),
+    ],
+)
+def test_grpc_errors(predict, request_, code):
+    with pytest.raises(grpc.RpcError) as error:
+        predict(request_)
+    assert error.value.code().name == code
+
+
+def test_grpc_values_that_do_not_fit_the_shape(predict):
+    request = text_request(["a", "b", "c"])
+    request.inputs["text"].tensor_shape.dim[0].size = 2
+    with pytest.raises(grpc.RpcError, match="cannot be read"):
+        predict(request)

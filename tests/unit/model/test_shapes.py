@@ -1,0 +1,73 @@
+"""The shapes in the annotations of the core, checked by beartype while a model runs."""
+
+import jaxtyping
+import numpy as np
+import pytest
+from beartype import beartype
+
+from keras_transformer import (
+    Recurrent,
+    RecurrentConfig,
+    Transformer,
+    TransformerConfig,
+)
+from keras_transformer.model import attention, layers
+from keras_transformer.model import transformer as model
+from keras_transformer.model.embedding import PositionalEmbedding
+
+B, N, S, T, V = 3, 2, 7, 11, 19
+SIZES = {
+    "vocab_size": V,
+    "d_model": 10,
+    "d_ff": 17,
+    "num_encoder_layers": 2,
+    "num_decoder_layers": 1,
+}
+
+
+def checked(function):
+    return jaxtyping.jaxtyped(typechecker=beartype)(function)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"num_heads": N},
+        {"num_heads": 3, "d_k": 4, "d_v": 5, "share_embeddings": False},
+        {"num_heads": N, "position_encoding": "learned", "max_length": 13},
+        {"num_heads": N, "word_id_ends": (6, 8)},
+    ],
+)
+def test_shapes_of_the_core(settings, monkeypatch):
+    for owner, name in [
+        (attention, "dot_product_attention"),
+        (attention, "masked_softmax"),
+        (attention.MultiHeadAttention, "call"),
+        (attention.MultiHeadAttention, "_split_heads"),
+        (attention.MultiHeadAttention, "_join_heads"),
+        (PositionalEmbedding, "call"),
+        (layers.FeedForward, "call"),
+        (layers.AddNorm, "call"),
+        (layers.EncoderLayer, "call"),
+        (layers.DecoderLayer, "call"),
+        (model, "padding_mask"),
+        (model, "decoder_mask"),
+        (model, "is_word"),
+        (model, "word_indices"),
+        (model, "at_words"),
+        (Transformer, "encode"),
+        (Transformer, "decode"),
+    ]:
+        monkeypatch.setattr(owner, name, checked(getattr(owner, name)))
+    transformer = Transformer(TransformerConfig(**SIZES, **settings))
+    inputs = {"source_ids": np.ones((B, S), "int32"), "target_ids": np.ones((B, T), "int32")}
+    transformer(inputs)
+    transformer.attention_scores(**inputs)
+
+
+@pytest.mark.parametrize("settings", [{}, {"cell": "lstm", "attention": "additive"}])
+def test_shapes_of_the_recurrent_model(settings, monkeypatch):
+    for name in ("encode", "decode", "embed", "initial_states", "attend", "project"):
+        monkeypatch.setattr(Recurrent, name, checked(getattr(Recurrent, name)))
+    inputs = {"source_ids": np.ones((B, S), "int32"), "target_ids": np.ones((B, T), "int32")}
+    Recurrent(RecurrentConfig(vocab_size=V, d_model=10, units=13, **settings))(inputs)

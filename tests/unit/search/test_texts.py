@@ -1,0 +1,188 @@
+"""The graphs from strings to strings, each against a slow and obvious twin."""
+
+import re
+
+import layer_weights
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer.config import BOS_ID
+from keras_transformer.model.transformer import Transformer
+from keras_transformer.search import texts as translation
+from keras_transformer.search.texts import (
+    DecodingOptions,
+    align_texts,
+    score_texts,
+    translate_documents,
+    translate_texts,
+)
+
+OPTIONS = DecodingOptions(beam_size=3, length_penalty=0.7, extra_length=5, max_source_length=23)
+GREEDY = DecodingOptions(beam_size=1, max_source_length=23)
+TEXTS = ["red dog", "", "one two red dog cat .", "öl", "dog " * 31, " \t\u3000", "one", "two cat ."]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_translator):
+    return tiny_translator.tokenizer
+
+
+@pytest.fixture(scope="module")
+def model(tiny_translator):
+    """A model whose hypotheses differ in score by more than rounding."""
+    return layer_weights.randomize(Transformer(tiny_translator.model.config))
+
+
+@pytest.fixture(scope="module")
+def run(model, tokenizer):
+    """A function that calls one of the module's graphs on texts; it traces each graph once."""
+    graphs = {}
+
+    def call(function, *texts, options=OPTIONS, **rest):
+        sizes = (translation.GROUP_ROWS, translation.GROUP_TOKENS, translation.GROUP_LOGITS)
+        key = (function, options, *rest.items(), sizes)
+        if key not in graphs:
+            graphs[key] = tf.function(
+                lambda *tensors: function(model, tokenizer, *tensors, options, **rest),
+                input_signature=[tf.TensorSpec([None], tf.string)] * len(texts),
+                autograph=False,
+            )
+        found = graphs[key](*(tf.constant(list(column), tf.string) for column in texts))
+        return type(found)(*(field.numpy() for field in found))
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def one_by_one(run):
+    return [run(translate_texts, [text]) for text in TEXTS]
+
+
+@pytest.fixture
+def small_groups(monkeypatch):
+    """Two rows of scores to a group, and a few rows of alignments."""
+    monkeypatch.setattr(translation, "GROUP_LOGITS", 290 * 40)
+    monkeypatch.setattr(translation, "GROUP_TOKENS", 90)
+
+
+# Texts.
+
+
+def assert_close(found, one_by_one):
+    assert found.translations.tolist() == [each.translations[0].tolist() for each in one_by_one]
+    expected = np.stack([each.scores[0] for each in one_by_one])
+    np.testing.assert_allclose(found.scores, expected, atol=1e-4)
+    assert found.truncated.tolist() == [bool(each.truncated[0]) for each in one_by_one]
+
+
+@pytest.mark.parametrize(("rows", "tokens"), [(3, 2**15), (64, 200)])
+def test_groups_are_one_by_one(run, one_by_one, monkeypatch, rows, tokens):
+    monkeypatch.setattr(translation, "GROUP_ROWS", rows)
+    monkeypatch.setattr(translation, "GROUP_TOKENS", tokens)
+    assert_close(run(translate_texts, TEXTS), one_by_one)
+    assert_close(run(translate_texts, TEXTS[::-1]), one_by_one[::-1])
+
+
+def test_no_text(run):
+    assert run(translate_texts, []).translations.shape == (0, 1)
+    assert run(translate_documents, []).translations.shape == (0,)
+
+
+def test_no_text_to_score_or_align(run, small_groups):
+    assert run(score_texts, [], []).scores.shape == (0,)
+    assert run(align_texts, [], options=GREEDY, layer=0).attention.shape == (0, 0, 0)
+
+
+# Documents.
+
+
+def test_document_is_its_sentences(run):
+    document = "One two. Red dog!\n\nTwo cat? \u00d6l"
+    sentences = ["One two.", "Red dog!", "Two cat?", "\u00d6l"]
+    alone = run(translate_texts, sentences)
+    one, two, three, four = (text.decode() for text in alone.translations[:, 0])
+    found = run(translate_documents, ["red", document, "", " \n "])
+    assert found.translations[1].decode() == f"{one} {two}\n\n{three} {four}"
+    assert found.scores[1] == pytest.approx(alone.scores[:, 0].sum(), abs=1e-3)
+    assert found.num_sentences.tolist() == [1, 4, 0, 0]
+    assert found.translations[2:].tolist() == [b"", b" \n "]
+    assert found.scores[2:].tolist() == [0, 0]
+
+
+def test_nothing_of_a_long_sentence_is_lost(run, model, tokenizer):
+    text = "red dog cat " * 31
+    ids = tokenizer.tokenize(tf.constant([text])).to_list()[0]
+    size = OPTIONS.max_source_length - 1
+    parts = [ids[start : start + size] for start in range(0, len(ids), size)]
+    assert len(parts) > 2
+    texts = tokenizer.detokenize(tf.ragged.constant(parts, tf.int32).to_tensor(0)).numpy()
+    assert b" ".join(texts).replace(b" ", b"") == text.replace(" ", "").encode()
+
+    @tf.function(autograph=False)
+    def translate_parts():
+        source = translation.with_end(tf.ragged.constant(parts, tf.int32))
+        return translation.search_rows(model, tokenizer, *source, OPTIONS, 1).ids[:, 0]
+
+    expected = b" ".join(tokenizer.detokenize(translate_parts()).numpy())
+    assert run(translate_documents, [text]).translations.tolist() == [expected]
+
+
+# Scores of given translations.
+
+
+def test_scores_are_the_models(run, model, tokenizer, small_groups):
+    targets = ["Katze rot", "eins", "", "zwei " * 7, "Hund", "oil", "\u00e9", "."]
+    found = run(score_texts, TEXTS, targets)
+    for i, (text, target) in enumerate(zip(TEXTS, targets, strict=True)):
+        source_ids = tokenizer.encode(tf.constant([text]), 23).ids
+        target_ids = tokenizer.encode(tf.constant([target]), 28).ids.numpy()[0]
+        shifted = np.array([[BOS_ID, *target_ids[:-1]]], "int32")
+        logits = model({"source_ids": source_ids, "target_ids": tf.constant(shifted)}).numpy()[0]
+        logits = logits.astype("float64")
+        log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        total = sum(log_probs[t, token] for t, token in enumerate(target_ids))
+        assert found.log_probs[i] == pytest.approx(total, abs=1e-3)
+        penalty = ((5 + len(target_ids)) / 6) ** 0.7
+        assert found.scores[i] == pytest.approx(total / penalty, abs=1e-3)
+    assert [len(text) > 99 for text in TEXTS].index(True) == 4
+    assert found.truncated.tolist() == [False, False, False, True, True, False, False, False]
+
+
+def test_long_target_is_truncated(run, small_groups):
+    found = run(score_texts, ["red", "red"], ["rot", "rot " * 99])
+    assert found.truncated.tolist() == [False, True]
+
+
+# Alignments.
+
+
+def test_alignments_are_the_models(run, model, tokenizer, small_groups):
+    best = run(translate_texts, TEXTS, options=GREEDY).translations[:, 0]
+    found = run(align_texts, TEXTS, options=GREEDY, layer=0)
+    for i, text in enumerate(TEXTS):
+        num_sources, num_targets = found.source_lengths[i], found.target_lengths[i]
+        source_ids = tokenizer.encode(tf.constant([text]), 23).ids
+        assert num_sources == source_ids.shape[1]
+        pieces = [piece.decode() for piece in found.target_pieces[i]]
+        assert all(pieces[:num_targets])
+        assert not any(pieces[num_targets:])
+        assert not any(found.source_pieces[i][num_sources:])
+        assert not found.attention[i, num_targets:].any()
+        assert not found.attention[i, :, num_sources:].any()
+        if not text.strip():
+            assert num_targets == 0
+            continue
+        joined = "".join(pieces).removesuffix("</s>").replace("\u2581", " ").strip()
+        if not re.search("<0x", joined):
+            assert joined.split() == best[i].decode().split()
+        ids = [id_of(tokenizer, piece) for piece in pieces[:num_targets]]
+        shifted = np.array([[BOS_ID, *ids[:-1]]], "int32")
+        scores = model.attention_scores(source_ids, shifted).cross[0].numpy()[0]
+        actual = found.attention[i, :num_targets, :num_sources]
+        np.testing.assert_allclose(actual, scores.mean(axis=0), atol=1e-5)
+
+
+def id_of(tokenizer, piece):
+    pieces = tokenizer.pieces(tf.range(tokenizer.vocab_size)).numpy().tolist()
+    return pieces.index(piece.encode())

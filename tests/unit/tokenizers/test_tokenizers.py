@@ -1,0 +1,500 @@
+"""Subwords: ids, normalisation, files, and the errors of training."""
+
+# ruff: noqa: RUF001 -- all scripts
+
+import io
+import re
+import unicodedata
+
+import keras
+import pytest
+import sentencepiece
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from keras_transformer.errors import InputError
+from keras_transformer.tokenizers import (
+    SentencePieceTokenizer,
+    Tokenizer,
+    WordPieceTokenizer,
+    train_tokenizer,
+)
+from keras_transformer.tokenizers.learning import train_sentencepiece
+
+SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
+PIECES = ("a", "ab", "abc", "##b", "##c", "##cd", "##d", "b", "c", "##a", ".", "##.")  # from 4
+CORPUS = ["the red dog sees the cat", "der rote Hund sieht die Katze", "öl über alles"] * 3
+VOCAB_SIZE = 293
+FIRST_BYTE = 4  # after pad, unk, bos, eos
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return SentencePieceTokenizer.train(CORPUS, VOCAB_SIZE)
+
+
+def ids_of(tokenizer, text):
+    return tokenizer.tokenize(tf.constant([text])).to_list()[0]
+
+
+def round_trip(tokenizer, text):
+    return tokenizer.detokenize(tokenizer.tokenize(tf.constant([text]))).numpy()[0].decode()
+
+
+def test_fixed_ids(tokenizer):
+    assert (PAD_ID, UNK_ID, BOS_ID, EOS_ID) == (0, 1, 2, 3)
+    assert tokenizer.pieces(tf.range(5)).numpy().tolist() == [
+        b"<pad>", b"<unk>", b"<s>", b"</s>", b"<0x00>",
+    ]  # fmt: skip
+    assert tokenizer.vocab_size == VOCAB_SIZE
+
+
+def test_ids_are_sentencepieces_own(tokenizer):
+    processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
+    for text in (*CORPUS, "a cat 😀 sees öl", "x" * 97):
+        assert ids_of(tokenizer, text) == processor.encode(text)
+
+
+@pytest.mark.parametrize("text", ["😀", "中文", "שלום", "dog 😀 中"])
+def test_unseen_characters_become_their_bytes(tokenizer, text):
+    ids = ids_of(tokenizer, text)
+    assert UNK_ID not in ids
+    as_bytes = [i - FIRST_BYTE for i in ids if FIRST_BYTE <= i < FIRST_BYTE + 256]
+    unseen = "".join(character for character in text if character not in "dog ")
+    assert bytes(as_bytes) == unseen.encode()
+    assert round_trip(tokenizer, text) == text
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    text=st.text(
+        st.characters(max_codepoint=0x24FF, categories=["Lu", "Ll", "Nd", "Po"])
+        | st.sampled_from(" \t\n\r\u00a0\u2003\u3000ﬁ①Ⅳ㎏ＡöÅ한中😀")
+    )
+)
+def test_round_trip_is_nfkc_with_single_spaces(tokenizer, text):
+    assert round_trip(tokenizer, text) == " ".join(unicodedata.normalize("NFKC", text).split())
+
+
+@pytest.fixture(scope="module")
+def lowercase(tmp_path_factory):
+    """Learned from capitals, saved and loaded."""
+    path = tmp_path_factory.mktemp("lowercase") / "tokenizer.model"
+    texts = [text.upper() if i % 2 else text.title() for i, text in enumerate(CORPUS)]
+    SentencePieceTokenizer.train(texts, VOCAB_SIZE, lowercase=True).save(path)
+    return Tokenizer.load(path)
+
+
+def test_lowercase_learns_what_small_letters_teach(tokenizer, lowercase):
+    of_small_letters = SentencePieceTokenizer.train([text.lower() for text in CORPUS], VOCAB_SIZE)
+    for text in CORPUS:
+        assert ids_of(lowercase, text.upper()) == ids_of(of_small_letters, text.lower())
+    assert lowercase.lowercase
+    assert not tokenizer.lowercase
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Die Straße", "die straße"),  # case folding would write "strasse"
+        ("O\u0308L \u00c9", "öl é"),  # an accent apart
+        ("ＡⅣ Ǆ ™", "aiv dž tm"),  # capitals of NFKC
+        ("СОБАКА ΔΩ", "собака δω"),
+        ("ΟΔΟΣ, ΑΣ ΑΣ (ΣΟΣ) ΣΑΣ2", "οδος, ας ας (σος) σας2"),  # a sigma at the end of a word
+        ("Σ ΟΣΣΑ ΑΣ\u0301Α ςσ", "σ οσσα ασ\u0301α ςσ"),
+        ("İ", "i\u0307"),
+    ],
+)
+def test_lowercase(lowercase, text, expected):
+    assert round_trip(lowercase, text) == expected
+
+
+def test_final_sigma_is_learned_and_read_alike():
+    tokenizer = SentencePieceTokenizer.train(["ΟΔΟΣ ΣΟΦΟΣ"] * 3, 280, lowercase=True)
+    pieces = tokenizer.pieces(tf.range(tokenizer.vocab_size)).numpy().tolist()
+    assert "ος".encode() in pieces
+    assert "οσ".encode() not in pieces
+    assert ids_of(tokenizer, "ΟΔΟΣ ΣΟΦΟΣ.") == ids_of(tokenizer, "οδος σοφος.")
+
+
+@pytest.mark.parametrize("control", ["\x00", "\x1b", "\x80", "\u2581"])
+def test_control_characters_and_the_meta_symbol_are_blanks(tokenizer, control):
+    assert round_trip(tokenizer, f"a{control}b") == "a b"
+
+
+def test_truncation_at_the_boundary(tokenizer):
+    text = "the red dog"
+    tokens = ids_of(tokenizer, text)
+    n = len(tokens)
+    assert n > 3
+    for max_length, expected, truncated in (
+        (n + 2, tokens, False),
+        (n + 1, tokens, False),  # just fits, EOS included
+        (n, tokens[:-1], True),
+        (2, tokens[:1], True),
+    ):
+        encoded = tokenizer.encode(tf.constant([text]), max_length)
+        assert encoded.ids.numpy().tolist() == [[*expected, EOS_ID]]
+        assert encoded.lengths.numpy().tolist() == [len(expected)]
+        assert encoded.truncated.numpy().tolist() == [truncated]
+
+
+def test_python_strings(tokenizer):
+    texts = ["the red dog", "", "öl 😀 " * 300]
+    encoded = tokenizer(texts)
+    assert not encoded.truncated.numpy().any()
+    assert tokenizer.decode(encoded.ids) == [texts[0], "", texts[2].strip()]
+    assert tokenizer.decode(encoded) == tokenizer.decode(encoded.ids)
+    with pytest.raises(InputError, match=r"`ids` must have the shape \[B, S\]. Received: .*\(2,\)"):
+        tokenizer.decode([5, 7])
+    with pytest.raises(InputError, match=r"`texts` must be a list of strings. Received: 'a cat'"):
+        tokenizer.encode("a cat")
+    with pytest.raises(InputError, match=r"`max_length` must be at least 1. Received: max_.*=0"):
+        tokenizer.encode(["a cat"], max_length=0)
+    assert tokenizer.decode([[BOS_ID, *ids_of(tokenizer, "a cat"), EOS_ID, PAD_ID]]) == ["a cat"]
+
+
+def test_rows_are_padded_to_the_longest(tokenizer):
+    texts = ["the red dog", "", "cat", " \t\u00a0\n"]
+    encoded = tokenizer.encode(tf.constant(texts), max_length=31)
+    rows = [ids_of(tokenizer, text) for text in texts]
+    length = len(rows[0]) + 1
+    expected = [[*row, EOS_ID] + [PAD_ID] * (length - len(row) - 1) for row in rows]
+    assert encoded.ids.numpy().tolist() == expected
+    assert encoded.lengths.numpy().tolist() == [len(row) for row in rows]
+    assert encoded.lengths.numpy()[[1, 3]].tolist() == [0, 0]
+    assert not encoded.truncated.numpy().any()
+    assert (encoded.ids.dtype, encoded.lengths.dtype) == (tf.int32, tf.int32)
+
+
+@pytest.mark.parametrize(
+    ("data", "replaced"),
+    [
+        (b"a\xffb", "a\ufffdb"),  # never in UTF-8
+        (b"dog \xe4\xb8", "dog \ufffd"),  # the first two of three bytes
+        (b"\xed\xa0\x80", "\ufffd"),  # a surrogate
+        (b"\xc0\x80", "\ufffd"),  # an overlong NUL
+    ],
+)
+def test_invalid_utf8_reads_as_replacement_characters(tokenizer, data, replaced):
+    ids = ids_of(tokenizer, data)
+    assert ids == ids_of(tokenizer, replaced)
+    assert UNK_ID not in ids
+
+
+def test_special_ids_leave_no_trace(tokenizer):
+    ids = ids_of(tokenizer, "red cat")
+    texts = tokenizer.detokenize(tf.constant([[BOS_ID, *ids, EOS_ID, PAD_ID, PAD_ID]]))
+    assert texts.numpy().tolist() == [b"red cat"]
+
+
+def test_survives_setting_the_random_seed(tokenizer):
+    # TensorFlow clears its kernels, and a kept SentencePiece op would lose its model.
+    before = ids_of(tokenizer, "the cat")
+    keras.utils.set_random_seed(17)
+    assert ids_of(tokenizer, "the cat") == before
+    assert round_trip(tokenizer, "the cat") == "the cat"
+
+
+def test_save_and_load(tokenizer, tmp_path):
+    tokenizer.save(tmp_path / "t.model")
+    loaded = Tokenizer.load(tmp_path / "t.model")
+    assert loaded.fingerprint == tokenizer.fingerprint
+    assert ids_of(loaded, CORPUS[1]) == ids_of(tokenizer, CORPUS[1])
+    other = SentencePieceTokenizer.train(CORPUS, VOCAB_SIZE - 2)
+    assert other.fingerprint != tokenizer.fingerprint
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no model"])
+def test_missing_and_wrong_files(content, tmp_path):
+    path = tmp_path / "t.model"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InputError, match=re.escape(str(path))):
+        Tokenizer.load(path)
+
+
+def test_foreign_special_ids():
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(CORPUS), model_writer=model, vocab_size=29, minloglevel=2
+    )
+    message = "ids for pad, unk, bos, eos must be 0, 1, 2, 3. Received: -1, 0, 1, 2"
+    with pytest.raises(InputError, match=message):
+        SentencePieceTokenizer(model.getvalue())
+
+
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+def test_vocabulary_is_as_large_as_the_texts_allow(model_type):
+    largest = SentencePieceTokenizer.train(CORPUS, 5000, model_type).vocab_size
+    assert 281 < largest < 500  # 260 fixed ids and 21 characters
+    assert SentencePieceTokenizer.train(CORPUS, largest - 1, model_type).vocab_size == largest - 1
+
+
+@pytest.mark.parametrize("vocab_size", [0, 3, 200, 265])
+def test_vocabulary_too_small(vocab_size):
+    # 260 fixed ids, the five letters of the corpus, and the mark of a word's start.
+    texts = ["abcde", "edcba", "abc de"]
+    message = f"`vocab_size` must be at least 266, .* Received: vocab_size={vocab_size}"
+    with pytest.raises(InputError, match=message):
+        SentencePieceTokenizer.train(texts, vocab_size)
+    assert SentencePieceTokenizer.train(texts, 266).vocab_size == 266
+
+
+@pytest.mark.parametrize("kind", [SentencePieceTokenizer, WordPieceTokenizer])
+@pytest.mark.parametrize("texts", [[], [""], [" ", "\t\n", "\u3000"]])
+def test_corpus_without_text(texts, kind):
+    with pytest.raises(InputError, match="The corpus holds no text to train a tokenizer from"):
+        kind.train(iter(texts), 300)
+
+
+# Targets: what is written is what the training text has.
+
+TARGETS = {
+    "fa": "\u200fمی\u200cخواهم کتاب\u200cها را بخوانم؛ قطعِّی است",
+    "zh": "请打开“新文件”（全部），然后……好吗？１００％！",
+    "pl": "Nie ma w\u00a0domu 12\u00a0kg mąki…",
+    "fr": "Êtes-vous «\u00a0prêt\u00a0»\u202f? L’œuf pèse ½\u202fkg\u00a0!",
+    "ml": "അവന്\u200d വന്നു, ക്\u200cഷ",
+    "de": "„Größe“: 5 m² – № 7™ …",
+    "cs": "Žluťoučký kůň…",
+    "ar": "\u202bالسِّمات\u202c هُنا\u200e، نَعَم",
+    "ja": "ﾊﾝｶｸ　と　全角：「１２３～ＡＢＣ」",
+    "hi": "\u092a\u0922\u093c\u093e \u092a\u095d\u093e",  # a letter and its dot, together or apart
+}
+
+
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+def test_targets_are_written_as_they_are(model_type, tmp_path):
+    sources = [f"line {language} " * 3 for language in TARGETS]
+    trained = SentencePieceTokenizer.train(sources, 600, model_type, targets=TARGETS.values())
+    trained.save(tmp_path / "t.model")
+    target = Tokenizer.load(tmp_path / "t.model").target
+    assert target.decode(target.encode([*TARGETS.values()])) == [*TARGETS.values()]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("  a   b  ", "a b"),
+        ("\u00a0a\u2003\u2003b\u3000", "\u00a0a\u2003\u2003b\u3000"),
+        ("a\tb\x85c\u2581d▁", "a b c_d_"),
+        (b"a\xffb", "a\ufffdb"),
+        ("</s> <unk> <0x41>", "</s> <unk> <0x41>"),
+        ("e\u0301\u0301 o\u0323\u0302 o\u0302\u0323 ô\u0323", "é\u0301 ộ ộ ộ"),
+        ("\u1112\u1161\u11ab \ud558\u11ab \u1112\u1161", "한 한 하"),
+        ("\u2126 \u212b \ufa10", "\u2126 \u212b \ufa10"),  # NFC would decompose these
+    ],
+)
+def test_normal_form_of_targets(tokenizer, text, expected):
+    assert round_trip(tokenizer.target, text) == expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(st.characters(exclude_categories=["Cc", "Cs"], exclude_characters="\u2581")))
+def test_targets_are_canonically_equivalent(tokenizer, text):
+    single = re.sub(" +", " ", text).strip(" ")
+    found = round_trip(tokenizer.target, text)
+    assert unicodedata.normalize("NFC", found) == unicodedata.normalize("NFC", single)
+    composed = unicodedata.normalize("NFC", single)
+    assert round_trip(tokenizer.target, composed) == composed
+
+
+def test_pieces_are_learned_as_each_side_is_read():
+    tokenizer = SentencePieceTokenizer.train(["ｘ，ｙ"] * 3, 300, targets=["ａ：ｂ"] * 3)
+    pieces = b"".join(tokenizer.pieces(tf.range(260, tokenizer.vocab_size)).numpy()).decode()
+    assert {*pieces} == {"\u2581", *"x,y", *"ａ：ｂ"}
+
+
+def test_lower_case_targets_are_written_as_they_are(lowercase):
+    text = "Die GRÖSSE™:\u00a05 M² ＡＢ… E\u0301 İ ΟΔΟΣ"
+    expected = "die grösse™:\u00a05 m² ａｂ… é i\u0307 οδος"
+    assert round_trip(lowercase.target, text) == expected
+
+
+def test_both_sides_share_their_pieces(tokenizer):
+    assert tokenizer.shares_pieces
+    ids = tf.range(tokenizer.vocab_size)
+    source, target = (side.pieces(ids).numpy() for side in (tokenizer, tokenizer.target))
+    assert source.tolist() == target.tolist()
+    models = tokenizer.sentencepiece_models()
+    assert models == tokenizer.target.sentencepiece_models()
+    processors = [sentencepiece.SentencePieceProcessor(model_proto=model) for model in models]
+    read = [processor.decode(processor.encode("öl\u00a0½…")) for processor in processors]
+    assert read == ["öl 1⁄2...", "öl\u00a0½…"]
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xc2\x0c\x09lowercase"])
+def test_files_of_one_normal_form_keep_it(mark, tmp_path):
+    """As they were written before targets had a normal form of their own."""
+    options = {"model_type": "bpe", "byte_fallback": True}
+    (tmp_path / "t.model").write_bytes(train_sentencepiece(CORPUS, VOCAB_SIZE, **options) + mark)
+    tokenizer = Tokenizer.load(tmp_path / "t.model")
+    assert tokenizer.target is tokenizer
+    assert tokenizer.lowercase == bool(mark)
+    assert round_trip(tokenizer.target, "Öl\u00a0½…") == ("öl 1⁄2..." if mark else "Öl 1⁄2...")
+
+
+def test_damaged_target_normalizer(tokenizer):
+    with pytest.raises(InputError, match="The tokenizer is not a SentencePiece model"):
+        SentencePieceTokenizer(tokenizer.model + b"\xca\x0c\x02\x0a\x7f")  # it ends too early
+
+
+def test_the_same_text_gives_the_same_model(tokenizer):
+    assert SentencePieceTokenizer.train(CORPUS, VOCAB_SIZE).model == tokenizer.model
+
+
+# Word-pieces.
+
+
+def word_pieces(*pieces, header="# word-pieces"):
+    return "".join(f"{line}\n" for line in (header, *pieces)).encode()
+
+
+@pytest.fixture(scope="module")
+def by_hand():
+    return WordPieceTokenizer(word_pieces(*SPECIAL, *PIECES))
+
+
+def named(tokenizer, text):
+    """The pieces of a text by their names in `PIECES`."""
+    return [(*SPECIAL, *PIECES)[i] for i in ids_of(tokenizer, text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("abcd", ["abc", "##d"]),  # not ab ##cd
+        ("acd", ["a", "##cd"]),
+        ("acb", ["a", "##c", "##b"]),
+        ("bab", ["b", "##a", "##b"]),
+        ("ab abc", ["ab", "abc"]),
+        ("ba.", ["b", "##a", "##."]),
+        (". .", [".", "."]),
+        ("", []),
+    ],
+)
+def test_longest_pieces_first(by_hand, text, pieces):
+    assert named(by_hand, text) == pieces
+    assert round_trip(by_hand, text) == text
+
+
+@pytest.mark.parametrize("word", ["x", "abx", "xab", "A", "😀", "ä", "d"])
+def test_a_word_with_an_unknown_character_is_one_unknown_token(by_hand, word):
+    assert named(by_hand, f"ab {word} c") == ["ab", "<unk>", "c"]
+
+
+@pytest.mark.parametrize("blank", [" ", "\t", "\r\n", "\u00a0", "\u3000", "\u2028", "\x00", "\x7f"])
+def test_blanks_and_control_characters_separate_words(by_hand, blank):
+    assert named(by_hand, f"{blank}a{blank}{blank}b{blank}") == ["a", "b"]
+    assert round_trip(by_hand, f"{blank}a{blank}{blank}b{blank}") == "a b"
+
+
+@pytest.mark.parametrize("text", [*SPECIAL, "##b", "##"])
+def test_text_is_never_a_special_piece(by_hand, text):
+    assert ids_of(by_hand, f"a {text} b") == [4, UNK_ID, 11]
+
+
+def test_long_words(by_hand):
+    assert round_trip(by_hand, "ab" * 97) == "ab" * 97
+
+
+def test_word_pieces_join_without_special_ids(by_hand):
+    rows = [
+        [BOS_ID, 11, 13, EOS_ID, PAD_ID],
+        [EOS_ID, *[PAD_ID] * 4],
+        [4, UNK_ID, 5, 7, EOS_ID],
+        [13, 4, 13, EOS_ID, PAD_ID],  # a model may begin with the end of a word
+    ]
+    texts = by_hand.detokenize(tf.constant(rows)).numpy().tolist()
+    assert texts == [b"ba", b"", b"a <unk> abb", b"a aa"]
+
+
+@pytest.mark.parametrize("kind", ["tokenizer", "by_hand"])
+def test_graph_is_eager(kind, request):
+    tokenizer = request.getfixturevalue(kind)
+    texts = tf.constant(["the red dog", "", "😀 中文", b"\xff", "ab\tab " * 31])
+    graph = tf.function(
+        lambda texts: tokenizer.encode(texts, 13),
+        input_signature=[tf.TensorSpec([None], tf.string)],
+        autograph=False,
+    )
+    for actual, expected in zip(graph(texts), tokenizer.encode(texts, 13), strict=True):
+        assert actual.numpy().tolist() == expected.numpy().tolist()
+
+
+def test_save_and_load_word_pieces(by_hand, tmp_path):
+    by_hand.save(tmp_path / "t.model")
+    loaded = Tokenizer.load(tmp_path / "t.model")
+    assert isinstance(loaded, WordPieceTokenizer)
+    assert loaded.fingerprint == by_hand.fingerprint
+    assert named(loaded, "abcd") == ["abc", "##d"]
+    assert (tmp_path / "t.model").read_text().split("\n")[:6] == ["# word-pieces", *SPECIAL, "a"]
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (word_pieces(*SPECIAL[1:], *PIECES), "must start with '# word-pieces' and the pieces <pad"),
+        (word_pieces(), "must start with"),
+        (word_pieces(*SPECIAL, header="# word-pieces 2"), "must start with"),
+        (word_pieces(*SPECIAL, header="# word-pieces {a}"), "is damaged"),
+        (word_pieces(*SPECIAL, "a", "<s>"), "must not hold a piece twice"),
+        (word_pieces(*SPECIAL) + b"\xff\n", "is damaged"),
+    ],
+)
+def test_wrong_word_pieces(model, message, tmp_path):
+    path = tmp_path / "t.model"
+    path.write_bytes(model)
+    with pytest.raises(InputError, match=f"^{re.escape(str(path))}: The tokenizer {message}"):
+        Tokenizer.load(path)
+
+
+# CORPUS has 20 characters, each in two forms, and there are 4 special ids: 44.
+@pytest.mark.parametrize("vocab_size", [45, 53, 71])
+def test_trained_word_pieces(vocab_size):
+    tokenizer = WordPieceTokenizer.train(CORPUS, vocab_size)
+    pieces = tokenizer.model.decode().split("\n")[1:-1]
+    assert tokenizer.vocab_size == len(pieces) == vocab_size
+    assert set("".join(CORPUS)) - {" "} <= set(pieces)
+    assert {f"##{character}" for character in "".join(CORPUS) if character != " "} <= set(pieces)
+    assert vocab_size < 71 or len(ids_of(tokenizer, "the")) == 1  # a frequent word
+    for text in (*CORPUS, "dog öl rebü"):
+        assert UNK_ID not in ids_of(tokenizer, text)
+        assert round_trip(tokenizer, text) == text
+
+
+@pytest.mark.parametrize("vocab_size", [25, 44])
+def test_too_few_word_pieces_for_the_characters(vocab_size):
+    message = f"^`vocab_size` must be more than 44, .* Received: vocab_size={vocab_size}$"
+    with pytest.raises(InputError, match=message):
+        WordPieceTokenizer.train(CORPUS, vocab_size)
+
+
+@pytest.mark.parametrize("blank", ["\u00a0", "\t", "\n", "\x07"])
+def test_word_pieces_are_learned_from_text_as_it_is_read(blank):
+    """French has a space that does not break before its punctuation."""
+    texts = [text.replace(" ", blank) for text in CORPUS]
+    assert WordPieceTokenizer.train(texts, 71).model == WordPieceTokenizer.train(CORPUS, 71).model
+
+
+def test_word_pieces_of_both_sides():
+    texts, targets = ["ab ab", "abba"], ["cd"]
+    tokenizer = train_tokenizer("wordpiece", texts, 19, targets=targets)
+    for text in (*texts, *targets):
+        assert round_trip(tokenizer, text) == text
+    assert tokenizer.shares_pieces
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), InputError("a.txt, line 3: not UTF-8")])
+@pytest.mark.parametrize("kind", [SentencePieceTokenizer, WordPieceTokenizer])
+def test_what_ends_the_text_ends_the_training(kind, error):
+    def texts():
+        yield from CORPUS
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        kind.train(texts(), VOCAB_SIZE)
+    assert caught.value is error

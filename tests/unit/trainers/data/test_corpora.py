@@ -1,0 +1,327 @@
+import csv
+import gzip
+import hashlib
+import itertools
+import json
+import re
+
+import pytest
+import tensorflow_datasets as tfds
+
+from keras_transformer.cli.demo import EXAMPLES
+from keras_transformer.errors import InputError
+from keras_transformer.trainers.data.corpora import Corpus, Pair, bundled_splits, load_corpus
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes files of a corpus: `write(en_train=b"...")` is `en.train.txt`."""
+
+    def write_files(**files):
+        for name, content in files.items():
+            data = content.encode() if isinstance(content, str) else content
+            (tmp_path / f"{name.replace('_', '.')}.txt").write_bytes(data)
+        return load_corpus(str(tmp_path), "en", "de")
+
+    return write_files
+
+
+@pytest.mark.parametrize(
+    ("data", "languages", "message"),
+    [
+        ("bundled", ("de", "de"), "Source and target language must differ. .*'de' twice"),
+        ("bundled", ("en", "fr"), "holds the languages en and de. .*'fr'"),
+        ("nowhere", ("en", "de"), "There is no folder nowhere: data must be 'bundled'"),
+        ("{folder}", ("en", "de"), r"must hold files en\.SPLIT\.txt and de\.SPLIT\.txt"),
+        ("tfds:parrots", ("en", "de"), "TensorFlow Datasets has no 'parrots'.*wmt14_translate"),
+        ("tfds:ted_hrlr_translate/xx_to_en", ("xx", "en"), "has no 'ted_hrlr_translate/xx_to_en'"),
+        ("tfds:parrot_translate", ("en", "de"), r"tfds:parrot_translate holds .* Received: 'de'$"),
+    ],
+)
+def test_no_such_corpus(tfds_dir, data, languages, message):
+    (tfds_dir / "de.val.txt").touch()
+    (tfds_dir / "en.train.txt").touch()
+    with pytest.raises(InputError, match=message):
+        load_corpus(data.format(folder=tfds_dir), *languages)
+
+
+# Bundled.
+
+
+def test_bundled_both_ways():
+    there = load_corpus("bundled", "en", "de")
+    back = load_corpus("bundled", "de", "en")
+    assert there.splits == back.splits == ("train", "val", "test")
+    assert there.validation_split == "val"
+    for split in there.splits:
+        pairs = list(there.pairs(split))
+        assert pairs == bundled_splits()[split]
+        assert list(back.pairs(split)) == [Pair(target, source) for source, target in pairs]
+    # Which language is which, by their articles.
+    sources, targets = zip(*there.pairs("val"), strict=True)
+    assert sum(" the " in text for text in sources) > 100 > sum(" the " in text for text in targets)
+
+
+def words_of(texts):
+    return {word for text in texts for word in re.findall(r"[\w']+", text.lower())}
+
+
+def test_bundled_pairs():
+    """No sentence is in two pairs, held-out words occur in training, and the text never changes."""
+    splits = bundled_splits()
+    assert [len(split) for split in splits.values()] == [24_000, 500, 500]
+    for train, *others in zip(
+        *(zip(*split, strict=True) for split in splits.values()), strict=True
+    ):
+        texts = [text for side in (train, *others) for text in side]
+        assert len(set(texts)) == 25_000
+        assert words_of(itertools.chain(*others)) <= words_of(train)
+    # The demo, the notebooks and the figures of the documentation are of this text.
+    content = json.dumps(splits, ensure_ascii=False).encode()
+    assert hashlib.sha256(content).hexdigest()[:16] == "14f32d52b769b615"
+
+
+def test_demo_translates_sentences_that_training_does_not_see():
+    sources = {pair.source for pair in bundled_splits()["train"]}
+    assert sources.isdisjoint(EXAMPLES)
+    assert words_of(EXAMPLES) <= words_of(sources)
+
+
+# Tables.
+
+
+@pytest.mark.parametrize("ending", ["tsv", "csv", "tsv.gz", "csv.gz"])
+def test_table(tmp_path, ending):
+    path = tmp_path / f"pairs.{ending}"
+    comma = "\t" if "tsv" in ending else ","
+    rows = [comma.join(("de", "id", "en"))]
+    rows += [comma.join((f"zwei {n % 907}", str(n), f"two {n % 907}")) for n in range(1009)]
+    text = "\n".join(rows)
+    text += f"\nsagt er{comma}7{comma}" + ('a "b' if "tsv" in ending else '"a, ""b\r\nc"')
+    path.write_bytes(gzip.compress(text.encode()) if "gz" in ending else text.encode())
+    corpus = load_corpus(str(path), "en", "de")
+    splits = [list(corpus.pairs(split)) for split in ("train", "val", "test")]
+    assert sum(map(len, splits)) == 1010
+    assert all(20 < len(split) < 100 for split in splits[1:])
+    sources = [{pair.source for pair in split} for split in splits]
+    assert sum(map(len, sources)) == len(set.union(*sources)) == 908  # none is in two
+    pairs = set(itertools.chain(*splits))
+    assert {
+        Pair("two 3", "zwei 3"),
+        Pair('a "b' if "tsv" in ending else 'a, "b c', "sagt er"),
+    } < pairs
+
+
+def test_few_pairs_are_all_for_training(tmp_path):
+    (tmp_path / "a.tsv").write_bytes(b"en\tde\none\teins\ntwo\tzw\rei\n")
+    corpus = load_corpus(str(tmp_path / "a.tsv"), "en", "de")
+    assert (corpus.splits, corpus.validation_split) == (("train",), None)
+    assert list(corpus.pairs("train")) == [Pair("one", "eins"), Pair("two", "zw ei")]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+@pytest.mark.parametrize(
+    ("mark", "encoding"),
+    [
+        (b"", "utf-8"),
+        (b"\xef\xbb\xbf", "utf-8"),
+        (b"\xff\xfe", "utf-16-le"),
+        (b"\xfe\xff", "utf-16-be"),
+    ],
+)
+def test_tables_of_a_spreadsheet(tmp_path, mark, encoding, separator, end):
+    # The first has 0A in both halves, the second is a surrogate pair.
+    rows = [
+        ("de", "x,;y", "en"),
+        ("\u0a0a", "", "\U0001f600"),
+        ("a,b;c", 'd"e', "f  "),
+        ("", "", ""),
+    ]
+    cells = [[f'"{cell.replace(chr(34), chr(34) * 2)}"' for cell in row] for row in rows]
+    text = end.join(map(separator.join, cells))
+    (tmp_path / "a.csv").write_bytes(mark + text.encode(encoding))
+    corpus = load_corpus(str(tmp_path / "a.csv"), "de", "en")
+    pairs = {pair for split in corpus.splits for pair in corpus.pairs(split)}
+    assert pairs == {(row[0], row[2]) for row in rows[1:]}
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv"])
+def test_fields_of_any_length(tmp_path, ending):
+    limit = csv.field_size_limit()
+    text = "d" * (limit + 1)
+    comma = "\t" if ending == "tsv" else ","
+    (tmp_path / f"a.{ending}").write_text(f"en{comma}de\na{comma}{text}\n")
+    pairs = load_corpus(str(tmp_path / f"a.{ending}"), "en", "de").pairs("train")
+    assert list(pairs) == [("a", text)]
+    assert csv.field_size_limit() == limit
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (
+            "a.tsv",
+            b"one\teins",
+            "pairs.*a.tsv: the first line must name .*, en and de .*: one, eins",
+        ),
+        ("a.tsv", b"en\tde\none", "a.tsv, line 2: a column is missing"),
+        ("a.csv", b"en,de\n\xff,b", "a.csv, line 2: not valid UTF-8"),
+        ("a.csv", b'en,de\na,b\n\nc,"d\ne,f\n', "a.csv: a quote after line 2 is not closed"),
+        ("a.csv", b"x;" * 2**18, r"a.csv: the first line must name .*: (x;)+$"),
+        ("a.csv", b"\xfe\xff\0e\0n\0,\0d\0e\0\n\xd8", "a.csv, line 2: not valid UTF-16"),
+        ("a.csv.gz", b"en,de", "Cannot read .*a.csv.gz: Not a gzipped file"),
+        ("a.xlsx", b"", r"a.xlsx must end in .tsv, .csv"),
+    ],
+)
+def test_bad_tables(tmp_path, name, content, message):
+    path = tmp_path / "pairs" / name
+    path.parent.mkdir()
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        list(load_corpus(str(path), "en", "de").pairs("train"))
+
+
+# Folders.
+
+
+def test_folder(write):
+    corpus = write(
+        en_train="a dog\na cat\n",
+        de_train="ein Hund\neine Katze\n",
+        en_test="öl",  # the last line needs no end
+        de_test="Öl\n",
+        en_extra="no German\n",
+        fr_train="un chien\nun chat\n",
+    )
+    assert corpus.splits == ("test", "train")
+    assert corpus.validation_split is None
+    assert list(corpus.pairs("train")) == [("a dog", "ein Hund"), ("a cat", "eine Katze")]
+    assert list(corpus.pairs("test")) == [("öl", "Öl")]
+    turned = load_corpus(corpus.name, "de", "en").pairs("train")
+    assert list(turned) == [("ein Hund", "a dog"), ("eine Katze", "a cat")]
+
+
+@pytest.mark.parametrize(
+    ("splits", "expected"),
+    [
+        (("train", "dev"), "dev"),
+        (("dev", "validation"), "validation"),
+        (("validation", "valid"), "valid"),
+        (("valid", "val"), "val"),
+        (("train", "evaluation", "test"), None),
+    ],
+)
+def test_validation_split_goes_by_several_names(splits, expected):
+    assert Corpus("name", splits, iter).validation_split == expected
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_line_ends_and_byte_order_marks_are_no_text(write, end, encoding):
+    text = f" a\t {end}{end}b\u00a0{end}"
+    corpus = write(en_train=text.encode(encoding), de_train=text)
+    assert [source for source, _ in corpus.pairs("train")] == [" a\t ", "", "b\u00a0"]
+
+
+@pytest.mark.parametrize("character", ["\u2028", "\x85", "\x0c", "\r"])
+def test_only_a_line_feed_ends_a_line(write, character):
+    line = f"one{character}line"
+    corpus = write(en_train=f"{line}\nnext\n", de_train="eine Zeile\nnoch eine\n")
+    assert list(corpus.pairs("train")) == [(line, "eine Zeile"), ("next", "noch eine")]
+
+
+@pytest.mark.parametrize("lines", [(3, 5), (5, 3), (2, 3)])
+def test_line_counts_must_be_equal(write, lines):
+    corpus = write(en_train="a\n" * lines[0], de_train="b\n" * lines[1])
+    with pytest.raises(
+        InputError,
+        match=rf"en.train.txt and .*de.train.txt .* Received: {lines[0]} and {lines[1]}$",
+    ):
+        list(corpus.pairs("train"))
+
+
+def test_invalid_utf8_names_the_line(write):
+    corpus = write(
+        en_train="a\nb\nc\n", de_train="ä\nö\nü\n".encode("latin-1").replace(b"\xe4", b"a")
+    )
+    with pytest.raises(InputError, match=r"de\.train\.txt, line 2: not valid UTF-8$"):
+        list(corpus.pairs("train"))
+
+
+def test_pairs_are_streamed():
+    read = []
+
+    def endless(split):
+        for number in itertools.count():
+            read.append(number)
+            yield Pair(f"{split} {number}", "")
+
+    pairs = Corpus("endless", ("train",), endless).pairs("train")
+    assert [next(pairs).source for _ in range(3)] == ["train 0", "train 1", "train 2"]
+    assert len(read) <= 4
+
+
+def test_splits_that_cannot_be_read(write, tmp_path):
+    corpus = write(en_train="a\n", de_train="b\n", en_val="", de_val="")
+    (tmp_path / "de.train.txt").unlink()
+    for split, message in {
+        "test": "has no split 'test'. There are: train, val$",
+        "val": "the split 'val' is empty",
+        "train": "Cannot read .*de.train.txt: No such file",
+    }.items():
+        with pytest.raises(InputError, match=message):
+            corpus.pairs(split)
+
+
+# TensorFlow Datasets.
+
+PARROTS = {"train": [("um papagaio", "a parrot"), ("olá", "hello")], "validation": [("sim", "yes")]}
+
+
+class ParrotTranslate(tfds.core.GeneratorBasedBuilder):
+    """A translation data set that must be prepared before its splits are known."""
+
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        features = tfds.features.Translation(["pt", "en"])
+        return self.dataset_info_from_configs(features=features)
+
+    def _split_generators(self, dl_manager):
+        return {split: self._generate_examples(pairs) for split, pairs in PARROTS.items()}
+
+    def _generate_examples(self, pairs):
+        for number, (pt, en) in enumerate(pairs):
+            yield number, {"pt": pt, "en": en}
+
+
+@pytest.fixture
+def tfds_dir(tmp_path, monkeypatch):
+    monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("is_prepared", [True, False])
+def test_tfds(tfds_dir, is_prepared):
+    if is_prepared:
+        tfds.builder("parrot_translate").download_and_prepare()
+    corpus = load_corpus("tfds:parrot_translate", "en", "pt")
+    assert set(corpus.splits) == {"train", "validation"}
+    assert corpus.validation_split == "validation"
+    for split, expected in PARROTS.items():
+        # TFDS shuffles once, by a hash of the keys.
+        assert sorted(corpus.pairs(split)) == sorted((en, pt) for pt, en in expected)
+        assert list(corpus.pairs(split)) == list(corpus.pairs(split))
+
+
+def test_tfds_damaged(tfds_dir):
+    builder = tfds.builder("parrot_translate")
+    builder.download_and_prepare()
+    (record,) = builder.data_path.glob("*train*tfrecord*")
+    record.write_bytes(record.read_bytes()[:-3])
+    corpus = load_corpus("tfds:parrot_translate", "en", "pt")
+    with pytest.raises(
+        InputError, match=r"^tfds:parrot_translate: the split 'train' cannot be read: .+$"
+    ):
+        list(corpus.pairs("train"))

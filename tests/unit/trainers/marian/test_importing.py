@@ -1,0 +1,520 @@
+"""Models that Marian and Hugging Face saved, against their own results: see marian_models.py."""
+
+import io
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+import sentencepiece
+import tensorflow as tf
+from marian_models import extract, read_best
+
+from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID
+from keras_transformer.errors import InputError
+from keras_transformer.search.texts import shifted
+from keras_transformer.trainers.marian.files import read_vocabulary
+from keras_transformer.trainers.marian.importing import NEVER, import_marian
+from keras_transformer.translator import Translator
+
+NAMES = ("swish", "relu")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    return extract("marian", tmp_path_factory.mktemp("marian"))
+
+
+@pytest.fixture(scope="module")
+def translators(folders):
+    return {
+        name: Translator.of(import_marian(folders / name, folders / f"{name}-run", "en", "de"))
+        for name in NAMES
+    }
+
+
+@pytest.fixture(scope="module")
+def sentences(folders):
+    return (folders / "swish/sentences.txt").read_text("utf-8").splitlines()
+
+
+def pieces_of(tokenizer):
+    """All pieces, by id."""
+    return [piece.decode() for piece in tokenizer.pieces(tf.range(tokenizer.vocab_size)).numpy()]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_log_probabilities_are_marians(name, folders, translators, sentences):
+    translator = translators[name]
+    tokenizer = translator.tokenizer
+    ids = {piece: i for i, piece in enumerate(pieces_of(tokenizer.target))}
+    best = read_best(folders / name, beam_size=1)
+    rows = [[*(ids[piece] for piece in each.pieces), EOS_ID] for each in best]
+    target_ids = tf.ragged.constant(rows, dtype=tf.int32).to_tensor()
+    source_ids = tokenizer.encode(tf.constant(sentences), 99).ids
+    logits = translator.model({"source_ids": source_ids, "target_ids": shifted(target_ids)})
+    log_probs = tf.gather(tf.nn.log_softmax(logits), target_ids, batch_dims=2)  # [B, T]
+    sums = tf.reduce_sum(tf.where(target_ids == PAD_ID, 0.0, log_probs), axis=1)
+    np.testing.assert_allclose(sums, [each.log_prob for each in best], atol=1e-4)
+
+
+@pytest.mark.parametrize(("name", "beam_size"), [("swish", 1), ("relu", 6)])
+def test_translations_are_marians(name, beam_size, folders, translators, sentences):
+    found = translators[name].translate(sentences, beam_size=beam_size)
+    others = []
+    for ours, theirs in zip(found, read_best(folders / name, beam_size), strict=True):
+        if ours.text == theirs.text:
+            assert ours.score == pytest.approx(theirs.score, abs=1e-5)
+        else:
+            others.append(ours.score - theirs.score)
+    # Marian's beam narrows whenever a hypothesis ends, so it may miss a better one.
+    assert len(others) <= (beam_size > 1)
+    assert all(gain > 0 for gain in others)
+
+
+# Other forms of Marian's models.
+
+
+@pytest.fixture
+def copy(folders, tmp_path):
+    """Copies a model."""
+    return lambda name: shutil.copytree(folders / name, tmp_path / "model")
+
+
+@pytest.mark.parametrize("name", ["decoder_ff_logit_out_Wt", "decoder_ff_logit_out_W"])
+def test_output_that_is_not_tied(name, copy, folders, sentences):
+    def untie(arrays):
+        output = arrays["decoder_Wemb"] / 2
+        arrays[name] = output if name.endswith("Wt") else output.T
+        for kind in ("scale", "bias"):  # so the logits stay those of Marian
+            arrays[f"decoder_l1_ffn_ffn_ln_{kind}"] *= 2
+
+    folder = copy("relu")
+    edit_weights(untie)(folder)
+    found = Translator.of(import_marian(folder, folder / "run", "en", "de"))
+    best = [each.text for each in read_best(folders / "relu", beam_size=1)]
+    assert [each.text for each in found.translate(sentences[:23], beam_size=1)] == best[:23]
+
+
+def test_output_without_a_bias(copy):
+    folder = copy("relu")
+    edit_weights(lambda arrays: arrays.pop("decoder_ff_logit_out_b"))(folder)
+    with_option("output-omit-bias", "true")(folder)
+    model = Translator.of(import_marian(folder, folder / "run", "en", "de")).model
+    (bias,) = (each for each in model.weights if each.shape == (model.config.vocab_size,))
+    assert bias.numpy().tolist() == [NEVER, 0, NEVER, *[0] * 362]
+
+
+def with_vocabulary(folder, name, size):
+    """Lets both languages of "swish" have a vocabulary of another size."""
+    (folder / "decoder.yml").write_text(f"models: [model.npz]\nvocabs: [{name}, {name}]\n")
+
+    def resize(arrays):
+        arrays["Wemb"] = np.zeros([size, 48], "f")
+        arrays["decoder_ff_logit_out_b"] = np.zeros([1, size], "f")
+
+    edit_weights(resize)(folder)
+
+
+def train_sentencepiece(eos_id):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["A man sees a dog.", "Ein Mann sieht einen Hund."]),
+        model_writer=model,
+        vocab_size=23,
+        user_defined_symbols=[">>deu<<"],
+        **{"bos_id": -1, "eos_id": eos_id, "unk_id": 1, "minloglevel": 2},
+    )
+    return model.getvalue()
+
+
+@pytest.mark.parametrize("name", ["vocab.spm", "vocab.yml"])
+def test_marians_own_sentencepiece_sees_the_tag(name, copy):
+    folder, model = copy("swish"), train_sentencepiece(eos_id=0)
+    for file in ("vocab.spm", "source.spm", "target.spm"):
+        (folder / file).write_bytes(model)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    pieces = [processor.id_to_piece(i) for i in range(23)]
+    lines = (f"{json.dumps(piece)}: {i}" for i, piece in enumerate(pieces))
+    (folder / "vocab.yml").write_text("\n".join(lines))
+    with_vocabulary(folder, name, 23)
+    tokenizer = import_marian(folder, folder / "run", "en", "de").tokenizer()
+    ids = tokenizer.tokenize(tf.constant([">>deu<< A man"])).to_list()[0]
+    of_text = processor.encode(">>deu<< A man", out_type=str)
+    assert of_text[:2] == ["\u2581", ">>deu<<"]
+    cut = [">>deu<<", *processor.encode("A man", out_type=str)]
+    expected = of_text if name == "vocab.spm" else cut
+    assert [pieces_of(tokenizer)[i] for i in ids] == expected
+
+
+# Lines of vocabularies as Marian and other programs write them. Only "\n" ends a line.
+LINES = {
+    "\x85": "\x85",
+    "\u2028": "\u2028",
+    "\r": "\r",
+    r'"\x92"': "\x92",
+    r'"a\x07"': "a\x07",
+    "\x92b": "\x92b",
+    r'"\x85c"': "\x85c",
+    r'"\u2028d"': "\u2028d",
+    "no": "no",
+    '"null"': "null",
+    '"~"': "~",
+    "1e5": "1e5",
+    "0x1F": "0x1F",
+    "3": "3",
+    '"#"': "#",
+    "x#": "x#",
+    "\\": "\\",
+    r'"\\n"': r"\n",
+    r'"\""': '"',
+    "it's": "it's",
+    "''''": "'",
+    "'\\x'": r"\x",
+    '": 7"': ": 7",
+    "<<": "<<",
+    "---": "---",
+    "\U0001f600": "\U0001f600",
+    r'"\U0001F601"': "\U0001f601",
+    '"\u2581>>deu<<"': "\u2581>>deu<<",
+    '"\udcc1\udcbf"': "\ufffd\ufffd",  # Marian writes "\x7f" as the bytes C1 BF
+}
+
+
+def test_each_piece_of_a_vocabulary_is_itself(copy):
+    folder = copy("swish")
+    lines = [f"{line}: {i}" for i, line in enumerate(["</s>", "<unk>", *LINES])]
+    (folder / "vocab.yml").write_bytes(
+        "\n".join([*lines[::-1], ""]).encode("utf-8", "surrogateescape")
+    )
+    with_vocabulary(folder, "vocab.yml", len(lines))
+    tokenizer = import_marian(folder, folder / "run", "en", "de").tokenizer()
+    assert pieces_of(tokenizer)[4:] == list(LINES.values())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"</s>": 0, "<unk>": 1, "a#": 2}',
+        '\n {\n"</s>": 0,\n"<unk>": 1,\n"a#": 2\n}',
+        "\ufeff---\n# of others\n</s>: 0\n<unk>: 1\na#: 2\n",
+    ],
+)
+def test_vocabularies_of_other_programs(text, tmp_path):
+    (tmp_path / "vocab.yml").write_text(text, encoding="utf-8")
+    assert read_vocabulary(tmp_path / "vocab.yml") == {"</s>": 0, "<unk>": 1, "a#": 2}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("word-penalty: 0.5\nallow-unk: true", "the search has no word-penalty, allow-unk"),
+        ("word-penalty: 0\nallow-unk: false", ""),
+    ],
+)
+def test_options_that_the_search_does_not_have(options, message, copy, caplog):
+    folder = copy("swish")
+    add_to("decoder.yml", options)(folder)
+    import_marian(folder, folder / "run", "en", "de")
+    assert message in caplog.text
+    assert bool(message) == bool(caplog.text)
+
+
+# Hugging Face.
+
+
+@pytest.fixture(scope="module")
+def huggingface_folders(tmp_path_factory):
+    return extract("huggingface", tmp_path_factory.mktemp("huggingface"))
+
+
+@pytest.fixture(scope="module", params=["shared", "separate"])
+def huggingface(request, huggingface_folders):
+    """The translator of an imported model, its folder, and what transformers makes of sentences."""
+    folder = huggingface_folders / request.param
+    run = import_marian(folder, folder / "run", like="huggingface")
+    assert (run.source, run.target) == ("en", "de")  # as tokenizer_config.json says
+    assert run.config.share_embeddings == (request.param == "shared")
+    return Translator.of(run), folder, json.loads((folder / "expected.json").read_text("utf-8"))
+
+
+def test_tokens_are_those_of_hugging_face(huggingface):
+    translator, _, expected = huggingface
+    encoded = translator.tokenizer.encode(tf.constant(expected["sentences"]), 99)
+    pieces = translator.tokenizer.pieces(encoded.ids).numpy()
+    for row, length, tokens in zip(pieces, encoded.lengths, expected["source"], strict=True):
+        assert [piece.decode() for piece in row[: length + 1]] == tokens
+
+
+def test_logits_are_those_of_hugging_face(huggingface):
+    translator, folder, expected = huggingface
+    tokenizer = translator.tokenizer
+    id_of = {piece: i for i, piece in enumerate(pieces_of(tokenizer.target))}
+    id_of["<pad>"] = BOS_ID  # their decoder starts from it
+    target_ids = tf.constant([[id_of[piece] for piece in row] for row in expected["target"]])
+    source_ids = tokenizer.encode(tf.constant(expected["sentences"][: len(target_ids)]), 99).ids
+    inputs = {"source_ids": source_ids, "target_ids": shifted(target_ids)}
+    logits = translator.model(inputs).numpy()
+    files = folder / "vocab.json", folder / "target_vocab.json"
+    vocabulary = json.loads(next(file for file in files[::-1] if file.exists()).read_text("utf-8"))
+    vocabulary.pop("<pad>")
+    own = logits[..., [id_of[piece] for piece in vocabulary]]
+    theirs = np.array(expected["logits"])[..., list(vocabulary.values())]
+    np.testing.assert_allclose(own, theirs, atol=1e-4)
+    assert logits[..., [PAD_ID, BOS_ID]].max() < -500  # the logits of <pad> count in theirs
+
+
+@pytest.mark.parametrize("search", ["greedy", "beam"])
+def test_translations_are_those_of_hugging_face(search, huggingface):
+    translator, _, expected = huggingface
+    assert translator.defaults.beam_size == 4
+    assert translator.defaults.length_penalty == 0.9
+    beam_size = 1 if search == "greedy" else None
+    found = translator.translate(expected["sentences"], beam_size=beam_size)
+    known = [row for row, text in enumerate(expected[search]) if text is not None]
+    assert len(known) > 5
+    assert [found[row].text for row in known] == [expected[search][row] for row in known]
+
+
+@pytest.mark.parametrize("name", ["shared", "separate"])
+def test_weights_in_shards(name, huggingface_folders, tmp_path):
+    folder = shutil.copytree(huggingface_folders / name, tmp_path / "model")
+    if name == "shared":
+        path = folder / "model.safetensors"
+        content = path.read_bytes()
+        end = 8 + int.from_bytes(content[:8], "little")
+        entries = {key: value for key, value in json.loads(content[8:end]).items() if key[0] != "_"}
+        shard_of = {key: f"model-{i % 2}.safetensors" for i, key in enumerate(entries)}
+        for file in set(shard_of.values()):
+            own = {key: value for key, value in entries.items() if shard_of[key] == file}
+            header = json.dumps(own).encode()
+            header = len(header).to_bytes(8, "little") + header
+            (folder / file).write_bytes(header + content[end:])
+    else:
+        path = folder / "pytorch_model.bin"
+        shutil.copy(path, folder / "pytorch_model-0.bin")
+        shard_of = {"model.encoder.embed_tokens.weight": "pytorch_model-0.bin"}
+    expected = Translator.of(import_marian(folder, tmp_path / "run")).model.get_weights()
+    path.unlink()
+    index = path.with_name(f"{path.name}.index.json")
+    index.write_text(json.dumps({"metadata": {}, "weight_map": shard_of}))
+    found = Translator.of(import_marian(folder, tmp_path / "again")).model.get_weights()
+    for own, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(own, other)
+
+
+# Tags and punctuation.
+
+
+def test_target_tag_and_punctuation(huggingface_folders, tmp_path):
+    folder = huggingface_folders / "shared"
+    run = import_marian(folder, tmp_path / "run", target_tag=">>fra<<", normalize_punctuation=True)
+    plain = import_marian(folder, tmp_path / "plain").tokenizer()
+    texts = tf.constant(["The “dog” … 5 %!", "No.", "", " \t\n"])
+    prepared = tf.constant(['>>fra<< The "dog" ... 5%!', ">>fra<< No.", "", ""])
+    assert run.tokenizer().tokenize(texts).to_list() == plain.tokenize(prepared).to_list()
+    # The options are for sources.
+    assert (
+        run.tokenizer().target.tokenize(texts).to_list() == plain.target.tokenize(texts).to_list()
+    )
+
+
+def test_special_pieces_in_a_text_are_text(huggingface_folders, tmp_path):
+    tokenizer = import_marian(huggingface_folders / "shared", tmp_path / "run").tokenizer()
+    ids = tokenizer.tokenize(tf.constant(["<pad></s> <s> dog >>deu<<"])).to_list()[0]
+    assert not {PAD_ID, BOS_ID, EOS_ID} & set(ids)
+    assert ">>deu<<" not in [pieces_of(tokenizer)[i] for i in ids]
+
+
+# Models and files that cannot be imported.
+
+
+def edit_json(name, **changes):
+    def edit(folder):
+        content = json.loads((folder / name).read_text("utf-8")) | changes
+        (folder / name).write_text(json.dumps(content), "utf-8")
+
+    return edit
+
+
+def edit_weights(edit_arrays=lambda arrays: None, **changes):
+    def edit(folder):
+        with np.load(folder / "model.npz") as arrays:
+            arrays = {**arrays, **changes}
+        edit_arrays(arrays)
+        np.savez(folder / "model.npz", **arrays)
+
+    return edit
+
+
+def with_option(name, value):
+    """Changes an option in Marian's model; None removes it."""
+
+    def edit(arrays):
+        text = arrays["special:model.yml"].tobytes().rstrip(b"\0").decode()
+        text = re.sub(rf"(?m)^{name}:.*\n(  .*\n)*", "", text)
+        text += "\0\0" if value is None else f"\n{name}: {value}\0\0"
+        arrays["special:model.yml"] = np.frombuffer(text.encode(), np.int8)
+
+    return edit_weights(edit)
+
+
+def write(name, content):
+    return lambda folder: (folder / name).write_bytes(content.encode("utf-8", "surrogatepass"))
+
+
+def add_to(name, line):
+    return lambda folder: write(name, f"{(folder / name).read_text('utf-8')}\n{line}\n")(folder)
+
+
+def truncate(name):
+    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:-1000])
+
+
+def delete(*names):
+    return lambda folder: [(folder / name).unlink() for name in names]
+
+
+def use_sentencepiece_without_end(folder):
+    (folder / "vocab.spm").write_bytes(train_sentencepiece(eos_id=-1))
+    with_vocabulary(folder, "vocab.spm", 23)
+
+
+def save_npy(folder):
+    with (folder / "model.npz").open("wb") as file:
+        np.save(file, np.zeros(3))
+
+
+def rename_pad(folder):
+    path = folder / "vocab.json"
+    path.write_text(path.read_text("utf-8").replace("<pad>", "<blank>"), "utf-8")
+
+
+def drop_activation(folder):
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    del config["activation_function"]
+    path.write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    ("name", "edit", "message"),
+    [
+        (
+            "swish",
+            with_option("transformer-preprocess", "n"),
+            "`transformer-preprocess` must be ''",
+        ),
+        ("swish", with_option("transformer-decoder-autoreg", "rnn"), "must be 'self-attention'"),
+        ("swish", with_option("ulr", "true"), "`ulr` must be 'false'. Received: 'true'"),
+        ("swish", edit_weights(Wpos=np.zeros(3, "f")), "no known model has a weight Wpos"),
+        ("swish", edit_weights(Wemb=np.zeros((7, 48), "f")), "614 pieces. Received: 7 rows"),
+        ("swish", edit_weights(Wemb=np.zeros((614, 48), "b")), "must hold floating-point weights"),
+        (
+            "swish",
+            edit_weights(lambda arrays: arrays.pop("Wemb")),
+            "model.npz: the weight .* is mis",
+        ),
+        ("swish", truncate("model.npz"), "model.npz must be a model of Marian"),
+        ("swish", delete("source.spm"), "Cannot read .*source.spm: No such file"),
+        ("swish", delete("decoder.yml"), "must hold Marian's decoder.yml, or .*config.json"),
+        ("shared", edit_json("config.json", model_type="bart"), "`model_type` must be 'marian'"),
+        ("shared", edit_json("config.json", eos_token_id=5), "`eos_token_id` must be 307"),
+        ("shared", drop_activation, "`activation_function` must be 'swish'.* Received: 'gelu'"),
+        ("shared", edit_json("config.json", d_model=None), "`d_model` must be"),
+        ("shared", edit_json("config.json", decoder_layers=2), "layers.1.* is missing"),
+        ("shared", edit_json("vocab.json", dog="x"), "must hold pieces and their ids"),
+        ("shared", edit_json("tokenizer_config.json", source_lang=""), "names no languages"),
+        ("shared", truncate("model.safetensors"), "model.safetensors is damaged"),
+        ("shared", truncate("source.spm"), "source.spm must be a SentencePiece model"),
+        ("separate", truncate("pytorch_model.bin"), "pytorch_model.bin is damaged"),
+        (
+            "separate",
+            delete("pytorch_model.bin"),
+            "x must hold model.safetensors or pytorch_model.bin, or the index of its shards",
+        ),
+        (
+            "separate",
+            write("model.safetensors.index.json", '{"weight_map": {"a": "../x.safetensors"}}'),
+            "index.json must hold a `weight_map` to files of its folder",
+        ),
+        (
+            "shared",
+            delete("vocab.json", "source.spm"),
+            "tokenizer.json is not read. Missing: vocab.json, source.spm",
+        ),
+        ("shared", rename_pad, "vocab.json must hold <pad>, the decoder's first input"),
+        ("shared", edit_json("vocab.json", **{"\ud83d": 1}), "must hold pieces and their ids"),
+        ("shared", write("config.json", "[]"), r"must hold a JSON object: it holds \[\]"),
+        ("shared", write("config.json", "[" * 99_999), "must hold a JSON object: maximum recurs"),
+        (
+            "shared",
+            edit_json("config.json", encoder_layers=None),
+            "`encoder_layers` must be an int",
+        ),
+        *(
+            ("shared", edit_json("generation_config.json", **{option: value}), f"x: {message}")
+            for option, values, message in (
+                ("num_beams", (None, "six", True, 2.5), "`num_beams` must be an integer. Received"),
+                ("length_penalty", (None, "x", float("nan")), "`length_penalty` must be a number."),
+            )
+            for value in values
+        ),
+        (
+            "swish",
+            add_to("decoder.yml", "normalize: true"),
+            "`normalize` must be a number. .*'true'",
+        ),
+        (
+            "swish",
+            add_to("decoder.yml", "beam-size: six"),
+            "`beam-size` must be an integer. .*'six'",
+        ),
+        (
+            "swish",
+            add_to("decoder.yml", "vocabs: [[a, b], c]"),
+            "`vocabs` must be a list of 2 file",
+        ),
+        (
+            "swish",
+            add_to("decoder.yml", "models: m"),
+            "`models` must be a list of 1 file name. .* m",
+        ),
+        ("swish", write("decoder.yml", "[" * 99_999), "must hold a YAML mapping: maximum recurs"),
+        ("swish", with_option("dim-emb", None), "model.npz: `dim-emb` must be an integer. .* None"),
+        (
+            "swish",
+            with_option("transformer-tied-layers", "[1, 1]"),
+            "`transformer-tied-layers` must",
+        ),
+        ("swish", with_option("transformer-attention-mask", "alibi"), "mask` must be 'default'"),
+        ("swish", use_sentencepiece_without_end, "vocab.spm must hold pieces .* </s> among them"),
+        ("swish", save_npy, r"model.npz must be a model of Marian \(.npz\)$"),
+        ("swish", delete("model.npz"), "Cannot read .*model.npz: No such file"),
+        ("swish", write("vocab.yml", "</s>: 0\n- a"), "each line. Received: '- a'"),
+        ("swish", write("vocab.yml", r'"\q": 0'), "must hold a piece and its id on each line"),
+        (
+            "swish",
+            write("vocab.yml", r'"\UFFFFFFFF": 0'),
+            "must hold a piece and its id on each line",
+        ),
+        ("swish", write("vocab.yml", '</s>: 0\n"\\ud83d": 1'), "must hold pieces and their ids"),
+    ],
+)
+def test_what_cannot_be_imported(name, edit, message, folders, huggingface_folders, tmp_path):
+    is_marian = name in NAMES
+    folder = shutil.copytree((folders if is_marian else huggingface_folders) / name, tmp_path / "x")
+    edit(folder)
+    languages = ("en", "de") if is_marian else ()
+    with pytest.raises(InputError, match=message):
+        import_marian(folder, tmp_path / "run", *languages)
+    assert not (tmp_path / "run").exists()
+
+
+def test_run_is_not_overwritten(folders, tmp_path):
+    (tmp_path / "run.json").write_text("mine")
+    with pytest.raises(InputError, match="exists already"):
+        import_marian(folders / "swish", tmp_path, "en", "de")
+    with pytest.raises(InputError, match=r"must be in the model's vocabulary.*>>deu<<"):
+        import_marian(folders / "swish", tmp_path / "run", "en", "de", target_tag=">>deu<<")

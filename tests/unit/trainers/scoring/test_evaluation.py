@@ -1,0 +1,178 @@
+"""Evaluation: test sets, and the files that it writes."""
+
+import json
+import re
+import sys
+
+import pytest
+import sacrebleu
+
+from keras_transformer.errors import InputError
+from keras_transformer.trainers.data.corpora import Pair
+from keras_transformer.trainers.scoring.evaluation import (
+    evaluate,
+    load_test_set,
+    read_evaluations,
+    read_scores,
+    read_sentences,
+)
+from keras_transformer.trainers.scoring.scores import Score, score
+from keras_transformer.translator import DecodingOptions, Translation
+
+PROTOCOLS = ("bleu", "bleu_lowercased", "bleu_multimodal", "bleu_paper", "chrf")
+
+
+class Answers:
+    """A translator that has its answers."""
+
+    def __init__(self, answers):
+        self.answers = answers
+
+    def translate(self, texts, progress, **options):
+        self.options = options
+        progress(1)
+        progress(len(texts) - 1)
+        return [Translation(self.answers[text], -1.0, False, ()) for text in texts]
+
+    def decoding_options(self, beam_size, length_penalty, early_stopping):
+        return DecodingOptions(
+            beam_size=beam_size or 5,
+            length_penalty=length_penalty or 0.9,
+            early_stopping=early_stopping or "first",
+        )
+
+
+# Test sets.
+
+
+@pytest.fixture
+def downloads(tmp_path, monkeypatch):
+    """A test set of two pairs instead of sacreBLEU's; returns what was asked for."""
+    asked = []
+
+    def file(name, content):
+        path = tmp_path / name
+        path.write_text(content, encoding="utf-8")
+        return lambda *args: asked.append(args) or str(path)
+
+    source, target = file("source", "a dog\nö\u2028l\n"), file("target", "ein Hund\n\n")
+    monkeypatch.setattr(sacrebleu, "get_source_file", source)
+    monkeypatch.setattr(sacrebleu, "get_reference_files", lambda *args: [target(*args), "other"])
+    return asked
+
+
+def test_test_set(downloads):
+    assert load_test_set("wmt14/full", "en", "de") == [
+        Pair("a dog", "ein Hund"),
+        Pair("ö\u2028l", ""),
+    ]
+    assert downloads == [("wmt14/full", "en-de")] * 2
+
+
+@pytest.mark.parametrize(("name", "target"), [("wmt99", "de"), ("wmt14/full", "xx")])
+def test_unknown_test_set(name, target):
+    with pytest.raises(InputError, match=f"no test set '{name}' of en-{target}.*wmt14/full"):
+        load_test_set(name, "en", target)
+
+
+def test_no_network(monkeypatch):
+    monkeypatch.setattr(sacrebleu, "get_source_file", lambda *_: sys.exit(1))
+    with pytest.raises(InputError, match=r"cannot download wmt14/full: SystemExit"):
+        load_test_set("wmt14/full", "en", "de")
+
+
+# Files of sentences.
+
+
+def test_sentences(tmp_path):
+    path = tmp_path / "refs"
+    path.write_text("\ufeffa\u2028b\rc\n\n c\n", encoding="utf-8", newline="\n")
+    assert read_sentences(path, 3) == ["a\u2028b\rc", "", " c"]
+    message = f"^{re.escape(str(path))} must have 5 lines. Received: 3 lines$"
+    with pytest.raises(InputError, match=message):
+        read_sentences(path, 5)
+
+
+# Evaluation.
+
+
+def test_files_lie_side_by_side(tmp_path):
+    answers = {"ein Hund": "a\ndog\u2028here", "öl": "", "zwei Öle": " two oils"}
+    references = ["a dog here", "oil", "two oils"]
+    translator, progress = Answers(answers), []
+    scores = evaluate(
+        translator,
+        map(Pair, answers, references),
+        tmp_path / "new" / "test.de",
+        "en",
+        beam_size=3,
+        early_stopping="exact",
+        length_penalty=0.7,
+        batch_size=2,
+        notes={"checkpoint": "averaged"},
+        progress=lambda *counts: progress.append(counts),
+    )
+    assert translator.options == {
+        "beam_size": 3,
+        "length_penalty": 0.7,
+        "early_stopping": "exact",
+        "batch_size": 2,
+    }
+    assert progress == [(1, 3), (2, 3)]
+    expected = {
+        "source": ["ein Hund", "öl", "zwei Öle"],
+        "reference": references,
+        "hypothesis": ["a dog here", "", " two oils"],
+    }
+    for name, lines in expected.items():
+        file = tmp_path / "new" / f"test.de.{name}"
+        assert file.read_bytes().decode() == "".join(f"{line}\n" for line in lines)
+    assert scores == score(expected["hypothesis"], references, "en")
+    written = json.loads((tmp_path / "new" / "test.de.scores.json").read_text())
+    for name in PROTOCOLS:
+        value = written.pop(name)
+        assert getattr(scores, name) == (value and Score(**value))
+    assert written == {
+        "num_pairs": 3,
+        "tokenize": "13a",
+        "checkpoint": "averaged",
+        "beam_size": 3,
+        "length_penalty": 0.7,
+        "early_stopping": "exact",
+    }
+
+
+def test_tokenized_references_are_a_file(tmp_path):
+    (tmp_path / "refs").write_text("one dog , it is\n")
+    scores = evaluate(
+        Answers({"eins": "One dog, it is"}),
+        [Pair("eins", "no words in common")],
+        tmp_path / "test",
+        "en",
+        tokenized_references=tmp_path / "refs",
+    )
+    assert scores.bleu_multimodal.value == pytest.approx(100)
+    assert scores.bleu.value < 20
+
+
+def test_what_fails_does_so_before_the_work(tmp_path):
+    pairs, translator = [Pair("eins", "one")], Answers({})  # is not asked
+    with pytest.raises(InputError, match="`tokenize` must be one of"):
+        evaluate(translator, pairs, tmp_path / "new" / "test", "en", tokenize="words")
+    with pytest.raises(InputError, match=r"`pairs` must hold a sentence pair\. Received: none"):
+        evaluate(translator, [], tmp_path / "new" / "test", "en")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_read_is_what_was_written(tmp_path):
+    for name in ("val", "test"):
+        evaluate(Answers({"a": "b"}), [Pair("a", name)], tmp_path / name, "zh")
+    test, val = read_evaluations(tmp_path)
+    assert (test.name, val.name) == ("test", "val")
+    assert test.scores["tokenize"] == "zh"
+    assert (test.sources, test.references, test.hypotheses) == (["a"], ["test"], ["b"])
+    (tmp_path / "val.hypothesis").unlink()
+    assert read_scores(tmp_path) == {"test": test.scores, "val": val.scores}
+    (tmp_path / "val.scores.json").write_text("{")
+    with pytest.raises(InputError, match=r"val\.scores\.json is damaged: evaluate the split again"):
+        read_scores(tmp_path)

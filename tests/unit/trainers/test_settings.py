@@ -1,0 +1,248 @@
+import re
+
+import pytest
+
+from keras_transformer.architectures import build_model
+from keras_transformer.config import RecurrentConfig
+from keras_transformer.errors import InputError
+from keras_transformer.trainers.settings import (
+    TrainSettings,
+    change_recipe,
+    load_recipe,
+    recipe_names,
+)
+
+PAPER = {  # sections 5.1 to 5.4 and 6.1
+    "tokens_per_batch": 30_000,  # 25,000 and padding
+    "warmup_steps": 4_000,
+    "peak_rate": None,  # equation 3's
+    "label_smoothing": 0.1,
+    "beam_size": 4,
+    "length_penalty": 0.6,
+    "source": "en",
+}
+BASE = {"preset": "base", "steps": 100_000, "average_last": 5}
+BIG = {"preset": "big", "steps": 300_000, "average_last": 20}
+GERMAN = {"target": "de", "tokenizer": "bpe", "vocab_size": 37_000}
+FRENCH = {"target": "fr", "tokenizer": "wordpiece", "vocab_size": 32_000}
+
+
+# The recipes of the package.
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_shipped_recipes_are_settings(name):
+    recipe = load_recipe(name)
+    settings = TrainSettings.from_dict(recipe)
+    assert recipe.items() <= settings.to_dict().items()
+    assert TrainSettings.from_dict(settings.to_dict()) == settings
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "dropout"),
+    [
+        ("wmt14-ende-base", BASE | GERMAN, 0.1),
+        ("wmt14-ende-big", BIG | GERMAN, 0.3),
+        ("wmt14-enfr-base", BASE | FRENCH, 0.1),
+        ("wmt14-enfr-big", BIG | FRENCH, 0.1),  # instead of 0.3: section 6.1
+    ],
+)
+def test_wmt14_is_the_papers(name, values, dropout):
+    settings = TrainSettings.from_dict(load_recipe(name))
+    assert {**PAPER, **values}.items() <= settings.to_dict().items()
+    assert settings.config(11).dropout_rate == dropout
+
+
+@pytest.mark.parametrize("name", ["tiny", "cased", "recurrent"])
+def test_multi30k_keeps_to_the_published_budget(name):
+    """2.6 million parameters and 8,000 updates: Wu et al. (2021)."""
+    settings = TrainSettings.from_dict(load_recipe(f"multi30k-ende-{name}"))
+    # The recurrent model takes more updates of smaller batches.
+    assert settings.steps <= 8_000 or name == "recurrent"
+    assert settings.steps * settings.tokens_per_batch <= 8_000 * 3_072
+    num_params = build_model(settings.config(settings.vocab_size)).count_params()
+    assert 2_500_000 < num_params <= 2_605_056
+
+
+def test_the_recurrent_recipe_differs_from_the_transformers_where_it_must():
+    recurrent, tiny = (
+        TrainSettings.from_dict(load_recipe(f"multi30k-ende-{name}"))
+        for name in ("recurrent", "tiny")
+    )
+    assert isinstance(recurrent.config(11), RecurrentConfig)
+    for name in ("vocab_size", "lowercase", "beam_size"):
+        assert getattr(recurrent, name) == getattr(tiny, name), name
+
+
+def test_only_the_small_parser_has_next_word_input():
+    ids = {"vocab_size": 31, "target_vocab_size": 17, "word_id_ends": (19, 11)}
+    craft, wsj = (
+        TrainSettings.from_dict(load_recipe(f"parsing-{name}")).config(**ids)
+        for name in ("craft", "wsj")
+    )
+    assert (craft.word_id_ends, wsj.word_id_ends) == ((19, 11), None)
+    recurrent = {"data": "x", "task": "parsing", "architecture": "recurrent"}
+    assert not TrainSettings.from_dict(recurrent).next_word_input
+
+
+@pytest.mark.parametrize("change", [{"task": "translation"}, {"architecture": "recurrent"}])
+def test_next_word_input_needs_a_parser(change):
+    values = {"task": "parsing", "next_word_input": True, **change}
+    message = "`next_word_input` needs `task` parsing and `architecture` transformer. Rec"
+    with pytest.raises(InputError, match=message):
+        TrainSettings(data="x", **values)
+
+
+# Recipe files.
+
+
+def test_file(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('data = "bundled"\nsteps = 1_300\nlength_penalty = 1\n[model]\nd_ff = 17\n')
+    expected = TrainSettings(data="bundled", steps=1300, length_penalty=1.0, model={"d_ff": 17})
+    for recipe in (path, str(path)):
+        assert TrainSettings.from_dict(load_recipe(recipe)) == expected
+    assert expected.config(11).d_ff == 17
+
+
+def test_run_directory(tiny_run, tiny_settings, tmp_path, monkeypatch):
+    assert TrainSettings.from_dict(load_recipe(tiny_run.path)) == tiny_settings
+    (tmp_path / "demo").symlink_to(tiny_run.path)
+    monkeypatch.chdir(tmp_path)
+    assert load_recipe("demo")["steps"] == 1_000
+    assert load_recipe("./demo") == tiny_run.settings
+
+
+def test_absolute_paths(tmp_path, monkeypatch):
+    """A run is evaluated and exported from any folder."""
+    monkeypatch.chdir(tmp_path)
+    settings = TrainSettings(data="text", mix="bundled", init_from="../run").with_absolute_paths()
+    paths = [settings.data, settings.mix, settings.init_from]
+    assert paths == [f"{tmp_path}/text", "bundled", f"{tmp_path.parent}/run"]
+    assert TrainSettings(data="tfds:a/b").with_absolute_paths() == TrainSettings(data="tfds:a/b")
+
+
+def test_recipes_that_cannot_be_read(tmp_path):
+    names = ", ".join(recipe_names())
+    with pytest.raises(InputError, match=f"^Cannot read the recipe Demo: No such .*: {names}$"):
+        load_recipe("Demo")
+    for name, content in {"mine.toml": "steps", "run.json": "{}"}.items():
+        (tmp_path / name).write_text(content)
+    for path in (tmp_path / "mine.toml", tmp_path):
+        with pytest.raises(InputError, match=f"{path}: it is damaged"):
+            load_recipe(path)
+
+
+# Changes.
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "value"),
+    [
+        ("steps = 1_300", "steps", 1300),
+        ("peak_rate=1e-3", "peak_rate", 0.001),
+        ("jit=true", "jit", True),
+        ("vocab_size=none", "vocab_size", None),
+        ("data=tfds:wmt14_translate/de-en", "data", "tfds:wmt14_translate/de-en"),
+        ("data=/a folder/b=c", "data", "/a folder/b=c"),
+        ('data="none"', "data", "none"),
+        ("data='7'", "data", "7"),
+    ],
+)
+def test_changed_values(change, key, value):
+    changed = change_recipe({"data": "bundled"}, [change])
+    assert changed == {"data": "bundled", key: value}
+    assert type(changed[key]) is type(value)
+
+
+def test_changes_of_the_model():
+    recipe = {"data": "bundled", "model": {"d_ff": 5, "d_model": 10}}
+    changed = change_recipe(recipe, ["model.d_ff=7", "steps=3", "model.d_k=none", "steps=11"])
+    model = {"d_ff": 7, "d_model": 10, "d_k": None}
+    assert changed == {"data": "bundled", "steps": 11, "model": model}
+    assert recipe["model"] == {"d_ff": 5, "d_model": 10}
+    assert change_recipe(recipe, ["model={d_k = 3}"])["model"] == {"d_k": 3}
+    assert change_recipe({"model": 3}, ["model.d_ff=7"]) == {"model": 3}
+
+
+@pytest.mark.parametrize("change", ["steps", " = 7", "models.d_ff=7", "model.a.b=7"])
+def test_malformed_changes(change):
+    with pytest.raises(InputError, match=re.escape(change.removesuffix("=7"))):
+        change_recipe({}, [change])
+
+
+# Settings.
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("data", 7, "a valid string"),
+        ("steps", 0, "at least 1"),
+        ("length_penalty", 5.1, "at most 5"),
+        ("model", None, "a valid dictionary"),
+        ("strategy", "tpu", "'one', 'mirrored' or 'multiworker'"),
+        ("label_smoothing", 1.0, "less than 1"),
+        ("peak_rate", 0.0, "greater than 0"),
+        ("r_drop", float("inf"), "a finite number"),
+    ],
+)
+def test_wrong_values(name, value, expected):
+    with pytest.raises(InputError) as caught:
+        TrainSettings.from_dict({"data": "bundled", name: value})
+    assert str(caught.value) == f"`{name}` must be {expected}. Received: {name}={value!r}"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"step": 7}, "^Unknown setting step. There are: data, source, "),
+        ({"dropout_rate": 0.2}, "^Unknown setting dropout_rate: .* model.dropout_rate$"),
+        (
+            {"model": {"d_modle": 7}},
+            "^Unknown setting d_modle. There are: vocab_size, target_vocab_size",
+        ),
+        ({"units": 7}, "^Unknown setting units: .* model.units$"),
+        ({"architecture": "recurrent", "model": {"d_ff": 7}}, "^Unknown setting d_ff. .* units"),
+        ({"architecture": "recurrent", "preset": "big"}, "one of tiny, base .*'big'"),
+        ({"model": {"vocab_size": 7}}, "`vocab_size` must not be in `model`"),
+        ({"preset": "huge"}, "`preset` must be one of tiny, base, big, A-1-head, .*'huge'"),
+        ({"metric": "chrf"}, "metric='chrf', bleu_sentences=0"),
+        ({"average_last": 6, "keep_checkpoints": 5}, "average_last=6, keep_checkpoints=5"),
+        ({"max_length": 50, "tokens_per_batch": 49}, "max_length=50, tokens_per_batch=49"),
+        ({"cooldown": 0.5, "patience": 3}, "patience=3, max_hours=None"),
+        ({"cooldown": 0.5, "max_hours": 7.0}, "patience=None, max_hours=7.0"),
+        ({"tokenizer": "wordpiece", "lowercase": True}, "^`lowercase` needs the `tokenizer`"),
+        (
+            {"max_length": 37, "model": {"position_encoding": "learned", "max_length": 31}},
+            "31 learned positions. Received: max_length=37",
+        ),
+    ],
+)
+def test_settings_that_contradict_each_other(values, message):
+    with pytest.raises(InputError, match=message):
+        TrainSettings.from_dict({"data": "bundled", **values})
+
+
+def test_parsers():
+    """Section 6.3: 4 layers, d_model 1024, beam 21, length penalty 0.3, input + 300 symbols."""
+    paper, craft = (
+        TrainSettings.from_dict(load_recipe(f"parsing-{name}")) for name in ("wsj", "craft")
+    )
+    for settings in (paper, craft):
+        search = settings.beam_size, settings.length_penalty, settings.extra_length
+        assert search == (21, 0.3, 300)
+        assert (settings.task, settings.target) == ("parsing", "trees")
+    config = paper.config(paper.vocab_size, 106)
+    assert (config.vocab_size, config.d_model) == (16_000, 1_024)
+    assert (config.num_encoder_layers, config.num_decoder_layers) == (4, 4)
+    assert (config.d_ff, config.num_heads) == (2_048, 8)  # unchanged, as the batches
+    assert (config.dropout_rate, config.attention_dropout_rate) == (0.2, 0.2)  # tensor2tensor's
+    assert (paper.tokens_per_batch, paper.steps, paper.label_smoothing) == (30_000, 100_000, 0.1)
+    d, f, symbols = 192, 768, 4 + 44 + 2 * 29  # of the CRAFT treebank
+    attention, feed_forward, norm = 4 * d * d + 4 * d, 2 * d * f + f + d, 2 * d
+    layers = 4 * (attention + feed_forward + 2 * norm) + 2 * (
+        2 * attention + feed_forward + 3 * norm
+    )
+    model = build_model(craft.config(craft.vocab_size, symbols))
+    assert model.count_params() == (4_000 + 2 * symbols) * d + layers

@@ -1,0 +1,310 @@
+"""From sentence pairs to token ids on disk: cleaning, tokenizing, shards.
+
+The text is read twice: to train the tokenizer, and to tokenize it. A shard holds what is kept of a
+fixed number of pairs, so that an interrupted preparation continues after its last finished shard.
+"""
+
+import hashlib
+import io
+import itertools
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import regex
+import tensorflow as tf
+
+from keras_transformer.config import EOS_ID, UNK_ID
+from keras_transformer.errors import InputError
+from keras_transformer.files import locked, named_failure, write_atomically
+from keras_transformer.run import Run
+from keras_transformer.tokenizers import Tokenizer
+from keras_transformer.trainers.data.corpora import VALIDATION_SPLITS, Corpus, Pair
+from keras_transformer.trainers.data.prepared import (
+    CAN_CONTINUE,
+    SETTINGS,
+    CorpusShard,
+    Manifest,
+    PreparedCorpus,
+    Split,
+    check_settings,
+    check_shards,
+    is_prepared,
+    load_tokenizer,
+    open_prepared,
+    shard_path,
+)
+from keras_transformer.trainers.fitting.fine_tuning import completed, mixed
+from keras_transformer.trainers.settings import TrainSettings
+from keras_transformer.trainers.tasks import learn_tokenizer, load_data
+
+logger = logging.getLogger(__name__)
+
+PAIRS_PER_SHARD = 200_000
+PAIRS_PER_CALL = 2_000
+NUM_EXAMPLES = 3  # of dropped pairs, for each reason
+EXAMPLE_LENGTH = 100  # characters of a side; the rest is cut
+REASONS = {
+    "empty": "a side has no token",
+    "too_long": "a side has more than `max_length` tokens, the end symbol included",
+    "length_ratio": "one side is more than `max_length_ratio` times as long as the other",
+    "script": "most letters of a side are of another script",
+    "duplicate": "an earlier pair is the same",
+    "unknown": "the tree has a label or tag that the tokenizer does not have",
+}
+
+Progress = Callable[[int], None]
+
+
+def prepare(
+    settings: TrainSettings,
+    folder: str | Path,
+    progress: Progress = lambda pairs: None,
+    tokenizer: Tokenizer | None = None,
+) -> PreparedCorpus:
+    """Cleans and tokenizes a corpus into `folder`, or continues where an earlier call ended.
+
+    It checks every byte of the shards that exist, and compares those of an incomplete split with
+    their text.
+
+    Args:
+        settings: its data, languages, tokenizer and cleaning; the rest does not matter.
+        folder: a folder that does not exist yet, is empty, or holds part of the same corpus.
+        progress: called with the number of training pairs read since the last call.
+        tokenizer: a tokenizer to use; None for that of `settings.init_from`, or a new one.
+
+    Raises:
+        InputError: if the data does not fit the settings, or the folder holds something else.
+    """
+    settings = completed(settings)
+    languages = settings.source, settings.target
+    corpus = load_data(settings.task, settings.data, *languages)
+    others = load_data(settings.task, settings.mix, *languages) if settings.mix else None
+    if tokenizer is None and settings.init_from is not None:
+        tokenizer = Run.load(settings.init_from).tokenizer()
+    first = list(itertools.islice(corpus.pairs("train"), 1_000))
+    if sum(pair.source == pair.target for pair in first) > len(first) / 10:
+        logger.warning("%s: both sides are equal in many pairs", corpus.name)
+    if len(first) < 1_000:
+        logger.warning(
+            "%s has only %d training pairs: too few to learn from", corpus.name, len(first)
+        )
+    val_split = corpus.validation_split
+    validation = list(corpus.pairs(val_split)) if val_split else []
+    if not val_split:
+        names = ", ".join(VALIDATION_SPLITS)
+        logger.warning("No validation: %s has none of the splits %s", corpus.name, names)
+    absolute = settings.with_absolute_paths()
+    made_from = {name: getattr(absolute, name) for name in ("data", *SETTINGS)}
+    scripts = [_letters(settings, name) for name in ("source_script", "target_script")]
+    folder = Path(folder)
+    with named_failure(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):
+        if not is_prepared(folder):
+            _start(folder, corpus, settings, made_from, tokenizer)
+        check_settings(folder, made_from)
+        saved = load_tokenizer(folder)
+        if tokenizer is not None and tokenizer.fingerprint != saved.fingerprint:
+            raise InputError(f"`tokenizer` is not the one that {folder} was prepared with")
+        cleaner = _Cleaner(saved, settings, scripts)
+        # The validation split is first, so that an error in it shows at once and not after hours.
+        val = Manifest.read(folder).val
+        if val is not None:
+            if not val.is_complete:
+                text = json.dumps(validation, ensure_ascii=False).encode()
+                write_atomically(folder / "val.pairs.json", text, CAN_CONTINUE)
+            _write_split(folder, "val", validation, cleaner, lambda pairs: None)
+        pairs = corpus.pairs("train")
+        if others is not None:
+            pairs = mixed(pairs, partial(others.pairs, "train"), settings.mix_share)
+        _write_split(folder, "train", pairs, cleaner, progress)
+        return open_prepared(folder)
+
+
+def _start(
+    folder: Path,
+    corpus: Corpus,
+    settings: TrainSettings,
+    made_from: dict[str, Any],
+    tokenizer: Tokenizer | None,
+) -> None:
+    """Writes the tokenizer, then `corpus.json`."""
+    # An interrupted call may have left these.
+    if {path.name for path in folder.iterdir()} - {"tokenizer.model", "tmp-corpus.json"}:
+        raise InputError(
+            f"{folder} holds something other than a prepared corpus: choose another folder"
+        )
+    started = time.monotonic()
+    if tokenizer is None:
+        tokenizer, vocab_size = learn_tokenizer(settings, corpus)
+        if tokenizer.vocab_size < vocab_size:
+            logger.warning("The text is too small for `vocab_size`=%d", vocab_size)
+    path = folder / "tokenizer.model"
+    with named_failure(path, advice=CAN_CONTINUE):
+        tokenizer.save(path)
+    Manifest(
+        made_from=made_from,
+        tokenizer_sha256=tokenizer.fingerprint,
+        val=Split() if corpus.validation_split else None,
+    ).write(folder)
+    seconds = time.monotonic() - started
+    logger.info("Tokenizer: %d subwords in %.1f s: %s", tokenizer.vocab_size, seconds, path)
+
+
+def _write_split(
+    folder: Path,
+    name: Literal["train", "val"],
+    pairs: Iterable[Pair],
+    cleaner: "_Cleaner",
+    progress: Progress,
+) -> None:
+    """Writes the shards that are not there yet, and the manifest after each."""
+    started = time.monotonic()
+    manifest = Manifest.read(folder)
+    split: Split = getattr(manifest, name)
+    check_shards(folder, name, split.shards)
+    if split.is_complete:
+        return
+    finished = list(split.shards)
+    seen = np.zeros(0, np.uint64)  # hashes of the pairs of earlier shards
+    iterator = iter(pairs)
+    for index in itertools.count():
+        chunk = list(itertools.islice(iterator, PAIRS_PER_SHARD))
+        text = "\n".join(map("\t".join, chunk))
+        text_sha256 = hashlib.sha256(text.encode()).hexdigest()
+        path = shard_path(folder, name, index)
+        if index < len(finished) and finished[index].text_sha256 != text_sha256:
+            raise InputError(f"{path} was made from other text: prepare the corpus in a new folder")
+        if not chunk:
+            break
+        is_repeated = np.zeros(len(chunk), bool)
+        if cleaner.settings.drop_duplicates:
+            is_repeated, seen = _mark_repeated(chunk, seen)
+        if index < len(finished):
+            progress(len(chunk))
+            continue
+        values, dropped = cleaner.clean(chunk, is_repeated, progress)
+        file = io.BytesIO()
+        np.save(file, values)
+        content = file.getvalue()
+        write_atomically(path, content, CAN_CONTINUE)
+        kept = len(chunk) - sum(map(len, dropped.values()))
+        sha256 = hashlib.sha256(content).hexdigest()
+        shard = CorpusShard(text_sha256=text_sha256, sha256=sha256, kept=kept)
+        split.shards.append(shard)
+        for reason, found in dropped.items():
+            split.dropped[reason] = split.dropped.get(reason, 0) + len(found)
+            examples = [Pair(*map(_cut, pair)) for pair in found[:NUM_EXAMPLES]]
+            split.examples.setdefault(reason, examples)
+        manifest.write(folder)
+    if not split.kept:
+        listed = ", ".join(f"{n} because {REASONS[reason]}" for reason, n in split.dropped.items())
+        raise InputError(f"No sentence pair of {name} is left: {listed}")
+    split.is_complete = True
+    manifest.write(folder)
+    logger.info("Corpus, %s: %s in %.1f s: %s", name, split, time.monotonic() - started, folder)
+
+
+class _Cleaner:
+    """Tokenizes pairs, and drops some."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        settings: TrainSettings,
+        scripts: list[regex.Pattern[str] | None],
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.settings = settings
+        self.scripts = scripts  # the letters that each side may have
+        # Traced once: the tokenizer's op is made anew for each graph, which takes long.
+        texts = tf.TensorSpec([None], tf.string)
+        self.tokenize = tf.function(self._tokenize, [texts, texts], autograph=False)
+
+    def _tokenize(
+        self, sources: tf.Tensor, targets: tf.Tensor
+    ) -> tuple[tf.RaggedTensor, tf.Tensor]:
+        """Returns the ids of each pair, [B, (tokens)], and both lengths without EOS_ID, [B, 2]."""
+        size = tf.size(sources)
+        target = self.tokenizer.target
+        sides = self.tokenizer.tokenize(sources), target.tokenize(targets)  # [B, (tokens)]
+        end = tf.fill([size, 1], EOS_ID)  # [B, 1]
+        ids = tf.concat([sides[0], end, sides[1], end], axis=1)  # [B, (tokens)]
+        return ids, tf.stack([side.row_lengths() for side in sides], axis=1)
+
+    def clean(
+        self, pairs: list[Pair], is_repeated: np.ndarray, progress: Progress
+    ) -> tuple[np.ndarray, dict[str, list[Pair]]]:
+        """Returns the content of a shard, and the dropped pairs by reason."""
+        all_lengths, all_ids = [], []
+        dropped: dict[str, list[Pair]] = {}
+        for start in range(0, len(pairs), PAIRS_PER_CALL):
+            chunk = pairs[start : start + PAIRS_PER_CALL]
+            tokens, num_tokens = self.tokenize(*zip(*chunk, strict=True))
+            ids, lengths = tokens.flat_values.numpy(), num_tokens.numpy()
+            reasons = self.reasons(chunk, lengths, is_repeated[start : start + len(chunk)])
+            if self.settings.task == "parsing":  # a sentence has no unknown token
+                is_unknown = tf.reduce_any(tokens == UNK_ID, axis=1).numpy()
+                reasons = np.where((reasons == "") & is_unknown, "unknown", reasons)
+            for row in np.flatnonzero(reasons):
+                dropped.setdefault(str(reasons[row]), []).append(chunk[row])
+            lengths += 1  # the end symbols
+            is_kept = reasons == ""
+            all_lengths.append(lengths[is_kept].ravel())
+            all_ids.append(ids[np.repeat(is_kept, lengths.sum(axis=1))])
+            progress(len(chunk))
+        values = np.concatenate([*all_lengths, *all_ids])
+        return values.astype(np.uint16 if values.max(initial=0) < 2**16 else np.int32), dropped
+
+    def reasons(
+        self, pairs: list[Pair], lengths: np.ndarray, is_repeated: np.ndarray
+    ) -> np.ndarray:
+        """Returns for each pair the first key of `REASONS` that applies; "" if it is kept."""
+        shorter, longer = lengths.min(axis=1), lengths.max(axis=1)
+        ratio = self.settings.max_length_ratio
+        applies = {
+            "empty": shorter == 0,
+            "too_long": longer >= self.settings.max_length,  # the end symbol is one more
+            "length_ratio": longer > (np.inf if ratio is None else ratio) * np.maximum(shorter, 1),
+            "script": np.array([not all(map(_is_of, pair, self.scripts)) for pair in pairs]),
+            "duplicate": is_repeated,
+        }
+        return np.select(list(applies.values()), list(applies), default="")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= EXAMPLE_LENGTH else f"{text[: EXAMPLE_LENGTH - 1]}…"
+
+
+def _letters(settings: TrainSettings, name: str) -> regex.Pattern[str] | None:
+    """Returns the pattern of a script's letters; `InputError` if Unicode has no such script."""
+    script = getattr(settings, name)
+    if script is None:
+        return None
+    try:
+        return regex.compile(rf"[\p{{L}}&&\p{{Script={script}}}]", regex.V1)
+    except regex.error as error:
+        raise InputError(
+            f"`{name}` must be a Unicode script, such as Latin or Cyrillic. "
+            f"Received: {name}={script!r}"
+        ) from error
+
+
+def _is_of(text: str, script: regex.Pattern[str] | None) -> bool:
+    """Returns whether at least half of a text's letters are of a script."""
+    return script is None or 2 * len(script.findall(text)) >= len(regex.findall(r"\p{L}", text))
+
+
+def _mark_repeated(pairs: list[Pair], seen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns which pairs are equal to earlier ones, and the sorted hashes of all pairs so far."""
+    digests = [hashlib.blake2b("\0".join(pair).encode(), digest_size=8).digest() for pair in pairs]
+    hashes = np.frombuffer(b"".join(digests), np.uint64)
+    is_first = np.zeros(len(pairs), bool)
+    is_first[np.unique(hashes, return_index=True)[1]] = True
+    return ~is_first | np.isin(hashes, seen), np.union1d(hashes, seen)

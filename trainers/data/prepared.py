@@ -1,0 +1,263 @@
+"""A prepared corpus: token ids on disk, as `prepare` writes them.
+
+    CORPUS/
+      corpus.json      a `Manifest`: the settings, and what each shard holds
+      tokenizer.model  of both languages
+      train-00000.npy  a shard: the lengths of its pairs, two per pair, then the ids of the first
+                       pair's source and target, of the second's, ..., each side with its EOS_ID
+      ...
+      val-00000.npy    the same for the validation split
+      val.pairs.json   the validation split's text, for BLEU
+
+Rows are numbered through all shards of a split. Numbers are uint16 where they fit.
+"""
+
+import json
+import shlex
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pydantic
+
+from keras_transformer.errors import InputError
+from keras_transformer.files import file_sha256, write_atomically
+from keras_transformer.run import Run
+from keras_transformer.tokenizers import Tokenizer
+from keras_transformer.trainers.data.corpora import Pair
+from keras_transformer.trainers.settings import DECIDED, TrainSettings
+
+CAN_CONTINUE = "Finished shards are kept, and a new call continues from them"
+# The settings that decide what a prepared corpus holds.
+SETTINGS = (
+    "task",
+    "source",
+    "target",
+    "tokenizer",
+    "vocab_size",
+    "lowercase",
+    "max_length",
+    "max_length_ratio",
+    "drop_duplicates",
+    "source_script",
+    "target_script",
+    "mix",
+    "mix_share",
+)
+
+
+class CorpusShard(pydantic.BaseModel):
+    """A file of token ids."""
+
+    text_sha256: str  # of the text that it was made from
+    sha256: str  # of the file
+    kept: int  # number of pairs
+
+
+class Split(pydantic.BaseModel):
+    """What was written of a split."""
+
+    shards: list[CorpusShard] = []
+    is_complete: bool = False
+    dropped: dict[str, int] = {}  # number of pairs by reason, a key of `preparation.REASONS`
+    examples: dict[str, list[Pair]] = {}  # some of them, cut
+
+    @property
+    def kept(self) -> int:
+        """Number of pairs to train on."""
+        return sum(shard.kept for shard in self.shards)
+
+    def __str__(self) -> str:
+        """Returns the numbers in one line."""
+        reasons = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in self.dropped.items())
+        return f"{self.kept:,} pairs (dropped: {reasons or 'none'})"
+
+
+class Manifest(pydantic.BaseModel):
+    """The content of `corpus.json`."""
+
+    format_version: Literal[3] = 3
+    made_from: dict[str, Any]  # the data, and the values of `SETTINGS`
+    tokenizer_sha256: str
+    train: Split = Split()
+    val: Split | None  # None if the data has no validation split
+
+    @classmethod
+    def read(cls, folder: Path) -> "Manifest":
+        """Reads the manifest of a prepared corpus; `InputError` if it is missing or damaged."""
+        path = folder / "corpus.json"
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except (OSError, pydantic.ValidationError) as error:
+            raise _damaged(path) from error
+
+    def write(self, folder: Path) -> None:
+        """Writes the manifest of a prepared corpus."""
+        write_atomically(folder / "corpus.json", self.model_dump_json().encode(), CAN_CONTINUE)
+
+
+class TokenizedPairs:
+    """Token ids of a split, memory-mapped and read by row number.
+
+    Args:
+        folder: a prepared corpus.
+        split: "train" or "val".
+        check_files: whether to compare every byte with its hash, which reads gigabytes of a large
+            corpus.
+
+    Attributes:
+        lengths: int32 [rows, 2], numbers of tokens of both sides, `EOS_ID` included.
+
+    Raises:
+        InputError: if the split is not complete, or a shard is missing or damaged.
+    """
+
+    def __init__(
+        self, folder: Path, split: Literal["train", "val"], check_files: bool = True
+    ) -> None:
+        written: Split = getattr(Manifest.read(folder), split)
+        if not written.is_complete:
+            raise InputError(f"{folder} is not complete: to continue, {_preparation(folder)}")
+        if check_files:
+            check_shards(folder, split, written.shards)
+        lengths, starts = [], []
+        self._ids: list[np.ndarray] = []
+        for index, shard in enumerate(written.shards):
+            path = shard_path(folder, split, index)
+            try:
+                # A plain view of the file: slicing NumPy's memmap class is slower.
+                values = np.asarray(np.load(path, mmap_mode="r"))
+            except (OSError, ValueError, EOFError) as error:
+                raise _damaged(path) from error
+            lengths.append(values[: 2 * shard.kept].reshape(-1, 2).astype(np.int32))
+            sizes = lengths[-1].sum(axis=1)
+            starts.append(sizes.cumsum() - sizes)
+            self._ids.append(values[2 * shard.kept :])
+        self.lengths: np.ndarray = np.concatenate(lengths)
+        self._starts: np.ndarray = np.concatenate(starts)  # [rows], in the row's shard
+        self._last_rows: np.ndarray = np.cumsum([shard.kept for shard in written.shards]) - 1
+
+    def read(self, rows: Sequence[int]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Returns the (source, target) token ids of rows, int32, each with its `EOS_ID`."""
+        pairs = []
+        shards = np.searchsorted(self._last_rows, rows)
+        for shard, start, (source, target) in zip(
+            shards, self._starts[rows].tolist(), self.lengths[rows].tolist(), strict=True
+        ):
+            ids = self._ids[shard][start : start + source + target].astype(np.int32)
+            pairs.append((ids[:source], ids[source:]))
+        return pairs
+
+
+class PreparedCorpus(NamedTuple):
+    """A corpus ready to train on."""
+
+    tokenizer: Tokenizer
+    training: TokenizedPairs
+    validation: TokenizedPairs | None
+    validation_pairs: list[Pair]  # the text of `validation`
+
+
+def is_prepared(folder: str | Path) -> bool:
+    """Returns whether `prepare` wrote a folder, or began to."""
+    return (Path(folder) / "corpus.json").is_file()
+
+
+def is_complete(folder: Path) -> bool:
+    """Returns whether `prepare` finished a folder; it writes the training split last."""
+    return is_prepared(folder) and Manifest.read(folder).train.is_complete
+
+
+def corpus_folder(run: Run) -> Path:
+    """Returns the folder of a run's corpus: in the run directory, or where `prepare` wrote it."""
+    own = run.path / "corpus"
+    for folder in (own, Path(run.settings.get("data") or own)):
+        # The run's own corpus may be incomplete; the other may be deleted or replaced.
+        with suppress(InputError):
+            manifest = Manifest.read(folder)
+            if manifest.train.is_complete and manifest.tokenizer_sha256 == run.tokenizer_sha256:
+                return folder
+    return own
+
+
+def open_prepared(folder: str | Path, settings: TrainSettings | None = None) -> PreparedCorpus:
+    """Opens what `prepare` wrote.
+
+    Raises:
+        InputError: if it is not complete, damaged, or made with other settings than `settings`.
+    """
+    folder = Path(folder)
+    if settings is not None:
+        # The tokenizer of `init_from`, which is compared later, decides the rest.
+        decided = DECIDED if settings.init_from else []
+        names = [name for name in SETTINGS if name not in decided]
+        check_settings(folder, {name: getattr(settings, name) for name in names})
+    training = TokenizedPairs(folder, "train")
+    validation = None if Manifest.read(folder).val is None else TokenizedPairs(folder, "val")
+    pairs = read_validation_pairs(folder)
+    return PreparedCorpus(load_tokenizer(folder), training, validation, pairs)
+
+
+def read_validation_pairs(folder: str | Path) -> list[Pair]:
+    """Reads the text of the validation pairs; an empty list if there are none."""
+    path = Path(folder) / "val.pairs.json"
+    try:
+        return [Pair(source, target) for source, target in json.loads(path.read_bytes())]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, TypeError) as error:
+        raise _damaged(path) from error
+
+
+def check_settings(folder: Path, settings: dict[str, Any]) -> None:
+    """Raises `InputError` if a corpus was prepared with other settings."""
+    # The defaults of settings that are newer than the corpus come first.
+    made_from = {**TrainSettings(data="").to_dict(), **Manifest.read(folder).made_from}
+    for name, value in settings.items():
+        if made_from[name] != value:
+            raise InputError(
+                f"{folder} was prepared with {name}={made_from[name]!r}. Received: {name}={value!r}"
+            )
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """Reads the tokenizer of a corpus; `InputError` if it is missing or another one."""
+    path = folder / "tokenizer.model"
+    _check_file(path, Manifest.read(folder).tokenizer_sha256)
+    return Tokenizer.load(path)
+
+
+def shard_path(folder: Path, split: str, index: int) -> Path:
+    """Returns the path of a shard of a split."""
+    return folder / f"{split}-{index:05d}.npy"
+
+
+def check_shards(folder: Path, split: str, shards: Sequence[CorpusShard]) -> None:
+    """Reads a split's files; `InputError` if one is missing or damaged."""
+    for index, shard in enumerate(shards):
+        _check_file(shard_path(folder, split, index), shard.sha256)
+
+
+def _check_file(path: Path, sha256: str) -> None:
+    """Raises `InputError` unless a file has this hash."""
+    if not path.is_file() or file_sha256(path) != sha256:
+        raise _damaged(path)
+
+
+def _damaged(path: Path) -> InputError:
+    folder = path.parent
+    return InputError(
+        f"{path} is missing, damaged or of another version: delete {folder}, then "
+        f"{_preparation(folder)}"
+    )
+
+
+def _preparation(folder: Path) -> str:
+    """Returns what to do to prepare a corpus, or the rest of it."""
+    run = folder.parent
+    if folder.name == "corpus" and (run / "run.json").is_file():
+        words = ["train", "--recipe", str(run), "--run-dir", str(run), "--resume"]
+        return f"run: keras-transformer {shlex.join(words)}"
+    return "repeat the `prepare` command that made it"

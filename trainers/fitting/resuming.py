@@ -1,0 +1,129 @@
+"""Opening a run directory for training: a new one, or one to resume."""
+
+import logging
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from keras_transformer.errors import InputError
+from keras_transformer.files import locked, named_failure
+from keras_transformer.run import Run
+from keras_transformer.trainers.data.prepared import (
+    Manifest,
+    corpus_folder,
+    is_prepared,
+    load_tokenizer,
+)
+from keras_transformer.trainers.fitting.fine_tuning import completed
+from keras_transformer.trainers.settings import TrainSettings
+
+logger = logging.getLogger(__name__)
+
+# Settings that may change when a training is resumed: updates stay the same, but for dropout.
+RESUMABLE = (
+    "steps",
+    "max_hours",
+    "patience",
+    "keep_checkpoints",
+    "average_last",
+    "steps_per_save",
+    "minutes_per_save",
+    "strategy",
+    "accumulate",
+)
+# What a killed call may leave before there is a run.json or a corpus.
+BEFORE_MANIFEST = {"checkpoints", "tokenizer.model", "tmp-run.json"}
+
+
+@contextmanager
+def locked_run_dir(path: Path, resume: bool) -> Iterator[None]:
+    """Creates or opens the run directory, and locks it.
+
+    An `InputError` before a pair is prepared leaves the directory as it was.
+    """
+    is_new = not path.exists()
+    with named_failure(path):
+        path.mkdir(parents=True, exist_ok=True)
+    found = {each.name for each in path.iterdir()}
+    can_resume = bool(found & {"run.json", "corpus"})
+    if found and not resume:
+        advice = "continue it with --resume, or " if can_resume else ""
+        raise InputError(f"{path} exists and is not empty: {advice}choose another run directory")
+    if not can_resume and found - BEFORE_MANIFEST:
+        Run.load(path)  # raises the error
+    with locked(path):
+        try:
+            yield
+        except InputError:
+            corpus = path / "corpus"
+            has_pairs = is_prepared(corpus) and Manifest.read(corpus).train.kept
+            if not (found or has_pairs or (path / "run.json").is_file()):
+                for each in path.iterdir():
+                    shutil.rmtree(each) if each.is_dir() else each.unlink()
+                if is_new:
+                    path.rmdir()
+            raise
+
+
+def open_run(settings: TrainSettings, path: Path) -> Run | None:
+    """Opens a run to resume it with `settings`; None if there is none yet.
+
+    Raises:
+        InputError: if a setting must not change, or the run has lost what it needs.
+    """
+    if not (path / "run.json").is_file():
+        if list((path / "checkpoints").glob("*")):
+            raise InputError(
+                f"{path} holds checkpoints, but {path}/run.json is missing: restore it from a "
+                "copy, or choose another run directory"
+            )
+        return None
+    run = Run.load(path)
+    _check_settings(run, settings)
+    if run.checkpoints and not (path / "metrics.jsonl").exists():
+        logger.warning(
+            "%s/metrics.jsonl is missing: only the metrics of the checkpoints are left", path
+        )
+        run.restore_metrics()
+    _restore_tokenizer(run)
+    if run.settings.get("average_last", 0) != settings.average_last:
+        run.status, run.averaged = "training", None  # `train` computes the average again
+    run.settings = settings.to_dict()
+    return run
+
+
+def _restore_tokenizer(run: Run) -> None:
+    """Copies a lost or damaged tokenizer from the run's corpus."""
+    try:
+        run.tokenizer()
+    except InputError:
+        folder = corpus_folder(run)
+        saved = load_tokenizer(folder) if is_prepared(folder) else None
+        if saved is None or saved.fingerprint != run.tokenizer_sha256:
+            raise
+        logger.warning("%s/tokenizer.model is restored from the corpus", run.path)
+        run.save_tokenizer(saved)
+
+
+def _check_settings(run: Run, settings: TrainSettings) -> None:
+    """Raises `InputError` if the run cannot be resumed with these settings."""
+    last = run.last.step if run.last else 0
+    newest = max([last, *(state.step for state in run.states)])
+    if settings.steps <= newest and settings.steps != last:
+        raise InputError(
+            f"`steps` must be more than the {newest} updates that {run.path} has saved. "
+            f"Received: steps={settings.steps}"
+        )
+    # With settings that are newer than the run.
+    before_now = TrainSettings.from_dict(run.settings).with_absolute_paths()
+    saved = completed(before_now, run.path).to_dict()
+    for name, value in settings.to_dict().items():
+        before = saved[name]
+        is_fixed_by_cooldown = name == "steps" and settings.cooldown > 0
+        if before != value and (name not in RESUMABLE or is_fixed_by_cooldown):
+            reason = ", because it ends with a cooldown" if is_fixed_by_cooldown else ""
+            raise InputError(
+                f"{run.path} is a training with {name}={before!r}, which cannot change "
+                f"when it is resumed{reason}. Received: {name}={value!r}"
+            )

@@ -1,0 +1,295 @@
+"""A training step that gives the same result on any number of replicas and micro-batches.
+
+Under a `tf.distribute` strategy, this module replaces four parts of Keras 3:
+
+- `fit` averages the replicas' first batches to learn their shapes, which fails where replicas hold
+  batches of different shapes (keras issue 19246): `TrainingModel._maybe_symbolic_build`;
+- its optimizers clip gradients, and look for overflow, before the sum over the replicas:
+  `TrainingModel.train_step` computes the sum first, and `Adam` does not repeat it;
+- its accumulation of gradients fails under every strategy (keras issue 20582):
+  `TrainingModel._sum_over_micro_batches`;
+- on several machines it averages each log over its first axis, and logs are scalars (keras issue
+  20585): `TrainingModel._logs`.
+
+`tests/keras_faults.py` shows whether Keras still has the first three faults.
+"""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+from keras_transformer.config import PAD_ID
+from keras_transformer.errors import InputError
+from keras_transformer.model.losses import symmetric_divergence
+from keras_transformer.search.texts import shifted
+from keras_transformer.tokenizers import Tokenizer
+
+Inputs: TypeAlias = dict[str, tf.Tensor]
+Batch: TypeAlias = tuple[Inputs, tf.Tensor, tf.Tensor]  # inputs, labels, weights
+
+
+def text_batches(
+    sources: Sequence[str],
+    targets: Sequence[str],
+    tokenizer: Tokenizer,
+    batch_size: int,
+    max_length: int = 256,
+) -> tf.data.Dataset:
+    """Returns pairs of texts as batches for `fit`, in their order.
+
+    Args:
+        sources: texts.
+        targets: their translations.
+        tokenizer: of both languages.
+        batch_size: pairs of a batch.
+        max_length: maximum number of tokens of a text, its end included. Longer texts are cut.
+
+    Returns:
+        Batches of inputs, `source_ids` [B, S] and `target_ids` [B, T], and of labels, int32 [B, T].
+    """
+
+    def batch(sources: tf.Tensor, targets: tf.Tensor) -> tuple[Inputs, tf.Tensor]:
+        labels = tokenizer.target.encode(targets, max_length).ids
+        source_ids = tokenizer.encode(sources, max_length).ids
+        return {"source_ids": source_ids, "target_ids": shifted(labels)}, labels
+
+    if len(sources) != len(targets):
+        raise InputError(
+            "`sources` and `targets` must have the same length. "
+            f"Received: {len(sources)} and {len(targets)}"
+        )
+    texts = tf.data.Dataset.from_tensor_slices((list(sources), list(targets)))
+    batches = texts.batch(batch_size).map(
+        tf.autograph.experimental.do_not_convert(batch), tf.data.AUTOTUNE
+    )
+    return batches.prefetch(tf.data.AUTOTUNE)
+
+
+@tf.autograph.experimental.do_not_convert  # which `map` would convert
+def add_token_weights(inputs: Inputs, labels: tf.Tensor) -> Batch:
+    """Adds the weights that `TrainingModel` needs to the batches of all replicas together.
+
+    Apply it by `tf.data.Dataset.map`, before `fit` splits the batches.
+
+    Args:
+        inputs: `source_ids` [B, S] and `target_ids` [B, T].
+        labels: int [B, T].
+
+    Returns:
+        `inputs`, `labels`, and weights, float32 [B, T]: 1 / (number of tokens in `labels`), and 0
+        at padding.
+    """
+    is_token = tf.cast(tf.not_equal(labels, PAD_ID), tf.float32)
+    return inputs, labels, tf.math.divide_no_nan(is_token, tf.reduce_sum(is_token))
+
+
+class Adam(keras.optimizers.Adam):
+    """Adam (section 5.3) of gradients that are already summed over the replicas.
+
+    It takes the arguments of `keras.optimizers.Adam` except `amsgrad`, and updates a weight and its
+    moments by one operation of TensorFlow instead of a dozen.
+
+    Deviations: like Keras and TensorFlow, it adds epsilon to sqrt(v), as Kingma and Ba (2015)
+    mention before section 2.1, and not to sqrt(v / (1 - beta_2^t)), as in their Algorithm 1.
+    """
+
+    def finalize_variable_values(self, var_list: Sequence[keras.Variable]) -> None:
+        """Does nothing: `fit` must not replace the weights by their moving average."""
+
+    def update_step(
+        self, gradient: tf.Tensor, variable: keras.Variable, learning_rate: tf.Tensor
+    ) -> None:
+        """Updates a weight and its moments in one pass."""
+        index = self._get_variable_index(variable)
+        step = ops.cast(self.iterations + 1, "float32")
+        tf.raw_ops.ResourceApplyAdam(
+            var=variable.handle,
+            m=self._momentums[index].value.handle,
+            v=self._velocities[index].value.handle,
+            beta1_power=self.beta_1**step,
+            beta2_power=self.beta_2**step,
+            lr=learning_rate,
+            beta1=self.beta_1,
+            beta2=self.beta_2,
+            epsilon=self.epsilon,
+            grad=gradient,
+        )
+
+    def _all_reduce_sum_gradients(
+        self, grads_and_vars: Sequence[tuple[tf.Tensor, keras.Variable]]
+    ) -> list[tuple[tf.Tensor, keras.Variable]]:
+        return list(grads_and_vars)
+
+
+class TrainingModel(keras.Model):
+    """A model that trains the same on any number of replicas, machines and micro-batches.
+
+    It shares all layers with `model`, so save `model`. Each batch needs the weights of
+    `add_token_weights`. The loss is the weighted sum over the tokens, so the losses and gradients
+    of replicas and micro-batches add up. Under a strategy, create it within the strategy's scope.
+    `docs/howto/several-gpus.md` has an example.
+
+    With `r_drop`, two passes with different dropout give predictions p and q (R-Drop, Liang et al.
+    2021). The loss is half of the R-Drop paper's, so that the scale of the gradients stays:
+
+        (CE(p) + CE(q)) / 2 + r_drop / 2 * (KL(p || q) + KL(q || p)) / 2
+
+    Args:
+        model: a functional model, such as a `Transformer`.
+        r_drop: weight of the divergence, alpha in the R-Drop paper; 0 for one pass.
+        num_micro_batches: number of parts into which a replica splits its rows, to save memory. It
+            adds up their gradients and makes one update. Padding fills up missing rows.
+        jit: whether XLA compiles the gradients. Keras's `jit_compile`, which compiles the update
+            too, fails on several replicas.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        r_drop: float = 0.0,
+        num_micro_batches: int = 1,
+        jit: bool = False,
+    ) -> None:
+        super().__init__(inputs=model.input, outputs=model.output)
+        self.r_drop = r_drop
+        self.num_micro_batches = num_micro_batches
+        gradients = self._gradients if num_micro_batches == 1 else self._sum_over_micro_batches
+        self._batch_gradients = (
+            tf.function(gradients, jit_compile=True, autograph=False) if jit else gradients
+        )
+
+    def compile(
+        self,
+        optimizer: Adam | keras.optimizers.LossScaleOptimizer,
+        loss: keras.losses.Loss,
+        metrics: Sequence[keras.metrics.Metric] | None = None,
+    ) -> None:
+        """Configures the model for training.
+
+        Args:
+            optimizer: an `Adam` of this module, or a `LossScaleOptimizer` of one.
+            loss: a loss per token with `reduction="sum"`.
+            metrics: as for `keras.Model.compile`.
+        """
+        if not isinstance(getattr(optimizer, "inner_optimizer", optimizer), Adam):
+            raise ValueError(
+                "`optimizer` must be a `keras_transformer.trainers.fitting.training_model.Adam`. "
+                f"Received: optimizer={optimizer!r}"
+            )
+        if getattr(loss, "reduction", None) != "sum":
+            raise ValueError(f'`loss` must have reduction="sum". Received: loss={loss!r}')
+        # `jit_compile="auto"` fails on several GPUs.
+        super().compile(optimizer=optimizer, loss=loss, metrics=metrics, jit_compile=False)
+
+    def compute_loss(
+        self,
+        x: Inputs | None = None,
+        y: tf.Tensor | None = None,
+        y_pred: tf.Tensor | None = None,
+        sample_weight: tf.Tensor | None = None,
+        training: bool = True,
+    ) -> tf.Tensor:
+        """Returns the weighted sum over the tokens, with the divergence of `r_drop` in training."""
+        loss = super().compute_loss(x, y, y_pred, sample_weight, training)
+        if not (training and self.r_drop):
+            return loss
+        second_pred = self(x, training=True)  # [B, T, V]
+        loss = (loss + super().compute_loss(x, y, second_pred, sample_weight, training)) / 2
+        divergence = symmetric_divergence(y_pred, second_pred)  # [B, T]
+        return loss + self.r_drop / 4 * ops.sum(divergence * sample_weight)
+
+    def train_step(self, data: Batch) -> dict[str, tf.Tensor]:
+        """Makes an update, in the context of a replica."""
+        gradients = self._batch_gradients(_check_weights(data))
+        replica = tf.distribute.get_replica_context()
+        if replica.num_replicas_in_sync > 1:
+            gradients = replica.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
+        self.optimizer.apply(gradients, self.trainable_variables)
+        return self._logs()
+
+    def test_step(self, data: Batch) -> dict[str, tf.Tensor]:
+        """Evaluates a batch, in the context of a replica."""
+        x, y, sample_weight = _check_weights(data)
+        y_pred = self(x, training=False)
+        loss = self.compute_loss(x, y, y_pred, sample_weight, training=False)
+        self._track(loss, x, y, y_pred, sample_weight, num_micro_batches=1)
+        return self._logs()
+
+    def _gradients(self, data: Batch) -> list[tf.Tensor]:
+        x, y, sample_weight = data
+        with tf.GradientTape() as tape:
+            y_pred = self(x, training=True)
+            loss = self.compute_loss(x, y, y_pred, sample_weight, training=True)
+            scaled = self.optimizer.scale_loss(loss)
+        self._track(loss, x, y, y_pred, sample_weight, self.num_micro_batches)
+        gradients = tape.gradient(scaled, self.trainable_variables)
+        # The gradient of an embedding may be `tf.IndexedSlices`, which a loop cannot add up.
+        return [tf.convert_to_tensor(gradient) for gradient in gradients]
+
+    def _sum_over_micro_batches(self, data: Batch) -> list[tf.Tensor]:
+        micro_batches = tf.nest.map_structure(self._split_rows, data)
+
+        def add(index: tf.Tensor, total: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
+            batch = tf.nest.map_structure(lambda value: value[index], micro_batches)
+            return index + 1, [a + b for a, b in zip(total, self._gradients(batch), strict=True)]
+
+        zeros = [tf.zeros(variable.shape) for variable in self.trainable_variables]
+        loop = tf.while_loop(lambda index, _: index < self.num_micro_batches, add, (0, zeros))
+        gradients: list[tf.Tensor] = loop[1]
+        return gradients
+
+    def _split_rows(self, value: tf.Tensor) -> tf.Tensor:
+        """Splits the rows, [B, T], into micro-batches, [num_micro_batches, B', T]."""
+        count = self.num_micro_batches
+        rows, length = tf.unstack(tf.shape(value))
+        value = tf.pad(value, [[0, -rows % count], [0, 0]])  # PAD_ID and weights of 0
+        return tf.transpose(tf.reshape(value, (-1, count, length)), (1, 0, 2))
+
+    def _track(
+        self,
+        loss: tf.Tensor,
+        x: Inputs,
+        y: tf.Tensor,
+        y_pred: tf.Tensor,
+        sample_weight: tf.Tensor,
+        num_micro_batches: int,
+    ) -> None:
+        # The tracker computes a mean, but these losses add up to the loss of a batch.
+        num_parts = num_micro_batches * tf.distribute.get_strategy().num_replicas_in_sync
+        self._loss_tracker.update_state(loss * num_parts, sample_weight=1 / num_parts)
+        self.compute_metrics(x, y, y_pred, sample_weight)
+
+    def _logs(self) -> dict[str, tf.Tensor]:
+        logs = self.get_metrics_result()
+        strategy = tf.distribute.get_strategy()
+        # Keras reduces the logs of several machines along an axis that scalars do not have.
+        is_multi = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+        if is_multi and strategy.extended._in_multi_worker_mode():
+            logs = {name: value[None] for name, value in logs.items()}
+        return dict(logs)
+
+    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
+        if self.train_function is not None or self._distribute_strategy is None:
+            return  # the first step builds the model
+        if iterator is not None:
+            _, _, batches = next(iter(iterator))
+            # The batch of any replica has the rank and types that Keras looks for.
+            data_batch = tf.nest.map_structure(
+                lambda value: self._distribute_strategy.experimental_local_results(value)[0],
+                next(batches),
+            )
+        super()._maybe_symbolic_build(iterator=None, data_batch=data_batch)
+
+
+def _check_weights(data: Any) -> Batch:
+    """Returns the inputs, labels and weights of a batch; `ValueError` if it has no weights."""
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    if sample_weight is None:
+        raise ValueError(
+            "`TrainingModel` needs batches of (inputs, labels, weights). "
+            "Received batches without weights: use `dataset.map(add_token_weights)`"
+        )
+    return x, y, sample_weight

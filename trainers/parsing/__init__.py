@@ -1,0 +1,1 @@
+"""Treebanks, and the scores of trees."""

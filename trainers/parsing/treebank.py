@@ -1,0 +1,121 @@
+"""Penn treebanks: files of constituency trees, as pairs of a sentence and symbols (section 6.3)."""
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from keras_transformer.errors import InputError, one_line
+from keras_transformer.parsing.trees import Tree, delinearize, linearize, parse_trees
+from keras_transformer.trainers.data.corpora import (
+    VALIDATION_SPLITS,
+    Corpus,
+    Pair,
+    hold_out,
+    read_lines,
+)
+
+TRACE = "-NONE-"
+ROOTS = ("", "TOP", "ROOT", "S1")  # labels above the sentence, which say nothing
+JOINED_ROOT = "TOP"
+SUFFIXES = (".mrg", ".parse", ".tree", ".trees")  # .parse: OntoNotes
+SPLITS = ("train", *VALIDATION_SPLITS, "test")
+_NOT_IN_WORDS = re.compile(r"[\s\x00-\x1f\x7f-\x9f\u2581]")
+
+
+def read_trees(path: str | Path) -> Iterator[Tree]:
+    """Yields the trees of a file in Penn format, also compressed (`.gz`), as they stand there.
+
+    Raises:
+        InputError: if the file cannot be read, or a tree is damaged; the message has the line.
+    """
+    yield from parse_trees(read_lines(path), str(path))
+
+
+def clean(tree: Tree) -> Tree | None:
+    """Reduces a tree to what parsers learn and are scored on.
+
+    Traces (`-NONE-`) go, with constituents that hold nothing else; so do function tags and indices
+    (`NP-SBJ-2` and `NP=2` become `NP`), and the root `TOP`, `ROOT`, `S1` or `( ... )`. A root with
+    several parts stays, as `TOP`, which the usual scores ignore. Tags and labels such as `-LRB-`
+    and `ADVP|PRT` stay as they are. A space or control character inside a word, and U+2581, become
+    underscores, so that the tokenizer splits a sentence into these words.
+
+    Returns:
+        The tree; None if it holds traces only.
+    """
+    cleaned = _strip(tree)
+    while cleaned and cleaned.children and cleaned.label in ROOTS:
+        if len(cleaned.children) > 1:
+            return cleaned._replace(label=JOINED_ROOT)
+        cleaned = cleaned.children[0]
+    return cleaned
+
+
+def _strip(tree: Tree) -> Tree | None:
+    if not tree.children:
+        if tree.label == TRACE:
+            return None
+        return tree._replace(word=_NOT_IN_WORDS.sub("_", tree.word))
+    children = tuple(filter(None, map(_strip, tree.children)))
+    label = tree.label
+    if not label.startswith("-"):  # as -LRB- does
+        label = re.split("[-=]", label)[0]
+    return Tree(label, children) if children else None
+
+
+def load_treebank(data: str | Path) -> Corpus:
+    """Finds a treebank: pairs of a sentence and the symbols of its tree, joined by spaces.
+
+    Args:
+        data: a folder with files `train.trees`, `dev.trees` (or `val.trees`) and `test.trees`, some
+            or all of them, also `.gz`; or any other folder of files `.mrg`, `.parse`, `.tree` and
+            `.trees`, or one file. Of these, about a twentieth, and about 1,000 sentences at most,
+            is held out for each of val and test.
+
+    Raises:
+        InputError: if there is no such file or folder, or it holds no files of trees.
+    """
+    data = Path(data)
+    if not data.exists():
+        raise InputError(f"{data} does not exist")
+    found: dict[str, Path] = {}
+    for split, ending in itertools.product(SPLITS, (".trees", ".trees.gz")):
+        path = data / f"{split}{ending}"
+        if path.is_file():
+            if split in found:
+                raise InputError(f"{data} must hold one of {found[split].name} and {path.name}")
+            found[split] = path
+    if found:
+        return Corpus(str(data), tuple(found), lambda split: _pairs([found[split]]))
+    files = [data] if data.is_file() else sorted(filter(_holds_trees, data.rglob("*")))
+    if not files:
+        raise InputError(
+            f"{data} must be a file of trees in Penn format, a folder with train.trees and "
+            f"dev.trees, or a folder of files {', '.join(SUFFIXES)}"
+        )
+    return hold_out(str(data), lambda: _pairs(files))
+
+
+def _holds_trees(path: Path) -> bool:
+    return path.name.removesuffix(".gz").endswith(SUFFIXES)
+
+
+def _pairs(paths: Iterable[Path]) -> Iterator[Pair]:
+    for path in paths:
+        for tree in filter(None, map(clean, read_trees(path))):
+            symbols = linearize(tree)
+            if not _stand_for(symbols, tree):
+                raise InputError(
+                    f"{path}: no label or tag may be empty or begin with a slash, and no tag may "
+                    f"be a label. Received: {one_line(str(tree))}"
+                )
+            yield Pair(" ".join(tree.words), " ".join(symbols))
+
+
+def _stand_for(symbols: list[str], tree: Tree) -> bool:
+    """Returns whether the symbols give back their tree."""
+    try:
+        return "" not in symbols and delinearize(symbols, tree.words) == tree
+    except ValueError:
+        return False

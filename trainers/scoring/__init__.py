@@ -1,0 +1,1 @@
+"""Test sets, translations and their scores."""

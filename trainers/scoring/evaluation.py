@@ -1,0 +1,237 @@
+"""Evaluation of a model on a test set: its translations or trees, and their scores, as files."""
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import sacrebleu
+
+from keras_transformer.bleu import make_bleu
+from keras_transformer.config import DecodingOptions, EarlyStopping
+from keras_transformer.errors import InputError
+from keras_transformer.trainers.data.corpora import Pair, read_lines
+from keras_transformer.trainers.parsing.bracketing import BracketScores
+from keras_transformer.trainers.scoring.scores import Score, Scores, bleu_tokenizer, score
+from keras_transformer.trainers.tasks import gold_tree, score_parses
+from keras_transformer.translator import Translator
+
+SHORT = 40  # words of the sentences of EVALB's second table
+BRACKETS = "EVALB|prm:COLLINS"
+
+
+def load_test_set(name: str, source: str, target: str) -> list[Pair]:
+    """Reads one of sacreBLEU's test sets, which it downloads the first time.
+
+    Raises:
+        InputError: if there is no such test set, or it cannot be downloaded.
+    """
+    languages = f"{source}-{target}"
+    if name not in sacrebleu.DATASETS or languages not in sacrebleu.DATASETS[name].langpairs:
+        raise InputError(
+            f"sacreBLEU has no test set {name!r} of {languages}. It has, for example, wmt14/full, "
+            "wmt16, wmt20, iwslt17 and multi30k/2016"
+        )
+    try:
+        sources = sacrebleu.get_source_file(name, languages)
+        references = sacrebleu.get_reference_files(name, languages)[0]
+    except (Exception, SystemExit) as error:  # without a network sacreBLEU ends the program
+        raise InputError(f"sacreBLEU cannot download {name}: {error!r}") from error
+    return list(map(Pair, read_lines(sources), read_lines(references)))
+
+
+def read_sentences(path: str | Path, count: int) -> list[str]:
+    """Reads a file that must have `count` lines."""
+    lines = list(read_lines(path))
+    if len(lines) != count:
+        raise InputError(f"{path} must have {count} lines. Received: {len(lines)} lines")
+    return lines
+
+
+def evaluate(
+    translator: Translator,
+    pairs: Iterable[Pair],
+    output: str | Path,
+    language: str,
+    *,
+    beam_size: int | None = None,
+    length_penalty: float | None = None,
+    early_stopping: EarlyStopping | None = None,
+    batch_size: int = 64,
+    tokenized_references: str | Path | None = None,
+    source_language: str = "en",
+    tokenize: str | None = None,
+    notes: dict[str, str] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Scores:
+    """Translates a corpus, scores the translations, and writes both to files.
+
+    Args:
+        translator: model and tokenizer.
+        pairs: sources and reference translations.
+        output: common path of the files: `.source`, `.reference` and `.hypothesis`, one
+            sentence per line, and `.scores.json`.
+        language: target language.
+        beam_size: beams; 1 is greedy search; None for the translator's default.
+        length_penalty: strength of the length penalty; None for the translator's default.
+        early_stopping: when the search of a sentence ends; None for the translator's default.
+        batch_size: number of sentences to translate at once.
+        tokenized_references: file of the references as the multimodal-translation papers
+            prepared them.
+        source_language: as for `score`.
+        tokenize: as for `score`.
+        notes: further entries of `.scores.json`.
+        progress: called with the number of sentences translated since the last call, and the
+            total.
+
+    Raises:
+        InputError: if there are no pairs, an option is out of range, or a file cannot be read.
+    """
+    pairs = list(pairs)
+    if not pairs:
+        raise InputError("`pairs` must hold a sentence pair. Received: none")
+    sources, references = map(list, zip(*pairs, strict=True))
+    # Wrong arguments raise an error before the translation, which may take long.
+    tokenized = tokenized_references and read_sentences(tokenized_references, len(references))
+    make_bleu(tokenize or bleu_tokenizer(language))
+    options = translator.decoding_options(beam_size, length_penalty, early_stopping=early_stopping)
+    hypotheses = _search(translator, sources, output, options, batch_size, progress)
+    scores = score(
+        hypotheses,
+        references,
+        language,
+        tokenized or None,
+        source_language=source_language,
+        tokenize=tokenize,
+    )
+    values = {
+        name: value._asdict() if isinstance(value, Score) else value
+        for name, value in scores._asdict().items()
+    }
+    _write(output, sources, references, hypotheses, {**values, **(notes or {})}, options)
+    return scores
+
+
+def evaluate_parses(
+    translator: Translator,
+    pairs: Iterable[Pair],
+    output: str | Path,
+    *,
+    beam_size: int | None = None,
+    length_penalty: float | None = None,
+    early_stopping: EarlyStopping | None = None,
+    batch_size: int = 64,
+    notes: dict[str, str] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> BracketScores:
+    """Parses sentences, scores the trees as EVALB does (section 6.3), and writes both to files.
+
+    Args:
+        translator: model and tokenizer.
+        pairs: sentences and the symbols of their trees, as `load_treebank` reads them.
+        output: as for `evaluate`; `.reference` and `.hypothesis` have one tree per line, in
+            brackets.
+        beam_size: as for `evaluate`.
+        length_penalty: as for `evaluate`.
+        early_stopping: as for `evaluate`.
+        batch_size: as for `evaluate`.
+        notes: as for `evaluate`.
+        progress: as for `evaluate`.
+
+    Raises:
+        InputError: if there are no pairs, or an option is out of range.
+    """
+    pairs = list(pairs)
+    if not pairs:
+        raise InputError("`pairs` must hold a sentence. Received: none")
+    sources = [pair.source for pair in pairs]
+    options = translator.decoding_options(beam_size, length_penalty, early_stopping=early_stopping)
+    hypotheses = _search(translator, sources, output, options, batch_size, progress)
+    scores = score_parses(hypotheses, pairs)
+    figures = {**scores.figures(), "f1_short": scores.up_to(SHORT).f1}
+    figures["num_pairs"] = figures.pop("num_trees")
+    values = {
+        name: value if name.startswith("num_") else Score(value, BRACKETS)._asdict()
+        for name, value in figures.items()
+    }
+    references = [str(gold_tree(pair)) for pair in pairs]
+    _write(output, sources, references, hypotheses, {**values, **(notes or {})}, options)
+    return scores
+
+
+def _search(
+    translator: Translator,
+    sources: list[str],
+    output: str | Path,
+    options: DecodingOptions,
+    batch_size: int,
+    progress: Callable[[int, int], None],
+) -> list[str]:
+    """Creates the folder of the output, and returns the results, a line each."""
+    Path(output).parent.mkdir(parents=True, exist_ok=True)
+    found = translator.translate(
+        sources,
+        beam_size=options.beam_size,
+        length_penalty=options.length_penalty,
+        early_stopping=options.early_stopping,
+        batch_size=batch_size,
+        progress=lambda done: progress(done, len(sources)),
+    )
+    return [_join_lines(each.text) for each in found]
+
+
+def _write(
+    output: str | Path,
+    sources: list[str],
+    references: list[str],
+    hypotheses: list[str],
+    values: dict[str, Any],
+    options: DecodingOptions,
+) -> None:
+    columns = {"source": sources, "reference": references, "hypothesis": hypotheses}
+    for name, lines in columns.items():
+        text = "".join(f"{_join_lines(line)}\n" for line in lines)
+        Path(f"{output}.{name}").write_text(text, encoding="utf-8")
+    names = ("beam_size", "length_penalty", "early_stopping")
+    decoding = {name: getattr(options, name) for name in names}
+    content = json.dumps({**values, **decoding}, indent=2)
+    Path(f"{output}.scores.json").write_text(content + "\n")
+
+
+def _join_lines(text: str) -> str:
+    """Replaces line breaks, which some data sets hold, by spaces."""
+    return " ".join(text.splitlines())
+
+
+class Evaluation(NamedTuple):
+    """What `evaluate` or `evaluate_parses` wrote about a split."""
+
+    name: str
+    scores: dict[str, Any]  # content of `.scores.json`
+    sources: list[str]
+    references: list[str]
+    hypotheses: list[str]
+
+
+def read_evaluations(folder: Path) -> list[Evaluation]:
+    """Reads what `evaluate` wrote to a folder; `InputError` if a file is missing or damaged."""
+    evaluations = []
+    for name, scores in read_scores(folder).items():
+        texts = (
+            read_sentences(folder / f"{name}.{kind}", scores["num_pairs"])
+            for kind in ("source", "reference", "hypothesis")
+        )
+        evaluations.append(Evaluation(name, scores, *texts))
+    return evaluations
+
+
+def read_scores(folder: Path) -> dict[str, dict[str, Any]]:
+    """Reads the `.scores.json` of a folder by split; `InputError` if one is damaged."""
+    found = {}
+    for file in sorted(folder.glob("*.scores.json")):
+        try:
+            scores = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise InputError(f"{file} is damaged: evaluate the split again") from error
+        found[file.name.removesuffix(".scores.json")] = scores
+    return found
