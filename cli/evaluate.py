@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from typer import Option
@@ -17,21 +17,6 @@ from keras_transformer.cli.options import (
     RunDirectory,
 )
 from keras_transformer.errors import InputError
-
-LABELS = {
-    "bleu": "BLEU",
-    "bleu_lowercased": "BLEU, lower-cased",
-    "bleu_multimodal": "BLEU, multimodal protocol",
-    "bleu_paper": "BLEU, the paper's protocol",
-    "chrf": "chrF",
-    "f1": "F1 of brackets",
-    "precision": "precision",
-    "recall": "recall",
-    "f1_short": "F1, at most 40 words",
-    "f1_all": "F1, failures count as 0",
-    "exact_match": "exact match, %",
-    "tagging_accuracy": "tagging accuracy, %",
-}
 
 
 def _test_sets() -> list[str]:
@@ -102,27 +87,22 @@ def evaluate_command(
     from keras_transformer.run import Run
     from keras_transformer.trainers.scoring.evaluation import (
         evaluate,
-        evaluate_parses,
         load_test_set,
         read_sentences,
     )
     from keras_transformer.trainers.scoring.scores import compare
-    from keras_transformer.trainers.tasks import load_data
+    from keras_transformer.trainers.tasks import find_task
     from keras_transformer.translator import Translator
 
     opened = Run.load(run)
-    task = opened.settings.get("task", "translation")
-    of_translations = {
-        "--test-set": test_set,
-        "--tokenized-references": tokenized_references,
-        "--baseline": baseline,
-        "--tokenize": tokenize,
+    task = find_task(opened.settings.get("task", "translation"))
+    of_some_tasks = {
+        "test_set": test_set,
+        "tokenized_references": tokenized_references,
+        "baseline": baseline,
+        "tokenize": tokenize,
     }
-    given = [option for option, value in of_translations.items() if value is not None]
-    if task == "parsing" and given:
-        raise InputError(
-            f"{run} is a parser, and only translations have the options {', '.join(given)}"
-        )
+    task.check_options(of_some_tasks)
     if test_set is not None:
         pairs = load_test_set(test_set, opened.source, opened.target)
         name = test_set.replace("/", "-")
@@ -130,35 +110,30 @@ def evaluate_command(
         data = data or opened.settings.get("data")
         if not data:  # of an imported run
             raise InputError(f"{run} was trained elsewhere: give --data or --test-set")
-        corpus = load_data(task, data, opened.source, opened.target)
+        corpus = task.load_data(data, opened.source, opened.target)
         name = split or ("test" if "test" in corpus.splits else corpus.validation_split) or "test"
         pairs = list(corpus.pairs(name))
     baseline_lines = baseline and read_sentences(baseline, len(pairs))
     translator = Translator.of(opened, checkpoint)
     file = opened.checkpoint(checkpoint).file
     output = run / "evaluation" / name
-    options: Any = {
-        "beam_size": beam_size,
-        "length_penalty": length_penalty,
-        "early_stopping": early_stopping,
-        "batch_size": batch_size,
-        "notes": {"data": data or test_set or "", "checkpoint": file},
-    }
-    with ProgressBar("Parsing" if task == "parsing" else "Translating", len(pairs)) as progress:
-        if task == "parsing":
-            evaluate_parses(translator, pairs, output, **options, progress=progress)
-        else:
-            evaluate(
-                translator,
-                pairs,
-                output,
-                opened.target,
-                **options,
-                tokenized_references=tokenized_references,
-                source_language=opened.source,
-                tokenize=tokenize,
-                progress=progress,
-            )
+    with ProgressBar("Evaluating", len(pairs)) as progress:
+        evaluate(
+            translator,
+            pairs,
+            output,
+            opened.target,
+            task=task.name,
+            beam_size=beam_size,
+            length_penalty=length_penalty,
+            early_stopping=early_stopping,
+            batch_size=batch_size,
+            tokenized_references=tokenized_references,
+            source_language=opened.source,
+            tokenize=tokenize,
+            notes={"data": data or test_set or "", "checkpoint": file},
+            progress=progress,
+        )
     values = json.loads(Path(f"{output}.scores.json").read_text(encoding="utf-8"))
     values |= {"baseline": None, "output": str(output)}
     if baseline_lines:
@@ -173,17 +148,14 @@ def evaluate_command(
     if as_json:
         print_json(values)
     else:
-        for field, label in LABELS.items():
+        for field, label in task.labels.items():
             if found := values.get(field):
                 typer.echo(f"{label:26} {found['value']:5.2f}  {found['signature']}")
         if baseline_lines:
             note = f"{signature}, p = {p_value:.4f} by paired bootstrap"
             typer.echo(f"{'BLEU of the baseline':26} {bleu:5.2f}  {note}")
-    if task == "parsing":
-        say(
-            f"EVALB leaves out {values['num_errors']:,} trees whose words differ from the gold "
-            f"tree's, punctuation aside, and {values['num_skipped']:,} trees without words"
-        )
+    if remark := task.remark(values):
+        say(remark)
     say(
         f"Evaluation: {len(pairs):,} sentences by {file}: "
         f"{output}.hypothesis, .reference, .source, .scores.json"

@@ -199,11 +199,12 @@ def _examples(pairs: "list[Pair]") -> list[str]:
 def _details(run: "Run", checkpoint: "CheckpointName | None") -> dict[str, Any]:
     """Returns where the model comes from, for its metadata."""
     from keras_transformer.trainers.scoring.evaluation import read_scores
+    from keras_transformer.trainers.tasks import find_task
 
     name, reason = (checkpoint, "--checkpoint") if checkpoint else run.choice()
     chosen = run.checkpoint(name)
     evaluations = read_scores(run.path / "evaluation")
-    metric = "f1" if run.settings.get("task") == "parsing" else "bleu"
+    metric = find_task(run.settings.get("task", "translation")).metrics[0]
     return {
         "source": run.source,
         "target": run.target,
@@ -229,7 +230,7 @@ def _compare(path: Path, translator: "Translator", pairs: "list[Pair]", run: "Ru
     from keras_transformer.export.rows import by_length
     from keras_transformer.export.session import SavedModelSession
     from keras_transformer.trainers.settings import TrainSettings
-    from keras_transformer.trainers.tasks import validation_scorers
+    from keras_transformer.trainers.tasks import find_task
 
     if not pairs:
         say("The run holds no validation text to compare the rounded model on")
@@ -240,7 +241,8 @@ def _compare(path: Path, translator: "Translator", pairs: "list[Pair]", run: "Ru
         rows = by_length(sources, SavedModelSession(path).translate)
     rounded = [row["translation"] for row in rows]
     settings = TrainSettings.from_dict({**run.settings, "target": run.target})
-    scorers = validation_scorers(settings, translator.tokenizer.lowercase)
+    lowercase = translator.tokenizer.lowercase
+    scorers = find_task(settings.task).validation_scorers(settings, lowercase)
     name, scorer = next(iter(scorers.items()))
     score, exact_score = scorer(rounded, pairs), scorer(exact, pairs)
     same = sum(map(operator.eq, exact, rounded))

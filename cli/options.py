@@ -7,8 +7,8 @@ from typing import Annotated
 from typer import Argument, Option
 
 from keras_transformer.config import CheckpointName, EarlyStopping
-from keras_transformer.trainers import settings as recipes
 from keras_transformer.trainers.settings import TrainSettings, recipe_names
+from keras_transformer.trainers.tasks import task_names
 
 RunDirectory = Annotated[Path, Argument(metavar="RUN", help="A run directory.")]
 Checkpoint = Annotated[
@@ -44,10 +44,11 @@ PreparedData = Annotated[
     str | None, Option(help=f"{_TEXT}, or one that prepare wrote. [default: the recipe's]")
 ]
 Task = Annotated[
-    recipes.Task | None,
+    str | None,
     Option(
         help="translation; or parsing, from sentences to constituency trees, with a folder of Penn "
-        "files as data. [default: translation]"
+        "files as data. [default: translation]",
+        autocompletion=task_names,
     ),
 ]
 Recipe = Annotated[

@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import sacrebleu
 
 from keras_transformer import plots
-from keras_transformer.cli.evaluate import LABELS
 from keras_transformer.config import CheckpointName
 from keras_transformer.model.schedules import WarmupSchedule
 from keras_transformer.parsing import plots as tree_plots
@@ -27,8 +25,10 @@ from keras_transformer.trainers.data.prepared import (
     read_validation_pairs,
 )
 from keras_transformer.trainers.parsing.bracketing import BracketScores, score_brackets
+from keras_transformer.trainers.scoring.breakdown import bleu_by_length, sentence_chrf
 from keras_transformer.trainers.scoring.evaluation import Evaluation, read_evaluations
 from keras_transformer.trainers.settings import TrainSettings
+from keras_transformer.trainers.tasks import find_task
 from keras_transformer.translator import Translator
 
 DPI = 144  # 1.5 dots for each of a page's 96 pixels an inch
@@ -75,7 +75,7 @@ def write_report(
         "about": about,
         "curves": _curves(folder, run),
         "learning_rate": _learning_rate(folder, run),
-        "labels": LABELS,
+        "labels": find_task(run.settings.get("task", "translation")).labels,
         "evaluations": [(each.name, each.scores) for each in evaluations],
         "translations": [
             (_translations if "tokenize" in each.scores else _parses)(folder, run, each)
@@ -102,11 +102,7 @@ def rank_parses(evaluation: Evaluation) -> list[tuple[int, float]]:
 
 def rank(evaluation: Evaluation, lowercase: bool) -> list[tuple[int, float]]:
     """Returns row numbers and chrF of translations, the best first."""
-    metric = sacrebleu.CHRF(lowercase=lowercase)
-    scores = [
-        metric.sentence_score(hypothesis, [reference]).score
-        for hypothesis, reference in zip(evaluation.hypotheses, evaluation.references, strict=True)
-    ]
+    scores = sentence_chrf(evaluation.hypotheses, evaluation.references, lowercase)
     return sorted(enumerate(scores), key=lambda row_and_score: -row_and_score[1])
 
 
@@ -189,16 +185,15 @@ def _parses(folder: Path, run: Run, evaluation: Evaluation) -> dict[str, Any]:
 
 
 def _translations(folder: Path, run: Run, evaluation: Evaluation) -> dict[str, Any]:
-    lowercase = run.tokenizer().lowercase
+    lowercase, tokenize = run.tokenizer().lowercase, evaluation.scores["tokenize"]
+    texts = evaluation.hypotheses, evaluation.references
     by_length = _draw(
         folder,
         re.sub(r"[^\w-]", "-", f"bleu-by-length-{evaluation.name}"),
         "BLEU of sentences of similar length, in tokens of the reference as sacreBLEU counts them.",
         plots.bleu_by_length,
-        evaluation.hypotheses,
-        evaluation.references,
-        tokenize=evaluation.scores["tokenize"],
-        lowercase=lowercase,
+        bleu_by_length(*texts, tokenize=tokenize, lowercase=lowercase),
+        tokenize=tokenize,
     )
     examples = []
     for label, row, chrf in choose_examples(rank(evaluation, lowercase)):

@@ -59,10 +59,10 @@ def train_command(
         int | None, Option(help="Seed of weights, dropout and batches. [default: 1]")
     ] = None,
     metric: Annotated[
-        recipes.Metric | None,
+        str | None,
         Option(
-            help="Validation score that chooses the best checkpoint. [default: bleu if it is "
-            "computed, else loss]"
+            help="Validation score that chooses the best checkpoint: bleu, chrf or loss; for "
+            "parsing, f1 or loss. [default: bleu or f1 if it is computed, else loss]"
         ),
     ] = None,
     strategy: Annotated[

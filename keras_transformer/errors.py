@@ -21,6 +21,13 @@ def one_line(text: object, max_length: int = 500) -> str:
     return " ".join(str(text).split())[:max_length]
 
 
+def require(is_met: bool, rule: str, **received: object) -> None:
+    """Raises an `InputError` of the rule and of the received values, unless the rule is met."""
+    if not is_met:
+        values = ", ".join(f"{name}={value!r}" for name, value in received.items())
+        raise InputError(f"{rule}. Received: {values}")
+
+
 @contextmanager
 def needs_extra(extra: str) -> Iterator[None]:
     """Turns the error of a missing library into one that names the extra of the package."""

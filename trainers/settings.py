@@ -1,19 +1,16 @@
 """The settings of a training, and recipes: TOML files of settings."""
 
 import dataclasses
-import json
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 
+from keras_transformer.architectures import architectures, config_type
 from keras_transformer.config import (
-    CONFIGS,
-    Architecture,
     BeamSize,
     DecodingOptions,
     EarlyStopping,
@@ -24,7 +21,8 @@ from keras_transformer.config import (
     Rate,
     checked_dataclass,
 )
-from keras_transformer.errors import InputError, one_line
+from keras_transformer.errors import InputError, one_line, require
+from keras_transformer.trainers.tasks import find_task
 
 _FOLDER = Path(__file__).with_name("recipes")
 
@@ -32,22 +30,8 @@ _Count = Annotated[int, Field(ge=1, lt=2**31)]
 _CountOrZero = Annotated[int, Field(ge=0, lt=2**31)]
 _Positive = Annotated[float, Field(gt=0)]
 
-Metric = Literal["bleu", "chrf", "f1", "loss"]
 Precision = Literal["float32", "mixed_bfloat16", "mixed_float16"]
 StrategyName = Literal["one", "mirrored", "multiworker"]
-Task = Literal["translation", "parsing"]
-
-# What differs for parsing where nothing else is given: section 6.3's, and `next_word_input`, which
-# the paper does not have.
-PARSING: Mapping[str, Any] = MappingProxyType(
-    {
-        "target": "trees",
-        "next_word_input": True,
-        "beam_size": 21,
-        "length_penalty": 0.3,
-        "extra_length": 300,
-    }
-)
 
 
 @checked_dataclass
@@ -59,8 +43,8 @@ class TrainSettings:
             that `prepare` wrote; for parsing, a treebank in Penn format.
         source: source language.
         target: target language; "trees" for parsing.
-        task: "translation", or "parsing" for constituency parsing (section 6.3), to which
-            `from_dict` gives other defaults, `PARSING`.
+        task: what the model learns: "translation", or "parsing" for constituency parsing
+            (section 6.3). `from_dict` gives a task its own defaults.
         tokenizer: "bpe" or "unigram" (SentencePiece), or "wordpiece".
         vocab_size: maximum number of subwords, shared by both languages; a small corpus supports
             fewer. None for 8,000.
@@ -74,20 +58,18 @@ class TrainSettings:
             the source are of other scripts; None drops none.
         target_script: the same for the target.
         init_from: a run to start from: the training takes its tokenizer, sizes, and averaged
-            or best weights. It decides `task`, `architecture`, `preset`, `tokenizer`, `vocab_size`,
-            `lowercase` and `next_word_input`, and `model` may change dropout only. None for a new
-            model.
+            or best weights. It decides `task`, `architecture`, `preset`, `tokenizer`, `vocab_size`
+            and `lowercase`, and `model` may change dropout only. None for a new model.
         freeze: what keeps the weights of `init_from`: "embeddings", or the layers of the "encoder";
             None for nothing.
         mix: data of which training pairs are added to those of `data`, such as the data that
             `init_from` was trained on; None for none.
         mix_share: share of the pairs of `mix` in all training pairs, at least 0 and below 1.
-        architecture: "transformer", or "recurrent" for the model that it replaces, `Recurrent`.
+        architecture: "transformer"; "recurrent" for the model that it replaces, `Recurrent`; or
+            "next_word" for a parser whose decoder also reads the encoder's output at the next word.
         preset: sizes of the model: "tiny", "base", "big", or a row of the paper's Table 3; of a
             recurrent model, "tiny" or "base".
-        model: attributes of `TransformerConfig` or `RecurrentConfig` that differ from the preset's.
-        next_word_input: whether the decoder of a parser also reads the encoder's output at the next
-            word (`keras_transformer/parsing/next_word.py`); False for the paper's decoder.
+        model: attributes of the model's configuration that differ from the preset's.
         steps: maximum number of updates.
         max_hours: training ends at the first validation after this many hours, resumed parts
             included; None for no limit.
@@ -140,7 +122,7 @@ class TrainSettings:
     data: str
     source: str = "en"
     target: str = "de"
-    task: Task = "translation"
+    task: str = "translation"
     tokenizer: Literal["bpe", "unigram", "wordpiece"] = "bpe"
     vocab_size: _Count | None = None
     lowercase: bool = False
@@ -153,10 +135,9 @@ class TrainSettings:
     freeze: Literal["embeddings", "encoder"] | None = None
     mix: str | None = None
     mix_share: Rate = 0.2
-    architecture: Architecture = "transformer"
+    architecture: str = "transformer"
     preset: str = "tiny"
     model: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    next_word_input: bool = False
     steps: _Count = 10_000
     max_hours: _Positive | None = None
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
@@ -171,7 +152,7 @@ class TrainSettings:
     ema_decay: Rate | None = None
     steps_per_validation: _Count | None = None
     bleu_sentences: _CountOrZero = 0
-    metric: Metric | None = None
+    metric: str | None = None
     steps_per_save: _Count | None = None
     minutes_per_save: _Positive | None = 10.0
     patience: _Count | None = None
@@ -187,90 +168,81 @@ class TrainSettings:
     jit: bool = False
 
     def __post_init__(self) -> None:
-        config = self.config(vocab_size=8)  # checks `preset` and `model`
-        max_positions = config.max_positions
-        is_parsing = self.task == "parsing"
-        for rule, is_broken in {
-            "`max_length` must be at most `tokens_per_batch`": (
-                self.max_length > self.tokens_per_batch
-            ),
-            f"`max_length` must be at most the model's {max_positions} learned positions": (
-                max_positions is not None and self.max_length > max_positions
-            ),
-            "`lowercase` needs the `tokenizer` bpe or unigram": (
-                self.lowercase and self.tokenizer == "wordpiece"
-            ),
-            "`task` parsing needs the `tokenizer` bpe or unigram": (
-                is_parsing and self.tokenizer == "wordpiece"
-            ),
-            "`task` parsing keeps the words as they are: `lowercase` must be false": (
-                is_parsing and self.lowercase
-            ),
-            "`task` parsing needs positions for any length, not learned ones": (
-                is_parsing and max_positions is not None
-            ),
-            "`task` parsing needs an `extra_length` of at least 3": (
-                is_parsing and self.extra_length < 3
-            ),
-            "`next_word_input` needs `task` parsing and `architecture` transformer": (
-                self.next_word_input and not (is_parsing and self.architecture == "transformer")
-            ),
-            "`cooldown` fixes the last step: `patience` and `max_hours` must be none": (
-                self.cooldown and (self.patience or self.max_hours)
-            ),
-            "`metric` must be bleu, chrf or loss, or for the `task` parsing f1 or loss": (
-                self.metric in (("bleu", "chrf") if is_parsing else ("f1",))
-            ),
-            "`metric` needs `bleu_sentences` to translate": (
-                self.metric in ("bleu", "chrf", "f1") and not self.bleu_sentences
-            ),
-            "`freeze` needs `init_from`": self.freeze and self.init_from is None,
-            "`average_last` must be at most `keep_checkpoints`": (
-                self.average_last > self.keep_checkpoints
-            ),
-        }.items():
-            if is_broken:
-                names = re.findall(r"`(\w+)`", rule)
-                received = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
-                raise InputError(f"{rule}. Received: {received}")
+        task = find_task(self.task)
+        config = self.config()  # checks `architecture`, `preset` and `model`
+        require(
+            self.max_length <= self.tokens_per_batch,
+            "`max_length` must be at most `tokens_per_batch`",
+            max_length=self.max_length,
+            tokens_per_batch=self.tokens_per_batch,
+        )
+        require(
+            config.max_positions is None or self.max_length <= config.max_positions,
+            f"`max_length` must be at most the model's {config.max_positions} learned positions",
+            max_length=self.max_length,
+        )
+        require(
+            not self.lowercase or self.tokenizer != "wordpiece",
+            "`lowercase` needs the `tokenizer` bpe or unigram",
+            tokenizer=self.tokenizer,
+        )
+        require(
+            not self.cooldown or (self.patience is None and self.max_hours is None),
+            "`cooldown` fixes the last step: `patience` and `max_hours` must be none",
+            cooldown=self.cooldown,
+            patience=self.patience,
+            max_hours=self.max_hours,
+        )
+        require(
+            self.metric in (None, *task.metrics, "loss"),
+            f"`metric` must be {', '.join(task.metrics)} or loss for the `task` {self.task}",
+            metric=self.metric,
+        )
+        require(
+            self.metric in (None, "loss") or self.bleu_sentences > 0,
+            "`metric` needs `bleu_sentences` to score",
+            metric=self.metric,
+            bleu_sentences=self.bleu_sentences,
+        )
+        require(
+            self.freeze is None or self.init_from is not None,
+            "`freeze` needs `init_from`",
+            freeze=self.freeze,
+            init_from=self.init_from,
+        )
+        require(
+            self.average_last <= self.keep_checkpoints,
+            "`average_last` must be at most `keep_checkpoints`",
+            average_last=self.average_last,
+            keep_checkpoints=self.keep_checkpoints,
+        )
+        task.check(self, config)
 
-    def config(
-        self,
-        vocab_size: int,
-        target_vocab_size: int | None = None,
-        word_id_ends: tuple[int, int] | None = None,
-    ) -> ModelConfig:
+    def config(self, sizes: Mapping[str, Any] | None = None) -> ModelConfig:
         """Returns the sizes of the model.
 
         Args:
-            vocab_size: number of token ids.
-            target_vocab_size: number of the target's, if it has a vocabulary of its own.
-            word_id_ends: as of a `Tokenizer`, for `next_word_input`.
+            sizes: what the tokenizer decides, as `ModelConfig.sizes_of` returns it; None to check
+                the settings before there is a tokenizer.
         """
+        kind = config_type(self.architecture)
         for name in ("vocab_size", "preset"):
             if name in self.model:
                 raise InputError(f"`{name}` must not be in `model`: it is a setting of its own")
-        for name in ("target_vocab_size", "word_id_ends"):
+        for name in kind.of_tokenizer:
             if name in self.model:
                 raise InputError(f"`{name}` must not be in `model`: the tokenizer decides it")
-        changes = dict(self.model)
-        if target_vocab_size is not None:
-            changes |= {"target_vocab_size": target_vocab_size, "share_embeddings": False}
-        if self.next_word_input and word_id_ends is not None:
-            changes["word_id_ends"] = word_id_ends
-        config_type = CONFIGS[self.architecture]
-        return config_type.from_preset(self.preset, vocab_size=vocab_size, **changes)
+        return kind.from_preset(self.preset, **{**self.model, **(sizes or {"vocab_size": 8})})
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Makes settings of plain values."""
-        for name in values:
-            of_model = any(hasattr(config_type, name) for config_type in CONFIGS.values())
-            if of_model and not hasattr(cls, name):
+        """Makes settings of plain values; those that are missing are the defaults of the task."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        kinds = [config_type(name) for name in architectures()] if values.keys() - known else []
+        for name in values.keys() - known:
+            if any(hasattr(kind, name) for kind in kinds):
                 raise InputError(f"Unknown setting {name}: it is the model's, model.{name}")
-        defaults = dict(PARSING) if values.get("task") == "parsing" else {}
-        if values.get("architecture", "transformer") != "transformer":
-            defaults.pop("next_word_input", None)
+        defaults = find_task(values.get("task", "translation")).defaults
         return cls(**{**defaults, **values})
 
     def with_absolute_paths(self) -> Self:
@@ -289,10 +261,9 @@ class TrainSettings:
 
 
 # What the run of `init_from` decides, so that nothing else may be given.
-DECIDED = ["task", "architecture", "next_word_input", "preset"]
-DECIDED += ["tokenizer", "vocab_size", "lowercase"]
+DECIDED = ("task", "architecture", "preset", "tokenizer", "vocab_size", "lowercase")
 # What a training takes from that run, unless it is given.
-INHERITED = ["source", "target", *(field.name for field in dataclasses.fields(DecodingOptions))]
+INHERITED = ("source", "target", *(field.name for field in dataclasses.fields(DecodingOptions)))
 
 
 def inherit(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -338,8 +309,10 @@ def load_recipe(recipe: str | Path) -> dict[str, Any]:
     path = _FOLDER / f"{recipe}.toml" if str(recipe) in names else Path(recipe)
     manifest = path / "run.json"
     try:
-        if manifest.is_file():  # `Run.load` reads it too, but imports Keras
-            return dict(json.loads(manifest.read_bytes())["settings"])
+        if manifest.is_file():
+            from keras_transformer.run import Run  # imports HDF5
+
+            return Run.load(path).settings
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         reason = error.strerror

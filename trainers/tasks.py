@@ -1,73 +1,195 @@
-"""What the tasks differ in: translation, and constituency parsing (section 6.3)."""
+"""What a model learns to do: the task, and all that depends on it.
 
+A task says where its data comes from, which tokenizer and scores it has, and which settings fit it.
+Translation is the first one. An optional room brings another by the name of its class
+(`keras_transformer/rooms.py`), which is imported when a training has that task.
+
+Settings are checked before TensorFlow is imported: a task's module imports it in functions only.
+"""
+
+import abc
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
-import sacrebleu
-
-from keras_transformer.bleu import make_bleu
-from keras_transformer.parsing.trees import Tree, delinearize
-from keras_transformer.tokenizers import Tokenizer, TreeTokenizer, train_tokenizer
+from keras_transformer.errors import InputError, require
+from keras_transformer.rooms import brought, load
 from keras_transformer.trainers.data.corpora import Corpus, Pair, load_corpus
-from keras_transformer.trainers.parsing.bracketing import BracketScores, score_brackets
-from keras_transformer.trainers.parsing.treebank import load_treebank
-from keras_transformer.trainers.scoring.scores import bleu_tokenizer
-from keras_transformer.trainers.settings import Task, TrainSettings
 
-DEFAULT_VOCAB_SIZE = 8_000
+if TYPE_CHECKING:
+    from keras_transformer.config import ModelConfig
+    from keras_transformer.tokenizers import Tokenizer
+    from keras_transformer.trainers.scoring.scores import Scores
+    from keras_transformer.trainers.settings import TrainSettings
 
 # Takes results, and the pairs of their sources.
 Scorer = Callable[[Sequence[str], Sequence[Pair]], float]
 
 
-def load_data(task: Task, data: str, source: str, target: str) -> Corpus:
-    """Finds the data of a task; see `load_corpus` and `load_treebank`."""
-    return load_treebank(data) if task == "parsing" else load_corpus(data, source, target)
+class Task(abc.ABC):
+    """A task of a model, `Translation` for example.
 
-
-def learn_tokenizer(settings: TrainSettings, corpus: Corpus) -> tuple[Tokenizer, int]:
-    """Returns the tokenizer of a corpus, and the maximum size of its vocabulary."""
-    vocab_size = settings.vocab_size or DEFAULT_VOCAB_SIZE
-    if settings.task == "parsing":
-        kind: Literal["bpe", "unigram"] = "bpe" if settings.tokenizer == "bpe" else "unigram"
-        return TreeTokenizer.train(corpus.pairs("train"), vocab_size, kind), vocab_size
-    pairs, same_pairs = itertools.tee(corpus.pairs("train"))
-    sources, targets = (pair.source for pair in pairs), (pair.target for pair in same_pairs)
-    tokenizer = train_tokenizer(
-        settings.tokenizer, sources, vocab_size, settings.lowercase, targets
-    )
-    return tokenizer, vocab_size
-
-
-def validation_scorers(settings: TrainSettings, lowercase: bool) -> Mapping[str, Scorer]:
-    """Returns the scores of a validation, by name.
-
-    Args:
-        settings: of the training.
-        lowercase: whether BLEU and chrF ignore case.
+    Attributes:
+        name: the setting `task`.
+        defaults: the settings that differ from the defaults of `TrainSettings`.
+        metrics: the scores that the setting `metric` may name; the first one is the usual one.
+        drops_unknown: whether training drops a pair with a token that the tokenizer does not have.
+        options: the options of an evaluation that not all tasks have.
+        labels: what people read for each of the `figures`, the important ones first.
     """
-    if settings.task == "parsing":
-        return {"val_f1": lambda trees, pairs: score_parses(trees, pairs).f1_all}
-    metrics: dict[str, sacrebleu.BLEU | sacrebleu.CHRF] = {
-        "val_bleu": make_bleu(bleu_tokenizer(settings.target), lowercase)
-    }
-    if settings.metric == "chrf":
-        metrics["val_chrf"] = sacrebleu.CHRF(lowercase=lowercase)
 
-    def scorer(metric: sacrebleu.BLEU | sacrebleu.CHRF) -> Scorer:
-        return lambda texts, pairs: (
-            metric.corpus_score(texts, [[pair.target for pair in pairs]]).score
+    name: str
+    defaults: Mapping[str, Any] = MappingProxyType({})
+    metrics: tuple[str, ...]
+    drops_unknown: bool = False
+    options: tuple[str, ...] = ()
+    labels: Mapping[str, str]
+
+    def check(self, settings: "TrainSettings", config: "ModelConfig") -> None:
+        """Raises `InputError` if settings, or the sizes of a model, do not fit the task."""
+        require(
+            config.task in (None, self.name),
+            f"`architecture` {config.architecture} needs `task` {config.task}",
+            task=self.name,
         )
 
-    return {name: scorer(metric) for name, metric in metrics.items()}
+    def check_options(self, given: Mapping[str, Any]) -> None:
+        """Raises `InputError` if an evaluation has other options than the task; None is none."""
+        others = [each for each in given if given[each] is not None and each not in self.options]
+        if others:
+            raise InputError(f"An evaluation of the task {self.name} has no {', '.join(others)}")
+
+    @abc.abstractmethod
+    def load_data(self, data: str, source: str, target: str) -> Corpus:
+        """Finds the data that the settings `data`, `source` and `target` name."""
+
+    @abc.abstractmethod
+    def learn_tokenizer(
+        self, settings: "TrainSettings", corpus: Corpus, vocab_size: int
+    ) -> "Tokenizer":
+        """Learns the tokenizer of a corpus, with at most so many subwords."""
+
+    @abc.abstractmethod
+    def validation_scorers(self, settings: "TrainSettings", lowercase: bool) -> dict[str, Scorer]:
+        """Returns the scores of a validation by name, the usual one first.
+
+        Args:
+            settings: of the training.
+            lowercase: whether the tokenizer lower-cases all text.
+        """
+
+    @abc.abstractmethod
+    def scorer(
+        self,
+        pairs: Sequence[Pair],
+        language: str,
+        source_language: str,
+        tokenize: str | None,
+        tokenized_references: Sequence[str] | None,
+    ) -> Callable[[Sequence[str]], Any]:
+        """Returns a function that scores the results of a test set; the arguments are `score`'s."""
+
+    @abc.abstractmethod
+    def figures(self, scores: Any) -> dict[str, Any]:
+        """Returns the scores of a test set as JSON holds them, `num_pairs` among them."""
+
+    def remark(self, figures: Mapping[str, Any]) -> str:
+        """Returns what to know about figures, in one sentence; empty if there is nothing."""
+        return ""
+
+    def reference(self, pair: Pair) -> str:
+        """Returns the right result for a source."""
+        return pair.target
 
 
-def gold_tree(pair: Pair) -> Tree:
-    """Returns the tree of a sentence and its symbols."""
-    return delinearize(pair.target.split(" "), pair.source.split(" "))
+class Translation(Task):
+    """From one language to another."""
+
+    name = "translation"
+    metrics = ("bleu", "chrf")
+    options = ("test_set", "tokenized_references", "baseline", "tokenize")
+    labels = MappingProxyType(
+        {
+            "bleu": "BLEU",
+            "bleu_lowercased": "BLEU, lower-cased",
+            "bleu_multimodal": "BLEU, multimodal protocol",
+            "bleu_paper": "BLEU, the paper's protocol",
+            "chrf": "chrF",
+        }
+    )
+
+    def load_data(self, data: str, source: str, target: str) -> Corpus:
+        """Finds a parallel corpus; see `load_corpus`."""
+        return load_corpus(data, source, target)
+
+    def learn_tokenizer(
+        self, settings: "TrainSettings", corpus: Corpus, vocab_size: int
+    ) -> "Tokenizer":
+        """Learns a tokenizer of both languages."""
+        from keras_transformer.tokenizers import train_tokenizer
+
+        pairs, same_pairs = itertools.tee(corpus.pairs("train"))
+        sources, targets = (pair.source for pair in pairs), (pair.target for pair in same_pairs)
+        return train_tokenizer(settings.tokenizer, sources, vocab_size, settings.lowercase, targets)
+
+    def validation_scorers(self, settings: "TrainSettings", lowercase: bool) -> dict[str, Scorer]:
+        """Returns BLEU by the target's tokenizer, and chrF if it is `metric`."""
+        import sacrebleu  # takes time
+
+        from keras_transformer.trainers.scoring.scores import bleu_tokenizer, make_bleu
+
+        def scorer(metric: sacrebleu.BLEU | sacrebleu.CHRF) -> Scorer:
+            return lambda texts, pairs: (
+                metric.corpus_score(texts, [[pair.target for pair in pairs]]).score
+            )
+
+        scorers = {"val_bleu": scorer(make_bleu(bleu_tokenizer(settings.target), lowercase))}
+        if settings.metric == "chrf":
+            scorers["val_chrf"] = scorer(sacrebleu.CHRF(lowercase=lowercase))
+        return scorers
+
+    def scorer(
+        self,
+        pairs: Sequence[Pair],
+        language: str,
+        source_language: str,
+        tokenize: str | None,
+        tokenized_references: Sequence[str] | None,
+    ) -> Callable[[Sequence[str]], "Scores"]:
+        """Returns `score` of translations."""
+        from keras_transformer.trainers.scoring import scores
+
+        tokenize = tokenize or scores.bleu_tokenizer(language)
+        scores.make_bleu(tokenize)  # an error shows before the translation, which may take long
+        return lambda hypotheses: scores.score(
+            hypotheses,
+            [pair.target for pair in pairs],
+            language,
+            tokenized_references,
+            source_language=source_language,
+            tokenize=tokenize,
+        )
+
+    def figures(self, scores: "Scores") -> dict[str, Any]:
+        """Returns each score with its signature."""
+        return {
+            name: value._asdict() if isinstance(value, tuple) else value
+            for name, value in scores._asdict().items()
+        }
 
 
-def score_parses(trees: Sequence[str], pairs: Sequence[Pair]) -> BracketScores:
-    """Scores trees in brackets; the pairs have the gold trees."""
-    return score_brackets(trees, [gold_tree(pair) for pair in pairs])
+def task_names() -> list[str]:
+    """Returns the names of all tasks."""
+    return [Translation.name, *brought("TASKS")]
+
+
+def find_task(name: Any) -> Task:
+    """Returns a task; `InputError` if there is none of this name."""
+    if name == Translation.name:
+        return Translation()
+    if name not in task_names():
+        names = ", ".join(task_names())
+        raise InputError(f"`task` must be one of {names}. Received: task={name!r}")
+    found: Task = load(brought("TASKS")[name])()
+    return found

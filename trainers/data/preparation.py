@@ -41,10 +41,11 @@ from keras_transformer.trainers.data.prepared import (
 )
 from keras_transformer.trainers.fitting.fine_tuning import completed, mixed
 from keras_transformer.trainers.settings import TrainSettings
-from keras_transformer.trainers.tasks import learn_tokenizer, load_data
+from keras_transformer.trainers.tasks import Task, find_task
 
 logger = logging.getLogger(__name__)
 
+DEFAULT_VOCAB_SIZE = 8_000
 PAIRS_PER_SHARD = 200_000
 PAIRS_PER_CALL = 2_000
 NUM_EXAMPLES = 3  # of dropped pairs, for each reason
@@ -55,7 +56,7 @@ REASONS = {
     "length_ratio": "one side is more than `max_length_ratio` times as long as the other",
     "script": "most letters of a side are of another script",
     "duplicate": "an earlier pair is the same",
-    "unknown": "the tree has a label or tag that the tokenizer does not have",
+    "unknown": "the tokenizer does not have all of its symbols",
 }
 
 Progress = Callable[[int], None]
@@ -82,9 +83,9 @@ def prepare(
         InputError: if the data does not fit the settings, or the folder holds something else.
     """
     settings = completed(settings)
-    languages = settings.source, settings.target
-    corpus = load_data(settings.task, settings.data, *languages)
-    others = load_data(settings.task, settings.mix, *languages) if settings.mix else None
+    task, languages = find_task(settings.task), (settings.source, settings.target)
+    corpus = task.load_data(settings.data, *languages)
+    others = task.load_data(settings.mix, *languages) if settings.mix else None
     if tokenizer is None and settings.init_from is not None:
         tokenizer = Run.load(settings.init_from).tokenizer()
     first = list(itertools.islice(corpus.pairs("train"), 1_000))
@@ -107,12 +108,12 @@ def prepare(
         folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         if not is_prepared(folder):
-            _start(folder, corpus, settings, made_from, tokenizer)
+            _start(folder, corpus, task, settings, made_from, tokenizer)
         check_settings(folder, made_from)
         saved = load_tokenizer(folder)
         if tokenizer is not None and tokenizer.fingerprint != saved.fingerprint:
             raise InputError(f"`tokenizer` is not the one that {folder} was prepared with")
-        cleaner = _Cleaner(saved, settings, scripts)
+        cleaner = _Cleaner(saved, settings, scripts, task.drops_unknown)
         # The validation split is first, so that an error in it shows at once and not after hours.
         val = Manifest.read(folder).val
         if val is not None:
@@ -130,6 +131,7 @@ def prepare(
 def _start(
     folder: Path,
     corpus: Corpus,
+    task: Task,
     settings: TrainSettings,
     made_from: dict[str, Any],
     tokenizer: Tokenizer | None,
@@ -142,7 +144,8 @@ def _start(
         )
     started = time.monotonic()
     if tokenizer is None:
-        tokenizer, vocab_size = learn_tokenizer(settings, corpus)
+        vocab_size = settings.vocab_size or DEFAULT_VOCAB_SIZE
+        tokenizer = task.learn_tokenizer(settings, corpus, vocab_size)
         if tokenizer.vocab_size < vocab_size:
             logger.warning("The text is too small for `vocab_size`=%d", vocab_size)
     path = folder / "tokenizer.model"
@@ -219,10 +222,12 @@ class _Cleaner:
         tokenizer: Tokenizer,
         settings: TrainSettings,
         scripts: list[regex.Pattern[str] | None],
+        drops_unknown: bool,
     ) -> None:
         self.tokenizer = tokenizer
         self.settings = settings
         self.scripts = scripts  # the letters that each side may have
+        self.drops_unknown = drops_unknown
         # Traced once: the tokenizer's op is made anew for each graph, which takes long.
         texts = tf.TensorSpec([None], tf.string)
         self.tokenize = tf.function(self._tokenize, [texts, texts], autograph=False)
@@ -249,7 +254,7 @@ class _Cleaner:
             tokens, num_tokens = self.tokenize(*zip(*chunk, strict=True))
             ids, lengths = tokens.flat_values.numpy(), num_tokens.numpy()
             reasons = self.reasons(chunk, lengths, is_repeated[start : start + len(chunk)])
-            if self.settings.task == "parsing":  # a sentence has no unknown token
+            if self.drops_unknown:
                 is_unknown = tf.reduce_any(tokens == UNK_ID, axis=1).numpy()
                 reasons = np.where((reasons == "") & is_unknown, "unknown", reasons)
             for row in np.flatnonzero(reasons):

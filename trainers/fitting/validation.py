@@ -5,9 +5,9 @@ from contextlib import contextmanager, suppress
 
 import keras
 
-from keras_transformer.architectures import Model
 from keras_transformer.config import DecodingOptions
 from keras_transformer.errors import NotFiniteError
+from keras_transformer.model.encoder_decoder import EncoderDecoder
 from keras_transformer.model.losses import (
     LabelSmoothedCrossEntropy,
     Perplexity,
@@ -20,7 +20,7 @@ from keras_transformer.trainers.data.corpora import Pair
 from keras_transformer.trainers.data.prepared import TokenizedPairs
 from keras_transformer.trainers.fitting.training_model import Adam, TrainingModel
 from keras_transformer.trainers.settings import TrainSettings
-from keras_transformer.trainers.tasks import validation_scorers
+from keras_transformer.trainers.tasks import find_task
 from keras_transformer.translator import Translator
 
 MAX_TOKENS_PER_BATCH = 4096  # of `validate`, which any device can hold
@@ -45,7 +45,9 @@ def precision(settings: TrainSettings) -> Iterator[None]:
         keras.config.set_dtype_policy(policy)
 
 
-def make_translator(model: Model, tokenizer: Tokenizer, settings: TrainSettings) -> Translator:
+def make_translator(
+    model: EncoderDecoder, tokenizer: Tokenizer, settings: TrainSettings
+) -> Translator:
     """Returns a translator whose options of the search are those of the settings."""
     return Translator(model, tokenizer, DecodingOptions.of(settings.to_dict()))
 
@@ -62,13 +64,13 @@ def validation_scores(
         NotFiniteError: if the scores of the model are not finite.
     """
     found = translator.translate([pair.source for pair in pairs], beam_size=1)
-    scorers = validation_scorers(settings, translator.tokenizer.lowercase)
+    scorers = find_task(settings.task).validation_scorers(settings, translator.tokenizer.lowercase)
     texts = [translation.text for translation in found]
     return {name: scorer(texts, pairs) for name, scorer in scorers.items()}
 
 
 def validate(
-    model: Model,
+    model: EncoderDecoder,
     tokenizer: Tokenizer,
     tokenized: TokenizedPairs,
     pairs: Sequence[Pair],

@@ -1,4 +1,4 @@
-"""Evaluation of a model on a test set: its translations or trees, and their scores, as files."""
+"""Evaluation of a model on a test set: its results and their scores, as files."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -7,17 +7,11 @@ from typing import Any, NamedTuple
 
 import sacrebleu
 
-from keras_transformer.bleu import make_bleu
-from keras_transformer.config import DecodingOptions, EarlyStopping
+from keras_transformer.config import EarlyStopping
 from keras_transformer.errors import InputError
 from keras_transformer.trainers.data.corpora import Pair, read_lines
-from keras_transformer.trainers.parsing.bracketing import BracketScores
-from keras_transformer.trainers.scoring.scores import Score, Scores, bleu_tokenizer, score
-from keras_transformer.trainers.tasks import gold_tree, score_parses
+from keras_transformer.trainers.tasks import find_task
 from keras_transformer.translator import Translator
-
-SHORT = 40  # words of the sentences of EVALB's second table
-BRACKETS = "EVALB|prm:COLLINS"
 
 
 def load_test_set(name: str, source: str, target: str) -> list[Pair]:
@@ -54,6 +48,7 @@ def evaluate(
     output: str | Path,
     language: str,
     *,
+    task: str = "translation",
     beam_size: int | None = None,
     length_penalty: float | None = None,
     early_stopping: EarlyStopping | None = None,
@@ -63,26 +58,31 @@ def evaluate(
     tokenize: str | None = None,
     notes: dict[str, str] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Scores:
-    """Translates a corpus, scores the translations, and writes both to files.
+) -> Any:
+    """Translates or parses a corpus, scores the results, and writes both to files.
 
     Args:
         translator: model and tokenizer.
-        pairs: sources and reference translations.
-        output: common path of the files: `.source`, `.reference` and `.hypothesis`, one
-            sentence per line, and `.scores.json`.
+        pairs: sources and reference translations; for parsing, sentences and the symbols of their
+            trees, as `load_treebank` reads them.
+        output: common path of the files: `.source`, `.reference` and `.hypothesis`, one sentence,
+            or tree in brackets, per line, and `.scores.json`.
         language: target language.
+        task: the setting of this name, "translation" or "parsing".
         beam_size: beams; 1 is greedy search; None for the translator's default.
         length_penalty: strength of the length penalty; None for the translator's default.
         early_stopping: when the search of a sentence ends; None for the translator's default.
         batch_size: number of sentences to translate at once.
         tokenized_references: file of the references as the multimodal-translation papers
-            prepared them.
+            prepared them; for translation only.
         source_language: as for `score`.
-        tokenize: as for `score`.
+        tokenize: as for `score`; for translation only.
         notes: further entries of `.scores.json`.
         progress: called with the number of sentences translated since the last call, and the
             total.
+
+    Returns:
+        `Scores` of translations, or `BracketScores` of trees.
 
     Raises:
         InputError: if there are no pairs, an option is out of range, or a file cannot be read.
@@ -90,112 +90,36 @@ def evaluate(
     pairs = list(pairs)
     if not pairs:
         raise InputError("`pairs` must hold a sentence pair. Received: none")
-    sources, references = map(list, zip(*pairs, strict=True))
+    chosen = find_task(task)
+    chosen.check_options({"tokenize": tokenize, "tokenized_references": tokenized_references})
     # Wrong arguments raise an error before the translation, which may take long.
-    tokenized = tokenized_references and read_sentences(tokenized_references, len(references))
-    make_bleu(tokenize or bleu_tokenizer(language))
+    tokenized = read_sentences(tokenized_references, len(pairs)) if tokenized_references else None
+    scorer = chosen.scorer(pairs, language, source_language, tokenize, tokenized)
     options = translator.decoding_options(beam_size, length_penalty, early_stopping=early_stopping)
-    hypotheses = _search(translator, sources, output, options, batch_size, progress)
-    scores = score(
-        hypotheses,
-        references,
-        language,
-        tokenized or None,
-        source_language=source_language,
-        tokenize=tokenize,
-    )
-    values = {
-        name: value._asdict() if isinstance(value, Score) else value
-        for name, value in scores._asdict().items()
+    decoding = {
+        "beam_size": options.beam_size,
+        "length_penalty": options.length_penalty,
+        "early_stopping": options.early_stopping,
     }
-    _write(output, sources, references, hypotheses, {**values, **(notes or {})}, options)
-    return scores
-
-
-def evaluate_parses(
-    translator: Translator,
-    pairs: Iterable[Pair],
-    output: str | Path,
-    *,
-    beam_size: int | None = None,
-    length_penalty: float | None = None,
-    early_stopping: EarlyStopping | None = None,
-    batch_size: int = 64,
-    notes: dict[str, str] | None = None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> BracketScores:
-    """Parses sentences, scores the trees as EVALB does (section 6.3), and writes both to files.
-
-    Args:
-        translator: model and tokenizer.
-        pairs: sentences and the symbols of their trees, as `load_treebank` reads them.
-        output: as for `evaluate`; `.reference` and `.hypothesis` have one tree per line, in
-            brackets.
-        beam_size: as for `evaluate`.
-        length_penalty: as for `evaluate`.
-        early_stopping: as for `evaluate`.
-        batch_size: as for `evaluate`.
-        notes: as for `evaluate`.
-        progress: as for `evaluate`.
-
-    Raises:
-        InputError: if there are no pairs, or an option is out of range.
-    """
-    pairs = list(pairs)
-    if not pairs:
-        raise InputError("`pairs` must hold a sentence. Received: none")
-    sources = [pair.source for pair in pairs]
-    options = translator.decoding_options(beam_size, length_penalty, early_stopping=early_stopping)
-    hypotheses = _search(translator, sources, output, options, batch_size, progress)
-    scores = score_parses(hypotheses, pairs)
-    figures = {**scores.figures(), "f1_short": scores.up_to(SHORT).f1}
-    figures["num_pairs"] = figures.pop("num_trees")
-    values = {
-        name: value if name.startswith("num_") else Score(value, BRACKETS)._asdict()
-        for name, value in figures.items()
-    }
-    references = [str(gold_tree(pair)) for pair in pairs]
-    _write(output, sources, references, hypotheses, {**values, **(notes or {})}, options)
-    return scores
-
-
-def _search(
-    translator: Translator,
-    sources: list[str],
-    output: str | Path,
-    options: DecodingOptions,
-    batch_size: int,
-    progress: Callable[[int, int], None],
-) -> list[str]:
-    """Creates the folder of the output, and returns the results, a line each."""
     Path(output).parent.mkdir(parents=True, exist_ok=True)
     found = translator.translate(
-        sources,
-        beam_size=options.beam_size,
-        length_penalty=options.length_penalty,
-        early_stopping=options.early_stopping,
+        [pair.source for pair in pairs],
+        **decoding,
         batch_size=batch_size,
-        progress=lambda done: progress(done, len(sources)),
+        progress=lambda done: progress(done, len(pairs)),
     )
-    return [_join_lines(each.text) for each in found]
-
-
-def _write(
-    output: str | Path,
-    sources: list[str],
-    references: list[str],
-    hypotheses: list[str],
-    values: dict[str, Any],
-    options: DecodingOptions,
-) -> None:
-    columns = {"source": sources, "reference": references, "hypothesis": hypotheses}
-    for name, lines in columns.items():
+    hypotheses = [_join_lines(each.text) for each in found]
+    scores = scorer(hypotheses)
+    for name, lines in {
+        "source": [pair.source for pair in pairs],
+        "reference": [chosen.reference(pair) for pair in pairs],
+        "hypothesis": hypotheses,
+    }.items():
         text = "".join(f"{_join_lines(line)}\n" for line in lines)
         Path(f"{output}.{name}").write_text(text, encoding="utf-8")
-    names = ("beam_size", "length_penalty", "early_stopping")
-    decoding = {name: getattr(options, name) for name in names}
-    content = json.dumps({**values, **decoding}, indent=2)
-    Path(f"{output}.scores.json").write_text(content + "\n")
+    content = {**chosen.figures(scores), **(notes or {}), **decoding}
+    Path(f"{output}.scores.json").write_text(json.dumps(content, indent=2) + "\n")
+    return scores
 
 
 def _join_lines(text: str) -> str:
@@ -204,7 +128,7 @@ def _join_lines(text: str) -> str:
 
 
 class Evaluation(NamedTuple):
-    """What `evaluate` or `evaluate_parses` wrote about a split."""
+    """What `evaluate` wrote about a split."""
 
     name: str
     scores: dict[str, Any]  # content of `.scores.json`

@@ -10,8 +10,7 @@ import sacrebleu
 from sacrebleu.significance import PairedTest
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
-from keras_transformer.bleu import make_bleu
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, one_line
 
 NUM_RESAMPLES = 1_000
 # Codes of three letters -> of two, where a score depends on the language.
@@ -44,6 +43,18 @@ def bleu_tokenizer(language: str) -> str:
     code = base_language(language)
     name, packages = _TOKENIZERS.get(code, ("13a", ()))
     return name if all(map(importlib.util.find_spec, packages)) else "char"
+
+
+def make_bleu(tokenize: str, lowercase: bool = False) -> sacrebleu.BLEU:
+    """Returns sacreBLEU's BLEU; `InputError` if it has no such tokenizer, or cannot load it."""
+    if tokenize not in sacrebleu.BLEU.TOKENIZERS:
+        names = ", ".join(sacrebleu.BLEU.TOKENIZERS)
+        raise InputError(f"`tokenize` must be one of {names}. Received: tokenize={tokenize!r}")
+    try:
+        # `force` turns off a warning about tokenized text.
+        return sacrebleu.BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
+    except (Exception, SystemExit) as error:  # a missing package, or no network
+        raise InputError(f"sacreBLEU cannot load {tokenize}: {one_line(error)}") from error
 
 
 class Score(NamedTuple):

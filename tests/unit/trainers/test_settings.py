@@ -3,8 +3,9 @@ import re
 import pytest
 
 from keras_transformer.architectures import build_model
-from keras_transformer.config import RecurrentConfig
+from keras_transformer.config import TransformerConfig
 from keras_transformer.errors import InputError
+from keras_transformer.recurrent.config import RecurrentConfig
 from keras_transformer.trainers.settings import (
     TrainSettings,
     change_recipe,
@@ -24,6 +25,7 @@ PAPER = {  # sections 5.1 to 5.4 and 6.1
 BASE = {"preset": "base", "steps": 100_000, "average_last": 5}
 BIG = {"preset": "big", "steps": 300_000, "average_last": 20}
 GERMAN = {"target": "de", "tokenizer": "bpe", "vocab_size": 37_000}
+PARSERS = ("craft", "wsj")
 FRENCH = {"target": "fr", "tokenizer": "wordpiece", "vocab_size": 32_000}
 
 
@@ -50,7 +52,7 @@ def test_shipped_recipes_are_settings(name):
 def test_wmt14_is_the_papers(name, values, dropout):
     settings = TrainSettings.from_dict(load_recipe(name))
     assert {**PAPER, **values}.items() <= settings.to_dict().items()
-    assert settings.config(11).dropout_rate == dropout
+    assert settings.config({"vocab_size": 11}).dropout_rate == dropout
 
 
 @pytest.mark.parametrize("name", ["tiny", "cased", "recurrent"])
@@ -60,7 +62,7 @@ def test_multi30k_keeps_to_the_published_budget(name):
     # The recurrent model takes more updates of smaller batches.
     assert settings.steps <= 8_000 or name == "recurrent"
     assert settings.steps * settings.tokens_per_batch <= 8_000 * 3_072
-    num_params = build_model(settings.config(settings.vocab_size)).count_params()
+    num_params = build_model(settings.config({"vocab_size": settings.vocab_size})).count_params()
     assert 2_500_000 < num_params <= 2_605_056
 
 
@@ -69,28 +71,18 @@ def test_the_recurrent_recipe_differs_from_the_transformers_where_it_must():
         TrainSettings.from_dict(load_recipe(f"multi30k-ende-{name}"))
         for name in ("recurrent", "tiny")
     )
-    assert isinstance(recurrent.config(11), RecurrentConfig)
+    assert isinstance(recurrent.config(), RecurrentConfig)
     for name in ("vocab_size", "lowercase", "beam_size"):
         assert getattr(recurrent, name) == getattr(tiny, name), name
 
 
-def test_only_the_small_parser_has_next_word_input():
-    ids = {"vocab_size": 31, "target_vocab_size": 17, "word_id_ends": (19, 11)}
-    craft, wsj = (
-        TrainSettings.from_dict(load_recipe(f"parsing-{name}")).config(**ids)
-        for name in ("craft", "wsj")
-    )
-    assert (craft.word_id_ends, wsj.word_id_ends) == ((19, 11), None)
+def test_only_the_small_parser_reads_the_next_word():
+    ids = {"vocab_size": 31, "target_vocab_size": 17, "share_embeddings": False}
+    craft, wsj = (TrainSettings.from_dict(load_recipe(f"parsing-{name}")) for name in PARSERS)
+    assert craft.config({**ids, "word_id_ends": (19, 11)}).word_id_ends == (19, 11)
+    assert type(wsj.config(ids)) is TransformerConfig
     recurrent = {"data": "x", "task": "parsing", "architecture": "recurrent"}
-    assert not TrainSettings.from_dict(recurrent).next_word_input
-
-
-@pytest.mark.parametrize("change", [{"task": "translation"}, {"architecture": "recurrent"}])
-def test_next_word_input_needs_a_parser(change):
-    values = {"task": "parsing", "next_word_input": True, **change}
-    message = "`next_word_input` needs `task` parsing and `architecture` transformer. Rec"
-    with pytest.raises(InputError, match=message):
-        TrainSettings(data="x", **values)
+    assert TrainSettings.from_dict(recurrent).architecture == "recurrent"
 
 
 # Recipe files.
@@ -102,7 +94,7 @@ def test_file(tmp_path):
     expected = TrainSettings(data="bundled", steps=1300, length_penalty=1.0, model={"d_ff": 17})
     for recipe in (path, str(path)):
         assert TrainSettings.from_dict(load_recipe(recipe)) == expected
-    assert expected.config(11).d_ff == 17
+    assert expected.config().d_ff == 17
 
 
 def test_run_directory(tiny_run, tiny_settings, tmp_path, monkeypatch):
@@ -207,6 +199,9 @@ def test_wrong_values(name, value, expected):
         ({"architecture": "recurrent", "preset": "big"}, "one of tiny, base .*'big'"),
         ({"model": {"vocab_size": 7}}, "`vocab_size` must not be in `model`"),
         ({"preset": "huge"}, "`preset` must be one of tiny, base, big, A-1-head, .*'huge'"),
+        ({"architecture": "next_word"}, "`architecture` next_word needs `task` parsing"),
+        ({"task": "singing"}, "`task` must be one of translation, parsing. .*'singing'"),
+        ({"metric": "f1", "bleu_sentences": 7}, "`metric` must be bleu, chrf or loss .*'f1'"),
         ({"metric": "chrf"}, "metric='chrf', bleu_sentences=0"),
         ({"average_last": 6, "keep_checkpoints": 5}, "average_last=6, keep_checkpoints=5"),
         ({"max_length": 50, "tokens_per_batch": 49}, "max_length=50, tokens_per_batch=49"),
@@ -233,8 +228,8 @@ def test_parsers():
         search = settings.beam_size, settings.length_penalty, settings.extra_length
         assert search == (21, 0.3, 300)
         assert (settings.task, settings.target) == ("parsing", "trees")
-    config = paper.config(paper.vocab_size, 106)
-    assert (config.vocab_size, config.d_model) == (16_000, 1_024)
+    config = paper.config({"vocab_size": 16_000})
+    assert (paper.vocab_size, config.d_model) == (16_000, 1_024)
     assert (config.num_encoder_layers, config.num_decoder_layers) == (4, 4)
     assert (config.d_ff, config.num_heads) == (2_048, 8)  # unchanged, as the batches
     assert (config.dropout_rate, config.attention_dropout_rate) == (0.2, 0.2)  # tensor2tensor's
@@ -244,5 +239,6 @@ def test_parsers():
     layers = 4 * (attention + feed_forward + 2 * norm) + 2 * (
         2 * attention + feed_forward + 3 * norm
     )
-    model = build_model(craft.config(craft.vocab_size, symbols))
+    sizes = {"vocab_size": 4_000, "target_vocab_size": symbols, "share_embeddings": False}
+    model = build_model(craft.config(sizes))
     assert model.count_params() == (4_000 + 2 * symbols) * d + layers

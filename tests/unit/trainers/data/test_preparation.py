@@ -7,7 +7,8 @@ from disk import full_disk
 
 from keras_transformer.config import EOS_ID
 from keras_transformer.errors import InputError
-from keras_transformer.tokenizers import TreeTokenizer, WordPieceTokenizer
+from keras_transformer.parsing.tokenizer import TreeTokenizer
+from keras_transformer.tokenizers import WordPieceTokenizer
 from keras_transformer.trainers import tasks
 from keras_transformer.trainers.data import preparation
 from keras_transformer.trainers.data.corpora import load_corpus
@@ -43,7 +44,7 @@ def corpus(tmp_path):
 def write(tmp_path, monkeypatch):
     """Writes pairs as text and returns settings of them; shards are of 7 pairs."""
     monkeypatch.setattr(preparation, "PAIRS_PER_SHARD", 7)
-    monkeypatch.setattr(tasks, "train_tokenizer", lambda *_: tokenizer_of(WORDS))
+    monkeypatch.setattr(tasks.Translation, "learn_tokenizer", lambda *_: tokenizer_of(WORDS))
     folder = tmp_path / "text"
     folder.mkdir()
 

@@ -162,7 +162,7 @@ def test_other_files_are_held_out(write):
         path = write(name, "".join(f"( (NP (CD {i})) )\n" for i in range(start, start + 100)))
     write("wsj/README.txt", "not a tree")
     write("wsj/b.prd", "(not a tree")
-    folder = path.parents[2]
+    folder = path.parents[1]
     splits = {split: list(load_treebank(folder).pairs(split)) for split in ("train", "val", "test")}
     assert [pair.source for pair in splits["train"]][:2] == ["0", "1"]  # files by name
     numbers = sorted(int(pair.source) for pairs in splits.values() for pair in pairs)

@@ -7,11 +7,11 @@ import math
 import pytest
 import sacrebleu
 
-from keras_transformer.bleu import make_bleu
 from keras_transformer.errors import InputError
 from keras_transformer.trainers.scoring.scores import (
     bleu_tokenizer,
     compare,
+    make_bleu,
     multimodal_form,
     paper_form,
     score,
