@@ -1,7 +1,7 @@
-"""Pictures of constituency trees; `plots` exports them."""
+"""Pictures of constituency trees."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from keras_transformer.errors import InputError
 from keras_transformer.parsing.trees import Tree, parse_trees
@@ -40,56 +40,19 @@ def trees(drawn: Mapping[str, Tree | str], *, style: Style = "light") -> "Figure
         if len(found) != 1:
             raise InputError(f"`{name}` must be one tree. Received: {len(found)} trees")
         parsed[name] = found[0]
-    placed = {name: _place(tree) for name, tree in parsed.items()}
-    spans = [{node.span for node in nodes} for nodes in placed.values()]
-    common = set.intersection(*spans)
-    leaves = [leaf for tree in parsed.values() for leaf in tree.leaves()]
-    depths = [1.5 + max(node.depth for node in nodes) for nodes in placed.values()]
+    common = set.intersection(*(set(_spans(tree)) for tree in parsed.values()))
+    words = [word for tree in parsed.values() for word in tree.words]
     count = max(len(tree.words) for tree in parsed.values())
-    size = (max(4.0, LEAF_ROOM * count), sum(LEVEL_ROOM * depth + 0.45 for depth in depths))
-    grid = {"nrows": len(parsed), "gridspec_kw": {"height_ratios": depths}}
-    with drawing(style, size, [leaf.word for leaf in leaves], **grid) as (figure, panels, theme):
-        for panel, (name, nodes), depth in zip(panels, placed.items(), depths, strict=True):
-            _draw_tree(panel, nodes, common, theme)
-            panel.set(xlim=(-0.7, count - 0.3), ylim=(-depth + 0.6, 0.5))
+    heights = [1.5 + _height(tree) for tree in parsed.values()]  # in levels
+    size = (max(4.0, LEAF_ROOM * count), sum(LEVEL_ROOM * height + 0.45 for height in heights))
+    grid = {"nrows": len(parsed), "gridspec_kw": {"height_ratios": heights}}
+    with drawing(style, size, words, **grid) as (figure, panels, theme):
+        for panel, (name, tree), height in zip(panels, parsed.items(), heights, strict=True):
+            _draw_tree(panel, tree, common, theme)
+            panel.set(xlim=(-0.7, count - 0.3), ylim=(-height + 0.6, 0.5))
             panel.set_title(name, loc="left", fontsize=10)
             panel.axis("off")
     return figure
-
-
-class _Node(NamedTuple):
-    """A constituent or a word on paper."""
-
-    x: float  # in words
-    depth: int  # levels from the root; words are all on the lowest
-    text: str
-    parent: int  # its place in the list; -1 for the root
-    span: tuple[str, int, int]  # label, first word, word after the last
-
-
-def _place(tree: Tree) -> list[_Node]:
-    """Returns where the constituents, tags and words of a tree are drawn."""
-    lowest = _height(tree)
-    nodes: list[_Node] = []
-
-    def add(tree: Tree, depth: int, parent: int, start: int) -> int:
-        """Adds a tree from its first word, and returns the word after its last."""
-        place, stop = len(nodes), start + 1
-        nodes.append(_Node(start, depth, tree.label, parent, (tree.label, start, stop)))
-        if tree.children:
-            stop = start
-            for child in tree.children:
-                stop = add(child, depth + 1, place, stop)
-            children = [node.x for node in nodes if node.parent == place]
-            middle = (children[0] + children[-1]) / 2
-            nodes[place] = nodes[place]._replace(x=middle, span=(tree.label, start, stop))
-        else:
-            nodes[place] = nodes[place]._replace(depth=lowest - 1)
-            nodes.append(_Node(start, lowest, tree.word, place, ("", start, stop)))
-        return stop
-
-    add(tree, 0, -1, 0)
-    return nodes
 
 
 def _height(tree: Tree) -> int:
@@ -97,26 +60,38 @@ def _height(tree: Tree) -> int:
     return 1 + max(map(_height, tree.children), default=0)
 
 
-def _draw_tree(
-    panel: "Axes", nodes: Sequence[_Node], common: set[tuple[str, int, int]], theme: Theme
-) -> None:
+def _spans(tree: Tree, start: int = 0) -> Iterator[tuple[str, int, int]]:
+    """Yields the label, the first word and the word after the last of all constituents and tags."""
+    yield tree.label, start, start + len(tree.words)
+    for child in tree.children:
+        yield from _spans(child, start)
+        start += len(child.words)
+
+
+def _draw_tree(panel: "Axes", tree: Tree, common: set[tuple[str, int, int]], theme: Theme) -> None:
+    lowest = _height(tree)
     ink, other = theme.colors[4], theme.colors[1]
-    for node in nodes:
-        is_word = not node.span[0]
-        if node.parent >= 0:
-            above = nodes[node.parent]
-            ends = [above.x, node.x], [-above.depth - 0.2, -node.depth + 0.25]
+    paper = {"facecolor": theme.paper, "edgecolor": "none", "pad": 0.5}
+
+    def draw(tree: Tree, depth: int, start: int) -> tuple[float, int]:
+        """Draws a tree from its first word, and returns where its root is."""
+        look: dict[str, Any] = {"ha": "center", "fontsize": PIECE_SIZE, "bbox": paper}
+        is_common = (tree.label, start, start + len(tree.words)) in common
+        if tree.children:
+            places = []
+            for child in tree.children:
+                places.append(draw(child, depth + 1, start))
+                start += len(child.words)
+            x, y = (places[0][0] + places[-1][0]) / 2, depth
+        else:
+            x, y, places = float(start), lowest - 1, [(float(start), lowest)]
+            word = cut_piece(tree.word)
+            panel.text(x, -lowest, word, va="top", rotation=90, color=ink, **look)
+        for below in places:
+            ends = [x, below[0]], [-y - 0.2, 0.25 - below[1]]
             panel.plot(*ends, color=ink, linewidth=0.6, alpha=0.5)
-        is_common = is_word or node.span in common
-        panel.text(
-            node.x,
-            -node.depth,
-            cut_piece(node.text),
-            ha="center",
-            va="top" if is_word else "center",
-            fontsize=PIECE_SIZE,
-            color=ink if is_common else other,
-            weight="normal" if is_common else "bold",
-            rotation=90 if is_word else 0,
-            bbox={"facecolor": theme.paper, "edgecolor": "none", "pad": 0.5},
-        )
+        look |= {"color": ink} if is_common else {"color": other, "weight": "bold"}
+        panel.text(x, -y, cut_piece(tree.label), va="center", **look)
+        return x, y
+
+    draw(tree, 0, 0)

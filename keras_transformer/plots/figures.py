@@ -1,4 +1,4 @@
-"""Pictures of attention, encodings, schedules, trainings, corpora and translations.
+"""Pictures of attention, encodings, schedules, runs, corpora and translations.
 
 Each function takes plain arrays and lists and returns a Matplotlib figure, in a light or a dark
 style, to show in a notebook or to save with `savefig`. It raises an `InputError` if an argument is
@@ -7,7 +7,6 @@ wrong or Matplotlib is missing: `pip install 'keras3-transformer[plots]'`.
 Shapes (the package's glossary): S source length, T target length, D d_model, N heads; Q queries.
 """
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -35,7 +34,6 @@ PIECE_ROOM = 0.15  # inches of a piece along an axis; less where there are many 
 MAX_WIDTH = 11.0  # inches of a figure of attention
 MAX_HEIGHT = 10.0  # inches of its lines
 MIN_WEIGHT = 0.05  # lighter lines are left out: one is invisible, many together are not
-MAX_POINTS = 2_000  # points of a curve that is computed
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)), (0, (6, 1.5, 1.5, 1.5)))
 
 
@@ -100,8 +98,7 @@ def attention_lines(
         ['Head 1', 'Head 2', 'Head 3', 'Head 4']
     """
     scores = _checked(scores, queries, keys)
-    if query is not None and not 0 <= query < len(queries):
-        raise InputError(f"`query` must be from 0 to {len(queries) - 1}. Received: query={query}")
+    _check_index("query", query, len(queries))
     height = min(MAX_HEIGHT, 1.4 * PIECE_ROOM * max(4, len(queries), len(keys)))
     size = (3.4 + _label_room(queries) + _label_room(keys), height + 0.8)
     is_drawn = scores > MIN_WEIGHT  # [N, Q, S]
@@ -110,39 +107,29 @@ def attention_lines(
     head, row, column = np.nonzero(is_drawn)
     apart = 0.7 * ((head + 0.5) / len(scores) - 0.5)  # the heads' lines are side by side
     ends = (column + 0.5 + apart) * len(queries) / len(keys) - 0.5  # in rows of the left column
-    lines = np.stack([np.zeros(len(row)), row + apart, np.ones(len(row)), ends], axis=1)
+    lines = np.stack([np.zeros_like(ends), row + apart, np.ones_like(ends), ends], axis=1)
     with drawing(style, size, [title, *queries, *keys]) as (figure, (panel,), theme):
-        import matplotlib
+        from matplotlib import colormaps
         from matplotlib.collections import LineCollection
         from matplotlib.colors import to_rgba_array
-        from matplotlib.lines import Line2D
 
         colors: Any = theme.colors[: len(scores)]
         if len(scores) > len(colors):
-            colors = matplotlib.colormaps["turbo"](np.linspace(0.1, 0.9, len(scores)))
+            colors = colormaps["turbo"](np.linspace(0.1, 0.9, len(scores)))
         rgba = to_rgba_array(colors)[head]
         rgba[:, 3] = np.minimum(scores[is_drawn], 1.0)
-        panel.add_collection(
-            LineCollection(
-                list(lines.reshape(-1, 2, 2)),
-                colors=rgba,
-                linewidths=0.5 + 1.5 * rgba[:, 3],
-                capstyle="round",
-            )
-        )
+        widths = 0.5 + 1.5 * rgba[:, 3]
+        segments = list(lines.reshape(-1, 2, 2))
+        panel.add_collection(LineCollection(segments, linewidths=widths, colors=rgba))
+        for index, color in enumerate(colors, start=1):
+            panel.plot([], [], color=color, linewidth=2, label=f"Head {index}")
         for axes, pieces in ((panel, queries), (panel.twinx(), keys)):
             axes.set(xlim=(-0.02, 1.02), ylim=(len(pieces) - 0.5, -0.5), xticks=[])
             axes.tick_params(length=0, labelsize=PIECE_SIZE)
             axes.spines[:].set_visible(False)
             _label_pieces(axes.yaxis, pieces, height)
         panel.legend(
-            [Line2D([], [], color=color, linewidth=2) for color in colors],
-            [f"Head {index}" for index in range(1, len(scores) + 1)],
-            loc="lower center",
-            bbox_to_anchor=(0.5, 1),
-            ncols=4,
-            frameon=False,
-            fontsize=PIECE_SIZE,
+            loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4, frameon=False, fontsize=PIECE_SIZE
         )
         figure.suptitle(title, fontsize=11)
     return figure
@@ -168,8 +155,7 @@ def alignment(
         style: "light" or "dark".
     """
     scores = _checked(scores, queries, keys)
-    if head is not None and not 0 <= head < len(scores):
-        raise InputError(f"`head` must be from 0 to {len(scores) - 1}. Received: head={head}")
+    _check_index("head", head, len(scores))
     weights = scores.mean(axis=0) if head is None else scores[head]  # [T, S]
     return _draw_weights(weights[None], [""], queries, keys, 1.5 * PIECE_ROOM, title, style)
 
@@ -209,7 +195,7 @@ def learning_rate(
         >>> [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
         ['2000', '4000']
     """
-    done = np.unique(np.linspace(0, steps - 1, min(steps, MAX_POINTS)).round().astype(int))
+    done = np.arange(steps)
     with drawing(style, (7.5, 4), schedules) as (figure, (panel,), theme):
         for index, (name, schedule) in enumerate(schedules.items()):
             panel.plot(done + 1, np.asarray(schedule(done)), label=name, **_look(theme, index))
@@ -222,17 +208,9 @@ def learning_rate(
 
 
 # Prefix of the metrics' names -> how the curves differ.
-_SPLITS: dict[str, dict[str, Any]] = {
-    "": {"alpha": 0.6, "linewidth": 1.0},
-    "val_": {"alpha": 1.0, "linewidth": 1.8},
-}
-_METRICS = {
-    "loss": "Loss, label-smoothed",
-    "perplexity": "Perplexity",
-    "bleu": "BLEU",
-    "f1": "F1",
-    "chrf": "chrF",
-}
+_SPLITS = {"": {"alpha": 0.6, "linewidth": 1.0}, "val_": {"alpha": 1.0, "linewidth": 1.8}}
+_METRICS = {"loss": "Loss, label-smoothed", "perplexity": "Perplexity"}
+_METRICS |= {"bleu": "BLEU", "f1": "F1", "chrf": "chrF"}
 
 
 def training_curves(
@@ -319,52 +297,34 @@ def length_histogram(
 
 
 def bleu_by_length(
-    hypotheses: Sequence[str],
-    references: Sequence[str],
+    groups: Iterable[tuple[int, int, int, float]],
     *,
-    bounds: Sequence[int] | None = None,
-    tokenize: str | None = None,
-    lowercase: bool = False,
+    tokenize: str = "13a",
     title: str = "",
     style: Style = "light",
 ) -> "Figure":
     """Draws the BLEU of short and of long sentences.
 
     Args:
-        hypotheses: translations, raw text.
-        references: raw text.
-        bounds: the longest length of each bar but the last; None for up to six bars with about the
-            same number of sentences.
-        tokenize: sacreBLEU's tokenizer, which also counts a reference's tokens; None for "13a".
-        lowercase: whether to ignore case.
+        groups: of sentences of about one length, such as those of
+            `trainers.scoring.breakdown.bleu_by_length`: the shortest and the longest length, the
+            number of sentences, and their BLEU.
+        tokenize: the tokenizer of sacreBLEU that counts the tokens.
         title: a heading.
         style: "light" or "dark".
     """
-    from keras_transformer.bleu import make_bleu  # imports sacreBLEU, which takes time
-
-    if not references or len(hypotheses) != len(references):
-        raise InputError(
-            "`hypotheses` and `references` must be of the same length, at least 1. "
-            f"Received: {len(hypotheses)} translations and {len(references)} references"
-        )
-    bleu = make_bleu(tokenize or "13a", lowercase)
-    lengths = np.array([len(bleu.tokenizer(reference).split()) for reference in references])
-    if bounds is None:
-        bounds = np.unique(np.quantile(lengths, np.arange(1, 6) / 6, method="lower")).tolist()
-    bars = {}  # label -> BLEU
-    for below, longest in itertools.pairwise([-1, *bounds, int(lengths.max())]):
-        rows = np.flatnonzero((lengths > below) & (lengths <= longest)).tolist()
-        if rows:
-            columns = [[texts[row] for row in rows] for texts in (hypotheses, references)]
-            first, last = lengths[rows].min(), lengths[rows].max()
-            span = f"{first}" if first == last else f"{first}-{last}"
-            bars[f"{span}\nn = {len(rows):,}"] = bleu.corpus_score(columns[0], [columns[1]]).score
-    with drawing(style, (max(3.5, 1.5 + len(bars)), 3.7), [title]) as (figure, (panel,), theme):
-        drawn = panel.bar(range(len(bars)), list(bars.values()), width=0.7, color=theme.colors[0])
-        panel.bar_label(drawn, fmt="%.1f", padding=2, fontsize=9)
-        panel.set_xticks(range(len(bars)), list(bars))
-        panel.set(xlabel=f"Tokens of the reference ({tokenize or '13a'})", ylabel="BLEU")
-        panel.set_ylim(0, max(1.0, 1.12 * max(bars.values())))
+    groups = list(groups)
+    if not groups:
+        raise InputError("`groups` must hold a group of sentences. Received: none")
+    spans = [f"{first}" if first == last else f"{first}-{last}" for first, last, *_ in groups]
+    names = [f"{span}\nn = {group[2]:,}" for span, group in zip(spans, groups, strict=True)]
+    scores = [score for *_, score in groups]
+    with drawing(style, (max(3.5, 1.5 + len(groups)), 3.7), [title]) as (figure, (panel,), theme):
+        bars = panel.bar(range(len(groups)), scores, width=0.7, color=theme.colors[0])
+        panel.bar_label(bars, fmt="%.1f", padding=2, fontsize=9)
+        panel.set_xticks(range(len(groups)), names)
+        panel.set(xlabel=f"Tokens of the reference ({tokenize})", ylabel="BLEU")
+        panel.set_ylim(0, max(1.0, 1.12 * max(scores)))
         show_grid(panel, axis="y")
         figure.suptitle(title, fontsize=11)
     return figure
@@ -379,6 +339,11 @@ def _checked(scores: np.ndarray, queries: Sequence[str], keys: Sequence[str]) ->
             f"and key. Received: {shape}, {len(queries)} queries and {len(keys)} keys"
         )
     return scores
+
+
+def _check_index(name: str, index: int | None, count: int) -> None:
+    if index is not None and not 0 <= index < count:
+        raise InputError(f"`{name}` must be from 0 to {count - 1}. Received: {name}={index}")
 
 
 def _draw_weights(

@@ -26,26 +26,16 @@ class Theme(NamedTuple):
 
     base: str  # name of Matplotlib's style
     paper: str  # background
-    colors: tuple[str, ...]  # of curves, also for color-blind readers (Okabe and Ito 2008)
     heat: str  # colormap of weights from 0 to the highest
     diverging: str  # colormap of values from -1 to 1
+    colors: list[str]  # of curves, also for color-blind readers (Okabe and Ito 2008)
 
 
+_LIGHT = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#1d2430", "#e69f00"]
+_DARK = ["#56b4e9", "#e69f00", "#00b98a", "#cc79a7", "#e6eaf1", "#f0e442"]
 THEMES: dict[Style, Theme] = {
-    "light": Theme(
-        base="default",
-        paper="#ffffff",
-        colors=("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#1d2430", "#e69f00"),
-        heat="Blues",
-        diverging="RdBu",
-    ),
-    "dark": Theme(
-        base="dark_background",
-        paper="#1a202a",
-        colors=("#56b4e9", "#e69f00", "#00b98a", "#cc79a7", "#e6eaf1", "#f0e442"),
-        heat="magma",
-        diverging="berlin",
-    ),
+    "light": Theme("default", "#ffffff", "Blues", "RdBu", _LIGHT),
+    "dark": Theme("dark_background", "#1a202a", "magma", "berlin", _DARK),
 }
 
 
@@ -64,16 +54,10 @@ def drawing(
         import matplotlib.style
         from matplotlib.figure import Figure
     theme = THEMES[style]
-    settings = {
-        "figure.facecolor": theme.paper,
-        "axes.facecolor": theme.paper,
-        "axes.titlesize": "medium",
-        "axes.axisbelow": True,
-        "grid.alpha": 0.3,
-        "legend.fontsize": 9,
-        "font.family": find_fonts(frozenset().union(*texts)),
-        "text.parse_math": False,  # a dollar sign does not start a formula
-    }
+    settings = {"figure.facecolor": theme.paper, "axes.facecolor": theme.paper}
+    settings |= {"axes.titlesize": "medium", "axes.axisbelow": True, "grid.alpha": 0.3}
+    settings |= {"legend.fontsize": 9, "font.family": find_fonts(frozenset().union(*texts))}
+    settings["text.parse_math"] = False  # a dollar sign does not start a formula
     with matplotlib.style.context(["default", theme.base, settings]):
         figure = Figure(figsize=size, layout="constrained")
         panels = figure.subplots(squeeze=False, **grid).ravel().tolist()
@@ -101,24 +85,22 @@ def find_fonts(characters: frozenset[str]) -> list[str]:
 
     Matplotlib draws a box for a character that is in none of them, and a warning names its script.
     """
-    from matplotlib import font_manager
+    from matplotlib.font_manager import findfont, findSystemFonts, fontManager, get_font
 
-    known = font_manager.fontManager
     families, missing = ["DejaVu Sans"], {ord(character) for character in characters}
-    missing -= font_manager.get_font(font_manager.findfont("DejaVu Sans")).get_charmap().keys()
+    missing -= get_font(findfont("DejaVu Sans")).get_charmap().keys()
     if missing:  # Matplotlib's list may be older than a font
-        for path in sorted(
-            {*font_manager.findSystemFonts()} - {font.fname for font in known.ttflist}
-        ):
+        known = {font.fname for font in fontManager.ttflist}
+        for path in sorted(set(findSystemFonts()) - known):
             with contextlib.suppress(OSError, RuntimeError):  # a kind that Matplotlib cannot read
-                known.addfont(path)
+                fontManager.addfont(path)
     # Families made to go together come first; the order by name makes pictures reproducible.
-    fonts = known.ttflist
-    for font in sorted(fonts, key=lambda font: (not font.name.startswith("Noto Sans"), font.name)):
-        if not missing or font.name.startswith("Last Resort"):  # a font of boxes
-            continue
-        if found := missing & font_manager.get_font(font.fname).get_charmap().keys():
-            families.append(font.name)
+    for font in sorted(
+        fontManager.ttflist, key=lambda font: ("Noto Sans" not in font.name, font.name)
+    ):
+        if missing and not font.name.startswith("Last Resort"):  # a font of boxes
+            found = missing & get_font(font.fname).get_charmap().keys()
+            families += [font.name] if found else []
             missing -= found
     for script in {unicodedata.name(chr(code), "").partition(" ")[0] for code in missing} - {""}:
         _warn_of(script)

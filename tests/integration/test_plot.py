@@ -15,10 +15,10 @@ pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 
 from keras_transformer import plots
 from keras_transformer.cli.plot import plot_command
-from keras_transformer.cli.report import _translations, choose_examples, rank
+from keras_transformer.cli.report import choose_examples, rank
 from keras_transformer.errors import InputError
 from keras_transformer.run import Run
-from keras_transformer.trainers.scoring.evaluation import Evaluation, read_evaluations
+from keras_transformer.trainers.scoring.evaluation import Evaluation
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 NASTY = "<script>alert(1)</script> & \"quoted\" 'red' {{title}}"
@@ -140,14 +140,10 @@ def test_scores_and_settings(page, run_dir):
     assert any(text.startswith("150 pairs (dropped: none)") for text in texts)
 
 
-def ranked(references, hypotheses, lowercase=False):
-    return rank(Evaluation("test", {}, references, references, hypotheses), lowercase)
-
-
 def test_best_median_worst():
     references = ["one two three", "red dog", "a cat", "four five", "six", "seven", "eight", "nine"]
     hypotheses = ["one two thr", "xyz", "a cat", "four fix", "si", "seveX", "___", "nine"]
-    ranking = ranked(references, hypotheses)
+    ranking = rank(Evaluation("test", {}, references, references, hypotheses), False)
     assert [score for _, score in ranking] == sorted((s for _, s in ranking), reverse=True)
     assert {row for row, score in ranking if score == 100} == {2, 7}
     assert {row for row, score in ranking if score == 0} == {1, 6}
@@ -155,23 +151,6 @@ def test_best_median_worst():
     assert [label for label, *_ in examples] == ["Best"] * 3 + ["Median"] * 3 + ["Worst"] * 3
     expected = [ranking[place] for place in (0, 1, 2, 2, 3, 4, 5, 6, 7)]
     assert [(row, chrf) for _, row, chrf in examples] == expected
-
-
-def test_lengths_are_counted_in_the_tokens_of_the_scores(run_dir, monkeypatch):
-    drawn = []
-    monkeypatch.setattr(
-        "keras_transformer.cli.report._draw", lambda *_, **given: drawn.append(given)
-    )
-    (evaluation,) = read_evaluations(run_dir / "evaluation")
-    evaluation.scores["tokenize"] = "char"
-    _translations(run_dir, Run.load(run_dir), evaluation)
-    assert drawn == [{"tokenize": "char", "lowercase": False}]
-
-
-@pytest.mark.parametrize("lowercase", [False, True])
-def test_case_counts_unless_the_model_knows_none(lowercase):
-    ranking = ranked(["Die Katze", "ein Hund", "der"], ["die katze", "ein Kind", "der"], lowercase)
-    assert [row for row, chrf in ranking if chrf == 100] == ([0, 2] if lowercase else [2])
 
 
 def test_the_learning_rate_is_the_run_s(tiny_run, tmp_path, monkeypatch):

@@ -2,14 +2,12 @@
 
 import io
 import itertools
-import re
 import shutil
 import sys
 
 import numpy as np
 import pytest
 import reference
-import sacrebleu
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 
@@ -111,18 +109,14 @@ def test_lines_go_from_queries_to_keys():
 
 
 def test_lines_of_a_query():
-    figure = plots.attention_lines(weights(3, 5, 4), list("abcde"), list("klmn"), query=2)
+    figure = plots.attention_lines(weights(13, 5, 4), list("abcde"), list("klmn"), query=2)
     segments = np.array(figure.axes[0].collections[0].get_segments())
     assert set(segments[:, 0, 1].round()) == {2}
+    shown = figure.axes[0].get_legend().get_lines()
+    assert len({tuple(to_rgb(line.get_color())) for line in shown}) == 13  # a head, a color
     even = np.full((2, 1, 50), 0.02)  # too little to draw
     figure = plots.attention_lines(even, ["a"], [str(n) for n in range(50)])
     figure.savefig(io.BytesIO(), dpi=50)
-
-
-def test_each_head_has_a_color():
-    figure = plots.attention_lines(weights(16, 2, 3), ["a", "b"], ["k", "l", "m"])
-    shown = figure.axes[0].get_legend().get_lines()
-    assert len({tuple(to_rgb(line.get_color())) for line in shown}) == 16
 
 
 @pytest.mark.parametrize("draw", [plots.attention_heads, plots.attention_lines, plots.alignment])
@@ -150,11 +144,17 @@ def test_any_piece_is_drawn(draw, style):
     assert shown == [*ODD_PIECES[:4], "␣b", "é", "שלום", "w" * 17 + "…"]
 
 
+def only_in_stix():
+    """A letter of the STIX fonts, which Matplotlib brings, that DejaVu Sans lacks."""
+    dejavu, stix = (
+        font_manager.get_font(font_manager.findfont(name)).get_charmap().keys()
+        for name in ("DejaVu Sans", "STIXGeneral")
+    )
+    return min(filter(str.isalpha, map(chr, stix - dejavu)))
+
+
 def test_a_font_is_found_for_what_the_first_lacks():
-    """Matplotlib brings STIX fonts, which have characters that DejaVu Sans lacks."""
-    dejavu = font_manager.get_font(font_manager.findfont("DejaVu Sans")).get_charmap()
-    stix = font_manager.get_font(font_manager.findfont("STIXGeneral")).get_charmap()
-    character = min(filter(str.isalpha, map(chr, stix.keys() - dejavu.keys())))
+    character = only_in_stix()
     first, *families = find_fonts(frozenset(f"a{character}\U0010fffd"))
     assert first == "DejaVu Sans"
     path = font_manager.findfont(font_manager.FontProperties(family=families))
@@ -165,27 +165,20 @@ def test_a_font_is_found_for_what_the_first_lacks():
 def test_a_new_font_is_found_and_a_missing_one_is_named(tmp_path, monkeypatch, caplog):
     """Matplotlib's list of fonts is a file, which is older than the fonts."""
     known = font_manager.fontManager
-    stix = font_manager.findfont("STIXGeneral")
-    new = str(shutil.copy(stix, tmp_path / "new.ttf"))
+    new = str(shutil.copy(font_manager.findfont("STIXGeneral"), tmp_path / "new.ttf"))
     dejavu = [font for font in known.ttflist if font.name == "DejaVu Sans"]
     monkeypatch.setattr(known, "ttflist", dejavu)
     monkeypatch.setattr(font_manager, "findSystemFonts", lambda: [new])
-    old, letters = (
-        font_manager.get_font(each).get_charmap().keys() for each in (dejavu[0].fname, stix)
-    )
-    letters = filter(str.isalpha, map(chr, letters - old))
-    families = find_fonts(frozenset({min(letters), "ᚠ", "ᚢ", "\U00012000"}))
-    assert families[-1] == "STIXGeneral"
-    named = re.findall("script ([A-Z]+)", caplog.text)
-    assert named.count("CUNEIFORM") == 1
-    assert len(named) == len(set(named))
+    characters = {only_in_stix(), "ᚠ", "ᚢ", "\U00012000"}
+    assert find_fonts(frozenset(characters))[-1] == "STIXGeneral"
+    find_fonts(frozenset({*characters, "\U00012001"}))
+    assert [caplog.text.count(script) for script in ("CUNEIFORM", "RUNIC")] == [1, 1]
 
 
 def test_positional_encoding():
     table = reference.positional_encoding(23, 14)
     figure = plots.positional_encoding(table)
     np.testing.assert_array_equal(images(figure)[0], table)
-    assert (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) == ("Dimension", "Position")
     low, high = figure.axes[0].get_images()[0].get_clim()
     assert low == -high
 
@@ -249,41 +242,10 @@ def test_long_lengths_are_all_counted():
 
 
 def test_bleu_by_length():
-    references = [" ".join("abcdefghijk"[:n]) for n in (3, 9, 5, 3, 11, 4)]
-    hypotheses = [" ".join("abcdefgxyz!"[:n]) for n in (3, 9, 5, 4, 11, 4)]
-    figure = plots.bleu_by_length(hypotheses, references, bounds=[4, 8], title="test")
-    axes = figure.axes[0]
-    assert labels(axes.xaxis) == ["3-4\nn = 3", "5\nn = 1", "9-11\nn = 2"]
-    expected = [
-        sacrebleu.corpus_bleu([hypotheses[n] for n in rows], [[references[n] for n in rows]]).score
-        for rows in ([0, 3, 5], [2], [1, 4])
-    ]
-    assert len(set(expected)) > 1
-    assert [bar.get_height() for bar in axes.patches] == pytest.approx(expected)
-
-
-def test_bleu_of_a_language_without_spaces():
-    """By hand: of 9 characters the 8th is wrong, and so are 1, 2, 3 and 4 n-grams."""
-    references, hypotheses = ["我喜欢大的黑色狗。", "我是猫。"], ["我喜欢大的黑色猫。", "我是猫。"]
-    figure = plots.bleu_by_length(hypotheses, references, bounds=[4], tokenize="char")
-    assert labels(figure.axes[0].xaxis) == ["4\nn = 1", "9\nn = 1"]
-    expected = [100, 100 * (8 / 9 * 6 / 8 * 5 / 7 * 4 / 6) ** 0.25]
-    assert [bar.get_height() for bar in figure.axes[0].patches] == pytest.approx(expected)
-
-
-def test_bars_hold_about_as_many_sentences():
-    references = ["w " * n for n in range(1, 61)]
-    axes = plots.bleu_by_length(references, references).axes[0]
-    counts = [int(label.split(" = ")[1]) for label in labels(axes.xaxis)]
-    assert sum(counts) == 60
-    assert len(counts) == 6
-    assert all(9 <= count <= 11 for count in counts)
-
-
-@pytest.mark.parametrize("length", [0, 4])
-def test_sentences_of_one_length_are_one_bar(length):
-    axes = plots.bleu_by_length(["a b c d"] * 3, [" ".join("abcd"[:length])] * 3).axes[0]
-    assert labels(axes.xaxis) == [f"{length}\nn = 3"]
+    axes = plots.bleu_by_length([(3, 4, 1_500, 30.5), (9, 9, 2, 0.0)], tokenize="char").axes[0]
+    assert labels(axes.xaxis) == ["3-4\nn = 1,500", "9\nn = 2"]
+    assert [bar.get_height() for bar in axes.patches] == [30.5, 0.0]
+    assert "char" in axes.get_xlabel()
 
 
 def test_figures_leave_matplotlib_as_it_is():
@@ -307,14 +269,13 @@ def test_without_matplotlib(monkeypatch):
 @pytest.mark.parametrize(
     ("draw", "message"),
     [
-        (lambda: plots.positional_encoding(np.eye(3), style="sepia"), "`style` .* style='sepia'"),
+        (lambda: plots.positional_encoding(np.eye(3), style="sepia"), "`style`"),
         (lambda: plots.attention_heads(np.ones((2, 3)), "abc", "xy"), "`scores`"),
         (lambda: plots.attention_heads(np.ones((1, 2, 3)), "abc", "xy"), "`scores`"),
-        (lambda: plots.alignment(np.ones((2, 1, 2)), "a", "xy", head=2), "`head` .*head=2"),
-        (lambda: plots.attention_lines(np.ones((1, 1, 2)), "a", "xy", query=1), "`query` .*=1"),
+        (lambda: plots.alignment(np.ones((2, 1, 2)), "a", "xy", head=2), "`head`"),
+        (lambda: plots.attention_lines(np.ones((1, 1, 2)), "a", "xy", query=1), "`query`"),
         (lambda: plots.training_curves({"run": [{"step": 3}]}), "no metrics"),
-        (lambda: plots.bleu_by_length(["a"], ["a", "b"]), "1 translations and 2 references"),
-        (lambda: plots.bleu_by_length(["a"], ["a"], tokenize="b"), "`tokenize` .* tokenize='b'"),
+        (lambda: plots.bleu_by_length([]), "`groups`"),
     ],
 )
 def test_wrong_arguments(draw, message):
