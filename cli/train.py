@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from typer import Option
 
+from keras_transformer.architectures import architectures
 from keras_transformer.cli import options
 from keras_transformer.cli.console import ProgressBar, load_tensorflow, print_json, say, say_next
-from keras_transformer.config import PRESETS, TABLE_3, Architecture
+from keras_transformer.config import PRESETS, TABLE_3
 from keras_transformer.errors import InputError
 from keras_transformer.trainers import settings as recipes
 from keras_transformer.trainers.settings import TrainSettings
@@ -42,8 +43,12 @@ def train_command(
         Option(help="Layers that keep the weights of --init-from. [default: none]"),
     ] = None,
     architecture: Annotated[
-        Architecture | None,
-        Option(help="transformer, or recurrent: GRUs with attention. [default: transformer]"),
+        str | None,
+        Option(
+            help="transformer; recurrent, GRUs with attention; or for parsing next_word, whose "
+            "decoder reads the next word too. [default: transformer, or next_word for parsing]",
+            autocompletion=lambda: list(architectures()),
+        ),
     ] = None,
     preset: Annotated[
         str | None,

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_transformer.architectures import Model, build_model
+from keras_transformer.architectures import build_model
 from keras_transformer.config import DecodingOptions
 from keras_transformer.errors import InputError, one_line
 from keras_transformer.export.check import SIGNATURES, Finding, check_saved_model, require_success
@@ -21,15 +21,9 @@ from keras_transformer.export.options import ComputeType, ServingOptions, Weight
 from keras_transformer.export.session import rows_of
 from keras_transformer.export.warmup import write_warmup
 from keras_transformer.files import atomic_folder
+from keras_transformer.model.encoder_decoder import EncoderDecoder
 from keras_transformer.search.beam_search import Hypotheses
-from keras_transformer.search.texts import (
-    Search,
-    align_texts,
-    score_texts,
-    search_rows,
-    translate_documents,
-    translate_texts,
-)
+from keras_transformer.search.texts import TextSearch
 from keras_transformer.tokenizers import Tokenizer
 from keras_transformer.translator import Translator
 
@@ -86,10 +80,15 @@ def _signatures(
 ) -> dict[str, SignatureFunction]:
     """Returns what each signature computes, from its inputs, string [B], to its outputs."""
     model, tokenizer = translator.model, _shared(translator.tokenizer)
-    options, search = translator.defaults, _shared_search(model, tokenizer, stored)
+    options = translator.defaults
+    search = _SharedSearch(model, tokenizer, options, stored)
+    greedy = search
+    if options.beam_size > 1:
+        one_beam = dataclasses.replace(options, beam_size=1)
+        greedy = _SharedSearch(model, tokenizer, one_beam, stored)
 
-    def best(options: DecodingOptions, text: tf.Tensor) -> Outputs:
-        found = translate_texts(model, tokenizer, text, options, search_rows=search)
+    def best(search: TextSearch, text: tf.Tensor) -> Outputs:
+        found = search.translate(text)
         return {
             "translation": found.translations[:, 0],  # [B]
             "score": _finite(found.scores[:, 0]),  # [B]
@@ -97,17 +96,17 @@ def _signatures(
         }
 
     def nbest(text: tf.Tensor) -> Outputs:
-        found = translate_texts(model, tokenizer, text, options, options.beam_size, search)
+        found = search.translate(text, options.beam_size)
         return {
             "translations": found.translations,  # [B, K]
             "scores": _finite(found.scores),  # [B, K]
         }
 
     def attention(text: tf.Tensor) -> Outputs:
-        return align_texts(model, tokenizer, text, options, attention_layer, search)._asdict()
+        return search.align(text, attention_layer)._asdict()
 
     def score(text: tf.Tensor, target: tf.Tensor) -> Outputs:
-        found = score_texts(model, tokenizer, text, target, options)
+        found = search.score(text, target)
         return {
             "log_probability": _finite(found.log_probs),  # [B]
             "score": _finite(found.scores),  # [B]
@@ -119,7 +118,7 @@ def _signatures(
         max_tokens = serving.max_document_tokens
         size, max_size = tf.reduce_sum(tf.strings.length(text)), 16 * max_tokens
         text = _require(text, size <= max_size, f"at most {max_size} bytes of text", size)
-        found = translate_documents(model, tokenizer, text, options, max_tokens, search)
+        found = search.translate_documents(text, max_tokens)
         return {
             "translation": found.translations,  # [B]
             "score": _finite(found.scores),  # [B]
@@ -127,8 +126,8 @@ def _signatures(
         }
 
     return {
-        "serving_default": functools.partial(best, options),
-        "greedy": functools.partial(best, dataclasses.replace(options, beam_size=1)),
+        "serving_default": functools.partial(best, search),
+        "greedy": functools.partial(best, greedy),
         "nbest": nbest,
         "attention": _with_weights(attention, model, stored),
         "score": _with_weights(score, model, stored),
@@ -136,7 +135,7 @@ def _signatures(
     }
 
 
-def _in_bfloat16(model: Model) -> Model:
+def _in_bfloat16(model: EncoderDecoder) -> EncoderDecoder:
     """Returns a model of the same sizes, whose products are in bfloat16."""
     policy = keras.config.dtype_policy()
     keras.config.set_dtype_policy("mixed_bfloat16")
@@ -147,7 +146,7 @@ def _in_bfloat16(model: Model) -> Model:
 
 
 def _with_weights(
-    function: Callable[..., Any], model: Model, stored: Sequence[tf.Variable]
+    function: Callable[..., Any], model: EncoderDecoder, stored: Sequence[tf.Variable]
 ) -> Callable[..., Any]:
     """Returns the function, computed with the stored weights instead of the model's own."""
 
@@ -162,22 +161,31 @@ def _with_weights(
     return compute
 
 
-def _shared_search(model: Model, tokenizer: Tokenizer, stored: Sequence[tf.Variable]) -> Search:
-    """Returns `search_rows` with one function for each kind of search, which all graphs call.
+class _SharedSearch(TextSearch):
+    """A `TextSearch` whose `search` is one function, which all graphs call.
 
     The search is most of a graph, and a session prepares all functions of a file before each
     signature's first run.
     """
 
-    @functools.cache
-    def graph(options: DecodingOptions) -> Any:
-        def search(ids: tf.Tensor, lengths: tf.Tensor, num_best: tf.Tensor) -> Hypotheses:
-            return search_rows(model, tokenizer, ids, lengths, options, num_best)
-
+    def __init__(
+        self,
+        model: EncoderDecoder,
+        tokenizer: Tokenizer,
+        options: DecodingOptions,
+        stored: Sequence[tf.Variable],
+    ) -> None:
+        super().__init__(model, tokenizer, options)
         specs = [tf.TensorSpec(shape, tf.int32) for shape in ([None, None], [None], [])]
-        return tf.function(_with_weights(search, model, stored), specs, autograph=False)
+        search = _with_weights(super().search, model, stored)
+        self._graph = tf.function(search, specs, autograph=False)
 
-    return lambda _, __, ids, lengths, options, num_best: graph(options)(ids, lengths, num_best)
+    def search(
+        self, source_ids: tf.Tensor, source_lengths: tf.Tensor, num_best: int | tf.Tensor = 1
+    ) -> Hypotheses:
+        """Calls the function; see `TextSearch`."""
+        found: Hypotheses = self._graph(source_ids, source_lengths, num_best)
+        return found
 
 
 def _signature_graph(

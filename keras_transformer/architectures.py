@@ -1,33 +1,55 @@
-"""What depends on the architecture of a model: how to build it, and how to search with it."""
+"""The architectures: how to configure a model, to build it, and to search with it."""
 
-import tensorflow as tf
+from typing import TYPE_CHECKING, Any
 
-from keras_transformer.config import ModelConfig, TransformerConfig
-from keras_transformer.model.transformer import Transformer
-from keras_transformer.recurrent.model import Recurrent
-from keras_transformer.recurrent.step import RecurrentStep
-from keras_transformer.search.decoder_step import DecoderStep
+from keras_transformer.errors import InputError
+from keras_transformer.rooms import Architecture, brought, load
 
-Model = Transformer | Recurrent
-Step = DecoderStep | RecurrentStep
+if TYPE_CHECKING:
+    from keras_transformer.config import ModelConfig
+    from keras_transformer.model.encoder_decoder import EncoderDecoder
+    from keras_transformer.search.beam_search import Step
+
+TRANSFORMER = Architecture(
+    config="config:TransformerConfig",
+    model="model.transformer:Transformer",
+    step="search.decoder_step:DecoderStep",
+)
 
 
-def build_model(config: ModelConfig) -> Model:
+def architectures() -> dict[str, Architecture]:
+    """Returns all architectures by name."""
+    return {"transformer": TRANSFORMER, **brought("ARCHITECTURES")}
+
+
+def config_type(architecture: str) -> "type[ModelConfig]":
+    """Returns the class of an architecture's configurations."""
+    known = architectures()
+    if architecture not in known:
+        raise InputError(
+            f"`architecture` must be one of {', '.join(known)}. "
+            f"Received: architecture={architecture!r}"
+        )
+    found: type[ModelConfig] = load(known[architecture].config)
+    return found
+
+
+def build_model(config: "ModelConfig") -> "EncoderDecoder":
     """Builds a model with fresh weights.
 
     Args:
-        config: sizes and rates, which say the architecture.
+        config: sizes and rates.
     """
-    return Transformer(config) if isinstance(config, TransformerConfig) else Recurrent(config)
+    found: EncoderDecoder = load(architectures()[config.architecture].model)(config)
+    return found
 
 
-def step_of(model: Model, max_length: int | tf.Tensor) -> Step:
+def step_of(model: "EncoderDecoder", max_length: Any) -> "Step":
     """Returns the step function of a search.
 
     Args:
         model: the model.
         max_length: int32 [], the maximum length of a hypothesis in tokens.
     """
-    if isinstance(model, Transformer):
-        return DecoderStep(model, max_length)
-    return RecurrentStep(model)
+    found: Step = load(architectures()[model.config.architecture].step)(model, max_length)
+    return found

@@ -4,13 +4,26 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, cast, dataclass_transform
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    Self,
+    TypeVar,
+    cast,
+    dataclass_transform,
+)
 
 import numpy as np
 import pydantic
 from pydantic import Field
 
 from keras_transformer.errors import InputError
+
+if TYPE_CHECKING:
+    from keras_transformer.tokenizers import Tokenizer
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 
@@ -21,10 +34,9 @@ LengthPenaltyKind = Literal["gnmt", "marian"]
 EarlyStopping = Literal["exact", "first"]
 ExtraLength = Annotated[int, Field(ge=0, le=2**20)]
 CheckpointName = Literal["averaged", "best", "last"]
-Architecture = Literal["transformer", "recurrent"]
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
-_Size = Annotated[int, Field(ge=1, lt=2**20)]
+Size = Annotated[int, Field(ge=1, lt=2**20)]
 _Record = TypeVar("_Record")
 
 LAYER_NORM_EPSILON = 1e-6  # tensor2tensor's, the paper's own code; Keras's default is 1e-3
@@ -43,15 +55,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "base": {},
         # Table 3, row "big".
         "big": {"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout_rate": 0.3},
-    }
-)
-
-RECURRENT_PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {
-        # About as many parameters as the Transformer's "tiny" with a vocabulary of 10,000.
-        "tiny": {"d_model": 128, "units": 200},
-        # Usual for Nematus (Sennrich et al., 2017).
-        "base": {},
     }
 )
 
@@ -128,11 +131,26 @@ def _input_error(error: pydantic.ValidationError, known: Sequence[str]) -> Input
     return InputError(f"`{name}` must be {expected}. Received: {name}={first['input']!r}")
 
 
-class _Config:
-    """What the configurations have in common."""
+class ModelConfig:
+    """The sizes and rates of a model: what the configurations of all architectures have in common.
 
-    architecture: ClassVar[Architecture]
+    Attributes:
+        architecture: its name.
+        presets: published sizes by name, as changes to the defaults.
+        of_tokenizer: the attributes that the tokenizer decides.
+        task: the task that it is for; None for any.
+        max_positions: longest sequence in tokens; None for no maximum.
+        vocab_size: number of token ids, V.
+        target_vocab_size: number of token ids of the target, if it has its own vocabulary; None for
+            one vocabulary.
+        share_embeddings: whether source, target and output share one matrix.
+    """
+
+    architecture: ClassVar[str]
     presets: ClassVar[Mapping[str, Mapping[str, Any]]]
+    of_tokenizer: ClassVar[Sequence[str]] = ("vocab_size", "target_vocab_size")
+    task: ClassVar[str | None] = None
+    max_positions: int | None = None
 
     vocab_size: int
     target_vocab_size: int | None
@@ -143,8 +161,8 @@ class _Config:
         """Returns the sizes of a preset, changed by `overrides`.
 
         Args:
-            preset: "tiny", "base", "big" or a row of `TABLE_3` for the Transformer; "tiny" or
-                "base" for the recurrent model.
+            preset: a name in `presets`: "tiny", "base", and for the Transformer also "big" or a row
+                of `TABLE_3`.
             vocab_size: number of token ids.
             **overrides: other attributes of this class.
         """
@@ -154,6 +172,21 @@ class _Config:
                 f"{cls.architecture}. Received: preset={preset!r}"
             )
         return cls(**{**cls.presets[preset], **overrides, "vocab_size": vocab_size})
+
+    @classmethod
+    def sizes_of(cls, tokenizer: "Tokenizer") -> dict[str, Any]:
+        """Returns the attributes that a tokenizer decides.
+
+        Args:
+            tokenizer: of both languages.
+        """
+        if tokenizer.shares_pieces:
+            return {"vocab_size": tokenizer.vocab_size}
+        return {
+            "vocab_size": tokenizer.vocab_size,
+            "target_vocab_size": tokenizer.target.vocab_size,
+            "share_embeddings": False,
+        }
 
     @property
     def num_target_ids(self) -> int:
@@ -174,7 +207,7 @@ class _Config:
 
 
 @checked_dataclass
-class TransformerConfig(_Config):
+class TransformerConfig(ModelConfig):
     """Sizes and rates of a `Transformer`; the defaults are Table 3's "base".
 
     Attributes:
@@ -200,8 +233,6 @@ class TransformerConfig(_Config):
         activation: inner activation of the feed-forward network: "relu" (section 3.3) or "swish".
         output_bias: whether the logits have a bias; the paper has none.
         layer_norm_epsilon: what layer normalization adds to the variance.
-        word_id_ends: `word_id_ends` of the tokenizer, if the decoder also reads the next word
-            (`next_word.py`). None for the paper's decoder.
 
     Raises:
         InputError: if a value is of the wrong type or out of range, or there is no such preset.
@@ -216,15 +247,15 @@ class TransformerConfig(_Config):
     architecture = "transformer"
     presets = _TRANSFORMER_PRESETS
 
-    vocab_size: _Size
-    target_vocab_size: _Size | None = None
-    d_model: _Size = 512
-    d_ff: _Size = 2048
-    num_heads: _Size = 8
-    num_encoder_layers: _Size = 6
-    num_decoder_layers: _Size = 6
-    d_k: _Size | None = None
-    d_v: _Size | None = None
+    vocab_size: Size
+    target_vocab_size: Size | None = None
+    d_model: Size = 512
+    d_ff: Size = 2048
+    num_heads: Size = 8
+    num_encoder_layers: Size = 6
+    num_decoder_layers: Size = 6
+    d_k: Size | None = None
+    d_v: Size | None = None
     dropout_rate: Rate = 0.1
     attention_dropout_rate: Rate = 0.0
     feed_forward_dropout_rate: Rate = 0.0
@@ -232,11 +263,10 @@ class TransformerConfig(_Config):
     scale_embeddings: bool = True
     scale_attention: bool = True
     position_encoding: Literal["sinusoidal", "marian", "learned"] = "sinusoidal"
-    max_length: _Size = 1024
+    max_length: Size = 1024
     activation: Literal["relu", "swish"] = "relu"
     output_bias: bool = False
     layer_norm_epsilon: Annotated[float, Field(gt=0, lt=1)] = LAYER_NORM_EPSILON
-    word_id_ends: Annotated[tuple[_Size, _Size], Field(strict=False)] | None = None
 
     def __post_init__(self) -> None:
         if None in (self.d_k, self.d_v) and self.d_model % self.num_heads:
@@ -252,63 +282,9 @@ class TransformerConfig(_Config):
             )
 
     @property
-    def max_positions(self) -> int | None:
+    def max_positions(self) -> int | None:  # type: ignore[override]
         """Longest sequence in tokens; None for no maximum, as sinusoids have."""
         return self.max_length if self.position_encoding == "learned" else None
-
-
-@checked_dataclass
-class RecurrentConfig(_Config):
-    """Sizes and rates of a `Recurrent`; the default sizes are usual for Nematus.
-
-    Attributes:
-        vocab_size: number of token ids, V.
-        target_vocab_size: as for `TransformerConfig`.
-        d_model: width of the embeddings and of the output, D.
-        units: size of a recurrent state, U: of each direction of the encoder, and of the decoder.
-        num_encoder_layers: encoder layers.
-        num_decoder_layers: decoder layers; attention is between the first one and the others.
-        cell: "gru" (Cho et al., 2014) or "lstm" (Hochreiter and Schmidhuber, 1997).
-        attention: the scores of attention: "luong" for products (Luong et al., 2015, "general"), or
-            "additive" for a feed-forward network (Bahdanau et al., 2015).
-        scale_attention: whether the scores of "luong" are divided by sqrt(units).
-        dropout_rate: dropout on the input of each recurrent layer, on the encoder's output and
-            before the output projection.
-        share_embeddings: one matrix for source, target and output; False for three.
-
-    Raises:
-        InputError: if a value is of the wrong type or out of range, or there is no such preset.
-
-    Example:
-        >>> from keras_transformer import RecurrentConfig
-        >>> config = RecurrentConfig.from_preset("tiny", vocab_size=10_000, cell="lstm")
-        >>> config.d_model, config.units
-        (128, 200)
-    """
-
-    architecture = "recurrent"
-    presets = RECURRENT_PRESETS
-    max_positions = None  # a sequence may have any length
-
-    vocab_size: _Size
-    target_vocab_size: _Size | None = None
-    d_model: _Size = 512
-    units: _Size = 1024
-    num_encoder_layers: _Size = 1
-    num_decoder_layers: _Size = 2
-    cell: Literal["gru", "lstm"] = "gru"
-    attention: Literal["luong", "additive"] = "luong"
-    scale_attention: bool = True
-    dropout_rate: Rate = 0.2
-    share_embeddings: bool = True
-
-
-ModelConfig = TransformerConfig | RecurrentConfig
-
-
-CONFIGS: Mapping[Architecture, type[TransformerConfig] | type[RecurrentConfig]] = MappingProxyType(
-    {"transformer": TransformerConfig, "recurrent": RecurrentConfig}
-)
 
 
 @checked_dataclass

@@ -30,23 +30,25 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, get_args
 
-import h5py
 import numpy as np
 import pydantic
 
 from keras_transformer._version import __version__
-from keras_transformer.architectures import Model, build_model
-from keras_transformer.config import CONFIGS, CheckpointName, ModelConfig
+from keras_transformer.architectures import build_model, config_type
+from keras_transformer.config import CheckpointName, ModelConfig
 from keras_transformer.errors import InputError, one_line
 from keras_transformer.files import atomic_file, file_sha256, named_failure, write_atomically
-from keras_transformer.tokenizers import Tokenizer
+
+if TYPE_CHECKING:
+    from keras_transformer.model.encoder_decoder import EncoderDecoder
+    from keras_transformer.tokenizers import Tokenizer
 
 logger = logging.getLogger(__name__)
 
 FORMAT = "keras-transformer run"
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 RESUME_ADVICE = "What was saved before is complete, and training with --resume continues from it"
 # The names of the files that a run writes to `checkpoints/`; users' files there are kept.
 WRITTEN = re.compile(
@@ -79,7 +81,9 @@ class State(NamedTuple):
     seconds: float
 
 
-@pydantic.dataclasses.dataclass(config=pydantic.ConfigDict(extra="forbid"))
+@pydantic.dataclasses.dataclass(
+    config=pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+)
 class Run:
     """A run directory; use `Run.create` to write one and `Run.load` to read one.
 
@@ -120,7 +124,7 @@ class Run:
         cls,
         path: str | Path,
         config: ModelConfig,
-        tokenizer: Tokenizer,
+        tokenizer: "Tokenizer",
         source: str,
         target: str,
         settings: Mapping[str, Any],
@@ -155,6 +159,8 @@ class Run:
         try:
             manifest = json.loads(file.read_bytes())
             found = manifest.pop("format"), manifest.pop("format_version")
+            if found == (FORMAT, 3):
+                found = FORMAT, _upgrade(manifest)
         except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
             raise InputError(
                 f"{file} is damaged, or not the manifest of a run: restore it from a copy"
@@ -165,20 +171,21 @@ class Run:
                 f"Received: {found[0]}, version {found[1]}"
             )
         try:
-            config_type = CONFIGS[manifest.pop("architecture")]
-            config = config_type(**manifest.pop("config"))
+            config = config_type(manifest.pop("architecture"))(**manifest.pop("config"))
             return cls(path=path, config=config, **manifest)
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
                 f"{file} is damaged ({one_line(error)}): restore it from a copy"
             ) from error
 
-    def tokenizer(self) -> Tokenizer:
+    def tokenizer(self) -> "Tokenizer":
         """Reads the tokenizer."""
+        from keras_transformer.tokenizers import Tokenizer  # imports TensorFlow
+
         _check_file(self.path / "tokenizer.model", self.tokenizer_sha256)
         return Tokenizer.load(self.path / "tokenizer.model")
 
-    def save_tokenizer(self, tokenizer: Tokenizer) -> None:
+    def save_tokenizer(self, tokenizer: "Tokenizer") -> None:
         """Writes the tokenizer."""
         path = self.path / "tokenizer.model"
         with named_failure(path, advice=RESUME_ADVICE):
@@ -189,7 +196,7 @@ class Run:
         """The newest checkpoint; None before the first."""
         return self.checkpoints[-1] if self.checkpoints else None
 
-    def model(self, checkpoint: CheckpointName | None = None) -> Model:
+    def model(self, checkpoint: CheckpointName | None = None) -> "EncoderDecoder":
         """Builds the model with the weights of a checkpoint.
 
         Args:
@@ -243,6 +250,8 @@ class Run:
 
     def num_parameters(self, checkpoint: Checkpoint) -> int:
         """Counts the parameters of a checkpoint, without reading them."""
+        import h5py  # takes time, and settings are read without it
+
         sizes = []
 
         def add(name: str, item: h5py.Group | h5py.Dataset) -> None:
@@ -257,7 +266,7 @@ class Run:
             raise InputError(f"{file} is missing or damaged") from error
         return sum(sizes)
 
-    def load_weights(self, model: Model, checkpoint: Checkpoint) -> None:
+    def load_weights(self, model: "EncoderDecoder", checkpoint: Checkpoint) -> None:
         """Reads a checkpoint's weights into a model.
 
         Args:
@@ -276,7 +285,7 @@ class Run:
 
     def save_checkpoint(
         self,
-        model: Model,
+        model: "EncoderDecoder",
         step: int,
         metrics: Mapping[str, float],
         is_best: bool,
@@ -321,7 +330,7 @@ class Run:
         self.states = [*(old for old in self.states if old.step != step), saved][-2:]
 
     def save_average(
-        self, model: Model, of: list[Checkpoint], metrics: Mapping[str, float]
+        self, model: "EncoderDecoder", of: list[Checkpoint], metrics: Mapping[str, float]
     ) -> Checkpoint:
         """Writes the mean of checkpoints as the averaged one, and deletes an earlier average.
 
@@ -366,7 +375,7 @@ class Run:
         return state, newest.step
 
     def _write_weights(
-        self, model: Model, name: str, step: int, metrics: Mapping[str, Any]
+        self, model: "EncoderDecoder", name: str, step: int, metrics: Mapping[str, Any]
     ) -> Checkpoint:
         size = 4 * model.count_params() + 2**20
 
@@ -472,6 +481,19 @@ def quality(metrics: Mapping[str, Any], metric: str | None = None) -> tuple[floa
     found = [metrics[name] for name in names if name in metrics]
     score = 0.0 if metric == "loss" else max(found, default=-math.inf)
     return round(score, 2), -metrics.get("val_token_loss", math.inf)
+
+
+def _upgrade(manifest: dict[str, Any]) -> int:
+    """Changes a manifest of version 3, and returns its new version.
+
+    Version 3 had `next_word` as settings of the architecture "transformer".
+    """
+    manifest["settings"].pop("next_word_input", None)
+    ends = manifest["config"].pop("word_id_ends", None)
+    if ends is not None:
+        manifest["architecture"] = manifest["settings"]["architecture"] = "next_word"
+        manifest["config"]["word_id_ends"] = ends
+    return 4
 
 
 def _check_file(path: Path, sha256: str) -> None:

@@ -9,18 +9,12 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.architectures import Model
 from keras_transformer.config import CheckpointName, DecodingOptions, EarlyStopping
 from keras_transformer.errors import InputError, NotFiniteError
+from keras_transformer.model.encoder_decoder import EncoderDecoder
 from keras_transformer.run import Run
-from keras_transformer.search.texts import (
-    max_source_tokens,
-    max_target_tokens,
-    search_rows,
-    shifted,
-    translate_texts,
-)
-from keras_transformer.tokenizers import EncodedTexts, Tokenizer
+from keras_transformer.search.texts import TextSearch
+from keras_transformer.tokenizers import EncodedTexts, Tokenizer, shifted
 
 MAX_GRAPHS = 32  # graphs to keep, one for each set of options
 
@@ -97,7 +91,7 @@ class Translator:
     """
 
     def __init__(
-        self, model: Model, tokenizer: Tokenizer, defaults: DecodingOptions | None = None
+        self, model: EncoderDecoder, tokenizer: Tokenizer, defaults: DecodingOptions | None = None
     ) -> None:
         sizes = model.config.vocab_size, model.config.num_target_ids
         own_sizes = tokenizer.vocab_size, tokenizer.target.vocab_size
@@ -227,11 +221,10 @@ class Translator:
         for name, text in (("source", source), ("target", "" if target is None else target)):
             if not isinstance(text, str):
                 raise InputError(f"`{name}` must be a string. Received: {name}={text!r}")
-        model, options = self.model, self.defaults
-        tokenizer = self.tokenizer
-        encoded = _encode(tokenizer, source, max_source_tokens(model, options))
+        tokenizer, search = self.tokenizer, self._search(self.defaults)
+        encoded = _encode(tokenizer, source, search.max_source_tokens)
         if target is not None:
-            target_ids = _encode(tokenizer.target, target, max_target_tokens(model, options)).ids
+            target_ids = _encode(tokenizer.target, target, search.max_target_tokens).ids
         elif encoded.lengths[0]:
             target_ids = self._best_ids(encoded.ids, encoded.lengths)  # [1, T]
         else:
@@ -247,10 +240,14 @@ class Translator:
             cross=cross.numpy(),
         )
 
+    def _search(self, options: DecodingOptions) -> TextSearch:
+        return TextSearch(self.model, self.tokenizer, options)
+
     def _make_graph(self, options: DecodingOptions, num_best: int) -> Any:
-        """Returns the graph of `translate_texts` with these options."""
+        """Returns the graph of `TextSearch.translate` with these options."""
+        search = self._search(options)
         return tf.function(
-            lambda texts: translate_texts(self.model, self.tokenizer, texts, options, num_best),
+            lambda texts: search.translate(texts, num_best),
             input_signature=[tf.TensorSpec([None], tf.string)],
             autograph=False,
         )
@@ -260,8 +257,7 @@ class Translator:
         """The graph from sources to the ids of their best translations, by the default options."""
 
         def best_ids(ids: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
-            found = search_rows(self.model, self.tokenizer, ids, lengths, self.defaults, 1)
-            return found.ids[:, 0]
+            return self._search(self.defaults).search(ids, lengths).ids[:, 0]
 
         return tf.function(
             best_ids,

@@ -1,6 +1,7 @@
 """Tiny models, random weights, and the same weights as tests/reference.py takes them."""
 
 import numpy as np
+import reference
 
 V = 19
 SIZES = {
@@ -30,7 +31,6 @@ VARIANTS = {
         "d_v": 5,
         "scale_attention": False,
     },
-    "next word": {"share_embeddings": False, "word_id_ends": (12, 9)},
 }
 
 
@@ -85,3 +85,33 @@ def decoder_layer(layer, is_scaled=True):
         "cross_attention": attention(layer.cross_attention, is_scaled),
         "cross_attention_norm": norm(layer.cross_attention_norm),
     }
+
+
+def reference_embedding(layer, ids, is_scaled):
+    tokens, *positions = layer.get_weights()
+    tokens = tokens if is_scaled else tokens / tokens.shape[1] ** 0.5
+    if not positions:
+        return reference.positional_embedding(ids, tokens)
+    return tokens[ids] * tokens.shape[1] ** 0.5 + positions[0][: ids.shape[1]]
+
+
+def reference_logits(model, source_ids, target_ids, added=lambda encoded: 0.0):
+    """The oracle's logits. What `added` makes of the encoder's output is added to the embedding."""
+    num_heads, is_scaled = model.config.num_heads, model.config.scale_embeddings
+    source_visible, target_visible = source_ids != 0, target_ids != 0
+    source_mask = np.repeat(source_visible[:, None], source_ids.shape[1], axis=1)  # [B, S, S]
+    target_mask = target_visible[:, None] & np.tri(target_ids.shape[1], dtype=bool)  # [B, T, T]
+    cross_mask = np.repeat(source_visible[:, None], target_ids.shape[1], axis=1)  # [B, T, S]
+
+    encoded = reference_embedding(model.source_embedding, source_ids, is_scaled)
+    for layer in model.encoder_layers:
+        weights = encoder_layer(layer, model.config.scale_attention)
+        encoded = reference.encoder_layer(encoded, weights, num_heads, source_mask)
+    x = reference_embedding(model.target_embedding, target_ids, is_scaled)
+    x = x + added(encoded)
+    for layer in model.decoder_layers:
+        weights = decoder_layer(layer, model.config.scale_attention)
+        x = reference.decoder_layer(x, encoded, weights, num_heads, target_mask, cross_mask)
+    if model.config.share_embeddings:
+        return x @ model.target_embedding.token_embedding.embeddings.numpy().T
+    return x @ model.output_dense.kernel.numpy()

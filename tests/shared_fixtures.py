@@ -21,12 +21,12 @@ tf.config.set_logical_device_configuration(
 # Most graphs of a test run once, so that their optimization takes longer than it saves.
 tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
+from keras_transformer.config import DecodingOptions
 from keras_transformer.export.check import Finding
 from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.session import SavedModelSession
 from keras_transformer.model.transformer import Transformer
 from keras_transformer.run import Run
-from keras_transformer.search.texts import DecodingOptions
 from keras_transformer.trainers.fitting.training import train
 from keras_transformer.trainers.settings import TrainSettings
 from keras_transformer.translator import Translator

@@ -15,6 +15,7 @@ import tensorflow_text as tf_text
 
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from keras_transformer.errors import InputError
+from keras_transformer.marian import HEADER
 from keras_transformer.tokenizers.base import SPECIAL_PIECES, Tokenizer, index_pieces
 
 LANGUAGE_TAG = r">>[^\s<>]+<<"  # ">>deu<<" asks a model of several languages for German
@@ -34,13 +35,11 @@ class MarianTokenizer(Tokenizer):
         InputError: if `model` has another form.
     """
 
-    header = b"# marian\n"
-
     def __init__(self, model: bytes, side: Literal[0, 1] = 0) -> None:
         self.model, self._side = model, side
         self.own_target = None if side else MarianTokenizer(model, side=1)
         try:
-            content = json.loads(model.removeprefix(self.header))
+            content = json.loads(model.removeprefix(HEADER))
             source, target = map(base64.b64decode, content["sentencepiece"])
             self._models = source, target
             sentencepiece.SentencePieceProcessor(model_proto=self._models[side])  # raises errors
@@ -80,7 +79,7 @@ class MarianTokenizer(Tokenizer):
             "substitutions": substitutions,
             "cuts_tag": cuts_tag,
         }
-        return cls(cls.header + json.dumps(content).encode())
+        return cls(HEADER + json.dumps(content).encode())
 
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         if self._side == 0:

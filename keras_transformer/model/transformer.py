@@ -4,108 +4,17 @@ Shapes (the package's glossary): B batch, S source length, T target length, D d_
 V vocabulary.
 """
 
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any
 
 import keras
 from jaxtyping import Float, Int
-from keras import ops
 
 from keras_transformer.config import TransformerConfig
-from keras_transformer.errors import InputError
 from keras_transformer.model.embedding import PositionalEmbedding
+from keras_transformer.model.encoder_decoder import AttentionScores, EncoderDecoder
 from keras_transformer.model.layers import DecoderLayer, EncoderLayer
 from keras_transformer.model.masks import decoder_mask, padding_mask
 from keras_transformer.model.tensor import Tensor
-from keras_transformer.parsing.next_word import at_words, is_word, word_indices
-
-
-class AttentionScores(NamedTuple):
-    """The attention weights of all layers and heads.
-
-    The last two axes are queries and keys, and the weights of a query add up to 1. Query t of
-    `decoder` and `cross` predicts the token that follows `target_ids[:, t]`.
-
-    Attributes:
-        encoder: a float [B, N, S, S] for each layer.
-        decoder: a float [B, N, T, T] for each layer.
-        cross: a float [B, N, T, S] for each layer.
-    """
-
-    encoder: tuple[Tensor, ...]
-    decoder: tuple[Tensor, ...]
-    cross: tuple[Tensor, ...]
-
-
-class EncoderDecoder(keras.Model):
-    """What the architectures have in common: inputs, configuration and files.
-
-    A subclass has the methods `encode`, `decode` and `_make_layers`.
-
-    Args:
-        config: sizes and rates.
-    """
-
-    config_type: ClassVar[Any]
-
-    target_embedding: Any
-    output_dense: keras.layers.Dense | None  # None where the target's embedding is shared
-
-    def __init__(self, config: Any, **kwargs: Any) -> None:
-        if not isinstance(config, self.config_type):
-            raise InputError(
-                f"`config` must be a {self.config_type.__name__}. Received: {config!r}"
-            )
-        # Assignment would make Keras list the weights in another order than that of the graph.
-        self.__dict__.update(config=config, **self._make_layers(config))
-        source_ids = keras.Input((None,), dtype="int32", name="source_ids")  # [B, S]
-        target_ids = keras.Input((None,), dtype="int32", name="target_ids")  # [B, T]
-        logits = self.decode(target_ids, self.encode(source_ids), source_ids)  # [B, T, V]
-        super().__init__(
-            inputs={"source_ids": source_ids, "target_ids": target_ids}, outputs=logits, **kwargs
-        )
-
-    def _make_layers(self, config: Any) -> dict[str, Any]:
-        """Returns the layers by the names of their attributes."""
-        raise NotImplementedError
-
-    @classmethod
-    def from_preset(cls, /, preset: str, *, vocab_size: int, **overrides: Any) -> Self:
-        """Builds a model of a published size with fresh weights.
-
-        Args:
-            preset: as for `from_preset` of the configuration.
-            vocab_size: number of token ids, V.
-            **overrides: other attributes of the configuration.
-        """
-        return cls(cls.config_type.from_preset(preset, vocab_size=vocab_size, **overrides))
-
-    def project(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
-        """Computes the logits, float32 [B, T, V].
-
-        Args:
-            x: float [B, T, D], the output of the decoder.
-        """
-        if self.output_dense is None:
-            x = self.target_embedding(x, reverse=True)
-        else:
-            x = self.output_dense(x)
-        return ops.cast(x, "float32")
-
-    def quantize(self, *args: Any, **kwargs: Any) -> None:
-        """Raises an `InputError`, because a search cannot use quantized weights."""
-        raise InputError(
-            f"A {type(self).__name__} cannot be quantized; "
-            "`export --weights float16` halves what is stored"
-        )
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the config as plain values."""
-        return {"config": self.config.to_dict(), "name": self.name}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
-        """Builds a model from what `get_config` returns."""
-        return cls(cls.config_type(**config["config"]), name=config["name"])
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -243,11 +152,7 @@ class Transformer(EncoderDecoder):
         self_mask = decoder_mask(target_ids)  # [B, 1, T, T]
         cross_mask = padding_mask(source_ids)  # [B, 1, 1, S]
         self_scores, cross_scores = [], []
-        x = self.target_embedding(target_ids, training=training)  # [B, T, D]
-        if self.config.word_id_ends is not None:
-            source_end, target_end = self.config.word_id_ends
-            num_words = ops.cumsum(ops.cast(is_word(target_ids, target_end), "int32"), axis=1)
-            x += at_words(encoder_output, word_indices(source_ids, source_end), num_words)
+        x = self.embed_target(target_ids, encoder_output, source_ids, training)  # [B, T, D]
         for layer in self.decoder_layers:
             x, self_weights, cross_weights = layer(
                 x,
@@ -264,6 +169,19 @@ class Transformer(EncoderDecoder):
         if return_attention_scores:
             return logits, tuple(self_scores), tuple(cross_scores)
         return logits
+
+    def embed_target(
+        self,
+        target_ids: Int[Tensor, "B T"],
+        encoder_output: Float[Tensor, "B S D"],
+        source_ids: Int[Tensor, "B S"],
+        training: bool | None = None,
+    ) -> Float[Tensor, "B T D"]:
+        """Returns the input of the decoder's layers, float [B, T, D], as for `decode`.
+
+        It is the embedding. A subclass may add to it what it takes from the source.
+        """
+        return self.target_embedding(target_ids, training=training)
 
     @property
     def num_cross_attentions(self) -> int:

@@ -10,11 +10,43 @@ target, it is the tag of a word.
 Shapes (the package's glossary): B batch, S source length, T target length, D d_model.
 """
 
+import keras
 from jaxtyping import Bool, Float, Int
 from keras import ops
 
 from keras_transformer.config import EOS_ID
 from keras_transformer.model.tensor import Tensor
+from keras_transformer.model.transformer import Transformer
+from keras_transformer.parsing.config import NextWordConfig
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class NextWordTransformer(Transformer):
+    """A `Transformer` whose decoder also reads the encoder's output at the next word.
+
+    Args:
+        config: sizes and rates.
+
+    Deviations:
+        The paper's decoder reads the target only.
+    """
+
+    config_type = NextWordConfig
+
+    config: NextWordConfig
+
+    def embed_target(
+        self,
+        target_ids: Int[Tensor, "B T"],
+        encoder_output: Float[Tensor, "B S D"],
+        source_ids: Int[Tensor, "B S"],
+        training: bool | None = None,
+    ) -> Float[Tensor, "B T D"]:
+        """Adds the encoder's output at the next word to the embedding; see `Transformer`."""
+        source_end, target_end = self.config.word_id_ends
+        num_words = ops.cumsum(ops.cast(is_word(target_ids, target_end), "int32"), axis=1)
+        next_words = at_words(encoder_output, word_indices(source_ids, source_end), num_words)
+        return self.target_embedding(target_ids, training=training) + next_words
 
 
 def is_word(ids: Int[Tensor, "B T"], end: int) -> Bool[Tensor, "B T"]:

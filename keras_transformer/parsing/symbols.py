@@ -143,7 +143,7 @@ class TreeConstraint(NamedTuple):
         """Returns the constrained step function of some rows, its `cache` and its `row_state`.
 
         Args:
-            step_fn: the step function of a search; see `decoding.beam_search`.
+            step_fn: the step function of a search; see `beam_search`.
             cache: its state of the hypotheses.
             row_state: its state of the rows.
             rows: int32 [B], row numbers.

@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 
 from keras_transformer.config import EOS_ID
 from keras_transformer.errors import InputError, one_line
+from keras_transformer.parsing import HEADER
 from keras_transformer.parsing.symbols import TreeConstraint, TreeSymbols
 from keras_transformer.tokenizers.base import SPECIAL_PIECES, Tokenizer, index_pieces
 from keras_transformer.tokenizers.learning import WORD_MARK, parse_sentencepiece, train_by_rules
@@ -37,12 +38,10 @@ class TreeTokenizer(Tokenizer):
         model: a header, then JSON.
     """
 
-    header = b"# trees\n"
-
     def __init__(self, model: bytes) -> None:
         self.model = model
         try:
-            content = json.loads(model.removeprefix(self.header))
+            content = json.loads(model.removeprefix(HEADER))
             sentencepiece = base64.b64decode(content["sentencepiece"])
             self._words = SentencePieceTokenizer(sentencepiece)
             self.symbols = TreeSymbols(tuple(content["tags"]), tuple(content["labels"]))
@@ -102,7 +101,7 @@ class TreeTokenizer(Tokenizer):
                 **{word: _frequent(tags) for word, tags in counts.items()},
             },
         }
-        return cls(cls.header + json.dumps(content).encode())
+        return cls(HEADER + json.dumps(content).encode())
 
     def constraint(self, source_ids: tf.Tensor) -> TreeConstraint:
         """Returns the constraint of trees with the words of sources; see `Tokenizer`."""

@@ -14,9 +14,10 @@ import keras
 from jaxtyping import Bool, Float, Int
 from keras import ops
 
-from keras_transformer.config import PAD_ID, RecurrentConfig
+from keras_transformer.config import PAD_ID
+from keras_transformer.model.encoder_decoder import AttentionScores, EncoderDecoder
 from keras_transformer.model.tensor import Tensor
-from keras_transformer.model.transformer import AttentionScores, EncoderDecoder
+from keras_transformer.recurrent.config import RecurrentConfig
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

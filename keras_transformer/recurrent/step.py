@@ -34,15 +34,16 @@ class EncodedRows(NamedTuple):
 
 
 class RecurrentStep:
-    """The step function of `decoding.search`, with the current weights of a model.
+    """The step function of `beam_search`, with the current weights of a model.
 
     For the search, its `cache` is `States`, and its `row_state` is `EncodedRows`.
 
     Args:
         model: the model.
+        max_length: the maximum length of a hypothesis, which a recurrent decoder does not need.
     """
 
-    def __init__(self, model: Recurrent) -> None:
+    def __init__(self, model: Recurrent, max_length: int | tf.Tensor) -> None:
         self.model = model
 
     def initial_state(self, source_ids: tf.Tensor, beam_size: int) -> tuple[States, EncodedRows]:

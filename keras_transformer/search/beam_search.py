@@ -1,4 +1,4 @@
-"""Greedy and beam search in a graph-mode loop (section 6.1; length penalty of Wu et al., 2016).
+"""Beam search in a graph-mode loop (section 6.1; length penalty of Wu et al., 2016).
 
 A search calls a function that returns the logits of the next token. It knows no model. A
 *hypothesis* is a sequence that ends with its first `EOS_ID`, or that is cut at its row's maximum
@@ -8,7 +8,7 @@ Shapes (the package's glossary): B batch, K beams, V vocabulary, T tokens so far
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -29,6 +29,19 @@ from keras_transformer.errors import InputError
 # with the steps has size 0 at first. The search drops rows when they end, so the function must not
 # keep tensors of rows elsewhere.
 StepFunction = Callable[[tf.Tensor, tf.Tensor, Any, Any], tuple[tf.Tensor, Any, Any]]
+
+
+class Step(Protocol):
+    """The step function of a model, and its state before the first step."""
+
+    def initial_state(self, source_ids: tf.Tensor, beam_size: int) -> tuple[Any, Any]:
+        """Encodes sources, int32 [B, S], and returns the `cache` and the `row_state`."""
+
+    def __call__(
+        self, ids: tf.Tensor, position: tf.Tensor, cache: Any, row_state: Any, /
+    ) -> tuple[tf.Tensor, Any, Any]:
+        """Computes the logits that follow one more token; see `beam_search`."""
+
 
 NUM_SUPPRESSED = 3  # no translation contains the ids below: `PAD_ID`, `UNK_ID` and `BOS_ID`
 MIN_SHARE_TO_DROP = 0.2  # ended rows are dropped when they are more than this share of the rows
@@ -77,66 +90,6 @@ def length_divisor(
     return ((5.0 + length) / 6.0 if kind == "gnmt" else length) ** length_penalty
 
 
-def search(
-    step_fn: StepFunction,
-    cache: Any,
-    max_lengths: tf.Tensor,
-    options: DecodingOptions,
-    row_state: Any = (),
-    num_best: int | tf.Tensor | None = None,
-) -> Hypotheses:
-    """Calls `beam_search`; with one beam it is a greedy search."""
-    return beam_search(
-        step_fn,
-        cache,
-        max_lengths,
-        options.beam_size,
-        options.length_penalty,
-        row_state,
-        num_best,
-        "first" if options.beam_size == 1 else options.early_stopping,
-        options.length_penalty_kind,
-    )
-
-
-def greedy_search(
-    step_fn: StepFunction,
-    cache: Any,
-    max_lengths: tf.Tensor,
-    length_penalty: float = 0.6,
-    row_state: Any = (),
-    kind: LengthPenaltyKind = "gnmt",
-) -> Hypotheses:
-    """Takes the likeliest token at every step, until `EOS_ID` or a row's maximum length.
-
-    It is `beam_search` with one beam, which ends with the first hypothesis.
-
-    Args:
-        step_fn: returns the logits of the next token, as for `beam_search`; K = 1.
-        cache: the cache before the first step, leading dimensions B, 1.
-        max_lengths: int32 [B], maximum length of each row, at least 1.
-        length_penalty: strength of the score's length penalty. It does not change the tokens.
-        row_state: the state of the rows before the first step, leading dimension B.
-        kind: of the length penalty; see `length_divisor`.
-
-    Returns:
-        One hypothesis for each row.
-
-    Raises:
-        InputError: if an option is out of range.
-    """
-    return beam_search(
-        step_fn,
-        cache,
-        max_lengths,
-        1,
-        length_penalty,
-        row_state,
-        early_stopping="first",
-        kind=kind,
-    )
-
-
 def beam_search(
     step_fn: StepFunction,
     cache: Any,
@@ -156,7 +109,7 @@ def beam_search(
             `cache` and `row_state`.
         cache: the state of the hypotheses before the first step, leading dimensions B, K.
         max_lengths: int32 [B], maximum length of each row's hypotheses, at least 1.
-        beam_size: K.
+        beam_size: K. With one beam it is a greedy search, which ends with its first hypothesis.
         length_penalty: strength of the length penalty (0.6: section 6.1).
         row_state: the state of the rows before the first step, leading dimension B.
         num_best: number of hypotheses of a row that are needed, an int or int32 []; None for all K.
@@ -199,6 +152,8 @@ def beam_search(
             "`num_best` must be at least 1 and at most `beam_size`. "
             f"Received: num_best={num_best}, beam_size={beam_size}"
         )
+    if beam_size == 1 and early_stopping == "exact":
+        early_stopping = "first"
     num_needed = beam_size if num_best is None else num_best
     batch_size = tf.shape(max_lengths)[0]
     only_first = tf.where(tf.range(beam_size) == 0, 0.0, -float("inf"))  # [K]

@@ -1,7 +1,7 @@
 """The step function of a search with a `Transformer`: the decoder for one more token, made fast.
 
 It computes what `Transformer.decode` computes for the last position, and the tests compare the two.
-Every optimization of the decoder is in this module, those of the search are in `decoding.py`
+Every optimization of the decoder is in this module, those of the search are in `beam_search.py`
 (docs/speed.md has the figures):
 
 - The weights are prepared once for each call: queries, keys and values of self-attention get one
@@ -28,7 +28,6 @@ from keras_transformer.model.attention import MASKED_SCORE
 from keras_transformer.model.layers import AddNorm, DecoderLayer
 from keras_transformer.model.masks import padding_mask
 from keras_transformer.model.transformer import Transformer
-from keras_transformer.parsing.next_word import at_words, is_word, word_indices
 
 ONEDNN_MIN_MULTIPLICATIONS = 2**20  # a product of more multiplications is faster by oneDNN
 
@@ -46,16 +45,14 @@ class KeysValues(NamedTuple):
 
 
 class Beams(NamedTuple):
-    """What the decoder keeps of each hypothesis: the `cache` of `decoding.beam_search`.
+    """What the decoder keeps of each hypothesis: the `cache` of `beam_search`.
 
     Attributes:
         self_mask: float [B, K, C], 0 at the positions in the sentence's cache that belong to a
             hypothesis, and `MASKED_SCORE` at others.
-        num_words: int32 [B, K], number of words so far; () if the decoder does not read them.
     """
 
     self_mask: tf.Tensor
-    num_words: tf.Tensor | tuple[()]
 
 
 class RowState(NamedTuple):
@@ -68,19 +65,16 @@ class RowState(NamedTuple):
             hypotheses, C for each sentence.
         step_mask: float [B, K, K], the mask of a step's own positions: 0 for the hypothesis itself
             and `MASKED_SCORE` for others.
-        encoded_words: the encoder's output, float [B, S, D], and `word_indices`, int32 [B, S]; ()
-            if the decoder does not read words.
     """
 
     encoder_kv: tuple[KeysValues, ...]
     source_mask: tf.Tensor
     kv_cache: tuple[KeysValues, ...]
     step_mask: tf.Tensor
-    encoded_words: tuple[tf.Tensor, ...]
 
 
 class DecoderStep:
-    """The step function of `decoding.search`, with the current weights of a model.
+    """The step function of `beam_search`, with the current weights of a model.
 
     For the search, its `cache` is a `Beams`, and its `row_state` is a `RowState`.
 
@@ -91,7 +85,6 @@ class DecoderStep:
 
     def __init__(self, model: Transformer, max_length: int | tf.Tensor) -> None:
         self.model = model
-        self.word_id_ends = model.config.word_id_ends
         self.layers = [_LayerStep(layer) for layer in model.decoder_layers]
         embedding = model.target_embedding
         # Read here: a gather from the variable itself would make TensorFlow copy it at each read.
@@ -112,23 +105,28 @@ class DecoderStep:
             source_ids: int32 [B, S], with at least one token in each row.
             beam_size: hypotheses of each source, K.
         """
-        encoder_output = self.model.encode(source_ids, training=False)  # [B, S, D]
+        return self.state_of(self.model.encode(source_ids, training=False), source_ids, beam_size)
+
+    def state_of(
+        self, encoder_output: tf.Tensor, source_ids: tf.Tensor, beam_size: int
+    ) -> tuple[Beams, RowState]:
+        """Returns the state before the first step.
+
+        Args:
+            encoder_output: float [B, S, D].
+            source_ids: as for `initial_state`.
+            beam_size: as for `initial_state`.
+        """
         num_rows = tf.shape(source_ids)[0]
         is_token = tf.cast(padding_mask(source_ids), tf.float32)  # [B, 1, 1, S]
         others = (1.0 - tf.eye(beam_size, dtype=tf.float32)) * MASKED_SCORE  # [K, K]
-        num_words: tf.Tensor | tuple[()] = ()
-        encoded_words: tuple[tf.Tensor, ...] = ()
-        if self.word_id_ends is not None:
-            num_words = tf.zeros([num_rows, beam_size], tf.int32)
-            encoded_words = encoder_output, word_indices(source_ids, self.word_id_ends[0])
         row_state = RowState(
             encoder_kv=tuple(layer.encoder_kv(encoder_output) for layer in self.layers),
             source_mask=(1.0 - is_token) * MASKED_SCORE,
             kv_cache=tuple(layer.empty_cache(num_rows) for layer in self.layers),
             step_mask=tf.tile(others[None], [num_rows, 1, 1]),
-            encoded_words=encoded_words,
         )
-        return Beams(tf.zeros([num_rows, beam_size, 0], tf.float32), num_words), row_state
+        return Beams(tf.zeros([num_rows, beam_size, 0], tf.float32)), row_state
 
     def __call__(
         self, target_ids: tf.Tensor, position: tf.Tensor, beams: Beams, row_state: RowState
@@ -145,19 +143,21 @@ class DecoderStep:
         Returns:
             Logits, float32 [B, K, V], and `beams` and `row_state` with K more positions.
         """
-        num_beams = target_ids.shape[1]
-        self_mask, num_words = beams
-        mask = None  # a single hypothesis attends to all positions
+        return self.decode(self.embed(target_ids, position), target_ids.shape[1], beams, row_state)
+
+    def embed(self, target_ids: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
+        """Returns the embeddings of tokens, int32 [B, K], at a position: float32 [R, D]."""
+        x = tf.gather(self.embeddings, tf.reshape(target_ids, [-1]))  # [R, D]
+        return tf.cast(x, tf.float32) * self.scale + tf.gather(self.positions, position)
+
+    def decode(
+        self, x: tf.Tensor, num_beams: int, beams: Beams, row_state: RowState
+    ) -> tuple[tf.Tensor, Beams, RowState]:
+        """Runs the layers and the output projection on `embed`'s result; see `__call__`."""
+        self_mask, mask = beams.self_mask, None  # a single hypothesis attends to all positions
         if num_beams > 1:
             self_mask = tf.concat([self_mask, row_state.step_mask], axis=2)  # [B, K, C + K]
             mask = tf.expand_dims(self_mask, 1)  # [B, 1, K, C + K]
-        x = tf.gather(self.embeddings, tf.reshape(target_ids, [-1]))  # [R, D]
-        x = tf.cast(x, tf.float32) * self.scale + tf.gather(self.positions, position)
-        if self.word_id_ends is not None:
-            num_words += tf.cast(is_word(target_ids, self.word_id_ends[1]), tf.int32)
-            encoder_output, indices = row_state.encoded_words
-            next_words = at_words(encoder_output, indices, num_words)  # [B, K, D]
-            x += tf.cast(tf.reshape(next_words, tf.shape(x)), tf.float32)
         kv_cache = []
         for layer, cache, encoder_kv in zip(
             self.layers, row_state.kv_cache, row_state.encoder_kv, strict=True
@@ -166,7 +166,7 @@ class DecoderStep:
             kv_cache.append(cache)
         logits = tf.cast(self.output(x), tf.float32)  # [R, V]
         logits = tf.reshape(logits, [-1, num_beams, logits.shape[1]])
-        return logits, Beams(self_mask, num_words), row_state._replace(kv_cache=tuple(kv_cache))
+        return logits, Beams(self_mask), row_state._replace(kv_cache=tuple(kv_cache))
 
 
 class _LayerStep:

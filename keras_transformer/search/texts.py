@@ -8,18 +8,23 @@ Shapes (the package's glossary): B batch, S source length, T target length, K be
 group.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import tensorflow as tf
 
-from keras_transformer.architectures import Model, step_of
-from keras_transformer.config import BOS_ID, PAD_ID, DecodingOptions
+from keras_transformer.architectures import step_of
+from keras_transformer.config import PAD_ID, DecodingOptions
+from keras_transformer.model.encoder_decoder import EncoderDecoder
 from keras_transformer.model.losses import cross_entropy
-from keras_transformer.search.beam_search import Hypotheses, StepFunction, length_divisor, search
+from keras_transformer.search.beam_search import (
+    Hypotheses,
+    StepFunction,
+    beam_search,
+    length_divisor,
+)
 from keras_transformer.search.groups import map_groups
 from keras_transformer.search.sentences import are_blank, cut_rows, split_sentences
-from keras_transformer.tokenizers import Tokenizer, with_end
+from keras_transformer.tokenizers import Tokenizer, shifted, with_end
 
 # Bounds of a group: rows, tokens of all hypotheses, and logits in memory at once.
 GROUP_ROWS = 128
@@ -28,7 +33,7 @@ GROUP_LOGITS = 2**25
 
 
 class TranslatedTexts(NamedTuple):
-    """The result of `translate_texts`.
+    """The result of `TextSearch.translate`.
 
     Where a text has fewer than n translations, the score is -inf and the translation is empty.
     """
@@ -39,7 +44,7 @@ class TranslatedTexts(NamedTuple):
 
 
 class TranslatedDocuments(NamedTuple):
-    """The result of `translate_documents`."""
+    """The result of `TextSearch.translate_documents`."""
 
     translations: tf.Tensor  # string [B], valid UTF-8
     scores: tf.Tensor  # float32 [B], the sum of the sentences' scores
@@ -47,7 +52,7 @@ class TranslatedDocuments(NamedTuple):
 
 
 class ScoredTexts(NamedTuple):
-    """The result of `score_texts`."""
+    """The result of `TextSearch.score`."""
 
     log_probs: tf.Tensor  # float32 [B], log probability of target and end in nats
     scores: tf.Tensor  # float32 [B], the log probability over the length penalty, as in a search
@@ -55,7 +60,7 @@ class ScoredTexts(NamedTuple):
 
 
 class Alignments(NamedTuple):
-    """The result of `align_texts`. Rows are padded, pieces with ""."""
+    """The result of `TextSearch.align`. Rows are padded, pieces with ""."""
 
     source_pieces: tf.Tensor  # string [B, S], the source's tokens, its end included
     target_pieces: tf.Tensor  # string [B, T], the best translation's
@@ -64,194 +69,193 @@ class Alignments(NamedTuple):
     attention: tf.Tensor  # float32 [B, T, S], the weights when each target piece was chosen
 
 
-def search_rows(
-    model: Model,
-    tokenizer: Tokenizer,
-    source_ids: tf.Tensor,
-    source_lengths: tf.Tensor,
-    options: DecodingOptions,
-    num_best: int | tf.Tensor,
-) -> Hypotheses:
-    """Searches for the `num_best` best translations of sources [B, S], group by group.
+class TextSearch:
+    """The graphs from strings to strings of a model and its tokenizer.
 
-    `num_best` is an int or int32 []. The lengths, [B], do not count the end. A source of length 0
-    has a translation of no tokens.
+    A subclass may override `search`, which most of a graph is.
+
+    Args:
+        model: the model.
+        tokenizer: the model's tokenizer.
+        options: how to search.
+
+    Attributes:
+        max_source_tokens: maximum length of a source in tokens, its end included.
+        max_target_tokens: the same of a translation.
     """
-    beam_size, vocab_size = options.beam_size, model.config.num_target_ids
-    max_lengths = _max_lengths(model, source_lengths, options)
-    constraint = tokenizer.constraint(source_ids)
-    if constraint is not None:
-        max_lengths = tf.maximum(max_lengths, constraint.min_lengths)
-    # `reduce_max` of no lengths is the smallest int32.
-    longest = tf.maximum(tf.reduce_max(max_lengths), 0)
-    step = step_of(model, longest)
 
-    def search_group(rows: tf.Tensor) -> Hypotheses:
-        step_fn: StepFunction = step
-        cache, row_state = step.initial_state(_rows(source_ids, rows), beam_size)
-        limits = tf.gather(max_lengths, rows)
+    def __init__(
+        self, model: EncoderDecoder, tokenizer: Tokenizer, options: DecodingOptions
+    ) -> None:
+        self.model, self.tokenizer, self.options = model, tokenizer, options
+        max_positions = model.config.max_positions or tf.int32.max
+        self.max_source_tokens = min(options.max_source_length, max_positions)
+        longest = options.max_source_length + options.extra_length
+        self.max_target_tokens = min(longest, max_positions)
+
+    def search(
+        self, source_ids: tf.Tensor, source_lengths: tf.Tensor, num_best: int | tf.Tensor = 1
+    ) -> Hypotheses:
+        """Searches for the best translations of sources, group by group.
+
+        Args:
+            source_ids: int32 [B, S].
+            source_lengths: int32 [B], without the end. A source of length 0 has a translation of no
+                tokens.
+            num_best: number of translations of each source, an int or int32 [].
+        """
+        options, vocab_size = self.options, self.model.config.num_target_ids
+        beam_size = options.beam_size
+        max_lengths = tf.minimum(source_lengths + options.extra_length, self.max_target_tokens)
+        max_lengths = tf.where(source_lengths == 0, 1, max_lengths)  # [B]
+        constraint = self.tokenizer.constraint(source_ids)
         if constraint is not None:
-            step_fn, cache, row_state = constraint.apply(
-                step_fn, cache, row_state, rows, limits, beam_size
+            max_lengths = tf.maximum(max_lengths, constraint.min_lengths)
+        # `reduce_max` of no lengths is the smallest int32.
+        longest = tf.maximum(tf.reduce_max(max_lengths), 0)
+        step = step_of(self.model, longest)
+
+        def search_group(rows: tf.Tensor) -> Hypotheses:
+            step_fn: StepFunction = step
+            cache, row_state = step.initial_state(_rows(source_ids, rows), beam_size)
+            limits = tf.gather(max_lengths, rows)
+            if constraint is not None:
+                step_fn, cache, row_state = constraint.apply(
+                    step_fn, cache, row_state, rows, limits, beam_size
+                )
+            found = beam_search(
+                step_fn,
+                cache,
+                limits,
+                beam_size,
+                options.length_penalty,
+                row_state,
+                num_best,
+                options.early_stopping,
+                options.length_penalty_kind,
             )
-        found = search(step_fn, cache, limits, options, row_state, num_best)
-        is_empty = tf.gather(source_lengths, rows) == 0  # [G]
-        scores_of_empty = tf.where(tf.range(num_best) == 0, 0.0, -float("inf"))  # [num_best]
-        return Hypotheses(
-            ids=tf.where(is_empty[:, None, None], PAD_ID, found.ids[:, :num_best]),
-            scores=tf.where(is_empty[:, None], scores_of_empty, found.scores[:, :num_best]),
+            is_empty = tf.gather(source_lengths, rows) == 0  # [G]
+            scores_of_empty = tf.where(tf.range(num_best) == 0, 0.0, -float("inf"))  # [num_best]
+            return Hypotheses(
+                ids=tf.where(is_empty[:, None, None], PAD_ID, found.ids[:, :num_best]),
+                scores=tf.where(is_empty[:, None], scores_of_empty, found.scores[:, :num_best]),
+            )
+
+        found = map_groups(
+            search_group,
+            costs=max_lengths,
+            max_cost=GROUP_TOKENS // beam_size,
+            max_rows=max(1, min(GROUP_ROWS, GROUP_LOGITS // (beam_size * vocab_size))),
+            empty=Hypotheses(tf.zeros([0, num_best, longest], tf.int32), tf.zeros([0, num_best])),
+        )
+        longest = tf.maximum(tf.reduce_max(_lengths(found.ids)), 0)
+        return Hypotheses(found.ids[:, :, :longest], found.scores)
+
+    def translate(self, texts: tf.Tensor, num_best: int = 1) -> TranslatedTexts:
+        """Returns the `num_best` best translations of each text, string [B].
+
+        A text without tokens, such as white space, has one empty translation.
+        """
+        ids, lengths, truncated = self.tokenizer.encode(texts, self.max_source_tokens)
+        found = self.search(ids, lengths, num_best)
+        return TranslatedTexts(self.tokenizer.write(ids, found.ids), found.scores, truncated)
+
+    def translate_documents(
+        self, texts: tf.Tensor, max_tokens: int | None = None
+    ) -> TranslatedDocuments:
+        """Translates texts of any length, string [B], sentence by sentence, without truncation.
+
+        A sentence of too many tokens is translated in parts. White space between sentences is kept.
+        The graph fails if all texts together have more than `max_tokens` tokens, the end of each
+        sentence included.
+        """
+        ragged = split_sentences(texts)  # [B, (segments)]
+        segments, text_of_segment = ragged.values, ragged.value_rowids()
+        num_texts, num_segments = tf.shape(texts)[0], tf.size(segments)
+        is_blank = are_blank(segments)
+        sentences = tf.where(~is_blank)[:, 0]  # numbers of the segments that are translated
+        tokens = self.tokenizer.tokenize(tf.gather(segments, sentences))
+        parts, sentence_of_part = cut_rows(tokens, self.max_source_tokens - 1)
+        if max_tokens is not None:
+            num_tokens = tf.size(parts.values) + tf.size(sentence_of_part)
+            message = f"A request must have at most {max_tokens} tokens. Received:"
+            with tf.control_dependencies(
+                [tf.debugging.Assert(num_tokens <= max_tokens, [message, num_tokens])]
+            ):
+                parts = tf.identity(parts)  # [P, (tokens)]
+        ids, lengths = with_end(parts)
+        found = self.search(ids, lengths)
+        best = self.tokenizer.write(ids, found.ids)  # [P, 1]
+        segment_of_part = tf.gather(sentences, sentence_of_part)
+        translated = tf.strings.unsorted_segment_join(
+            best[:, 0], segment_of_part, num_segments, " "
+        )
+        return TranslatedDocuments(
+            translations=tf.strings.unsorted_segment_join(
+                tf.where(is_blank, segments, translated), text_of_segment, num_texts
+            ),
+            scores=tf.math.unsorted_segment_sum(
+                found.scores[:, 0], tf.gather(text_of_segment, segment_of_part), num_texts
+            ),
+            num_sentences=tf.math.unsorted_segment_sum(
+                tf.cast(~is_blank, tf.int32), text_of_segment, num_texts
+            ),
         )
 
-    found = map_groups(
-        search_group,
-        costs=max_lengths,
-        max_cost=GROUP_TOKENS // beam_size,
-        max_rows=max(1, min(GROUP_ROWS, GROUP_LOGITS // (beam_size * vocab_size))),
-        empty=Hypotheses(tf.zeros([0, num_best, longest], tf.int32), tf.zeros([0, num_best])),
-    )
-    longest = tf.maximum(tf.reduce_max(_lengths(found.ids)), 0)
-    return Hypotheses(found.ids[:, :, :longest], found.scores)
+    def score(self, sources: tf.Tensor, targets: tf.Tensor) -> ScoredTexts:
+        """Computes the log probabilities of given translations, string [B], of sources."""
+        source = self.tokenizer.encode(sources, self.max_source_tokens)
+        target = self.tokenizer.target.encode(targets, self.max_target_tokens)
 
+        def log_probs_of(rows: tf.Tensor) -> tf.Tensor:
+            source_ids, target_ids = _rows(source.ids, rows), _rows(target.ids, rows)
+            logits = self.model(
+                {"source_ids": source_ids, "target_ids": shifted(target_ids)}, training=False
+            )  # [G, T, V]
+            is_token = tf.cast(target_ids != PAD_ID, tf.float32)  # [G, T]
+            return -tf.reduce_sum(cross_entropy(logits, target_ids) * is_token, axis=1)
 
-# `search_rows`, or a function that calls it and may be a graph of its own.
-Search = Callable[[Model, Tokenizer, tf.Tensor, tf.Tensor, DecodingOptions, int], Hypotheses]
-
-
-def translate_texts(
-    model: Model,
-    tokenizer: Tokenizer,
-    texts: tf.Tensor,
-    options: DecodingOptions,
-    num_best: int = 1,
-    search_rows: Search = search_rows,
-) -> TranslatedTexts:
-    """Returns the `num_best` best translations of each text.
-
-    A text without tokens, such as white space, has one empty translation.
-    """
-    ids, lengths, truncated = tokenizer.encode(texts, max_source_tokens(model, options))
-    found = search_rows(model, tokenizer, ids, lengths, options, num_best)
-    return TranslatedTexts(tokenizer.write(ids, found.ids), found.scores, truncated)
-
-
-def translate_documents(
-    model: Model,
-    tokenizer: Tokenizer,
-    texts: tf.Tensor,
-    options: DecodingOptions,
-    max_tokens: int | None = None,
-    search_rows: Search = search_rows,
-) -> TranslatedDocuments:
-    """Translates texts of any length sentence by sentence, without truncation.
-
-    A sentence of too many tokens is translated in parts. White space between sentences is kept.
-    The graph fails if all texts together have more than `max_tokens` tokens, the end of each
-    sentence included.
-    """
-    ragged = split_sentences(texts)  # [B, (segments)]
-    segments, text_of_segment = ragged.values, ragged.value_rowids()
-    num_texts, num_segments = tf.shape(texts)[0], tf.size(segments)
-    is_blank = are_blank(segments)
-    sentences = tf.where(~is_blank)[:, 0]  # numbers of the segments that are translated
-    tokens = tokenizer.tokenize(tf.gather(segments, sentences))
-    parts, sentence_of_part = cut_rows(tokens, max_source_tokens(model, options) - 1)
-    if max_tokens is not None:
-        num_tokens = tf.size(parts.values) + tf.size(sentence_of_part)
-        message = f"A request must have at most {max_tokens} tokens. Received:"
-        with tf.control_dependencies(
-            [tf.debugging.Assert(num_tokens <= max_tokens, [message, num_tokens])]
-        ):
-            parts = tf.identity(parts)  # [P, (tokens)]
-    ids, lengths = with_end(parts)
-    found = search_rows(model, tokenizer, ids, lengths, options, 1)
-    best = tokenizer.write(ids, found.ids)  # [P, 1]
-    segment_of_part = tf.gather(sentences, sentence_of_part)
-    translated = tf.strings.unsorted_segment_join(best[:, 0], segment_of_part, num_segments, " ")
-    return TranslatedDocuments(
-        translations=tf.strings.unsorted_segment_join(
-            tf.where(is_blank, segments, translated), text_of_segment, num_texts
-        ),
-        scores=tf.math.unsorted_segment_sum(
-            found.scores[:, 0], tf.gather(text_of_segment, segment_of_part), num_texts
-        ),
-        num_sentences=tf.math.unsorted_segment_sum(
-            tf.cast(~is_blank, tf.int32), text_of_segment, num_texts
-        ),
-    )
-
-
-def score_texts(
-    model: Model,
-    tokenizer: Tokenizer,
-    sources: tf.Tensor,
-    targets: tf.Tensor,
-    options: DecodingOptions,
-) -> ScoredTexts:
-    """Computes the log probabilities of given translations."""
-    source = tokenizer.encode(sources, max_source_tokens(model, options))
-    target = tokenizer.target.encode(targets, max_target_tokens(model, options))
-
-    def log_probs_of(rows: tf.Tensor) -> tf.Tensor:
-        source_ids, target_ids = _rows(source.ids, rows), _rows(target.ids, rows)
-        logits = model(
-            {"source_ids": source_ids, "target_ids": shifted(target_ids)}, training=False
-        )  # [G, T, V]
-        is_token = tf.cast(target_ids != PAD_ID, tf.float32)  # [G, T]
-        return -tf.reduce_sum(cross_entropy(logits, target_ids) * is_token, axis=1)
-
-    log_probs = map_groups(
-        log_probs_of,
-        costs=source.lengths + target.lengths + 2,
-        max_cost=GROUP_LOGITS // model.config.num_target_ids,
-        max_rows=GROUP_ROWS,
-        empty=tf.zeros([0]),
-    )
-    divisor = length_divisor(
-        target.lengths + 1, options.length_penalty, options.length_penalty_kind
-    )
-    return ScoredTexts(log_probs, log_probs / divisor, source.truncated | target.truncated)
-
-
-def align_texts(
-    model: Model,
-    tokenizer: Tokenizer,
-    texts: tf.Tensor,
-    options: DecodingOptions,
-    layer: int = -1,
-    search_rows: Search = search_rows,
-) -> Alignments:
-    """Translates texts and returns a decoder layer's cross-attention, the mean over its heads."""
-    source = tokenizer.encode(texts, max_source_tokens(model, options))
-    found = search_rows(model, tokenizer, source.ids, source.lengths, options, 1)
-    best = found.ids[:, 0]  # [B, T]
-    target_lengths = _lengths(best)
-
-    def attention_of(rows: tf.Tensor) -> tf.Tensor:
-        target_ids = _rows(best, rows)
-        scores = model.attention_scores(_rows(source.ids, rows), shifted(target_ids))
-        mean = tf.reduce_mean(tf.cast(scores.cross[layer], tf.float32), axis=1)  # [G, T, S]
-        return tf.where((target_ids != PAD_ID)[..., None], mean, 0.0)
-
-    sizes = [tf.shape(best)[1], tf.shape(source.ids)[1]]
-    return Alignments(
-        source_pieces=_pieces(tokenizer, source.ids),
-        target_pieces=_pieces(tokenizer.target, best),
-        source_lengths=_lengths(source.ids),
-        target_lengths=target_lengths,
-        attention=map_groups(
-            attention_of,
-            costs=source.lengths + target_lengths + 1,
-            max_cost=GROUP_TOKENS,
+        log_probs = map_groups(
+            log_probs_of,
+            costs=source.lengths + target.lengths + 2,
+            max_cost=GROUP_LOGITS // self.model.config.num_target_ids,
             max_rows=GROUP_ROWS,
-            empty=tf.zeros([0, *sizes]),
-        ),
-    )
+            empty=tf.zeros([0]),
+        )
+        divisor = length_divisor(
+            target.lengths + 1, self.options.length_penalty, self.options.length_penalty_kind
+        )
+        return ScoredTexts(log_probs, log_probs / divisor, source.truncated | target.truncated)
 
+    def align(self, texts: tf.Tensor, layer: int = -1) -> Alignments:
+        """Translates texts, string [B], and returns a decoder layer's cross-attention.
 
-def _max_lengths(model: Model, source_lengths: tf.Tensor, options: DecodingOptions) -> tf.Tensor:
-    """Returns the maximum length of each source's translations, int32 [B]."""
-    lengths = tf.minimum(source_lengths + options.extra_length, max_target_tokens(model, options))
-    return tf.where(source_lengths == 0, 1, lengths)
+        It is the mean over the layer's heads.
+        """
+        source = self.tokenizer.encode(texts, self.max_source_tokens)
+        best = self.search(source.ids, source.lengths).ids[:, 0]  # [B, T]
+        target_lengths = _lengths(best)
+
+        def attention_of(rows: tf.Tensor) -> tf.Tensor:
+            target_ids = _rows(best, rows)
+            scores = self.model.attention_scores(_rows(source.ids, rows), shifted(target_ids))
+            mean = tf.reduce_mean(tf.cast(scores.cross[layer], tf.float32), axis=1)  # [G, T, S]
+            return tf.where((target_ids != PAD_ID)[..., None], mean, 0.0)
+
+        sizes = [tf.shape(best)[1], tf.shape(source.ids)[1]]
+        return Alignments(
+            source_pieces=_pieces(self.tokenizer, source.ids),
+            target_pieces=_pieces(self.tokenizer.target, best),
+            source_lengths=_lengths(source.ids),
+            target_lengths=target_lengths,
+            attention=map_groups(
+                attention_of,
+                costs=source.lengths + target_lengths + 1,
+                max_cost=GROUP_TOKENS,
+                max_rows=GROUP_ROWS,
+                empty=tf.zeros([0, *sizes]),
+            ),
+        )
 
 
 def _rows(ids: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
@@ -265,33 +269,5 @@ def _lengths(ids: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(tf.cast(ids != PAD_ID, tf.int32), axis=-1)
 
 
-def shifted(target_ids: tf.Tensor) -> tf.Tensor:
-    """Returns the decoder's input for targets, int [B, T]: the start symbol, and all but the last.
-
-    Example:
-        >>> from keras_transformer.search.texts import shifted
-        >>> print(shifted([[7, 8, 3], [9, 3, 0]]).numpy())  # 2 starts, 3 ends, 0 is padding
-        [[2 7 8]
-         [2 9 3]]
-    """
-    target_ids = tf.convert_to_tensor(target_ids)
-    return tf.pad(target_ids[:, :-1], [[0, 0], [1, 0]], constant_values=BOS_ID)
-
-
 def _pieces(tokenizer: Tokenizer, ids: tf.Tensor) -> tf.Tensor:
     return tf.where(ids == PAD_ID, "", tokenizer.pieces(ids))
-
-
-def max_source_tokens(model: Model, options: DecodingOptions) -> int:
-    """Returns the maximum length of a source in tokens, its end included."""
-    return min(options.max_source_length, _max_positions(model))
-
-
-def max_target_tokens(model: Model, options: DecodingOptions) -> int:
-    """Returns the maximum length of a translation in tokens, its end included."""
-    return min(options.max_source_length + options.extra_length, _max_positions(model))
-
-
-def _max_positions(model: Model) -> int:
-    """Returns how many positions the model has, at most those of an int32."""
-    return model.config.max_positions or tf.int32.max

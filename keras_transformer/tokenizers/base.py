@@ -7,16 +7,23 @@ import abc
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.config import EOS_ID, PAD_ID
+from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID
 from keras_transformer.errors import InputError
-from keras_transformer.parsing.symbols import TreeConstraint
+from keras_transformer.rooms import brought, load
+
+if TYPE_CHECKING:
+    from keras_transformer.search.constraints import Constraint
 
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
+# The classes of the files that do not belong to a room; a SentencePiece model has no header.
+WORD_PIECE_HEADER = b"# word-pieces"
+WORD_PIECES = "tokenizers.subword:WordPieceTokenizer"
+SENTENCEPIECE = "tokenizers.subword:SentencePieceTokenizer"
 
 
 class EncodedTexts(NamedTuple):
@@ -36,30 +43,23 @@ class EncodedTexts(NamedTuple):
 class Tokenizer(abc.ABC):
     """Splits texts of both languages into subwords and joins them again.
 
-    There are four kinds, `SentencePieceTokenizer`, `WordPieceTokenizer`, `MarianTokenizer` and
-    `TreeTokenizer`; `Tokenizer.load` reads all of them. The ids begin with pad 0, unk 1, bos 2,
-    eos 3.
+    Subclasses are `SentencePieceTokenizer`, `WordPieceTokenizer`, and those of optional rooms;
+    `Tokenizer.load` reads all of them. The ids begin with pad 0, unk 1, bos 2, eos 3.
 
     Attributes:
         model: the content of the file that `save` writes.
         vocab_size: number of ids.
         lowercase: whether it lower-cases all text.
         own_target: the tokenizer of the target language, if that is another one.
-        word_id_ends: two numbers. A source id from 4 to below the first number begins a word, and a
-            target id from 4 to below the second is the tag of a word. None if the ids have
-            another order.
 
     Raises:
         InputError: if a file is missing or is not a tokenizer, or a vocabulary is too small.
     """
 
-    header: ClassVar[bytes] = b""  # how `model` begins; a SentencePiece model has no header
-
     model: bytes
     vocab_size: int
     lowercase: bool = False
     own_target: "Tokenizer | None" = None
-    word_id_ends: tuple[int, int] | None = None
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
@@ -68,11 +68,9 @@ class Tokenizer(abc.ABC):
             model = Path(path).read_bytes()
         except OSError as error:
             raise InputError(f"Cannot read the tokenizer {path}: {error.strerror}") from error
-        # The empty header, which all files begin with, comes last.
-        kinds = sorted(Tokenizer.__subclasses__(), key=lambda kind: -len(kind.header))
-        kind: Callable[[bytes], Tokenizer] = next(
-            kind for kind in kinds if model.startswith(kind.header)
-        )
+        kinds = {WORD_PIECE_HEADER: WORD_PIECES, **brought("TOKENIZERS")}
+        names = [name for header, name in kinds.items() if model.startswith(header)]
+        kind: Callable[[bytes], Tokenizer] = load(names[0] if names else SENTENCEPIECE)
         try:
             return kind(model)
         except InputError as error:
@@ -115,7 +113,7 @@ class Tokenizer(abc.ABC):
     def pieces(self, ids: tf.Tensor) -> tf.Tensor:
         """Returns the pieces of ids, int32 of any shape, as strings of the same shape."""
 
-    def constraint(self, source_ids: tf.Tensor) -> TreeConstraint | None:
+    def constraint(self, source_ids: tf.Tensor) -> "Constraint | None":
         """Returns what the results of a search must keep to; None for nothing.
 
         Args:
@@ -187,6 +185,19 @@ def with_end(tokens: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
         tf.concat([tokens, end], axis=1).to_tensor(PAD_ID),
         tf.cast(tokens.row_lengths(), tf.int32),
     )
+
+
+def shifted(target_ids: tf.Tensor) -> tf.Tensor:
+    """Returns the decoder's input for targets, int [B, T]: the start symbol, and all but the last.
+
+    Example:
+        >>> from keras_transformer.tokenizers.base import shifted
+        >>> print(shifted([[7, 8, 3], [9, 3, 0]]).numpy())  # 2 starts, 3 ends, 0 is padding
+        [[2 7 8]
+         [2 9 3]]
+    """
+    target_ids = tf.convert_to_tensor(target_ids)
+    return tf.pad(target_ids[:, :-1], [[0, 0], [1, 0]], constant_values=BOS_ID)
 
 
 def index_pieces(

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from keras_transformer.errors import InputError
-from keras_transformer.tokenizers.base import SPECIAL_PIECES, Tokenizer
+from keras_transformer.tokenizers.base import SPECIAL_PIECES, WORD_PIECE_HEADER, Tokenizer
 from keras_transformer.tokenizers.learning import (
     WORD_MARK,
     compositions,
@@ -27,7 +27,6 @@ from keras_transformer.tokenizers.learning import (
 )
 
 LOWERCASE_MARK = "lowercase"
-WORD_PIECE_HEADER = "# word-pieces"
 MAX_WORD_BYTES = 2**20  # TF.Text's default is 100; a longer word is unknown
 
 
@@ -175,8 +174,6 @@ class WordPieceTokenizer(Tokenizer):
         model: a header, then one piece a line. The four special pieces come first.
     """
 
-    header = WORD_PIECE_HEADER.encode()
-
     def __init__(self, model: bytes) -> None:
         self.model = model
         try:
@@ -185,9 +182,9 @@ class WordPieceTokenizer(Tokenizer):
             self._split_options = json.loads(f"{{{options}") if options else {}
         except ValueError as error:
             raise InputError("The tokenizer is damaged") from error
-        if header != WORD_PIECE_HEADER or self._pieces[:4] != list(SPECIAL_PIECES):
+        if header != WORD_PIECE_HEADER.decode() or self._pieces[:4] != list(SPECIAL_PIECES):
             raise InputError(
-                f"The tokenizer must start with {WORD_PIECE_HEADER!r} and the pieces "
+                f"The tokenizer must start with {WORD_PIECE_HEADER.decode()!r} and the pieces "
                 f"{', '.join(SPECIAL_PIECES)}. Received: {', '.join([header, *self._pieces[:4]])}"
             )
         if len(set(self._pieces)) < len(self._pieces):
@@ -247,7 +244,7 @@ class WordPieceTokenizer(Tokenizer):
             split_options: how KerasNLP's function splits a text into words; {} for white space.
         """
         options = f" {json.dumps(split_options)}" if split_options else ""
-        lines = [f"{WORD_PIECE_HEADER}{options}", *pieces]
+        lines = [f"{WORD_PIECE_HEADER.decode()}{options}", *pieces]
         return cls("".join(f"{line}\n" for line in lines).encode())
 
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:

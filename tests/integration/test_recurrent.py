@@ -16,7 +16,7 @@ from keras_transformer.export.metadata import read_metadata
 from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.session import SavedModelSession
 from keras_transformer.recurrent.model import Recurrent
-from keras_transformer.search.texts import score_texts
+from keras_transformer.search.texts import TextSearch
 from keras_transformer.trainers.data.corpora import Pair
 from keras_transformer.trainers.fitting.training import train
 from keras_transformer.trainers.scoring.evaluation import evaluate
@@ -88,7 +88,7 @@ def test_the_export_answers_as_the_translator(run, tmp_path):
     assert attention.encoder.shape == attention.decoder.shape == (0, 1, 0, 0)
     np.testing.assert_allclose(shown["attention"][0], attention.cross[0, 0], atol=1e-5)
     pair = [TEXTS[0]], [expected[0].text]
-    scored = score_texts(model, translator.tokenizer, *map(tf.constant, pair), options)
+    scored = TextSearch(model, translator.tokenizer, options).score(*map(tf.constant, pair))
     found = answer("score", text=pair[0], target=pair[1])
     np.testing.assert_allclose(found["score"], scored.scores, atol=1e-4)
     assert answer("document", text=[f"{TEXTS[0]}\n\n{TEXTS[0]}"])["sentences"] == [2]

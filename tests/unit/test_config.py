@@ -33,7 +33,6 @@ def test_survives_json():
         position_encoding="learned",
         scale_embeddings=False,
         scale_attention=False,
-        word_id_ends=(5, 7),
     )
     assert TransformerConfig(**json.loads(json.dumps(config.to_dict()))) == config
 

@@ -122,7 +122,7 @@ def test_options_are_traced_once(tiny_translator, monkeypatch):
     def fail(*args):
         raise AssertionError("traced again")
 
-    monkeypatch.setattr("keras_transformer.translator.translate_texts", fail)
+    monkeypatch.setattr("keras_transformer.translator.TextSearch.translate", fail)
     assert tiny_translator.translate(["a much longer text", "one"], beam_size=4)
     with pytest.raises(AssertionError, match="traced again"):
         tiny_translator.translate(["one"], beam_size=2, length_penalty=0.25)

@@ -14,7 +14,7 @@ from marian_models import extract
 from keras_transformer.errors import InputError
 from keras_transformer.export.engines import export_ctranslate2, export_marian
 from keras_transformer.model.transformer import Transformer
-from keras_transformer.search.texts import score_texts
+from keras_transformer.search.texts import TextSearch
 from keras_transformer.tokenizers import SentencePieceTokenizer, WordPieceTokenizer
 from keras_transformer.trainers.marian.importing import import_marian
 from keras_transformer.trainers.marian.tensors import read_tensors
@@ -73,7 +73,7 @@ def assert_same_log_probabilities(translator, folder):
     )
     model, tokenizer = translator.model, translator.tokenizer
     texts = tf.constant(TEXTS), tf.constant(targets)
-    expected = score_texts(model, tokenizer, *texts, translator.defaults)
+    expected = TextSearch(model, tokenizer, translator.defaults).score(*texts)
     sums = [sum(result.log_probs) for result in found]
     np.testing.assert_allclose(sums, expected.log_probs, rtol=1e-3)
 

@@ -12,19 +12,14 @@ from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 from keras_transformer.config import TransformerConfig
 from keras_transformer.errors import InputError
 from keras_transformer.export import saved_model as saved_model_module
+from keras_transformer.config import DecodingOptions
 from keras_transformer.export.check import SIGNATURES, Finding
 from keras_transformer.export.metadata import read_metadata
 from keras_transformer.export.options import ServingOptions
 from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.session import SavedModelSession
 from keras_transformer.model.transformer import Transformer
-from keras_transformer.search.texts import (
-    DecodingOptions,
-    align_texts,
-    score_texts,
-    translate_documents,
-    translate_texts,
-)
+from keras_transformer.search.texts import TextSearch
 from keras_transformer.tokenizers import WordPieceTokenizer
 from keras_transformer.translator import Translator
 
@@ -51,11 +46,8 @@ def graph(translator):
     def call(function, *rest, **options):
         texts = tf.constant(TEXTS)
         options = dataclasses.replace(OPTIONS, **options)
-        model, tokenizer = translator.model, translator.tokenizer
-        graph = tf.function(
-            lambda: function(model, tokenizer, texts, *rest, options), autograph=False
-        )
-        found = graph()
+        search = TextSearch(translator.model, translator.tokenizer, options)
+        found = tf.function(lambda: function(search, texts, *rest), autograph=False)()
         return type(found)(*(field.numpy() for field in found))
 
     return call
@@ -79,8 +71,8 @@ def assert_outputs(outputs, **expected):
             assert outputs[name].dtype == values.dtype, name
 
 
-def all_translations(model, tokenizer, texts, options):
-    return translate_texts(model, tokenizer, texts, options, num_best=options.beam_size)
+def all_translations(search, texts):
+    return search.translate(texts, search.options.beam_size)
 
 
 def test_nbest_and_greedy(served, graph):
@@ -89,7 +81,7 @@ def test_nbest_and_greedy(served, graph):
     assert -1e9 in scores  # JSON has no infinity
     nbest = served.run("nbest", {"text": [text.encode() for text in TEXTS]})
     assert_outputs(nbest, translations=found.translations, scores=scores)
-    found = graph(translate_texts, beam_size=1)
+    found = graph(TextSearch.translate, beam_size=1)
     greedy = served.run("greedy", {"text": [text.encode() for text in TEXTS]})
     best = found.translations[:, 0]
     assert_outputs(greedy, translation=best, score=found.scores[:, 0], truncated=found.truncated)
@@ -121,8 +113,8 @@ def test_bfloat16_products(translator, tmp_path):
 
 
 def test_attention(served, graph, translator):
-    def of_layer(*args):
-        return align_texts(*args, layer=0)
+    def of_layer(search, texts):
+        return search.align(texts, layer=0)
 
     outputs = served.run("attention", {"text": [text.encode() for text in TEXTS]})
     assert_outputs(outputs, **graph(of_layer)._asdict())
@@ -130,14 +122,14 @@ def test_attention(served, graph, translator):
 
 def test_score(served, graph):
     targets = [b"eins", b"rot Hund", b"", b"\xff", "5\u00a0m² …".encode(), b"oil"]
-    found = graph(score_texts, tf.constant(targets))
+    found = graph(TextSearch.score, tf.constant(targets))
     outputs = served.run("score", {"text": [text.encode() for text in TEXTS], "target": targets})
     expected = {"log_probability": found.log_probs, "score": found.scores}
     assert_outputs(outputs, **expected, truncated=found.truncated)
 
 
 def test_document(served, graph):
-    found = graph(translate_documents)
+    found = graph(TextSearch.translate_documents)
     outputs = served.run("document", {"text": [text.encode() for text in TEXTS]})
     expected = {"translation": found.translations, "score": found.scores}
     assert_outputs(outputs, **expected, sentences=found.num_sentences)

@@ -35,7 +35,6 @@ def checked(function):
         {"num_heads": N},
         {"num_heads": 3, "d_k": 4, "d_v": 5, "share_embeddings": False},
         {"num_heads": N, "position_encoding": "learned", "max_length": 13},
-        {"num_heads": N, "word_id_ends": (6, 8)},
     ],
 )
 def test_shapes_of_the_core(settings, monkeypatch):
@@ -52,9 +51,6 @@ def test_shapes_of_the_core(settings, monkeypatch):
         (layers.DecoderLayer, "call"),
         (model, "padding_mask"),
         (model, "decoder_mask"),
-        (model, "is_word"),
-        (model, "word_indices"),
-        (model, "at_words"),
         (Transformer, "encode"),
         (Transformer, "decode"),
     ]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import reference
 import tensorflow as tf
-from layer_weights import VARIANTS, V, make_model
+from layer_weights import VARIANTS, V, make_model, reference_logits
 
 from keras_transformer import (
     InputError,
@@ -51,36 +51,6 @@ def assert_close(actual, expected, **tolerance):
 
 
 # The logits.
-
-
-def reference_embedding(layer, ids, is_scaled):
-    tokens, *positions = layer.get_weights()
-    tokens = tokens if is_scaled else tokens / tokens.shape[1] ** 0.5
-    if not positions:
-        return reference.positional_embedding(ids, tokens)
-    return tokens[ids] * tokens.shape[1] ** 0.5 + positions[0][: ids.shape[1]]
-
-
-def reference_logits(model, source_ids, target_ids):
-    num_heads, is_scaled = model.config.num_heads, model.config.scale_embeddings
-    source_visible, target_visible = source_ids != 0, target_ids != 0
-    source_mask = np.repeat(source_visible[:, None], S, axis=1)  # [B, S, S]
-    target_mask = target_visible[:, None] & np.tri(T, dtype=bool)  # [B, T, T]
-    cross_mask = np.repeat(source_visible[:, None], T, axis=1)  # [B, T, S]
-
-    encoded = reference_embedding(model.source_embedding, source_ids, is_scaled)
-    for layer in model.encoder_layers:
-        weights = layer_weights.encoder_layer(layer, model.config.scale_attention)
-        encoded = reference.encoder_layer(encoded, weights, num_heads, source_mask)
-    x = reference_embedding(model.target_embedding, target_ids, is_scaled)
-    if model.config.word_id_ends is not None:
-        x += reference.next_words(encoded, source_ids, target_ids, *model.config.word_id_ends)
-    for layer in model.decoder_layers:
-        weights = layer_weights.decoder_layer(layer, model.config.scale_attention)
-        x = reference.decoder_layer(x, encoded, weights, num_heads, target_mask, cross_mask)
-    if model.config.share_embeddings:
-        return x @ model.target_embedding.token_embedding.embeddings.numpy().T
-    return x @ model.output_dense.kernel.numpy()
 
 
 def test_logits_are_the_oracles(model, inputs):

@@ -10,8 +10,9 @@ from keras_transformer.config import BOS_ID, EOS_ID
 from keras_transformer.errors import InputError
 from keras_transformer.parsing import symbols as tree_symbols
 from keras_transformer.parsing.symbols import TreeConstraint, TreeSymbols
-from keras_transformer.search.beam_search import beam_search, greedy_search
-from keras_transformer.tokenizers import Tokenizer, TreeTokenizer
+from keras_transformer.parsing.tokenizer import TreeTokenizer
+from keras_transformer.search.beam_search import beam_search
+from keras_transformer.tokenizers import Tokenizer
 
 SYMBOLS = TreeSymbols(tags=("N",), labels=("A", "B"))
 N, A, B, END_A, END_B = range(4, 9)  # ids
@@ -109,7 +110,7 @@ def test_a_tree_is_not_deeper_than_the_maximum(monkeypatch):
     logits = logits_of(1)
     logits[:, [A, B]] += 9  # it opens constituents as long as it may
     step, cache, row_state = constrained(logits, [2], [20], 1)
-    found = greedy_search(step, cache, tf.constant([20]), row_state=row_state)
+    found = beam_search(step, cache, tf.constant([20]), 1, row_state=row_state)
     ids = found.ids[0, 0].numpy()
     depths = np.cumsum(np.isin(ids, [A, B]) * 1 - np.isin(ids, [END_A, END_B]))
     assert (depths.max(), depths[-1]) == (2, 0)
@@ -162,7 +163,7 @@ def test_greedy_search_ends_with_a_tree_at_the_maximum_length(seed):
     logits = logits_of(seed)
     logits[:, [A, B]] += 9  # it opens constituents as long as it may
     step, cache, row_state = constrained(logits, [3], [10], 1)
-    found = greedy_search(step, cache, tf.constant([10]), row_state=row_state)
+    found = beam_search(step, cache, tf.constant([10]), 1, row_state=row_state)
     ids = tuple(found.ids[0, 0].numpy())
     assert len(ids) == 10
     assert ids in all_trees(3, 10)

@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID, DecodingOptions
 from keras_transformer.errors import InputError
 from keras_transformer.search import beam_search as decoding
-from keras_transformer.search.beam_search import beam_search, greedy_search, search
+from keras_transformer.search.beam_search import beam_search
 
 A, B, C = WORDS = 4, 5, 6  # the words of the toy languages
 V = 7
@@ -115,15 +115,24 @@ def lattice_step(edges, calls=None):
     return step
 
 
+def search(step, cache, max_lengths, options, row_state):
+    """A beam search with the options of the package."""
+    return beam_search(
+        step,
+        cache,
+        max_lengths,
+        options.beam_size,
+        options.length_penalty,
+        row_state,
+        early_stopping=options.early_stopping,
+        kind=options.length_penalty_kind,
+    )
+
+
 def search_lattice(edges, beam_size, length_penalty, limit, calls=None, **options):
     """The hypotheses of one row."""
     step, prefixes = lattice_step(edges, calls), tf.zeros([1, beam_size, 0], tf.int32)
-    if beam_size == 1:
-        result = greedy_search(step, prefixes, tf.constant([limit]), length_penalty)
-    else:
-        result = beam_search(
-            step, prefixes, tf.constant([limit]), beam_size, length_penalty, **options
-        )
+    result = beam_search(step, prefixes, tf.constant([limit]), beam_size, length_penalty, **options)
     return hypotheses_of(result, 0)
 
 
@@ -335,10 +344,11 @@ def test_rows_are_independent(beam_size, early_stopping):
 def test_greedy_is_the_plain_loop(length_penalty):
     max_lengths = [11, 1, 7, 5, 13]
     tables = random_tables(seed=8, rows=len(max_lengths))
-    result = greedy_search(
+    result = beam_search(
         table_step(tables),
         start(len(max_lengths), 1),
         tf.constant(max_lengths),
+        1,
         length_penalty,
         tf.range(len(max_lengths)),
     )
@@ -350,17 +360,6 @@ def test_greedy_is_the_plain_loop(length_penalty):
         assert_hypotheses(hypotheses_of(result, row), [(tokens, score)])
         ends.add(tokens[-1] == EOS_ID)
     assert ends == {True, False}  # some were cut, some were not
-
-
-def test_beam_size_one_is_greedy():
-    max_lengths = tf.constant([7, 11, 3])
-    tables = random_tables(seed=9, rows=3)
-    arguments = table_step(tables), start(3, 1), max_lengths
-    greedy = greedy_search(*arguments, 0.6, tf.range(3))
-    assert_same(search(*arguments, DecodingOptions(beam_size=1), tf.range(3)), greedy)
-    # Without a penalty no longer hypothesis can win, and one beam finds what greedy search does.
-    greedy = greedy_search(*arguments, 0.0, tf.range(3))
-    assert_same(beam_search(*arguments, 1, 0.0, tf.range(3)), greedy)
 
 
 def test_missing_hypotheses_have_no_score_and_no_tokens():

@@ -7,16 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.config import BOS_ID
+from keras_transformer.config import BOS_ID, DecodingOptions
 from keras_transformer.model.transformer import Transformer
-from keras_transformer.search import texts as translation
-from keras_transformer.search.texts import (
-    DecodingOptions,
-    align_texts,
-    score_texts,
-    translate_documents,
-    translate_texts,
-)
+from keras_transformer.search import texts as search_texts
+from keras_transformer.search.texts import TextSearch
+from keras_transformer.tokenizers import with_end
 
 OPTIONS = DecodingOptions(beam_size=3, length_penalty=0.7, extra_length=5, max_source_length=23)
 GREEDY = DecodingOptions(beam_size=1, max_source_length=23)
@@ -36,15 +31,15 @@ def model(tiny_translator):
 
 @pytest.fixture(scope="module")
 def run(model, tokenizer):
-    """A function that calls one of the module's graphs on texts; it traces each graph once."""
+    """A function that calls a method of `TextSearch` on texts; it traces each graph once."""
     graphs = {}
 
     def call(function, *texts, options=OPTIONS, **rest):
-        sizes = (translation.GROUP_ROWS, translation.GROUP_TOKENS, translation.GROUP_LOGITS)
+        sizes = (search_texts.GROUP_ROWS, search_texts.GROUP_TOKENS, search_texts.GROUP_LOGITS)
         key = (function, options, *rest.items(), sizes)
         if key not in graphs:
             graphs[key] = tf.function(
-                lambda *tensors: function(model, tokenizer, *tensors, options, **rest),
+                lambda *tensors: function(TextSearch(model, tokenizer, options), *tensors, **rest),
                 input_signature=[tf.TensorSpec([None], tf.string)] * len(texts),
                 autograph=False,
             )
@@ -56,14 +51,14 @@ def run(model, tokenizer):
 
 @pytest.fixture(scope="module")
 def one_by_one(run):
-    return [run(translate_texts, [text]) for text in TEXTS]
+    return [run(TextSearch.translate, [text]) for text in TEXTS]
 
 
 @pytest.fixture
 def small_groups(monkeypatch):
     """Two rows of scores to a group, and a few rows of alignments."""
-    monkeypatch.setattr(translation, "GROUP_LOGITS", 290 * 40)
-    monkeypatch.setattr(translation, "GROUP_TOKENS", 90)
+    monkeypatch.setattr(search_texts, "GROUP_LOGITS", 290 * 40)
+    monkeypatch.setattr(search_texts, "GROUP_TOKENS", 90)
 
 
 # Texts.
@@ -78,20 +73,20 @@ def assert_close(found, one_by_one):
 
 @pytest.mark.parametrize(("rows", "tokens"), [(3, 2**15), (64, 200)])
 def test_groups_are_one_by_one(run, one_by_one, monkeypatch, rows, tokens):
-    monkeypatch.setattr(translation, "GROUP_ROWS", rows)
-    monkeypatch.setattr(translation, "GROUP_TOKENS", tokens)
-    assert_close(run(translate_texts, TEXTS), one_by_one)
-    assert_close(run(translate_texts, TEXTS[::-1]), one_by_one[::-1])
+    monkeypatch.setattr(search_texts, "GROUP_ROWS", rows)
+    monkeypatch.setattr(search_texts, "GROUP_TOKENS", tokens)
+    assert_close(run(TextSearch.translate, TEXTS), one_by_one)
+    assert_close(run(TextSearch.translate, TEXTS[::-1]), one_by_one[::-1])
 
 
 def test_no_text(run):
-    assert run(translate_texts, []).translations.shape == (0, 1)
-    assert run(translate_documents, []).translations.shape == (0,)
+    assert run(TextSearch.translate, []).translations.shape == (0, 1)
+    assert run(TextSearch.translate_documents, []).translations.shape == (0,)
 
 
 def test_no_text_to_score_or_align(run, small_groups):
-    assert run(score_texts, [], []).scores.shape == (0,)
-    assert run(align_texts, [], options=GREEDY, layer=0).attention.shape == (0, 0, 0)
+    assert run(TextSearch.score, [], []).scores.shape == (0,)
+    assert run(TextSearch.align, [], options=GREEDY, layer=0).attention.shape == (0, 0, 0)
 
 
 # Documents.
@@ -100,9 +95,9 @@ def test_no_text_to_score_or_align(run, small_groups):
 def test_document_is_its_sentences(run):
     document = "One two. Red dog!\n\nTwo cat? \u00d6l"
     sentences = ["One two.", "Red dog!", "Two cat?", "\u00d6l"]
-    alone = run(translate_texts, sentences)
+    alone = run(TextSearch.translate, sentences)
     one, two, three, four = (text.decode() for text in alone.translations[:, 0])
-    found = run(translate_documents, ["red", document, "", " \n "])
+    found = run(TextSearch.translate_documents, ["red", document, "", " \n "])
     assert found.translations[1].decode() == f"{one} {two}\n\n{three} {four}"
     assert found.scores[1] == pytest.approx(alone.scores[:, 0].sum(), abs=1e-3)
     assert found.num_sentences.tolist() == [1, 4, 0, 0]
@@ -121,11 +116,11 @@ def test_nothing_of_a_long_sentence_is_lost(run, model, tokenizer):
 
     @tf.function(autograph=False)
     def translate_parts():
-        source = translation.with_end(tf.ragged.constant(parts, tf.int32))
-        return translation.search_rows(model, tokenizer, *source, OPTIONS, 1).ids[:, 0]
+        source = with_end(tf.ragged.constant(parts, tf.int32))
+        return TextSearch(model, tokenizer, OPTIONS).search(*source).ids[:, 0]
 
     expected = b" ".join(tokenizer.detokenize(translate_parts()).numpy())
-    assert run(translate_documents, [text]).translations.tolist() == [expected]
+    assert run(TextSearch.translate_documents, [text]).translations.tolist() == [expected]
 
 
 # Scores of given translations.
@@ -133,7 +128,7 @@ def test_nothing_of_a_long_sentence_is_lost(run, model, tokenizer):
 
 def test_scores_are_the_models(run, model, tokenizer, small_groups):
     targets = ["Katze rot", "eins", "", "zwei " * 7, "Hund", "oil", "\u00e9", "."]
-    found = run(score_texts, TEXTS, targets)
+    found = run(TextSearch.score, TEXTS, targets)
     for i, (text, target) in enumerate(zip(TEXTS, targets, strict=True)):
         source_ids = tokenizer.encode(tf.constant([text]), 23).ids
         target_ids = tokenizer.encode(tf.constant([target]), 28).ids.numpy()[0]
@@ -150,7 +145,7 @@ def test_scores_are_the_models(run, model, tokenizer, small_groups):
 
 
 def test_long_target_is_truncated(run, small_groups):
-    found = run(score_texts, ["red", "red"], ["rot", "rot " * 99])
+    found = run(TextSearch.score, ["red", "red"], ["rot", "rot " * 99])
     assert found.truncated.tolist() == [False, True]
 
 
@@ -158,8 +153,8 @@ def test_long_target_is_truncated(run, small_groups):
 
 
 def test_alignments_are_the_models(run, model, tokenizer, small_groups):
-    best = run(translate_texts, TEXTS, options=GREEDY).translations[:, 0]
-    found = run(align_texts, TEXTS, options=GREEDY, layer=0)
+    best = run(TextSearch.translate, TEXTS, options=GREEDY).translations[:, 0]
+    found = run(TextSearch.align, TEXTS, options=GREEDY, layer=0)
     for i, text in enumerate(TEXTS):
         num_sources, num_targets = found.source_lengths[i], found.target_lengths[i]
         source_ids = tokenizer.encode(tf.constant([text]), 23).ids

@@ -1,0 +1,151 @@
+"""What the models of all architectures have in common: a functional Keras model of two sequences.
+
+Shapes (the package's glossary): B batch, S source length, T target length, D d_model, N heads,
+V vocabulary.
+"""
+
+from typing import Any, ClassVar, NamedTuple, Self
+
+import keras
+from jaxtyping import Float, Int
+from keras import ops
+
+from keras_transformer.errors import InputError
+from keras_transformer.model.tensor import Tensor
+
+
+class AttentionScores(NamedTuple):
+    """The attention weights of all layers and heads.
+
+    The last two axes are queries and keys, and the weights of a query add up to 1. Query t of
+    `decoder` and `cross` predicts the token that follows `target_ids[:, t]`.
+
+    Attributes:
+        encoder: a float [B, N, S, S] for each layer.
+        decoder: a float [B, N, T, T] for each layer.
+        cross: a float [B, N, T, S] for each layer.
+    """
+
+    encoder: tuple[Tensor, ...]
+    decoder: tuple[Tensor, ...]
+    cross: tuple[Tensor, ...]
+
+
+class EncoderDecoder(keras.Model):
+    """What the architectures have in common: inputs, configuration and files.
+
+    Args:
+        config: sizes and rates.
+
+    Attributes:
+        num_cross_attentions: the number of `cross` in `attention_scores`.
+    """
+
+    config_type: ClassVar[Any]
+
+    source_embedding: Any
+    encoder_layers: list[Any]
+    target_embedding: Any
+    decoder_layers: list[Any]
+    output_dense: keras.layers.Dense | None  # None where the target's embedding is shared
+    num_cross_attentions: int
+
+    def __init__(self, config: Any, **kwargs: Any) -> None:
+        if not isinstance(config, self.config_type):
+            raise InputError(
+                f"`config` must be a {self.config_type.__name__}. Received: {config!r}"
+            )
+        # Assignment would make Keras list the weights in another order than that of the graph.
+        self.__dict__.update(config=config, **self._make_layers(config))
+        source_ids = keras.Input((None,), dtype="int32", name="source_ids")  # [B, S]
+        target_ids = keras.Input((None,), dtype="int32", name="target_ids")  # [B, T]
+        logits = self.decode(target_ids, self.encode(source_ids), source_ids)  # [B, T, V]
+        super().__init__(
+            inputs={"source_ids": source_ids, "target_ids": target_ids}, outputs=logits, **kwargs
+        )
+
+    def _make_layers(self, config: Any) -> dict[str, Any]:
+        """Returns the layers by the names of their attributes."""
+        raise NotImplementedError
+
+    def encode(self, source_ids: Int[Tensor, "B S"], training: bool | None = None) -> Any:
+        """Runs the encoder.
+
+        Args:
+            source_ids: int32 [B, S].
+            training: whether dropout is on.
+
+        Returns:
+            float [B, S, ...], what the decoder reads.
+        """
+        raise NotImplementedError
+
+    def decode(
+        self,
+        target_ids: Int[Tensor, "B T"],
+        encoder_output: Any,
+        source_ids: Int[Tensor, "B S"],
+        training: bool | None = None,
+    ) -> Any:
+        """Runs the decoder and the output projection on all target positions.
+
+        Args:
+            target_ids: int32 [B, T], the target shifted right.
+            encoder_output: the output of `encode`.
+            source_ids: int32 [B, S]; the decoder does not attend to its padding.
+            training: whether dropout is on.
+
+        Returns:
+            Logits, float32 [B, T, V].
+        """
+        raise NotImplementedError
+
+    def attention_scores(
+        self, source_ids: Int[Tensor, "B S"], target_ids: Int[Tensor, "B T"]
+    ) -> AttentionScores:
+        """Returns the attention weights of all layers and heads, without dropout.
+
+        Args:
+            source_ids: int32 [B, S].
+            target_ids: int32 [B, T], the target shifted right.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def from_preset(cls, /, preset: str, *, vocab_size: int, **overrides: Any) -> Self:
+        """Builds a model of a published size with fresh weights.
+
+        Args:
+            preset: as for `from_preset` of the configuration.
+            vocab_size: number of token ids, V.
+            **overrides: other attributes of the configuration.
+        """
+        return cls(cls.config_type.from_preset(preset, vocab_size=vocab_size, **overrides))
+
+    def project(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
+        """Computes the logits, float32 [B, T, V].
+
+        Args:
+            x: float [B, T, D], the output of the decoder.
+        """
+        if self.output_dense is None:
+            x = self.target_embedding(x, reverse=True)
+        else:
+            x = self.output_dense(x)
+        return ops.cast(x, "float32")
+
+    def quantize(self, *args: Any, **kwargs: Any) -> None:
+        """Raises an `InputError`, because a search cannot use quantized weights."""
+        raise InputError(
+            f"A {type(self).__name__} cannot be quantized; "
+            "`export --weights float16` halves what is stored"
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the config as plain values."""
+        return {"config": self.config.to_dict(), "name": self.name}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
+        """Builds a model from what `get_config` returns."""
+        return cls(cls.config_type(**config["config"]), name=config["name"])

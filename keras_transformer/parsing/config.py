@@ -1,0 +1,39 @@
+"""The sizes and rates of a parser whose decoder reads the next word too."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+
+from keras_transformer.config import EOS_ID, Size, TransformerConfig, checked_dataclass
+from keras_transformer.errors import InputError
+
+if TYPE_CHECKING:
+    from keras_transformer.tokenizers import Tokenizer
+
+
+@checked_dataclass
+class NextWordConfig(TransformerConfig):
+    """Sizes and rates of a `NextWordTransformer`: those of a `TransformerConfig`, and the words.
+
+    Attributes:
+        word_id_ends: two numbers. A source id from 4 to below the first one begins a word; a target
+            id from 4 to below the second one is the tag of a word.
+    """
+
+    architecture = "next_word"
+    of_tokenizer = (*TransformerConfig.of_tokenizer, "word_id_ends")
+    task = "parsing"
+
+    word_id_ends: Annotated[tuple[Size, Size], Field(strict=False)] = (EOS_ID + 1, EOS_ID + 1)
+
+    @classmethod
+    def sizes_of(cls, tokenizer: "Tokenizer") -> dict[str, Any]:
+        """Returns the attributes that a tokenizer decides.
+
+        Args:
+            tokenizer: of a parser.
+        """
+        ends = getattr(tokenizer, "word_id_ends", None)
+        if ends is None:
+            raise InputError("`architecture` next_word needs `task` parsing")
+        return {**super().sizes_of(tokenizer), "word_id_ends": ends}

@@ -1,0 +1,76 @@
+"""The step function of a search with a `NextWordTransformer`.
+
+Shapes (the package's glossary): B batch, K beams, S source length, D d_model, V vocabulary,
+R = B * K.
+"""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from keras_transformer.parsing.next_word import NextWordTransformer, at_words, is_word, word_indices
+from keras_transformer.search.decoder_step import Beams, DecoderStep, RowState
+
+
+class WordBeams(NamedTuple):
+    """What the decoder keeps of each hypothesis.
+
+    Attributes:
+        beams: of a `DecoderStep`.
+        num_words: int32 [B, K], number of words so far.
+    """
+
+    beams: Beams
+    num_words: tf.Tensor
+
+
+class WordRows(NamedTuple):
+    """What the decoder keeps of a batch of sentences.
+
+    Attributes:
+        rows: of a `DecoderStep`.
+        encoder_output: float [B, S, D].
+        indices: int32 [B, S], the `word_indices`.
+    """
+
+    rows: RowState
+    encoder_output: tf.Tensor
+    indices: tf.Tensor
+
+
+class NextWordStep:
+    """A `DecoderStep` that also reads the encoder's output at the next word.
+
+    Args:
+        model: the model.
+        max_length: int32 [], the maximum length of a hypothesis in tokens.
+    """
+
+    def __init__(self, model: NextWordTransformer, max_length: int | tf.Tensor) -> None:
+        self.decoder = DecoderStep(model, max_length)
+        self.source_end, self.target_end = model.config.word_id_ends
+
+    def initial_state(self, source_ids: tf.Tensor, beam_size: int) -> tuple[WordBeams, WordRows]:
+        """Encodes sources and returns the state before the first step; see `DecoderStep`."""
+        encoder_output = self.decoder.model.encode(source_ids, training=False)  # [B, S, D]
+        beams, rows = self.decoder.state_of(encoder_output, source_ids, beam_size)
+        num_words = tf.zeros([tf.shape(source_ids)[0], beam_size], tf.int32)
+        indices = word_indices(source_ids, self.source_end)
+        return WordBeams(beams, num_words), WordRows(rows, encoder_output, indices)
+
+    def __call__(
+        self, target_ids: tf.Tensor, position: tf.Tensor, beams: WordBeams, rows: WordRows
+    ) -> tuple[tf.Tensor, WordBeams, WordRows]:
+        """Computes the logits that follow one more token of each hypothesis; see `DecoderStep`."""
+        num_words = beams.num_words + tf.cast(is_word(target_ids, self.target_end), tf.int32)
+        next_words = at_words(rows.encoder_output, rows.indices, num_words)  # [B, K, D]
+        x = self.decoder.embed(target_ids, position)  # [R, D]
+        x += tf.cast(tf.reshape(next_words, tf.shape(x)), tf.float32)
+        logits, decoder_beams, decoder_rows = self.decoder.decode(
+            x, target_ids.shape[1], beams.beams, rows.rows
+        )
+        return (
+            logits,
+            WordBeams(decoder_beams, num_words),
+            rows._replace(rows=decoder_rows),
+        )

@@ -1,0 +1,47 @@
+"""The optional rooms: capabilities that the model, the search and the tokenizers know nothing of.
+
+A room is a folder, here and perhaps one of the same name in `trainers/`. Its `__init__.py` is its
+door: it says what the room brings, in these dictionaries. Their values are "module:name" in
+`keras_transformer`, and are imported when they are needed.
+
+    ARCHITECTURES  name of an architecture -> its `Architecture`
+    TOKENIZERS     how the file of a tokenizer begins -> the tokenizer's class
+    TASKS          name of a task -> its `Task` of the trainers
+
+To remove a room, delete its folders and its name in `ROOMS`.
+"""
+
+from importlib import import_module
+from typing import Any, NamedTuple
+
+ROOMS = ("marian", "parsing", "recurrent")
+
+
+class Architecture(NamedTuple):
+    """What an architecture consists of, each as "module:name".
+
+    Attributes:
+        config: its `ModelConfig`.
+        model: its `EncoderDecoder`, built of the config.
+        step: the step function of a search, built of a model and the maximum length of a result.
+    """
+
+    config: str
+    model: str
+    step: str
+
+
+def brought(kind: str) -> dict[Any, Any]:
+    """Returns what all rooms bring.
+
+    Args:
+        kind: the name of one of the dictionaries, such as "TASKS".
+    """
+    doors = (import_module(f"keras_transformer.{room}") for room in ROOMS)
+    return {key: value for door in doors for key, value in getattr(door, kind, {}).items()}
+
+
+def load(name: str) -> Any:
+    """Imports "module:name"."""
+    module, attribute = name.split(":")
+    return getattr(import_module(f"keras_transformer.{module}"), attribute)
