@@ -1,13 +1,15 @@
 """The mean of a run's last checkpoints (section 6.1)."""
 
 import logging
-from collections.abc import Sequence
 
 import numpy as np
 
-from keras_transformer.architectures import Model, build_model
+from keras_transformer.architectures import build_model
+from keras_transformer.checkpoints import Checkpoint
 from keras_transformer.errors import InputError
-from keras_transformer.run import Checkpoint, Run
+from keras_transformer.model.encoder_decoder import EncoderDecoder
+from keras_transformer.run import Run
+from keras_transformer.trainers.data.batches import BatchPlan, make_dataset
 from keras_transformer.trainers.data.prepared import (
     Manifest,
     TokenizedPairs,
@@ -15,10 +17,18 @@ from keras_transformer.trainers.data.prepared import (
     is_complete,
     read_validation_pairs,
 )
-from keras_transformer.trainers.fitting.validation import precision, validate
+from keras_transformer.trainers.fitting.training_model import Adam, TrainingModel
+from keras_transformer.trainers.fitting.validation import (
+    loss_and_metrics,
+    make_translator,
+    precision,
+    validation_scores,
+)
 from keras_transformer.trainers.settings import TrainSettings
 
 logger = logging.getLogger(__name__)
+
+MAX_TOKENS_PER_BATCH = 4096  # which any device can hold
 
 
 def average_checkpoints(run: Run, last: int) -> Checkpoint:
@@ -45,21 +55,16 @@ def average_checkpoints(run: Run, last: int) -> Checkpoint:
     settings = TrainSettings.from_dict({"data": "", **run.settings})
     with precision(settings):
         model = build_model(run.config)
-    _average(run, model, chosen)
-    return run.save_average(model, chosen, _validate(run, model, settings))
-
-
-def _average(run: Run, model: Model, checkpoints: Sequence[Checkpoint]) -> None:
-    """Gives a model the mean of the weights of checkpoints."""
     total = [np.zeros(weights.shape) for weights in model.get_weights()]  # float64
-    for checkpoint in checkpoints:
+    for checkpoint in chosen:
         run.load_weights(model, checkpoint)
         for sum_, weights in zip(total, model.get_weights(), strict=True):
             sum_ += weights
-    model.set_weights([weights / len(checkpoints) for weights in total])
+    model.set_weights([weights / last for weights in total])
+    return run.save_average(model, chosen, _validate(run, model, settings))
 
 
-def _validate(run: Run, model: Model, settings: TrainSettings) -> dict[str, float]:
+def _validate(run: Run, model: EncoderDecoder, settings: TrainSettings) -> dict[str, float]:
     """Returns the validation metrics of a model; none if the validation split is not there."""
     folder = corpus_folder(run)
     try:
@@ -68,10 +73,23 @@ def _validate(run: Run, model: Model, settings: TrainSettings) -> dict[str, floa
         if Manifest.read(folder).val is None:
             return {}
         tokenized = TokenizedPairs(folder, "val")
-        pairs = read_validation_pairs(folder)
+        pairs = read_validation_pairs(folder)[: settings.bleu_sentences]
         if settings.bleu_sentences and not pairs:
             raise InputError(f"the validation text of {run.path} is not there")
     except InputError as error:
         logger.warning("The average is not validated: %s", error)
         return {}
-    return validate(model, run.tokenizer(), tokenized, pairs, settings)
+    trained = TrainingModel(model)
+    trained.compile(Adam(), *loss_and_metrics(settings))
+    # One device computes what all share in training. Means over tokens do not depend on batches.
+    longest = int(tokenized.lengths.max())
+    size = max(longest, min(settings.tokens_per_batch, MAX_TOKENS_PER_BATCH))
+    plan = BatchPlan(tokenized.lengths, size, seed=None)
+    batches = make_dataset(tokenized, plan, range(plan.batches_per_epoch))
+    logs = trained.evaluate(batches, verbose=0, return_dict=True)
+    # The loss itself is a mean over batches.
+    found = {f"val_{name}": float(value) for name, value in logs.items() if name != "loss"}
+    if pairs:
+        translator = make_translator(model, run.tokenizer(), settings)
+        found |= validation_scores(translator, pairs, settings)
+    return found

@@ -1,12 +1,12 @@
-"""The callbacks of `train`: progress, validation BLEU, saving and stopping."""
+"""What `train` does between updates: validation BLEU, saving and stopping."""
 
 import logging
 import math
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeAlias
@@ -15,14 +15,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.architectures import Model
-from keras_transformer.errors import InputError, NotFiniteError, TrainingStoppedError
-from keras_transformer.run import Run, State, quality
-from keras_transformer.trainers.data.corpora import Pair
+from keras_transformer.checkpoints import State, quality
+from keras_transformer.errors import InputError, TrainingStoppedError
+from keras_transformer.model.encoder_decoder import EncoderDecoder
+from keras_transformer.run import Run
 from keras_transformer.trainers.fitting.strategies import Workers
-from keras_transformer.trainers.fitting.validation import validation_scores
 from keras_transformer.trainers.settings import TrainSettings
-from keras_transformer.translator import Translator
 
 logger = logging.getLogger(__name__)
 
@@ -32,125 +30,64 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 Logs: TypeAlias = dict[str, Any] | None
 
 
-class TrainingProgress(keras.callbacks.Callback):
-    """Counts updates, and copies and restores the variables that the next update depends on.
-
-    It is the first callback of `fit`: at the end of an epoch, it copies the weights before
-    `ExactSwap` swaps them with their average. `fit` ends after `max_steps` updates.
-    """
-
-    def __init__(self, model: keras.Model, metrics: Sequence[keras.Metric], max_steps: int) -> None:
-        super().__init__()
-        self.step = 0
-        self.max_steps = max_steps
-        self._variables = _state_variables(model)
-        self._metric_variables = {
-            f"metrics/{variable.path}": variable
-            for metric in metrics
-            for variable in metric.variables
-        }
-        self._metric_values: dict[str, np.ndarray] = {}
-        self._state: dict[str, np.ndarray] = {}
-        self._started = time.monotonic()
-
-    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
-        """Restores the metrics of a resumed epoch, which `fit` has just reset."""
-        for name, value in self._metric_values.items():
-            self._metric_variables[name].assign(value)
-        self._metric_values = {}
-
-    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
-        """Counts an update."""
-        self.step += 1
-        if self.step >= self.max_steps:
-            self.model.stop_training = True
-
-    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Copies the state; the next epoch starts with new metrics."""
-        self.take_state(has_metrics=False)
-
-    def take_state(self, has_metrics: bool = True) -> None:
-        """Copies the variables of the model, the optimizer, dropout and the metrics."""
-        variables = self._variables | (self._metric_variables if has_metrics else {})
-        self._state = {name: ops.convert_to_numpy(each) for name, each in variables.items()}
-
-    def pop_state(self) -> State:
-        """Returns the copy, which is as large as three models, and forgets it."""
-        arrays, self._state = self._state, {}
-        return State(arrays, time.monotonic() - self._started)
-
-    def restore(self, state: State, step: int) -> None:
-        """Restores a saved state; `KeyError` or `ValueError` if it is of another model."""
-        for name, variable in self._variables.items():
-            variable.assign(state.arrays[name])
-        self._metric_values = {
-            name: state.arrays[name] for name in self._metric_variables if name in state.arrays
-        }
-        self.step = step
-        self._started = time.monotonic() - state.seconds
-
-
-def _state_variables(model: keras.Model) -> dict[str, keras.Variable]:
-    """Names the variables of a model, its dropout and its optimizer.
+class TrainingState:
+    """The variables that the next update depends on, and those of the metrics, by name.
 
     Keras numbers optimizers and random states through a process; these names do not depend on it.
     """
-    metrics = {id(variable) for variable in model.metrics_variables}
-    named, num_random = {}, 0
-    for variable in model.variables:
-        if id(variable) in metrics:
-            continue
-        name = f"model/{variable.path}"
-        if variable.path.endswith("seed_generator_state"):
-            name, num_random = f"random/{num_random}", num_random + 1
-        named[name] = variable
-    for variable in model.optimizer.variables:
-        scope, _, path = variable.path.partition("/")
-        named[f"optimizer/{scope.rstrip('_0123456789')}/{path}"] = variable
-    return named
+
+    def __init__(self, model: keras.Model, metrics: Sequence[keras.Metric]) -> None:
+        self._metrics = {f"metrics/{each.path}": each for m in metrics for each in m.variables}
+        self._others: dict[str, keras.Variable] = {}
+        of_metrics = {id(variable) for variable in model.metrics_variables}
+        num_random = 0
+        for variable in model.variables:
+            if id(variable) in of_metrics:
+                continue
+            name = f"model/{variable.path}"
+            if variable.path.endswith("seed_generator_state"):
+                name, num_random = f"random/{num_random}", num_random + 1
+            self._others[name] = variable
+        for variable in model.optimizer.variables:
+            scope, _, path = variable.path.partition("/")
+            self._others[f"optimizer/{scope.rstrip('_0123456789')}/{path}"] = variable
+
+    def copy(self, has_metrics: bool) -> dict[str, np.ndarray]:
+        """Copies the values: as much as three models."""
+        variables = self._others | (self._metrics if has_metrics else {})
+        return {name: ops.convert_to_numpy(each) for name, each in variables.items()}
+
+    def restore(self, values: dict[str, np.ndarray]) -> None:
+        """Restores all but the metrics; `KeyError` or `ValueError` if they are of another model."""
+        for name, variable in self._others.items():
+            variable.assign(values[name])
+
+    def restore_metrics(self, values: dict[str, np.ndarray]) -> None:
+        """Restores the metrics, which `fit` resets when it begins."""
+        for name, value in values.items():
+            self._metrics[name].assign(value)
 
 
-class ValidationScores(keras.callbacks.Callback):
-    """Adds the scores of greedily translated or parsed validation sentences to the logs."""
+class MovingAverage:
+    """The moving average of the weights, if the optimizer has one; it can change places with them.
 
-    def __init__(
-        self, translator: Translator, pairs: Sequence[Pair], settings: TrainSettings
-    ) -> None:
-        super().__init__()
-        self.translator, self.pairs, self.settings = translator, pairs, settings
-
-    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Translates the sentences and adds the scores to the logs."""
-        if logs is not None:
-            with suppress(NotFiniteError):  # the loss is not finite either, and ends the training
-                logs |= validation_scores(self.translator, self.pairs, self.settings)
-
-
-class TensorBoard(keras.callbacks.TensorBoard):
-    """Writes the logs of each validation for TensorBoard, by update and not by epoch."""
-
-    def __init__(self, folder: Path, progress: TrainingProgress) -> None:
-        super().__init__(folder)
-        self.progress = progress
-
-    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Writes the logs."""
-        super().on_epoch_end(self.progress.step, logs)
-
-
-class ExactSwap(keras.callbacks.SwapEMAWeights):
-    """Validates and saves the moving average of the weights.
-
-    Keras swaps by addition and subtraction, which round; this class swaps exact values. Keras
-    replaces the weights by their average at the end of `fit`; this class keeps them for another
-    `fit`.
+    Keras's `SwapEMAWeights` does this by addition and subtraction, which round.
     """
 
-    def _tf_swap_variables(self, optimizer: keras.optimizers.Optimizer) -> None:
-        self._backend_swap_variables(optimizer)
+    def __init__(self, model: keras.Model) -> None:
+        averages = [each for each in model.optimizer.variables if each.name.endswith("_average")]
+        weights = model.trainable_variables if averages else []
+        self._pairs = list(zip(weights, averages, strict=True))
+        self._is_in_model = False
 
-    def _finalize_ema_values(self) -> None:
-        pass
+    def put_into_model(self, is_in_model: bool) -> None:
+        """Gives the model the average, or its weights again."""
+        if is_in_model != self._is_in_model:
+            for weight, average in self._pairs:
+                value = ops.convert_to_numpy(weight)
+                weight.assign(average)
+                average.assign(value)
+        self._is_in_model = is_in_model
 
 
 @contextmanager
@@ -175,53 +112,105 @@ def stop_signals() -> Iterator[set[signal.Signals]]:
 class SaveRun(keras.callbacks.Callback):
     """Writes the run directory: a checkpoint after each validation, states in between.
 
-    Only the chief of the workers writes. The signals end the training after the current update.
+    A validation ends an epoch of `fit`. Only the chief of the workers writes. `fit` ends after the
+    settings' `steps`, and after the update in which a signal is received.
+
+    Args:
+        run: the run.
+        model: what is saved.
+        trained: what `fit` trains, compiled.
+        metrics: all metrics of `trained`.
+        settings: of the training.
+        interval: updates between validations.
+        workers: the processes that train together.
+        signals: those received so far.
+        score: returns the scores of a validation, beside the metrics.
     """
 
     def __init__(
         self,
         run: Run,
-        model: Model,
+        model: EncoderDecoder,
+        trained: keras.Model,
+        metrics: Sequence[keras.Metric],
         settings: TrainSettings,
         interval: int,
-        progress: TrainingProgress,
         workers: Workers,
         signals: set[signal.Signals],
+        score: Callable[[], dict[str, float]],
     ) -> None:
         super().__init__()
-        self.run = run
-        self.transformer = model
-        self.settings = settings
-        self.interval = interval
-        self.progress = progress
-        self.workers = workers
-        self.signals = signals
-        self.last_save = time.monotonic()
+        self.run, self.transformer, self.settings = run, model, settings
+        self.interval, self.workers, self.signals, self.score = interval, workers, signals, score
+        self.state = TrainingState(trained, metrics)
+        self.average = MovingAverage(trained)
+        self.step = 0
+        self.metric_values: dict[str, np.ndarray] = {}  # to restore
+        self.started = self.last_save = time.monotonic()
+
+    def resume(self) -> None:
+        """Restores the last saved state, if there is one."""
+        if self.run.states:
+            state, self.step = self.run.load_state()
+            try:
+                self.state.restore(state.arrays)
+            except (KeyError, ValueError) as error:
+                file = self.run.path / self.run.states[-1].file
+                raise InputError(
+                    f"{file} does not hold the training state of this model"
+                ) from error
+            self.metric_values = {
+                name: value for name, value in state.arrays.items() if name.startswith("metrics/")
+            }
+            self.started -= state.seconds
+            logger.info("Resumed after %d updates", self.step)
+        self.workers.check_same("saved states", str(self.step))
+        if self.workers.is_chief:
+            self.run.reopen()
+            self.run.validations.drop_after(self.step)
+
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
+        """Continues from the weights, and from the metrics of a resumed epoch."""
+        self.average.put_into_model(False)
+        self.state.restore_metrics(self.metric_values)
+        self.metric_values = {}
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
-        """Saves the state if a save is due, or if training is to stop."""
-        step = self.progress.step
-        if step % self.interval == 0 or step >= self.settings.steps:
+        """Counts an update; saves the state if a save is due, or if training is to stop."""
+        self.step += 1
+        if self.step >= self.settings.steps:
+            self.model.stop_training = True
+        if self.step % self.interval == 0 or self.step >= self.settings.steps:
             return  # a validation follows, and saves
         minutes = (time.monotonic() - self.last_save) / 60
+        every = self.settings.steps_per_save
         is_due = minutes >= (self.settings.minutes_per_save or math.inf) or (
-            self.settings.steps_per_save is not None and step % self.settings.steps_per_save == 0
+            every is not None and self.step % every == 0
         )
         must_save, *stops = self.workers.any_set(self.workers.is_chief and is_due, *self._stops())
         if must_save or any(stops):
-            self.progress.take_state()
-            state = self.progress.pop_state()
+            state = self._copy_state(has_metrics=True)
             if self.workers.is_chief:
-                self.run.save_state(state, step)
+                self.run.save_state(state, self.step)
             self.last_save = time.monotonic()
         self._stop(stops)
 
+    def on_test_begin(self, logs: Logs = None) -> None:
+        """Validates the moving average."""
+        self.average.put_into_model(True)
+
+    def on_test_end(self, logs: Logs = None) -> None:
+        """Returns to the weights, which are part of the state."""
+        self.average.put_into_model(False)
+
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Saves a checkpoint."""
-        state = self.progress.pop_state()
+        """Adds the scores to the logs, and saves a checkpoint; the next epoch has new metrics."""
+        state = self._copy_state(has_metrics=False)
+        self.average.put_into_model(True)
         if self.workers.is_chief:
-            metrics = {name: float(value) for name, value in (logs or {}).items()}
-            self._save_checkpoint(metrics, state)
+            logs = {} if logs is None else logs
+            logs |= self.score()
+            self._save_checkpoint({name: float(value) for name, value in logs.items()}, state)
         self.last_save = time.monotonic()
         ends, *stops = self.workers.any_set(
             self.workers.is_chief and is_over(self.run, self.settings), *self._stops()
@@ -231,20 +220,22 @@ class SaveRun(keras.callbacks.Callback):
         else:
             self._stop(stops)
 
+    def _copy_state(self, has_metrics: bool) -> State:
+        return State(self.state.copy(has_metrics), time.monotonic() - self.started)
+
     def _save_checkpoint(self, metrics: dict[str, float], state: State) -> None:
-        step = self.progress.step
         for name, value in metrics.items():
             if not math.isfinite(value):
                 raise InputError(
-                    f"`{name}` is {value} after {step} updates: "
+                    f"`{name}` is {value} after {self.step} updates: "
                     "try a lower `peak_rate` or more `warmup_steps`, in a new run directory"
                 )
-        self.run.log_metrics(step, metrics)
+        self.run.validations.append(self.step, metrics)
         self._warn_of_zero_bleu()
         best, metric = self.run.best, self.settings.metric
         self.run.save_checkpoint(
             self.transformer,
-            step,
+            self.step,
             metrics,
             # Without validation, all are equal, and the newest is the best.
             is_best=best is None or quality(metrics, metric) >= quality(best.metrics, metric),
@@ -269,10 +260,22 @@ class SaveRun(keras.callbacks.Callback):
         for number, is_received in zip(STOP_SIGNALS, stops, strict=True):
             if is_received:
                 raise TrainingStoppedError(
-                    f"Stopped by {number.name} after {self.progress.step:,} updates, which are "
+                    f"Stopped by {number.name} after {self.step:,} updates, which are "
                     f"saved in {self.run.path}: the same command with --resume continues",
                     128 + number,  # the exit status of a process that the signal ends
                 )
+
+
+class TensorBoard(keras.callbacks.TensorBoard):
+    """Writes the logs of each validation for TensorBoard, by update and not by epoch."""
+
+    def __init__(self, folder: Path, saved: SaveRun) -> None:
+        super().__init__(folder)
+        self.saved = saved
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Writes the logs."""
+        super().on_epoch_end(self.saved.step, logs)
 
 
 def is_over(run: Run, settings: TrainSettings) -> bool:

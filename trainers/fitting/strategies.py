@@ -19,7 +19,15 @@ logger = logging.getLogger(__name__)
 
 NVIDIA = Path("/dev/nvidia0")  # the first GPU, if there is a driver
 SECONDS_TO_LEAVE = 2.0  # other workers may still fetch this worker's part of the last sum
+JOBS = ("chief", "worker")  # of the processes that train
 LOST_WORKER_STATUS = 75  # EX_TEMPFAIL of sysexits.h
+
+
+def num_workers(strategy: tf.distribute.Strategy) -> int:
+    """Returns the number of processes that train together."""
+    resolver = strategy.cluster_resolver
+    jobs = resolver.cluster_spec().as_dict() if resolver else {}
+    return sum(len(jobs.get(name, ())) for name in JOBS) or 1
 
 
 class Workers:
@@ -30,11 +38,8 @@ class Workers:
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         self.strategy = strategy
-        resolver = strategy.cluster_resolver
-        tasks = resolver.cluster_spec().as_dict() if resolver else {}
-        self.count = len(tasks.get("chief", [])) + len(tasks.get("worker", [])) or 1
-        first = "chief" if "chief" in tasks else "worker"
-        self.is_chief = self.count == 1 or (resolver.task_type, resolver.task_id) == (first, 0)
+        self.count = num_workers(strategy)
+        self.is_chief: bool = strategy.extended.should_checkpoint
         self._sum = tf.function(self._sum_over_replicas, autograph=False)
 
     def any_set(self, *flags: bool) -> list[bool]:
@@ -142,7 +147,7 @@ def _cluster() -> tf.distribute.cluster_resolver.ClusterResolver:
         )
         jobs = cluster.cluster_spec()
         jobs.task_address(cluster.task_type, cluster.task_id)
-        if not set(jobs.jobs) <= {"chief", "worker"}:
+        if not set(jobs.jobs) <= set(JOBS):
             raise ValueError(f"the jobs are {', '.join(jobs.jobs)}")
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise InputError(

@@ -1,11 +1,11 @@
 """A training step that gives the same result on any number of replicas and micro-batches.
 
-Under a `tf.distribute` strategy, this module replaces four parts of Keras 3:
+Under a `tf.distribute` strategy, Keras 3 has faults that this module and `keras_internals.py`
+avoid:
 
-- `fit` averages the replicas' first batches to learn their shapes, which fails where replicas hold
-  batches of different shapes (keras issue 19246): `TrainingModel._maybe_symbolic_build`;
+- `fit` fails where replicas hold batches of different shapes (keras issue 19246): `UnevenModel`;
 - its optimizers clip gradients, and look for overflow, before the sum over the replicas:
-  `TrainingModel.train_step` computes the sum first, and `Adam` does not repeat it;
+  `TrainingModel.train_step` computes the sum first, and `LocalAdam` does not repeat it;
 - its accumulation of gradients fails under every strategy (keras issue 20582):
   `TrainingModel._sum_over_micro_batches`;
 - on several machines it averages each log over its first axis, and logs are scalars (keras issue
@@ -24,8 +24,9 @@ from keras import ops
 from keras_transformer.config import PAD_ID
 from keras_transformer.errors import InputError
 from keras_transformer.model.losses import symmetric_divergence
-from keras_transformer.search.texts import shifted
-from keras_transformer.tokenizers import Tokenizer
+from keras_transformer.tokenizers import Tokenizer, shifted
+from keras_transformer.trainers.fitting.keras_internals import LocalAdam, UnevenModel
+from keras_transformer.trainers.fitting.strategies import num_workers
 
 Inputs: TypeAlias = dict[str, tf.Tensor]
 Batch: TypeAlias = tuple[Inputs, tf.Tensor, tf.Tensor]  # inputs, labels, weights
@@ -86,7 +87,7 @@ def add_token_weights(inputs: Inputs, labels: tf.Tensor) -> Batch:
     return inputs, labels, tf.math.divide_no_nan(is_token, tf.reduce_sum(is_token))
 
 
-class Adam(keras.optimizers.Adam):
+class Adam(LocalAdam):
     """Adam (section 5.3) of gradients that are already summed over the replicas.
 
     It takes the arguments of `keras.optimizers.Adam` except `amsgrad`, and updates a weight and its
@@ -103,12 +104,12 @@ class Adam(keras.optimizers.Adam):
         self, gradient: tf.Tensor, variable: keras.Variable, learning_rate: tf.Tensor
     ) -> None:
         """Updates a weight and its moments in one pass."""
-        index = self._get_variable_index(variable)
+        momentum, velocity = self.moments(variable)
         step = ops.cast(self.iterations + 1, "float32")
         tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
-            m=self._momentums[index].value.handle,
-            v=self._velocities[index].value.handle,
+            m=momentum.handle,
+            v=velocity.handle,
             beta1_power=self.beta_1**step,
             beta2_power=self.beta_2**step,
             lr=learning_rate,
@@ -118,13 +119,8 @@ class Adam(keras.optimizers.Adam):
             grad=gradient,
         )
 
-    def _all_reduce_sum_gradients(
-        self, grads_and_vars: Sequence[tuple[tf.Tensor, keras.Variable]]
-    ) -> list[tuple[tf.Tensor, keras.Variable]]:
-        return list(grads_and_vars)
 
-
-class TrainingModel(keras.Model):
+class TrainingModel(UnevenModel):
     """A model that trains the same on any number of replicas, machines and micro-batches.
 
     It shares all layers with `model`, so save `model`. Each batch needs the weights of
@@ -215,7 +211,7 @@ class TrainingModel(keras.Model):
         x, y, sample_weight = _check_weights(data)
         y_pred = self(x, training=False)
         loss = self.compute_loss(x, y, y_pred, sample_weight, training=False)
-        self._track(loss, x, y, y_pred, sample_weight, num_micro_batches=1)
+        self._track(loss, (x, y, sample_weight), y_pred)
         return self._logs()
 
     def _gradients(self, data: Batch) -> list[tf.Tensor]:
@@ -224,7 +220,7 @@ class TrainingModel(keras.Model):
             y_pred = self(x, training=True)
             loss = self.compute_loss(x, y, y_pred, sample_weight, training=True)
             scaled = self.optimizer.scale_loss(loss)
-        self._track(loss, x, y, y_pred, sample_weight, self.num_micro_batches)
+        self._track(loss, data, y_pred, self.num_micro_batches)
         gradients = tape.gradient(scaled, self.trainable_variables)
         # The gradient of an embedding may be `tf.IndexedSlices`, which a loop cannot add up.
         return [tf.convert_to_tensor(gradient) for gradient in gradients]
@@ -249,39 +245,20 @@ class TrainingModel(keras.Model):
         return tf.transpose(tf.reshape(value, (-1, count, length)), (1, 0, 2))
 
     def _track(
-        self,
-        loss: tf.Tensor,
-        x: Inputs,
-        y: tf.Tensor,
-        y_pred: tf.Tensor,
-        sample_weight: tf.Tensor,
-        num_micro_batches: int,
+        self, loss: tf.Tensor, data: Batch, y_pred: tf.Tensor, num_micro_batches: int = 1
     ) -> None:
-        # The tracker computes a mean, but these losses add up to the loss of a batch.
+        # The first metric is the mean of the losses, but these add up to the loss of a batch.
         num_parts = num_micro_batches * tf.distribute.get_strategy().num_replicas_in_sync
-        self._loss_tracker.update_state(loss * num_parts, sample_weight=1 / num_parts)
+        self.metrics[0].update_state(loss * num_parts, sample_weight=1 / num_parts)
+        x, y, sample_weight = data
         self.compute_metrics(x, y, y_pred, sample_weight)
 
     def _logs(self) -> dict[str, tf.Tensor]:
         logs = self.get_metrics_result()
-        strategy = tf.distribute.get_strategy()
         # Keras reduces the logs of several machines along an axis that scalars do not have.
-        is_multi = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
-        if is_multi and strategy.extended._in_multi_worker_mode():
+        if num_workers(tf.distribute.get_strategy()) > 1:
             logs = {name: value[None] for name, value in logs.items()}
         return dict(logs)
-
-    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
-        if self.train_function is not None or self._distribute_strategy is None:
-            return  # the first step builds the model
-        if iterator is not None:
-            _, _, batches = next(iter(iterator))
-            # The batch of any replica has the rank and types that Keras looks for.
-            data_batch = tf.nest.map_structure(
-                lambda value: self._distribute_strategy.experimental_local_results(value)[0],
-                next(batches),
-            )
-        super()._maybe_symbolic_build(iterator=None, data_batch=data_batch)
 
 
 def _check_weights(data: Any) -> Batch:

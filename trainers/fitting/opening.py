@@ -1,5 +1,6 @@
 """Opening a run directory for training: a new one, or one to resume."""
 
+import json
 import logging
 import shutil
 from collections.abc import Iterator
@@ -9,29 +10,25 @@ from pathlib import Path
 from keras_transformer.errors import InputError
 from keras_transformer.files import locked, named_failure
 from keras_transformer.run import Run
+from keras_transformer.trainers.data.preparation import Progress, prepare
 from keras_transformer.trainers.data.prepared import (
     Manifest,
+    PreparedCorpus,
     corpus_folder,
+    is_complete,
     is_prepared,
-    load_tokenizer,
+    open_prepared,
 )
-from keras_transformer.trainers.fitting.fine_tuning import completed
-from keras_transformer.trainers.settings import TrainSettings
+from keras_transformer.trainers.fitting.callbacks import is_over
+from keras_transformer.trainers.fitting.fine_tuning import initial_config
+from keras_transformer.trainers.fitting.strategies import Workers
+from keras_transformer.trainers.settings import TrainSettings, completed
 
 logger = logging.getLogger(__name__)
 
 # Settings that may change when a training is resumed: updates stay the same, but for dropout.
-RESUMABLE = (
-    "steps",
-    "max_hours",
-    "patience",
-    "keep_checkpoints",
-    "average_last",
-    "steps_per_save",
-    "minutes_per_save",
-    "strategy",
-    "accumulate",
-)
+RESUMABLE = ("steps", "max_hours", "patience", "keep_checkpoints", "average_last")
+RESUMABLE += ("steps_per_save", "minutes_per_save", "strategy", "accumulate")
 # What a killed call may leave before there is a run.json or a corpus.
 BEFORE_MANIFEST = {"checkpoints", "tokenizer.model", "tmp-run.json"}
 
@@ -66,12 +63,59 @@ def locked_run_dir(path: Path, resume: bool) -> Iterator[None]:
             raise
 
 
-def open_run(settings: TrainSettings, path: Path) -> Run | None:
-    """Opens a run to resume it with `settings`; None if there is none yet.
+def open_run(
+    settings: TrainSettings, path: Path, progress: Progress, workers: Workers
+) -> tuple[Run, PreparedCorpus | None]:
+    """Opens or creates the run, and its corpus unless the training is over.
+
+    Only the chief of the workers creates files; the others wait until these exist.
 
     Raises:
         InputError: if a setting must not change, or the run has lost what it needs.
     """
+    run, corpus = _open_as_chief(settings, path, progress) if workers.is_chief else (None, None)
+    (must_train,) = workers.any_set(corpus is not None)
+    workers.check_same("settings", json.dumps(settings.to_dict(), sort_keys=True))
+    if run is None:
+        if not (path / "run.json").is_file():
+            raise InputError(f"All workers must share the directory {path}; this one does not")
+        run = Run.load(path)
+        corpus = open_prepared(corpus_folder(run), settings) if must_train else None
+    return run, corpus
+
+
+def _open_as_chief(
+    settings: TrainSettings, path: Path, progress: Progress
+) -> tuple[Run, PreparedCorpus | None]:
+    run = _open_to_resume(settings, path)
+    if run is not None and is_over(run, settings):
+        return run, None
+    if is_prepared(settings.data):
+        corpus = open_prepared(settings.data, settings)
+    elif run is not None and is_complete(path / "corpus"):
+        corpus = open_prepared(path / "corpus", settings)  # without the text, which may be gone
+    else:
+        corpus = prepare(settings, path / "corpus", progress)
+    if corpus.validation is None and settings.patience is not None:
+        raise InputError(
+            "`patience` needs a validation split, and the corpus has none. "
+            f"Received: patience={settings.patience}"
+        )
+    tokenizer = corpus.tokenizer
+    if run is None:
+        config = initial_config(settings, tokenizer)
+        languages = settings.source, settings.target
+        run = Run.create(path, config, tokenizer, *languages, settings.to_dict())
+    elif run.tokenizer_sha256 != tokenizer.fingerprint:
+        raise InputError(
+            f"{path} was trained with another tokenizer than that of its corpus: restore the "
+            "text that it was trained on, or choose another run directory"
+        )
+    return run, corpus
+
+
+def _open_to_resume(settings: TrainSettings, path: Path) -> Run | None:
+    """Opens a run to resume it with `settings`; None if there is none yet."""
     if not (path / "run.json").is_file():
         if list((path / "checkpoints").glob("*")):
             raise InputError(
@@ -99,7 +143,7 @@ def _restore_tokenizer(run: Run) -> None:
         run.tokenizer()
     except InputError:
         folder = corpus_folder(run)
-        saved = load_tokenizer(folder) if is_prepared(folder) else None
+        saved = Manifest.read(folder).tokenizer() if is_prepared(folder) else None
         if saved is None or saved.fingerprint != run.tokenizer_sha256:
             raise
         logger.warning("%s/tokenizer.model is restored from the corpus", run.path)
