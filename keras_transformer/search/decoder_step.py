@@ -2,17 +2,17 @@
 
 It computes what `Transformer.decode` computes for the last position, and the tests compare the two.
 Every optimization of the decoder is in this module, those of the search are in `beam_search.py`
-(docs/speed.md has the figures):
+(docs/log.md has the figures):
 
 - The weights are prepared once for each call: queries, keys and values of self-attention get one
   matrix, and the shared embedding is transposed.
 - The encodings of all positions are computed once for each call.
 - All hypotheses of a sentence share its keys and values, those of the encoder's output and those
   of earlier positions. They are never moved; a mask selects the positions of each hypothesis.
-- Each product has one row for each hypothesis.
-- Products and the cache have the model's compute dtype; sums, norms, softmaxes and the small
-  products of attention are float32.
-- Small products, softmaxes and transpositions avoid oneDNN, whose operations take 30 to 40 us to
+- Each matmul has one row for each hypothesis.
+- Matmuls and the cache have the model's compute dtype; sums, norms, softmaxes and the small
+  matmuls of attention are float32.
+- Small matmuls, softmaxes and transpositions avoid oneDNN, whose operations take 30 to 40 us to
   start.
 
 Shapes (the package's glossary): B batch, K beams, S source length, C positions in the cache of a
