@@ -65,7 +65,7 @@ def export_command(
     compute: Annotated[
         ComputeType,
         Option(
-            help="Type of matrix products. bfloat16 needs a processor with AVX512-BF16 or AMX; the "
+            help="Type of matmuls. bfloat16 needs a processor with AVX512-BF16 or AMX; the "
             "command prints what it costs in BLEU."
         ),
     ] = "float32",

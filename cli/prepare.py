@@ -33,7 +33,7 @@ def prepare_command(
     vocab_size: VocabSize = None,
     as_json: Json = False,
 ) -> None:
-    """Clean and tokenize a corpus once, for many trainings.
+    """Clean and tokenize a corpus once, for many runs.
 
     If the command was interrupted, give it again: it continues.
     """

@@ -1,4 +1,4 @@
-"""The progress of a training: a bar on a terminal, and a line for each validation."""
+"""The progress of a run: a bar on a terminal, and a line for each validation."""
 
 import math
 import time
@@ -24,7 +24,7 @@ METRICS = {
 
 
 class TrainingDisplay(keras.callbacks.Callback):
-    """Shows the progress of a training of at most `steps` updates and `max_hours`.
+    """Shows the progress of a run of at most `steps` updates and `max_hours`.
 
     The bar of the preparation becomes that of the training.
     """

@@ -1,4 +1,4 @@
-"""The summary of a training, from the files of its run directory."""
+"""The summary of a run, from the files of its directory."""
 
 from datetime import timedelta
 from typing import Any

@@ -297,7 +297,7 @@ def export_saved_model(
         options: how to search; None for the translator's defaults.
         serving: how to merge and bound requests; None for the defaults.
         weights: the type to store the weights in.
-        compute: the type of matrix products; "bfloat16" is fast only on processors that have
+        compute: the type of matmuls; "bfloat16" is fast only on processors that have
             instructions for it (AVX512-BF16, AMX).
         attention_layer: the decoder layer that the signature `attention` shows, from 0; -1 for
             the last.

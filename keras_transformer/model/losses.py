@@ -280,7 +280,7 @@ class Perplexity(TokenLoss):
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class TokenAccuracy(_TokenMean):
-    """Share of the target tokens whose logit is the highest; a tie counts as right.
+    """Fraction of the target tokens whose logit is the highest; a tie counts as right.
 
     Args:
         name: as logged.

@@ -80,7 +80,7 @@ class BatchPlan:
 
     @property
     def padding_share(self) -> float:
-        """Share of the positions of both sides, over an epoch, that are padding."""
+        """Fraction of the positions of both sides, over an epoch, that are padding."""
         positions = sum(
             len(rows) * int(self.lengths[rows].max(axis=0).sum()) for _, rows in self._epoch(0)
         )

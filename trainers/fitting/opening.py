@@ -26,7 +26,7 @@ from keras_transformer.trainers.settings import TrainSettings, completed
 
 logger = logging.getLogger(__name__)
 
-# Settings that may change when a training is resumed: updates stay the same, but for dropout.
+# Settings that may change when a run is resumed: updates stay the same, but for dropout.
 RESUMABLE = ("steps", "max_hours", "patience", "keep_checkpoints", "average_last")
 RESUMABLE += ("steps_per_save", "minutes_per_save", "strategy", "accumulate")
 # What a killed call may leave before there is a run.json or a corpus.
@@ -168,6 +168,6 @@ def _check_settings(run: Run, settings: TrainSettings) -> None:
         if before != value and (name not in RESUMABLE or is_fixed_by_cooldown):
             reason = ", because it ends with a cooldown" if is_fixed_by_cooldown else ""
             raise InputError(
-                f"{run.path} is a training with {name}={before!r}, which cannot change "
+                f"{run.path} is a run with {name}={before!r}, which cannot change "
                 f"when it is resumed{reason}. Received: {name}={value!r}"
             )

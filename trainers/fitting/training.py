@@ -50,7 +50,7 @@ def train(
         run_dir: a directory that does not exist yet, or is empty.
         verbose: as for `model.fit`: 1 for progress bars, 2 for a line per epoch, 0 for silence.
         resume: whether to resume the interrupted training of `run_dir`, if there is one, from its
-            last save; the result is that of a training without interruption.
+            last save; the result is that of a run without interruption.
         progress: called with the number of pairs prepared since the last call.
         callbacks: for `model.fit`, on the chief; called after a validation is saved.
 

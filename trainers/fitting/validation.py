@@ -24,14 +24,14 @@ from keras_transformer.translator import Translator
 def loss_and_metrics(
     settings: TrainSettings,
 ) -> tuple[LabelSmoothedCrossEntropy, list[keras.metrics.Metric]]:
-    """Returns the loss of a training, and its metrics per token."""
+    """Returns the loss of a run, and its metrics per token."""
     loss = LabelSmoothedCrossEntropy(settings.label_smoothing, reduction="sum")
     return loss, [TokenLoss(), Perplexity(), TokenAccuracy()]
 
 
 @contextmanager
 def precision(settings: TrainSettings) -> Iterator[None]:
-    """Builds layers with the precision of a training."""
+    """Builds layers with the precision of a run."""
     policy = keras.config.dtype_policy()
     keras.config.set_dtype_policy(settings.precision)
     try:
