@@ -4,7 +4,7 @@ import base64
 import io
 import re
 from collections.abc import Callable, Sequence
-from importlib import resources
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,7 @@ import jinja2
 from keras_transformer import plots
 from keras_transformer.config import CheckpointName
 from keras_transformer.model.schedules import WarmupSchedule
-from keras_transformer.parsing import plots as tree_plots
-from keras_transformer.parsing.trees import parse_trees
-from keras_transformer.run import Checkpoint, Run
+from keras_transformer.run import Run
 from keras_transformer.trainers.data.batches import BatchPlan
 from keras_transformer.trainers.data.prepared import (
     Manifest,
@@ -24,16 +22,12 @@ from keras_transformer.trainers.data.prepared import (
     is_complete,
     read_validation_pairs,
 )
-from keras_transformer.trainers.parsing.bracketing import BracketScores, score_brackets
-from keras_transformer.trainers.scoring.breakdown import bleu_by_length, sentence_chrf
 from keras_transformer.trainers.scoring.evaluation import Evaluation, read_evaluations
 from keras_transformer.trainers.settings import TrainSettings
-from keras_transformer.trainers.tasks import find_task
+from keras_transformer.trainers.tasks import Task, find_task
 from keras_transformer.translator import Translator
 
 DPI = 144  # 1.5 dots for each of a page's 96 pixels an inch
-MAX_WORDS = 60  # of a sentence whose trees are drawn
-NUM_EXAMPLES = 3  # best translations, and as many median and worst ones
 
 ATTENTION_CAPTIONS = {
     "alignment": "Cross-attention of the last decoder layer, the mean of its heads: what the model "
@@ -45,7 +39,7 @@ ATTENTION_CAPTIONS = {
     "piece from the pieces before it (columns).",
 }
 
-# What the template draws: caption, width, and the PNG of both styles in base64.
+# What the template shows: caption, width, and the PNG of both styles in base64.
 Picture = dict[str, str | int]
 
 
@@ -59,76 +53,54 @@ def write_report(
     Raises:
         InputError: if a file of the run is damaged.
     """
+    task = find_task(run.settings.get("task", "translation"))
     evaluations = read_evaluations(run.path / "evaluation")
     folder.mkdir(parents=True, exist_ok=True)
     chosen = run.checkpoint(checkpoint) if run.last else None
-    about = f"Begun {run.created[:16].replace('T', ' ')} UTC; training: {run.status}"
+    settings = {"Model": run.config.to_dict(), "Training": run.settings, "Versions": run.versions}
     if chosen:
-        about += f"; weights: {chosen.file}, after {chosen.step:,} updates"
-        about += "" if checkpoint else f" ({run.choice()[1]})"
+        settings["Checkpoint"] = {"file": chosen.file, "step": chosen.step, **chosen.metrics}
     if text is None:
         known = [source for each in evaluations for source in each.sources]
         known += [pair.source for pair in read_validation_pairs(corpus_folder(run))]
         text = next(iter(known), None)
-    values = {
-        "title": f"{run.path.resolve().name}: {run.source} to {run.target}",
-        "about": about,
-        "curves": _curves(folder, run),
-        "learning_rate": _learning_rate(folder, run),
-        "labels": find_task(run.settings.get("task", "translation")).labels,
-        "evaluations": [(each.name, each.scores) for each in evaluations],
-        "translations": [
-            (_translations if "tokenize" in each.scores else _parses)(folder, run, each)
-            for each in evaluations
-        ],
-        "attention": _attention(folder, run, checkpoint, text) if chosen and text else None,
-        "corpus": _corpus(folder, run),
-        "settings": _settings(run, chosen),
-    }
-    template = resources.files("keras_transformer.cli").joinpath("report.html").read_text("utf-8")
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    page = environment.from_string(template).render(values)
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("keras_transformer.cli", ""),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    page = environment.get_template("report.html").render(
+        run=run,
+        title=f"{run.path.resolve().name}: {run.source} to {run.target}",
+        chosen=chosen,
+        reason=run.choice()[1] if chosen and not checkpoint else None,
+        curves=_curves(folder, run),
+        learning_rate=_learning_rate(folder, run),
+        labels=task.labels,
+        evaluations=[(each, *_results(folder, run, task, each)) for each in evaluations],
+        attention=_attention(folder, run, checkpoint, text) if chosen and text else None,
+        corpus=_corpus(folder, run),
+        settings=settings,
+    )
     (folder / "report.html").write_text(page, encoding="utf-8")
     return folder / "report.html"
 
 
-def rank_parses(evaluation: Evaluation) -> list[tuple[int, float]]:
-    """Returns row numbers and F1 of trees, the best first."""
-    gold = parse_trees(evaluation.references, evaluation.name)
-    trees = score_brackets(evaluation.hypotheses, list(gold)).trees
-    scores = [BracketScores((tree,)).f1_all for tree in trees]
-    return sorted(enumerate(scores), key=lambda row_and_score: -row_and_score[1])
-
-
-def rank(evaluation: Evaluation, lowercase: bool) -> list[tuple[int, float]]:
-    """Returns row numbers and chrF of translations, the best first."""
-    scores = sentence_chrf(evaluation.hypotheses, evaluation.references, lowercase)
-    return sorted(enumerate(scores), key=lambda row_and_score: -row_and_score[1])
-
-
-def choose_examples(ranking: Sequence[tuple[int, float]]) -> list[tuple[str, int, float]]:
+def choose_examples(scores: Sequence[float], count: int) -> list[tuple[str, int, float]]:
     """Returns label, row number and score of the best, the median and the worst results."""
-    last = max(0, len(ranking) - NUM_EXAMPLES)
+    ranking = sorted(enumerate(scores), key=lambda row_and_score: -row_and_score[1])
+    last = max(0, len(ranking) - count)
     starts = {"Best": 0, "Median": last // 2, "Worst": last}
     return [
-        (label, *each)
-        for label, start in starts.items()
-        for each in ranking[start : start + NUM_EXAMPLES]
+        (label, *each) for label, start in starts.items() for each in ranking[start : start + count]
     ]
 
 
-def _draw(
-    folder: Path,
-    name: str,
-    caption: str,
-    function: Callable[..., Any],
-    *args: Any,
-    **options: Any,
-) -> Picture:
+def _draw(folder: Path, name: str, caption: str, draw: Callable[..., Any]) -> Picture:
     """Writes what one of `plots` draws as `NAME.png` and `NAME-dark.png`, and returns both."""
     picture: Picture = {"caption": caption}
     for style, suffix in (("light", ""), ("dark", "-dark")):
-        figure, png = function(*args, **options, style=style), io.BytesIO()
+        figure, png = draw(style=style), io.BytesIO()
         figure.savefig(png, format="png", dpi=DPI)
         (folder / f"{name}{suffix}.png").write_bytes(png.getvalue())
         picture[style] = base64.b64encode(png.getvalue()).decode()
@@ -137,11 +109,11 @@ def _draw(
 
 
 def _curves(folder: Path, run: Run) -> Picture | None:
-    if run.last is None or not run.last.step:  # imported
+    if not (run.last and run.last.step):  # imported, or not validated yet
         return None
     caption = "By update: the validation data, and the training data since the point before."
     runs = {run.path.resolve().name: run.metrics()}
-    return _draw(folder, "curves", caption, plots.training_curves, runs)
+    return _draw(folder, "curves", caption, partial(plots.training_curves, runs))
 
 
 def _learning_rate(folder: Path, run: Run) -> Picture | None:
@@ -155,55 +127,36 @@ def _learning_rate(folder: Path, run: Run) -> Picture | None:
         cooldown=settings.cooldown,
         total_steps=settings.steps,
     )
-    name = f"d_model {run.config.d_model}, {settings.warmup_steps:,} updates of warm-up"
-    if settings.cooldown:
-        name += f", cooldown over the last {settings.cooldown:.0%}"
-    caption = "The learning rate by update (section 5.3 of the paper)."
+    schedules = {f"{settings.warmup_steps:,} updates of warm-up": schedule}
     steps = run.last.step if run.last else settings.steps
-    return _draw(
-        folder, "learning-rate", caption, plots.learning_rate, {name: schedule}, max(1, steps)
-    )
+    caption = "The learning rate by update (section 5.3 of the paper)."
+    return _draw(folder, "learning-rate", caption, partial(plots.learning_rate, schedules, steps))
 
 
-def _parses(folder: Path, run: Run, evaluation: Evaluation) -> dict[str, Any]:
-    examples: list[tuple[str, Any, Any]] = []
-    name = re.sub(r"[^\w-]", "-", evaluation.name)
-    for label, row, f1 in choose_examples(rank_parses(evaluation))[::NUM_EXAMPLES]:
-        heading = f"{label}, F1 {f1:.1f}, sentence {row + 1:,}"
-        drawn = {"predicted": evaluation.hypotheses[row], "gold": evaluation.references[row]}
-        picture = None
-        if all(drawn.values()) and len(evaluation.sources[row].split()) <= MAX_WORDS:
-            number = len(examples) + 1
-            picture = _draw(folder, f"trees-{name}-{number}", heading, tree_plots.trees, drawn)
-        texts = [
-            ("Sentence", run.source, evaluation.sources[row]),
-            ("Predicted", "", evaluation.hypotheses[row]),
-            ("Gold", "", evaluation.references[row]),
-        ]
-        examples.append((heading, [] if picture else texts, picture))
-    return {"name": evaluation.name, "by_length": None, "examples": examples}
-
-
-def _translations(folder: Path, run: Run, evaluation: Evaluation) -> dict[str, Any]:
-    lowercase, tokenize = run.tokenizer().lowercase, evaluation.scores["tokenize"]
-    texts = evaluation.hypotheses, evaluation.references
-    by_length = _draw(
-        folder,
-        re.sub(r"[^\w-]", "-", f"bleu-by-length-{evaluation.name}"),
-        "BLEU of sentences of similar length, in tokens of the reference as sacreBLEU counts them.",
-        plots.bleu_by_length,
-        bleu_by_length(*texts, tokenize=tokenize, lowercase=lowercase),
-        tokenize=tokenize,
-    )
+def _results(
+    folder: Path, run: Run, task: Task, evaluation: Evaluation
+) -> tuple[Picture | None, list[Any]]:
+    """Returns a picture of all results, and labels, texts and pictures of some of them."""
+    lowercase = run.tokenizer().lowercase
+    split = re.sub(r"[^\w-]", "-", evaluation.name)
+    overview = task.overview(evaluation, lowercase)
     examples = []
-    for label, row, chrf in choose_examples(rank(evaluation, lowercase)):
+    name, scores = task.sentence_scores(evaluation, lowercase)
+    for label, row, score in choose_examples(scores, task.num_examples):
+        heading = f"{label}, {name} {score:.1f}, sentence {row + 1:,}"
         texts = [
             ("Source", run.source, evaluation.sources[row]),
             ("Reference", run.target, evaluation.references[row]),
-            ("Translation", run.target, evaluation.hypotheses[row]),
+            ("Result", run.target, evaluation.hypotheses[row]),
         ]
-        examples.append((f"{label}, chrF {chrf:.1f}, sentence {row + 1:,}", texts, None))
-    return {"name": evaluation.name, "by_length": by_length, "examples": examples}
+        picture = None
+        if drawn := task.picture(evaluation, row):
+            number = len(examples) + 1
+            picture = _draw(folder, f"{drawn.name}-{split}-{number}", heading, drawn.draw)
+        examples.append((heading, texts, picture))
+    if overview is None:
+        return None, examples
+    return _draw(folder, f"{overview.name}-{split}", overview.caption, overview.draw), examples
 
 
 def _attention(
@@ -221,12 +174,12 @@ def _attention(
         "heads-decoder": (heads, found.decoder, target, found.decoder_pieces),
     }
     pictures = [
-        _draw(folder, name, ATTENTION_CAPTIONS[name], function, layers[-1], queries, keys)
-        for name, (function, layers, queries, keys) in drawings.items()
+        _draw(folder, name, ATTENTION_CAPTIONS[name], partial(draw, layers[-1], queries, keys))
+        for name, (draw, layers, queries, keys) in drawings.items()
         if len(layers)  # a recurrent model has no self-attention
     ]
     translation = translator.translate([text])[0].text
-    texts = [("Source", run.source, text), ("Translation", run.target, translation)]
+    texts = [("Source", run.source, text), ("Result", run.target, translation)]
     return {"texts": texts, "pictures": pictures}
 
 
@@ -238,25 +191,11 @@ def _corpus(folder: Path, run: Run) -> dict[str, Any] | None:
     settings = _train_settings(run)
     plan = BatchPlan(lengths, settings.tokens_per_batch, settings.seed)
     options = {"names": (run.source, run.target), "padding_share": plan.padding_share}
-    caption = "Lengths of the training sentences."
-    drawn = _draw(folder, "lengths", caption, plots.length_histogram, lengths, **options)
+    draw = partial(plots.length_histogram, lengths, **options)
+    drawn = _draw(folder, "lengths", "Lengths of the training sentences.", draw)
     return {"report": str(Manifest.read(corpus).train), "lengths": drawn}
 
 
 def _train_settings(run: Run) -> TrainSettings:
     """Returns the settings of a run, with the defaults of those that it does not have."""
     return TrainSettings.from_dict({"data": "", **run.settings})
-
-
-def _settings(run: Run, checkpoint: Checkpoint | None) -> dict[str, dict[str, Any]]:
-    """Returns names and values by group; a setting has the name that `train --set` takes."""
-    training = {name: value for name, value in run.settings.items() if name != "model"}
-    training |= {f"model.{name}": value for name, value in run.settings.get("model", {}).items()}
-    groups = {"Model": run.config.to_dict(), "Training": training, "Versions": run.versions}
-    if checkpoint:
-        metrics = {
-            name: f"{value:.4g}" if isinstance(value, float) else value
-            for name, value in checkpoint.metrics.items()
-        }
-        groups["Checkpoint"] = {"file": checkpoint.file, "step": checkpoint.step, **metrics}
-    return groups

@@ -8,10 +8,11 @@ Settings are checked before TensorFlow is imported: a task's module imports it i
 """
 
 import abc
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keras_transformer.errors import InputError, require
 from keras_transformer.rooms import brought, load
@@ -20,11 +21,20 @@ from keras_transformer.trainers.data.corpora import Corpus, Pair, load_corpus
 if TYPE_CHECKING:
     from keras_transformer.config import ModelConfig
     from keras_transformer.tokenizers import Tokenizer
+    from keras_transformer.trainers.scoring.evaluation import Evaluation
     from keras_transformer.trainers.scoring.scores import Scores
     from keras_transformer.trainers.settings import TrainSettings
 
 # Takes results, and the pairs of their sources.
 Scorer = Callable[[Sequence[str], Sequence[Pair]], float]
+
+
+class Drawing(NamedTuple):
+    """A picture of results, for the report of a run."""
+
+    name: str  # of its file
+    draw: Callable[..., Any]  # takes a `style`, and returns a figure
+    caption: str = ""
 
 
 class Task(abc.ABC):
@@ -37,6 +47,7 @@ class Task(abc.ABC):
         drops_unknown: whether training drops a pair with a token that the tokenizer does not have.
         options: the options of an evaluation that not all tasks have.
         labels: what people read for each of the `figures`, the important ones first.
+        num_examples: how many of the best, the median and the worst results a report shows.
     """
 
     name: str
@@ -45,6 +56,7 @@ class Task(abc.ABC):
     drops_unknown: bool = False
     options: tuple[str, ...] = ()
     labels: Mapping[str, str]
+    num_examples: int = 3
 
     def check(self, settings: "TrainSettings", config: "ModelConfig") -> None:
         """Raises `InputError` if settings, or the sizes of a model, do not fit the task."""
@@ -101,6 +113,18 @@ class Task(abc.ABC):
     def reference(self, pair: Pair) -> str:
         """Returns the right result for a source."""
         return pair.target
+
+    @abc.abstractmethod
+    def sentence_scores(self, found: "Evaluation", lowercase: bool) -> tuple[str, list[float]]:
+        """Returns what people call a score, and that score of each result."""
+
+    def overview(self, found: "Evaluation", lowercase: bool) -> Drawing | None:
+        """Returns a picture of all results, if the task has one."""
+        return None
+
+    def picture(self, found: "Evaluation", row: int) -> Drawing | None:
+        """Returns a picture of one result, if the task has one."""
+        return None
 
 
 class Translation(Task):
@@ -177,6 +201,26 @@ class Translation(Task):
             name: value._asdict() if isinstance(value, tuple) else value
             for name, value in scores._asdict().items()
         }
+
+    def sentence_scores(self, found: "Evaluation", lowercase: bool) -> tuple[str, list[float]]:
+        """Returns the chrF of each translation."""
+        from keras_transformer.trainers.scoring.breakdown import sentence_chrf
+
+        return "chrF", sentence_chrf(found.hypotheses, found.references, lowercase)
+
+    def overview(self, found: "Evaluation", lowercase: bool) -> Drawing:
+        """Returns BLEU by length, in the tokens of the scores."""
+        from keras_transformer import plots
+        from keras_transformer.trainers.scoring.breakdown import bleu_by_length
+
+        texts, tokenize = (found.hypotheses, found.references), found.scores["tokenize"]
+        groups = bleu_by_length(*texts, tokenize=tokenize, lowercase=lowercase)
+        return Drawing(
+            "bleu-by-length",
+            functools.partial(plots.bleu_by_length, groups, tokenize=tokenize),
+            "BLEU of sentences of similar length, in tokens of the reference as sacreBLEU counts "
+            "them.",
+        )
 
 
 def task_names() -> list[str]:

@@ -15,10 +15,9 @@ pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 
 from keras_transformer import plots
 from keras_transformer.cli.plot import plot_command
-from keras_transformer.cli.report import choose_examples, rank
+from keras_transformer.cli.report import choose_examples
 from keras_transformer.errors import InputError
 from keras_transformer.run import Run
-from keras_transformer.trainers.scoring.evaluation import Evaluation
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 NASTY = "<script>alert(1)</script> & \"quoted\" 'red' {{title}}"
@@ -141,16 +140,11 @@ def test_scores_and_settings(page, run_dir):
 
 
 def test_best_median_worst():
-    references = ["one two three", "red dog", "a cat", "four five", "six", "seven", "eight", "nine"]
-    hypotheses = ["one two thr", "xyz", "a cat", "four fix", "si", "seveX", "___", "nine"]
-    ranking = rank(Evaluation("test", {}, references, references, hypotheses), False)
-    assert [score for _, score in ranking] == sorted((s for _, s in ranking), reverse=True)
-    assert {row for row, score in ranking if score == 100} == {2, 7}
-    assert {row for row, score in ranking if score == 0} == {1, 6}
-    examples = choose_examples(ranking)
-    assert [label for label, *_ in examples] == ["Best"] * 3 + ["Median"] * 3 + ["Worst"] * 3
-    expected = [ranking[place] for place in (0, 1, 2, 2, 3, 4, 5, 6, 7)]
-    assert [(row, chrf) for _, row, chrf in examples] == expected
+    examples = choose_examples([30.0, 10.0, 70.0, 50.0, 20.0, 60.0, 40.0], 2)
+    expected = [("Best", 2), ("Best", 5), ("Median", 3), ("Median", 6), ("Worst", 4), ("Worst", 1)]
+    assert [(label, row) for label, row, _ in examples] == expected
+    assert [score for *_, score in examples] == [70, 60, 50, 40, 20, 10]
+    assert choose_examples([5.0], 3) == [(label, 0, 5.0) for label in ("Best", "Median", "Worst")]
 
 
 def test_the_learning_rate_is_the_run_s(tiny_run, tmp_path, monkeypatch):

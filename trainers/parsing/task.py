@@ -1,21 +1,24 @@
 """The task of a parser: from sentences to constituency trees (section 6.3)."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from keras_transformer.errors import require
-from keras_transformer.parsing.trees import Tree, delinearize
+from keras_transformer.parsing.trees import Tree, delinearize, parse_trees
 from keras_transformer.trainers.data.corpora import Corpus, Pair
 from keras_transformer.trainers.parsing.bracketing import BracketScores, score_brackets
 from keras_transformer.trainers.parsing.treebank import load_treebank
-from keras_transformer.trainers.tasks import Scorer, Task
+from keras_transformer.trainers.tasks import Drawing, Scorer, Task
 
 if TYPE_CHECKING:
     from keras_transformer.config import ModelConfig
     from keras_transformer.tokenizers import Tokenizer
+    from keras_transformer.trainers.scoring.evaluation import Evaluation
     from keras_transformer.trainers.settings import TrainSettings
 
+MAX_DRAWN = 60  # words of a sentence whose trees are drawn
 SHORT = 40  # words of the sentences of EVALB's second table
 SIGNATURE = "EVALB|prm:COLLINS"
 
@@ -37,6 +40,7 @@ class Parsing(Task):
         }
     )
     metrics = ("f1",)
+    num_examples = 1
     drops_unknown = True  # a sentence has no unknown token
     labels = MappingProxyType(
         {
@@ -121,6 +125,21 @@ class Parsing(Task):
     def reference(self, pair: Pair) -> str:
         """Returns the gold tree in brackets."""
         return str(_gold_tree(pair))
+
+    def sentence_scores(self, found: "Evaluation", lowercase: bool) -> tuple[str, list[float]]:
+        """Returns the F1 of each tree."""
+        gold = list(parse_trees(found.references, found.name))
+        counts = score_brackets(found.hypotheses, gold).trees
+        return "F1", [BracketScores((tree,)).f1_all for tree in counts]
+
+    def picture(self, found: "Evaluation", row: int) -> Drawing | None:
+        """Returns the predicted and the gold tree, if they fit on a page."""
+        from keras_transformer.parsing import plots
+
+        trees = {"predicted": found.hypotheses[row], "gold": found.references[row]}
+        if not all(trees.values()) or len(found.sources[row].split()) > MAX_DRAWN:
+            return None
+        return Drawing("trees", functools.partial(plots.trees, trees))
 
 
 def _score(trees: Sequence[str], pairs: Sequence[Pair]) -> BracketScores:
