@@ -21,7 +21,6 @@ and no pickle.
 import dataclasses
 import json
 import logging
-import math
 import os
 import platform
 import re
@@ -30,16 +29,23 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import numpy as np
 import pydantic
 
 from keras_transformer._version import __version__
 from keras_transformer.architectures import build_model, config_type
+from keras_transformer.checkpoints import RESUME_ADVICE, Checkpoint, MetricsFile, State, quality
 from keras_transformer.config import CheckpointName, ModelConfig
 from keras_transformer.errors import InputError, one_line
-from keras_transformer.files import atomic_file, file_sha256, named_failure, write_atomically
+from keras_transformer.files import (
+    atomic_file,
+    check_file,
+    file_sha256,
+    named_failure,
+    write_atomically,
+)
 
 if TYPE_CHECKING:
     from keras_transformer.model.encoder_decoder import EncoderDecoder
@@ -49,36 +55,11 @@ logger = logging.getLogger(__name__)
 
 FORMAT = "keras-transformer run"
 FORMAT_VERSION = 4
-RESUME_ADVICE = "What was saved before is complete, and training with --resume continues from it"
+RESTORE = "restore it from a copy, or, if the run is being trained, load the run again"
 # The names of the files that a run writes to `checkpoints/`; users' files there are kept.
 WRITTEN = re.compile(
     r"(tmp-)?((step-\d{8,}|averaged-\d{8,}-\d{8,}-\d+)\.weights\.h5|state-\d{8,}\.npz)"
 )
-
-
-@pydantic.dataclasses.dataclass(frozen=True)
-class Checkpoint:
-    """A saved file: the weights, or the training state, after a number of updates.
-
-    Attributes:
-        file: path relative to the run directory.
-        sha256: the hash of the file.
-        step: number of updates so far.
-        metrics: validation metrics at this step. An average also has `of_steps`, the averaged
-            steps. A state has `seconds`, the training time so far, instead.
-    """
-
-    file: str
-    sha256: str
-    step: int
-    metrics: dict[str, Any]
-
-
-class State(NamedTuple):
-    """The variables that the next update depends on, by name, and the training time so far."""
-
-    arrays: dict[str, np.ndarray]
-    seconds: float
 
 
 @pydantic.dataclasses.dataclass(
@@ -182,7 +163,7 @@ class Run:
         """Reads the tokenizer."""
         from keras_transformer.tokenizers import Tokenizer  # imports TensorFlow
 
-        _check_file(self.path / "tokenizer.model", self.tokenizer_sha256)
+        check_file(self.path / "tokenizer.model", self.tokenizer_sha256, RESTORE)
         return Tokenizer.load(self.path / "tokenizer.model")
 
     def save_tokenizer(self, tokenizer: "Tokenizer") -> None:
@@ -274,7 +255,7 @@ class Run:
             checkpoint: a checkpoint of this run.
         """
         file = self.path / checkpoint.file
-        _check_file(file, checkpoint.sha256)
+        check_file(file, checkpoint.sha256, RESTORE)
         try:
             with warnings.catch_warnings():
                 # Keras warns of layers that keep their initial values.
@@ -357,7 +338,7 @@ class Run:
             raise InputError(f"{self.path} holds no training state to resume from")
         newest = self.states[-1]
         try:
-            _check_file(self.path / newest.file, newest.sha256)
+            check_file(self.path / newest.file, newest.sha256, RESTORE)
         except InputError as error:
             if len(self.states) == 1:
                 raise InputError(
@@ -403,48 +384,19 @@ class Run:
             if f"checkpoints/{path.name}" not in named and WRITTEN.fullmatch(path.name):
                 path.unlink(missing_ok=True)
 
-    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Appends a line to `metrics.jsonl`.
-
-        Args:
-            step: updates so far.
-            metrics: of a validation.
-        """
-        path = self.path / "metrics.jsonl"
-        with named_failure(path, advice=RESUME_ADVICE), path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, **metrics}) + "\n")
-            file.flush()
-            os.fsync(file.fileno())  # before the manifest names the checkpoint of this step
-
-    def drop_metrics_after(self, step: int) -> None:
-        """Drops the lines of `metrics.jsonl` after a step; resuming writes them again."""
-        if (self.path / "metrics.jsonl").exists():  # the first validation creates it
-            self._rewrite_metrics([line for line in self.metrics() if line["step"] <= step])
+    @property
+    def validations(self) -> MetricsFile:
+        """The metrics of all validations, `metrics.jsonl`."""
+        return MetricsFile(self.path / "metrics.jsonl")
 
     def restore_metrics(self) -> None:
         """Writes `metrics.jsonl` from the metrics of the checkpoints."""
         kept = {each.step: each.metrics for each in (self.best, *self.checkpoints) if each}
-        self._rewrite_metrics([{"step": step, **kept[step]} for step in sorted(kept)])
-
-    def _rewrite_metrics(self, lines: list[dict[str, float]]) -> None:
-        content = "".join(json.dumps(line) + "\n" for line in lines)
-        write_atomically(self.path / "metrics.jsonl", content.encode(), RESUME_ADVICE)
+        self.validations.write([{"step": step, **kept[step]} for step in sorted(kept)])
 
     def metrics(self) -> list[dict[str, float]]:
         """Reads `metrics.jsonl`, oldest first."""
-        path, lines = self.path / "metrics.jsonl", []
-        try:
-            # A killed training may leave half a line at the end.
-            for line in path.read_text("utf-8").split("\n")[:-1]:
-                lines.append(dict(json.loads(line)))
-        except OSError as error:
-            raise InputError(f"Cannot read {path}: {error.strerror}") from error
-        except (ValueError, TypeError) as error:
-            raise InputError(
-                f"Line {len(lines) + 1} of {path} is damaged: delete the line, or the file; "
-                "without the file, `train --resume` keeps the metrics of the checkpoints"
-            ) from error
-        return lines
+        return self.validations.read()
 
     def reopen(self) -> None:
         """Marks the run as being trained; an average of earlier checkpoints is deleted."""
@@ -472,17 +424,6 @@ class Run:
         self._delete_unnamed()
 
 
-def quality(metrics: Mapping[str, Any], metric: str | None = None) -> tuple[float, float]:
-    """Returns the score of a validation, and minus its loss, which decides between equal scores.
-
-    The score is 0 if `metric` is "loss". It is BLEU or F1 if `metric` is None.
-    """
-    names = [f"val_{metric}"] if metric else ["val_bleu", "val_f1"]
-    found = [metrics[name] for name in names if name in metrics]
-    score = 0.0 if metric == "loss" else max(found, default=-math.inf)
-    return round(score, 2), -metrics.get("val_token_loss", math.inf)
-
-
 def _upgrade(manifest: dict[str, Any]) -> int:
     """Changes a manifest of version 3, and returns its new version.
 
@@ -494,17 +435,6 @@ def _upgrade(manifest: dict[str, Any]) -> int:
         manifest["architecture"] = manifest["settings"]["architecture"] = "next_word"
         manifest["config"]["word_id_ends"] = ends
     return 4
-
-
-def _check_file(path: Path, sha256: str) -> None:
-    """Raises `InputError` if the file is missing or damaged."""
-    if not path.is_file():
-        raise InputError(
-            f"{path} is missing: the run directory is not complete, "
-            "or a training has replaced the file since"
-        )
-    if file_sha256(path) != sha256:
-        raise InputError(f"{path} is damaged: its SHA-256 is not the one in run.json")
 
 
 def _versions() -> dict[str, str]:

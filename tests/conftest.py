@@ -3,8 +3,16 @@
 from pathlib import Path
 
 import pytest
+from hidden_room import HIDDEN_ROOM
 from xdist.scheduler import LoadScopeScheduling
 
+# The tests of a hidden room.
+collect_ignore_glob = (
+    [f"{folder}/*" for folder in (f"unit/{HIDDEN_ROOM}", f"unit/trainers/{HIDDEN_ROOM}")]
+    + [f"integration/test_{HIDDEN_ROOM}.py"]
+    if HIDDEN_ROOM
+    else []
+)
 # These files share an export and its graphs, so one process runs them.
 OF_THE_EXPORT = ("test_check", "test_saved_model", "test_served_graph", "test_fuzz")
 OF_THE_EXPORT += ("test_serving_contract", "test_cli", "test_session")

@@ -15,8 +15,9 @@ ROOT = Path(__file__).parents[2]
 GROUND = "keras_transformer"
 WINGS = ("trainers", "export", "cli")
 # The folders and files of the ground floor: each imports only those before it.
-ORDER = ("_version", "errors", "files", "rooms", "config", "architectures", "model", "tokenizers")
-ORDER += ("search", "plots", "marian", "recurrent", "parsing", "run", "translator")
+ORDER = ("_version", "errors", "files", "checkpoints", "rooms", "config", "architectures")
+ORDER += ("model", "tokenizers", "search", "plots", "marian", "recurrent", "parsing")
+ORDER += ("run", "translator")
 FREE = ("config", "errors", "model")  # of TensorFlow
 
 
