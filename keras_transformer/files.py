@@ -106,6 +106,14 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def check_file(path: Path, sha256: str, advice: str) -> None:
+    """Raises an `InputError` unless a file has this hash; the advice is as in `named_failure`."""
+    if not path.is_file():
+        raise InputError(f"{path} is missing: {advice}")
+    if file_sha256(path) != sha256:
+        raise InputError(f"{path} is damaged, by its SHA-256: {advice}")
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Locks a directory; `InputError` if another call holds its lock."""

@@ -22,6 +22,7 @@ from keras_transformer.config import (
     checked_dataclass,
 )
 from keras_transformer.errors import InputError, one_line, require
+from keras_transformer.run import Run
 from keras_transformer.trainers.tasks import find_task
 
 _FOLDER = Path(__file__).with_name("recipes")
@@ -264,30 +265,73 @@ class TrainSettings:
 DECIDED = ("task", "architecture", "preset", "tokenizer", "vocab_size", "lowercase")
 # What a training takes from that run, unless it is given.
 INHERITED = ("source", "target", *(field.name for field in dataclasses.fields(DecodingOptions)))
+# What may differ from that run's model.
+RATES = ("dropout_rate", "attention_dropout_rate", "feed_forward_dropout_rate")
 
 
 def inherit(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Completes the settings of a training by those of the run that it starts from, if any.
+    """Completes settings, as plain values, by those of the run that they start from, if any.
 
     Raises:
         InputError: if they contradict each other.
     """
-    initial_run = values.get("init_from")
-    if not isinstance(initial_run, str) or not (Path(initial_run) / "run.json").is_file():
+    path = values.get("init_from")
+    if not isinstance(path, str) or not (Path(path) / "run.json").is_file():
         return dict(values)
-    initial = {**TrainSettings(data="").to_dict(), **load_recipe(initial_run)}
-    check_decided(initial, {name: values[name] for name in DECIDED if name in values})
-    return {**{name: initial[name] for name in (*DECIDED, *INHERITED) if name in initial}, **values}
+    run = Run.load(path)
+    inherited = {name: run.settings[name] for name in INHERITED if name in run.settings}
+    given = {name: values[name] for name in DECIDED if name in values}
+    return {**inherited, **values, **_decided(run, given)}
 
 
-def check_decided(initial: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Raises `InputError` if a given setting is not that of the run of `init_from`."""
+def completed(settings: TrainSettings, run_dir: Path | None = None) -> TrainSettings:
+    """Returns settings in which all that the run `init_from` decides is that run's.
+
+    Args:
+        settings: of a training. A setting that has its default value counts as not given.
+        run_dir: the directory of a training to resume. If its run began from the same run, it has
+            all that is decided, and `init_from` may be gone; a rate that is not given stays.
+
+    Raises:
+        InputError: if a setting contradicts the run.
+    """
+    if settings.init_from is None:
+        return settings
+    initial = None
+    if run_dir is not None and (run_dir / "run.json").is_file():
+        resumed = Run.load(run_dir)
+        initial = resumed if resumed.settings.get("init_from") == settings.init_from else None
+    initial = initial or Run.load(settings.init_from)
+    values, defaults = settings.to_dict(), TrainSettings(data="").to_dict()
+    given = {name: values[name] for name in DECIDED if values[name] != defaults[name]}
+    decided, sizes = _decided(initial, given), initial.config.to_dict()
+    changed = {name for name, value in settings.model.items() if value != sizes.get(name)}
+    if others := sorted(changed - set(RATES)):
+        raise InputError(
+            f"With `init_from`, `model` may change {', '.join(RATES)} only. "
+            f"Received: {', '.join(others)}"
+        )
+    preset = TrainSettings(data="", **decided).config().to_dict()
+    # `run.json` then says by `preset` and `model` what the model is.
+    model = {
+        name: value
+        for name, value in sizes.items()
+        if value != preset[name] and name not in initial.config.of_tokenizer
+    }
+    return dataclasses.replace(settings, **decided, model={**model, **settings.model})
+
+
+def _decided(initial: Run, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what a run decides; `InputError` if other values are given."""
+    values = {**TrainSettings(data="").to_dict(), **initial.settings}
+    values["architecture"] = initial.config.architecture
     for name, value in given.items():
-        if value != initial[name]:
-            raise InputError(
-                f"`{name}` must be that of `init_from`, {initial[name]!r}. "
-                f"Received: {name}={value!r}"
-            )
+        require(
+            value == values[name],
+            f"`{name}` must be that of `init_from`, {values[name]!r}",
+            **{name: value},
+        )
+    return {name: values[name] for name in DECIDED}
 
 
 def recipe_names() -> list[str]:
@@ -310,8 +354,6 @@ def load_recipe(recipe: str | Path) -> dict[str, Any]:
     manifest = path / "run.json"
     try:
         if manifest.is_file():
-            from keras_transformer.run import Run  # imports HDF5
-
             return Run.load(path).settings
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

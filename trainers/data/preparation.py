@@ -10,7 +10,7 @@ import itertools
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -32,15 +32,10 @@ from keras_transformer.trainers.data.prepared import (
     Manifest,
     PreparedCorpus,
     Split,
-    check_settings,
-    check_shards,
     is_prepared,
-    load_tokenizer,
-    open_prepared,
-    shard_path,
+    opened,
 )
-from keras_transformer.trainers.fitting.fine_tuning import completed, mixed
-from keras_transformer.trainers.settings import TrainSettings
+from keras_transformer.trainers.settings import TrainSettings, completed
 from keras_transformer.trainers.tasks import Task, find_task
 
 logger = logging.getLogger(__name__)
@@ -107,25 +102,58 @@ def prepare(
     with named_failure(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
-        if not is_prepared(folder):
-            _start(folder, corpus, task, settings, made_from, tokenizer)
-        check_settings(folder, made_from)
-        saved = load_tokenizer(folder)
+        if is_prepared(folder):
+            manifest = Manifest.read(folder)
+            manifest.check_settings(made_from)
+        else:
+            manifest = _start(folder, corpus, task, settings, made_from, tokenizer)
+        saved = manifest.tokenizer()
         if tokenizer is not None and tokenizer.fingerprint != saved.fingerprint:
             raise InputError(f"`tokenizer` is not the one that {folder} was prepared with")
         cleaner = _Cleaner(saved, settings, scripts, task.drops_unknown)
         # The validation split is first, so that an error in it shows at once and not after hours.
-        val = Manifest.read(folder).val
-        if val is not None:
-            if not val.is_complete:
+        if manifest.val is not None:
+            if not manifest.val.is_complete:
                 text = json.dumps(validation, ensure_ascii=False).encode()
                 write_atomically(folder / "val.pairs.json", text, CAN_CONTINUE)
-            _write_split(folder, "val", validation, cleaner, lambda pairs: None)
+            _write_split(manifest, "val", validation, cleaner, lambda pairs: None)
         pairs = corpus.pairs("train")
         if others is not None:
             pairs = mixed(pairs, partial(others.pairs, "train"), settings.mix_share)
-        _write_split(folder, "train", pairs, cleaner, progress)
-        return open_prepared(folder)
+        _write_split(manifest, "train", pairs, cleaner, progress)
+        return opened(manifest, saved, check_files=False)
+
+
+def mixed(
+    pairs: Iterable[Pair], others: Callable[[], Iterable[Pair]], share: float
+) -> Iterator[Pair]:
+    """Yields the pairs, then a sample of the others, so that these are a share of all.
+
+    The sample is spread evenly over all others. If there are too few of them, it takes them all and
+    logs a warning.
+
+    Args:
+        pairs: new pairs.
+        others: returns the other pairs; called twice.
+        share: at least 0 and below 1.
+    """
+    count = 0
+    for pair in pairs:
+        count += 1
+        yield pair
+    wanted = round(count * share / (1 - share))
+    total = sum(1 for _ in others())
+    sample = min(wanted, total)
+    logger.info("Mixed in: %s of %s other pairs", f"{sample:,}", f"{total:,}")
+    if sample < wanted:
+        logger.warning(
+            "The other pairs are %.2g of all pairs, less than `mix_share`=%s, because there are "
+            "only %s",
+            *(sample / (count + sample), share, f"{total:,}"),
+        )
+    for index, pair in enumerate(others()):
+        if (index + 1) * sample // total > index * sample // total:
+            yield pair
 
 
 def _start(
@@ -135,7 +163,7 @@ def _start(
     settings: TrainSettings,
     made_from: dict[str, Any],
     tokenizer: Tokenizer | None,
-) -> None:
+) -> Manifest:
     """Writes the tokenizer, then `corpus.json`."""
     # An interrupted call may have left these.
     if {path.name for path in folder.iterdir()} - {"tokenizer.model", "tmp-corpus.json"}:
@@ -151,27 +179,29 @@ def _start(
     path = folder / "tokenizer.model"
     with named_failure(path, advice=CAN_CONTINUE):
         tokenizer.save(path)
-    Manifest(
+    manifest = Manifest(
+        folder=folder,
         made_from=made_from,
         tokenizer_sha256=tokenizer.fingerprint,
         val=Split() if corpus.validation_split else None,
-    ).write(folder)
+    )
+    manifest.write()
     seconds = time.monotonic() - started
     logger.info("Tokenizer: %d subwords in %.1f s: %s", tokenizer.vocab_size, seconds, path)
+    return manifest
 
 
 def _write_split(
-    folder: Path,
+    manifest: Manifest,
     name: Literal["train", "val"],
     pairs: Iterable[Pair],
     cleaner: "_Cleaner",
     progress: Progress,
 ) -> None:
-    """Writes the shards that are not there yet, and the manifest after each."""
+    """Checks the shards that are there, and writes the others, and the manifest after each."""
     started = time.monotonic()
-    manifest = Manifest.read(folder)
-    split: Split = getattr(manifest, name)
-    check_shards(folder, name, split.shards)
+    folder, split = manifest.folder, getattr(manifest, name)
+    manifest.check_shards(name)
     if split.is_complete:
         return
     finished = list(split.shards)
@@ -181,7 +211,7 @@ def _write_split(
         chunk = list(itertools.islice(iterator, PAIRS_PER_SHARD))
         text = "\n".join(map("\t".join, chunk))
         text_sha256 = hashlib.sha256(text.encode()).hexdigest()
-        path = shard_path(folder, name, index)
+        path = manifest.shard_path(name, index)
         if index < len(finished) and finished[index].text_sha256 != text_sha256:
             raise InputError(f"{path} was made from other text: prepare the corpus in a new folder")
         if not chunk:
@@ -205,12 +235,12 @@ def _write_split(
             split.dropped[reason] = split.dropped.get(reason, 0) + len(found)
             examples = [Pair(*map(_cut, pair)) for pair in found[:NUM_EXAMPLES]]
             split.examples.setdefault(reason, examples)
-        manifest.write(folder)
+        manifest.write()
     if not split.kept:
         listed = ", ".join(f"{n} because {REASONS[reason]}" for reason, n in split.dropped.items())
         raise InputError(f"No sentence pair of {name} is left: {listed}")
     split.is_complete = True
-    manifest.write(folder)
+    manifest.write()
     logger.info("Corpus, %s: %s in %.1f s: %s", name, split, time.monotonic() - started, folder)
 
 

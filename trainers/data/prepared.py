@@ -14,7 +14,7 @@ Rows are numbered through all shards of a split. Numbers are uint16 where they f
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -22,8 +22,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pydantic
 
-from keras_transformer.errors import InputError
-from keras_transformer.files import file_sha256, write_atomically
+from keras_transformer.errors import InputError, require
+from keras_transformer.files import check_file, write_atomically
 from keras_transformer.run import Run
 from keras_transformer.tokenizers import Tokenizer
 from keras_transformer.trainers.data.corpora import Pair
@@ -76,8 +76,9 @@ class Split(pydantic.BaseModel):
 
 
 class Manifest(pydantic.BaseModel):
-    """The content of `corpus.json`."""
+    """The content of `corpus.json`, which says what else the folder of a prepared corpus holds."""
 
+    folder: Path = pydantic.Field(default=Path(), exclude=True)
     format_version: Literal[3] = 3
     made_from: dict[str, Any]  # the data, and the values of `SETTINGS`
     tokenizer_sha256: str
@@ -85,24 +86,53 @@ class Manifest(pydantic.BaseModel):
     val: Split | None  # None if the data has no validation split
 
     @classmethod
-    def read(cls, folder: Path) -> "Manifest":
+    def read(cls, folder: str | Path) -> "Manifest":
         """Reads the manifest of a prepared corpus; `InputError` if it is missing or damaged."""
-        path = folder / "corpus.json"
+        path = Path(folder) / "corpus.json"
         try:
-            return cls.model_validate_json(path.read_bytes())
+            manifest = cls.model_validate_json(path.read_bytes())
         except (OSError, pydantic.ValidationError) as error:
             raise _damaged(path) from error
+        manifest.folder = path.parent
+        return manifest
 
-    def write(self, folder: Path) -> None:
-        """Writes the manifest of a prepared corpus."""
-        write_atomically(folder / "corpus.json", self.model_dump_json().encode(), CAN_CONTINUE)
+    def write(self) -> None:
+        """Writes the manifest into its folder."""
+        path = self.folder / "corpus.json"
+        write_atomically(path, self.model_dump_json().encode(), CAN_CONTINUE)
+
+    def check_settings(self, settings: Mapping[str, Any]) -> None:
+        """Raises `InputError` if the corpus was prepared with other settings."""
+        # The defaults of settings that are newer than the corpus come first.
+        made_from = {**TrainSettings(data="").to_dict(), **self.made_from}
+        for name, value in settings.items():
+            require(
+                made_from[name] == value,
+                f"{self.folder} was prepared with {name}={made_from[name]!r}",
+                **{name: value},
+            )
+
+    def check_shards(self, split: str) -> None:
+        """Reads the files of a split; `InputError` if one is missing or damaged."""
+        for index, shard in enumerate(getattr(self, split).shards):
+            check_file(self.shard_path(split, index), shard.sha256, _advice(self.folder))
+
+    def shard_path(self, split: str, index: int) -> Path:
+        """Returns the path of a shard of a split."""
+        return self.folder / f"{split}-{index:05d}.npy"
+
+    def tokenizer(self) -> Tokenizer:
+        """Reads the tokenizer; `InputError` if it is missing or another one."""
+        path = self.folder / "tokenizer.model"
+        check_file(path, self.tokenizer_sha256, _advice(self.folder))
+        return Tokenizer.load(path)
 
 
 class TokenizedPairs:
     """Token ids of a split, memory-mapped and read by row number.
 
     Args:
-        folder: a prepared corpus.
+        corpus: the folder of a prepared corpus, or its manifest.
         split: "train" or "val".
         check_files: whether to compare every byte with its hash, which reads gigabytes of a large
             corpus.
@@ -115,17 +145,19 @@ class TokenizedPairs:
     """
 
     def __init__(
-        self, folder: Path, split: Literal["train", "val"], check_files: bool = True
+        self, corpus: Path | Manifest, split: Literal["train", "val"], check_files: bool = True
     ) -> None:
-        written: Split = getattr(Manifest.read(folder), split)
+        manifest = corpus if isinstance(corpus, Manifest) else Manifest.read(corpus)
+        written: Split = getattr(manifest, split)
         if not written.is_complete:
-            raise InputError(f"{folder} is not complete: to continue, {_preparation(folder)}")
+            command = _preparation(manifest.folder)
+            raise InputError(f"{manifest.folder} is not complete: to continue, {command}")
         if check_files:
-            check_shards(folder, split, written.shards)
+            manifest.check_shards(split)
         lengths, starts = [], []
         self._ids: list[np.ndarray] = []
         for index, shard in enumerate(written.shards):
-            path = shard_path(folder, split, index)
+            path = manifest.shard_path(split, index)
             try:
                 # A plain view of the file: slicing NumPy's memmap class is slower.
                 values = np.asarray(np.load(path, mmap_mode="r"))
@@ -188,16 +220,20 @@ def open_prepared(folder: str | Path, settings: TrainSettings | None = None) -> 
     Raises:
         InputError: if it is not complete, damaged, or made with other settings than `settings`.
     """
-    folder = Path(folder)
+    manifest = Manifest.read(folder)
     if settings is not None:
         # The tokenizer of `init_from`, which is compared later, decides the rest.
-        decided = DECIDED if settings.init_from else []
+        decided = DECIDED if settings.init_from else ()
         names = [name for name in SETTINGS if name not in decided]
-        check_settings(folder, {name: getattr(settings, name) for name in names})
-    training = TokenizedPairs(folder, "train")
-    validation = None if Manifest.read(folder).val is None else TokenizedPairs(folder, "val")
-    pairs = read_validation_pairs(folder)
-    return PreparedCorpus(load_tokenizer(folder), training, validation, pairs)
+        manifest.check_settings({name: getattr(settings, name) for name in names})
+    return opened(manifest, manifest.tokenizer(), check_files=True)
+
+
+def opened(manifest: Manifest, tokenizer: Tokenizer, check_files: bool) -> PreparedCorpus:
+    """Opens the splits of a corpus; the arguments are those of `TokenizedPairs`."""
+    training = TokenizedPairs(manifest, "train", check_files)
+    validation = TokenizedPairs(manifest, "val", check_files) if manifest.val else None
+    return PreparedCorpus(tokenizer, training, validation, read_validation_pairs(manifest.folder))
 
 
 def read_validation_pairs(folder: str | Path) -> list[Pair]:
@@ -211,47 +247,12 @@ def read_validation_pairs(folder: str | Path) -> list[Pair]:
         raise _damaged(path) from error
 
 
-def check_settings(folder: Path, settings: dict[str, Any]) -> None:
-    """Raises `InputError` if a corpus was prepared with other settings."""
-    # The defaults of settings that are newer than the corpus come first.
-    made_from = {**TrainSettings(data="").to_dict(), **Manifest.read(folder).made_from}
-    for name, value in settings.items():
-        if made_from[name] != value:
-            raise InputError(
-                f"{folder} was prepared with {name}={made_from[name]!r}. Received: {name}={value!r}"
-            )
-
-
-def load_tokenizer(folder: Path) -> Tokenizer:
-    """Reads the tokenizer of a corpus; `InputError` if it is missing or another one."""
-    path = folder / "tokenizer.model"
-    _check_file(path, Manifest.read(folder).tokenizer_sha256)
-    return Tokenizer.load(path)
-
-
-def shard_path(folder: Path, split: str, index: int) -> Path:
-    """Returns the path of a shard of a split."""
-    return folder / f"{split}-{index:05d}.npy"
-
-
-def check_shards(folder: Path, split: str, shards: Sequence[CorpusShard]) -> None:
-    """Reads a split's files; `InputError` if one is missing or damaged."""
-    for index, shard in enumerate(shards):
-        _check_file(shard_path(folder, split, index), shard.sha256)
-
-
-def _check_file(path: Path, sha256: str) -> None:
-    """Raises `InputError` unless a file has this hash."""
-    if not path.is_file() or file_sha256(path) != sha256:
-        raise _damaged(path)
-
-
 def _damaged(path: Path) -> InputError:
-    folder = path.parent
-    return InputError(
-        f"{path} is missing, damaged or of another version: delete {folder}, then "
-        f"{_preparation(folder)}"
-    )
+    return InputError(f"{path} is missing, damaged or of another version: {_advice(path.parent)}")
+
+
+def _advice(folder: Path) -> str:
+    return f"delete {folder}, then {_preparation(folder)}"
 
 
 def _preparation(folder: Path) -> str:

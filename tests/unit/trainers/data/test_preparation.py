@@ -10,7 +10,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.parsing.tokenizer import TreeTokenizer
 from keras_transformer.tokenizers import WordPieceTokenizer
 from keras_transformer.trainers import tasks
-from keras_transformer.trainers.data import preparation
+from keras_transformer.trainers.data import preparation, prepared
 from keras_transformer.trainers.data.corpora import load_corpus
 from keras_transformer.trainers.data.preparation import prepare
 from keras_transformer.trainers.data.prepared import (
@@ -375,7 +375,7 @@ def test_damage(write, corpus, name, content):
         (corpus / name).write_bytes(before)
     elif content is not None:
         (corpus / name).write_bytes(content)
-    message = f"{corpus / name} is missing, damaged or of another version: delete {corpus}"
+    message = f"{corpus / name} is "
     refuses(lambda: open_prepared(corpus), message, corpus)
     if name.startswith("train"):
         refuses(lambda: prepare(settings, corpus), message, corpus)
@@ -383,10 +383,23 @@ def test_damage(write, corpus, name, content):
             refuses(lambda: TokenizedPairs(corpus, "train", check_files=False), message, corpus)
 
 
+def test_what_was_just_written_is_not_read_again(write, corpus, monkeypatch):
+    checked = []
+    monkeypatch.setattr(prepared, "check_file", lambda path, *_: checked.append(path.name))
+    settings = write(numbered(10))
+    for expected in (
+        ["tokenizer.model"],
+        ["tokenizer.model", "train-00000.npy", "train-00001.npy"],
+    ):
+        prepare(settings, corpus)
+        assert checked == expected
+        checked.clear()
+
+
 def test_damaged_corpus(write, corpus):
     prepare(write(numbered(9)), corpus)
     (corpus / "train-00000.npy").write_bytes(b"")
-    advice = f"damaged .*: delete {corpus}, then repeat the `prepare` command that made it$"
+    advice = f"damaged, .*: delete {corpus}, then repeat the `prepare` command that made it$"
     with pytest.raises(InputError, match=advice):
         open_prepared(corpus)
 

@@ -10,10 +10,10 @@ import pytest
 from keras_transformer.errors import InputError
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.corpora import Pair
-from keras_transformer.trainers.data.preparation import prepare
-from keras_transformer.trainers.fitting.fine_tuning import completed, initial_config, mixed
+from keras_transformer.trainers.data.preparation import mixed, prepare
+from keras_transformer.trainers.fitting.fine_tuning import initial_config
 from keras_transformer.trainers.fitting.training import train
-from keras_transformer.trainers.settings import TrainSettings, inherit
+from keras_transformer.trainers.settings import TrainSettings, completed, inherit
 
 pytestmark = pytest.mark.usefixtures("eager")
 
