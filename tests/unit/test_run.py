@@ -11,11 +11,10 @@ import pytest
 from disk import full_disk
 
 from keras_transformer.checkpoints import State
-from keras_transformer.config import RecurrentConfig, TransformerConfig
+from keras_transformer.config import TransformerConfig
 from keras_transformer.errors import InputError
 from keras_transformer.files import locked
 from keras_transformer.model.transformer import Transformer
-from keras_transformer.recurrent.model import Recurrent
 from keras_transformer.run import Run
 from keras_transformer.tokenizers import SentencePieceTokenizer
 
@@ -75,21 +74,6 @@ def test_create_and_load(saved_run, tokenizer):
     assert (loaded.best.step, loaded.best.metrics) == (5, {"loss": 1.25})
     assert loaded.tokenizer().model == tokenizer.model
     assert {"python", "keras_transformer", "tensorflow"} <= loaded.versions.keys()
-
-
-def test_a_recurrent_run(tokenizer, tmp_path):
-    config = RecurrentConfig(vocab_size=VOCAB_SIZE, d_model=6, units=5, cell="lstm")
-    run, model = (
-        Run.create(tmp_path, config, tokenizer, "en", "de", SETTINGS),
-        Recurrent(config),
-    )
-    run.save_checkpoint(model, step=5, metrics={}, is_best=True)
-    assert json.loads((tmp_path / "run.json").read_text())["architecture"] == "recurrent"
-    loaded = Run.load(tmp_path)
-    assert loaded == run
-    assert loaded.config == config
-    for weights, expected in zip(loaded.model().get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_array_equal(weights, expected)
 
 
 def test_a_new_run_replaces_no_run(saved_run, model, tokenizer):

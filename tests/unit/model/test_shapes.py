@@ -6,8 +6,6 @@ import pytest
 from beartype import beartype
 
 from keras_transformer import (
-    Recurrent,
-    RecurrentConfig,
     Transformer,
     TransformerConfig,
 )
@@ -59,11 +57,3 @@ def test_shapes_of_the_core(settings, monkeypatch):
     inputs = {"source_ids": np.ones((B, S), "int32"), "target_ids": np.ones((B, T), "int32")}
     transformer(inputs)
     transformer.attention_scores(**inputs)
-
-
-@pytest.mark.parametrize("settings", [{}, {"cell": "lstm", "attention": "additive"}])
-def test_shapes_of_the_recurrent_model(settings, monkeypatch):
-    for name in ("encode", "decode", "embed", "initial_states", "attend", "project"):
-        monkeypatch.setattr(Recurrent, name, checked(getattr(Recurrent, name)))
-    inputs = {"source_ids": np.ones((B, S), "int32"), "target_ids": np.ones((B, T), "int32")}
-    Recurrent(RecurrentConfig(vocab_size=V, d_model=10, units=13, **settings))(inputs)

@@ -2,12 +2,14 @@
 
 import json
 
+import jaxtyping
 import keras
 import numpy as np
 import pytest
 import recurrent_reference
 import reference
 import tensorflow as tf
+from beartype import beartype
 from layer_weights import V, dense, randomize
 
 from keras_transformer import (
@@ -15,6 +17,7 @@ from keras_transformer import (
     LabelSmoothedCrossEntropy,
     Recurrent,
     RecurrentConfig,
+    Run,
     beam_search,
 )
 from keras_transformer.architectures import step_of
@@ -228,3 +231,24 @@ def test_presets():
 def test_config_errors(values, message):
     with pytest.raises(InputError, match=message):
         RecurrentConfig.from_preset(**{"preset": "tiny", "vocab_size": V, **values})
+
+
+@pytest.mark.parametrize("settings", [{}, {"cell": "lstm", "attention": "additive"}])
+def test_shapes_are_the_annotated_ones(settings, monkeypatch):
+    for name in ("encode", "decode", "embed", "initial_states", "attend", "project"):
+        checked = jaxtyping.jaxtyped(typechecker=beartype)(getattr(Recurrent, name))
+        monkeypatch.setattr(Recurrent, name, checked)
+    make_model(**settings)(INPUTS)
+
+
+def test_a_run(tiny_translator, tmp_path):
+    tokenizer = tiny_translator.tokenizer
+    config = RecurrentConfig(vocab_size=tokenizer.vocab_size, d_model=6, units=5, cell="lstm")
+    run, model = Run.create(tmp_path, config, tokenizer, "en", "de", {}), Recurrent(config)
+    run.save_checkpoint(model, step=5, metrics={}, is_best=True)
+    assert json.loads((tmp_path / "run.json").read_text())["architecture"] == "recurrent"
+    loaded = Run.load(tmp_path)
+    assert loaded == run
+    assert loaded.config == config
+    for weights, expected in zip(loaded.model().get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(weights, expected)
