@@ -76,6 +76,25 @@ def test_create_and_load(saved_run, tokenizer):
     assert {"python", "keras_transformer", "tensorflow"} <= loaded.versions.keys()
 
 
+def test_a_run_of_the_version_before_is_read(saved_run):
+    saved = json.loads((saved_run.path / "run.json").read_text())
+    edit_manifest(
+        saved_run,
+        format_version=3,
+        config={**saved["config"], "word_id_ends": None},
+        settings={**saved["settings"], "next_word_input": False},
+    )
+    assert Run.load(saved_run.path) == saved_run
+    edit_manifest(
+        saved_run,
+        config={**saved["config"], "word_id_ends": [7, 9]},
+        settings={**saved["settings"], "next_word_input": True},
+    )
+    parser = Run.load(saved_run.path)
+    assert (parser.config.architecture, parser.config.word_id_ends) == ("next_word", (7, 9))
+    assert parser.settings == {**SETTINGS, "architecture": "next_word"}
+
+
 def test_a_new_run_replaces_no_run(saved_run, model, tokenizer):
     with pytest.raises(InputError, match=f"^{saved_run.path} holds a run already"):
         Run.create(saved_run.path, model.config, tokenizer, "en", "de", SETTINGS)
@@ -186,9 +205,9 @@ def test_foreign_manifest(tmp_path, content):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format_version": 97}, "must be .* of version 3. Received: .* run, version 97"),
-        ({"format": "joey"}, "must be a keras-transformer run of version 3. Received: joey"),
-        ({"architecture": "convolutional"}, r"is damaged \('convolutional'\)"),
+        ({"format_version": 97}, "must be .* of version 4. Received: .* run, version 97"),
+        ({"format": "joey"}, "must be a keras-transformer run of version 4. Received: joey"),
+        ({"architecture": "convolutional"}, "is damaged .*convolutional"),
         ({"config": {"vocab_size": 7, "d_model": -1}}, "is damaged .*`d_model` must be at least 1"),
         ({"config": None}, "is damaged .*NoneType"),
         ({"checkpoints": [{"file": "a"}]}, "is damaged .*sha256"),
