@@ -29,6 +29,15 @@ if TYPE_CHECKING:
 Scorer = Callable[[Sequence[str], Sequence[Pair]], float]
 
 
+class Protocol(NamedTuple):
+    """How to score a test set; the attributes are arguments of `score`."""
+
+    language: str
+    source_language: str
+    tokenize: str | None
+    tokenized_references: Sequence[str] | None
+
+
 class Drawing(NamedTuple):
     """A picture of results, for the report of a run."""
 
@@ -92,15 +101,8 @@ class Task(abc.ABC):
         """
 
     @abc.abstractmethod
-    def scorer(
-        self,
-        pairs: Sequence[Pair],
-        language: str,
-        source_language: str,
-        tokenize: str | None,
-        tokenized_references: Sequence[str] | None,
-    ) -> Callable[[Sequence[str]], Any]:
-        """Returns a function that scores the results of a test set; the arguments are `score`'s."""
+    def scorer(self, pairs: Sequence[Pair], protocol: Protocol) -> Callable[[Sequence[str]], Any]:
+        """Returns a function that scores the results of a test set."""
 
     @abc.abstractmethod
     def figures(self, scores: Any) -> dict[str, Any]:
@@ -174,26 +176,15 @@ class Translation(Task):
         return scorers
 
     def scorer(
-        self,
-        pairs: Sequence[Pair],
-        language: str,
-        source_language: str,
-        tokenize: str | None,
-        tokenized_references: Sequence[str] | None,
+        self, pairs: Sequence[Pair], protocol: Protocol
     ) -> Callable[[Sequence[str]], "Scores"]:
         """Returns `score` of translations."""
         from keras_transformer.trainers.scoring import scores
 
-        tokenize = tokenize or scores.bleu_tokenizer(language)
-        scores.make_bleu(tokenize)  # an error shows before the translation, which may take long
-        return lambda hypotheses: scores.score(
-            hypotheses,
-            [pair.target for pair in pairs],
-            language,
-            tokenized_references,
-            source_language=source_language,
-            tokenize=tokenize,
-        )
+        # An error shows before the translation, which may take long.
+        scores.make_bleu(protocol.tokenize or scores.bleu_tokenizer(protocol.language))
+        references = [pair.target for pair in pairs]
+        return lambda hypotheses: scores.score(hypotheses, references, **protocol._asdict())
 
     def figures(self, scores: "Scores") -> dict[str, Any]:
         """Returns each score with its signature."""

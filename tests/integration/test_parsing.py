@@ -147,7 +147,7 @@ def test_a_training_keeps_what_its_first_run_is(run, treebank, tmp_path):
     ("change", "message"),
     [
         ("tokenizer=wordpiece", "`task` parsing needs the `tokenizer` bpe or unigram.*wordpiece.*"),
-        ("lowercase=true", "`task` parsing keeps the words as they are.*"),
+        ("lowercase=true", "`task` parsing needs words as they are.*"),
         ("model.position_encoding=learned", "`task` parsing needs positions for any length.*"),
         ("extra_length=2", "`task` parsing needs an `extra_length` of at least 3.*"),
         ("metric=bleu", "`metric` must be f1 or loss for the `task` parsing.*"),

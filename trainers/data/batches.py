@@ -8,12 +8,14 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID
+from keras_transformer.config import PAD_ID
 from keras_transformer.errors import InputError
+from keras_transformer.tokenizers import shifted
 from keras_transformer.trainers.data.prepared import TokenizedPairs
 
 
@@ -146,7 +148,7 @@ def make_dataset(
         a row gets a row of padding.
     """
 
-    def batches() -> Iterator[tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]]:
+    def batches() -> Iterator[tuple[np.ndarray, np.ndarray, np.float32]]:
         for step in steps:
             bucket, rows = plan.batch(step)
             weight = 1 / plan.lengths[rows, 1].sum(dtype=np.float32)
@@ -156,12 +158,16 @@ def make_dataset(
                     shape = (-(-bucket.batch_rows // num_replicas), bucket.length)
                 else:
                     shape = (max(1, len(texts)), 1)
-                yield _pad(texts, shape, weight)
+                yield *_pad(texts, shape), weight
+
+    @tf.autograph.experimental.do_not_convert
+    def element(source_ids: tf.Tensor, labels: tf.Tensor, weight: tf.Tensor) -> tuple[Any, ...]:
+        inputs = {"source_ids": source_ids, "target_ids": shifted(labels)}
+        return inputs, labels, weight * tf.cast(labels != PAD_ID, tf.float32)
 
     ids = tf.TensorSpec((None, None), tf.int32)
-    weights = tf.TensorSpec((None, None), tf.float32)
-    signature = ({"source_ids": ids, "target_ids": ids}, ids, weights)
-    dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
+    signature = (ids, ids, tf.TensorSpec((), tf.float32))
+    dataset = tf.data.Dataset.from_generator(batches, output_signature=signature).map(element)
     num_elements = len(steps) * len(replicas)
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(num_elements)).prefetch(8)
     options = tf.data.Options()
@@ -192,25 +198,15 @@ def distribute(
 
 
 def _pad(
-    texts: list[tuple[np.ndarray, np.ndarray]], min_shape: tuple[int, int], weight: float
-) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
-    """Makes an element of `make_dataset` of token ids."""
+    texts: list[tuple[np.ndarray, np.ndarray]], min_shape: tuple[int, int]
+) -> list[np.ndarray]:
+    """Returns the ids of both sides, int32 [B, S] and [B, T], padded."""
     rows, min_length = min_shape
-    source_length, target_length = (
-        max([min_length, *(len(text[side]) for text in texts)]) for side in (0, 1)
-    )
-    source_ids = np.full((rows, source_length), PAD_ID, np.int32)
-    labels = np.full((rows, target_length), PAD_ID, np.int32)
-    for i, (source, target) in enumerate(texts):
-        source_ids[i, : len(source)] = source
-        labels[i, : len(target)] = target
-    target_ids = np.roll(labels, 1, axis=1)
-    target_ids[:, 0] = BOS_ID
-    # The end symbol of a sentence is a label, but no input.
-    target_ids[target_ids == EOS_ID] = PAD_ID
-    is_token = (labels != PAD_ID).astype(np.float32)
-    return (
-        {"source_ids": source_ids, "target_ids": target_ids},
-        labels,
-        is_token * np.float32(weight),
-    )
+    padded = []
+    for side in (0, 1):
+        length = max([min_length, *(len(text[side]) for text in texts)])
+        ids = np.full((rows, length), PAD_ID, np.int32)
+        for row, text in zip(ids, texts, strict=False):
+            row[: len(text[side])] = text[side]
+        padded.append(ids)
+    return padded

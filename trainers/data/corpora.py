@@ -9,7 +9,6 @@ import lzma
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -160,45 +159,30 @@ def _table(path: Path, source: str, target: str) -> Corpus:
 
 
 def _table_pairs(path: Path, source: str, target: str) -> Iterator[Pair]:
+    csv.field_size_limit(sys.maxsize)  # of the whole process
     lines = (line.replace("\r", " ") + "\n" for line in read_lines(path))
     header = next(lines, "")
     # Quotes are text in a TSV file.
     form: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
-    with _fields_of_any_length():
-        if path.name.removesuffix(".gz").endswith(".csv"):
-            named = {each: next(csv.reader([header], delimiter=each), []) for each in ",;\t"}
-            suitable = (each for each in named if {source, target} <= {*named[each]})
-            form = {"delimiter": next(suitable, ",")}
-        table = csv.DictReader(itertools.chain([header], lines), **form)
-        columns = list(table.fieldnames or ())
-    if table.line_num > 1 and inspect.getgeneratorstate(lines) == inspect.GEN_CLOSED:
-        raise InputError(f"{path}: a quote in the first line is not closed")
+    if path.name.removesuffix(".gz").endswith(".csv"):
+        named = {each: next(csv.reader([header], delimiter=each), []) for each in ",;\t"}
+        suitable = (each for each in named if {source, target} <= {*named[each]})
+        form = {"delimiter": next(suitable, ",")}
+    table = csv.DictReader(itertools.chain([header], lines), **form)
+    columns = table.fieldnames or ()
     if not {source, target} <= {*columns}:
         raise InputError(
             f"{path}: the first line must name the columns, {source} and {target} "
             f"among them. Received: {', '.join(columns)[:80]}"
         )
-    while True:
-        before = table.line_num
-        with _fields_of_any_length():
-            row = next(table, None)
-        if row is None:
-            return
+    before = table.line_num
+    for row in table:
         if inspect.getgeneratorstate(lines) == inspect.GEN_CLOSED:  # other rows end before that
             raise InputError(f"{path}: a quote after line {before} is not closed")
         if None in (row[source], row[target]):
             raise InputError(f"{path}, line {table.line_num}: a column is missing")
         yield Pair(*(" ".join(row[name].splitlines()) for name in (source, target)))
-
-
-@contextmanager
-def _fields_of_any_length() -> Iterator[None]:
-    """Lifts the limit of `csv`, which is one for the whole process."""
-    limit = csv.field_size_limit(sys.maxsize)
-    try:
-        yield
-    finally:
-        csv.field_size_limit(limit)
+        before = table.line_num
 
 
 def hold_out(name: str, rows: Callable[[], Iterator[Pair]]) -> Corpus:

@@ -61,93 +61,77 @@ class BracketScores(NamedTuple):
     All but `f1_all` leave out the sentences that are not valid, as EVALB does.
 
     Attributes:
+        f1: the harmonic mean of precision and recall.
+        precision: predicted brackets that are in the gold tree.
+        recall: gold brackets that are in the prediction.
+        exact_match: sentences with precision and recall 1.
+        average_crossing: number of crossing brackets of a sentence.
+        no_crossing: sentences without a crossing bracket.
+        few_crossing: sentences with two or fewer crossing brackets.
+        tagging_accuracy: words with the right tag.
+        f1_all: F1 over all sentences: one that is not valid counts as a prediction without
+            brackets.
+        num_trees: number of sentences.
+        num_valid: number of those that are valid.
+        num_errors: number of those with damaged predictions, or with other words.
+        num_skipped: number of those whose predictions have no words.
         trees: the counts of each sentence.
     """
 
+    f1: float
+    precision: float
+    recall: float
+    exact_match: float
+    average_crossing: float
+    no_crossing: float
+    few_crossing: float
+    tagging_accuracy: float
+    f1_all: float
+    num_trees: int
+    num_valid: int
+    num_errors: int
+    num_skipped: int
     trees: tuple[TreeCounts, ...]
+
+    @classmethod
+    def of(cls, trees: Iterable[TreeCounts]) -> "BracketScores":
+        """Returns the scores of sentences."""
+        trees = tuple(trees)
+        valid = [tree for tree in trees if tree.status == "valid"]
+        gold, predicted, matched, crossing, correct_tags, num_words = (
+            sum(getattr(tree, name) for tree in valid)
+            for name in ("gold", "predicted", "matched", "crossing", "correct_tags", "num_words")
+        )
+        status = Counter(tree.status for tree in trees)
+        return cls(
+            f1=_percent(2 * matched, predicted + gold),
+            precision=_percent(matched, predicted),
+            recall=_percent(matched, gold),
+            exact_match=_percent(
+                sum(tree.matched == tree.predicted == tree.gold for tree in valid), len(valid)
+            ),
+            average_crossing=_percent(crossing, len(valid)) / 100,
+            no_crossing=_percent(sum(tree.crossing == 0 for tree in valid), len(valid)),
+            few_crossing=_percent(sum(tree.crossing <= 2 for tree in valid), len(valid)),
+            tagging_accuracy=_percent(correct_tags, num_words),
+            f1_all=_percent(2 * matched, predicted + sum(tree.gold for tree in trees)),
+            num_trees=len(trees),
+            num_valid=len(valid),
+            num_errors=status["error"],
+            num_skipped=status["skipped"],
+            trees=trees,
+        )
 
     def up_to(self, length: int) -> "BracketScores":
         """Returns the scores of the sentences of at most so many words."""
-        return BracketScores(tuple(tree for tree in self.trees if tree.length <= length))
-
-    @property
-    def precision(self) -> float:
-        """Predicted brackets that are in the gold tree."""
-        return self._percent("matched", "predicted")
-
-    @property
-    def recall(self) -> float:
-        """Gold brackets that are in the prediction."""
-        return self._percent("matched", "gold")
-
-    @property
-    def f1(self) -> float:
-        """The harmonic mean of precision and recall."""
-        return _share(2 * self._sum("matched"), self._sum("predicted") + self._sum("gold"))
-
-    @property
-    def f1_all(self) -> float:
-        """F1 over all sentences: one that is not valid counts as a prediction without brackets."""
-        gold = sum(tree.gold for tree in self.trees)
-        return _share(2 * self._sum("matched"), self._sum("predicted") + gold)
-
-    @property
-    def exact_match(self) -> float:
-        """Sentences with precision and recall 1."""
-        exact = [tree.matched == tree.predicted == tree.gold for tree in self._valid]
-        return _share(sum(exact), len(exact))
-
-    @property
-    def average_crossing(self) -> float:
-        """Number of crossing brackets of a sentence."""
-        return _share(self._sum("crossing"), len(self._valid)) / 100
-
-    @property
-    def no_crossing(self) -> float:
-        """Sentences without a crossing bracket."""
-        return _share(sum(tree.crossing == 0 for tree in self._valid), len(self._valid))
-
-    @property
-    def few_crossing(self) -> float:
-        """Sentences with two or fewer crossing brackets."""
-        return _share(sum(tree.crossing <= 2 for tree in self._valid), len(self._valid))
-
-    @property
-    def tagging_accuracy(self) -> float:
-        """Words with the right tag."""
-        return self._percent("correct_tags", "num_words")
+        return self.of(tree for tree in self.trees if tree.length <= length)
 
     def figures(self) -> dict[str, float]:
         """Returns the scores and the numbers of sentences, by name."""
-        status = Counter(tree.status for tree in self.trees)
-        return {
-            "f1": self.f1,
-            "precision": self.precision,
-            "recall": self.recall,
-            "exact_match": self.exact_match,
-            "average_crossing": self.average_crossing,
-            "no_crossing": self.no_crossing,
-            "few_crossing": self.few_crossing,
-            "tagging_accuracy": self.tagging_accuracy,
-            "f1_all": self.f1_all,
-            "num_trees": len(self.trees),
-            "num_valid": status["valid"],
-            "num_errors": status["error"],
-            "num_skipped": status["skipped"],
-        }
-
-    @property
-    def _valid(self) -> list[TreeCounts]:
-        return [tree for tree in self.trees if tree.status == "valid"]
-
-    def _sum(self, field: str) -> int:
-        return sum(getattr(tree, field) for tree in self._valid)
-
-    def _percent(self, part: str, whole: str) -> float:
-        return _share(self._sum(part), self._sum(whole))
+        return {name: value for name, value in self._asdict().items() if name != "trees"}
 
 
-def _share(part: int, whole: int) -> float:
+def _percent(part: int, whole: int) -> float:
     return 100 * part / whole if whole else 0.0
 
 
@@ -168,9 +152,7 @@ def score_brackets(
     """
     if len(predicted) != len(gold):
         raise InputError(f"`predicted` must have {len(gold)} trees. Received: {len(predicted)}")
-    return BracketScores(
-        tuple(_compare(*pair, rules) for pair in zip(predicted, gold, strict=True))
-    )
+    return BracketScores.of(_compare(*pair, rules) for pair in zip(predicted, gold, strict=True))
 
 
 class _Parse(NamedTuple):

@@ -10,7 +10,7 @@ from keras_transformer.parsing.trees import Tree, delinearize, parse_trees
 from keras_transformer.trainers.data.corpora import Corpus, Pair
 from keras_transformer.trainers.parsing.bracketing import BracketScores, score_brackets
 from keras_transformer.trainers.parsing.treebank import load_treebank
-from keras_transformer.trainers.tasks import Drawing, Scorer, Task
+from keras_transformer.trainers.tasks import Drawing, Protocol, Scorer, Task
 
 if TYPE_CHECKING:
     from keras_transformer.config import ModelConfig
@@ -57,26 +57,13 @@ class Parsing(Task):
     def check(self, settings: "TrainSettings", config: "ModelConfig") -> None:
         """Raises `InputError` if settings do not fit trees with the words of sentences."""
         super().check(settings, config)
-        require(
-            settings.tokenizer != "wordpiece",
-            "`task` parsing needs the `tokenizer` bpe or unigram",
-            tokenizer=settings.tokenizer,
-        )
-        require(
-            not settings.lowercase,
-            "`task` parsing keeps the words as they are: `lowercase` must be false",
-            lowercase=settings.lowercase,
-        )
-        require(
-            config.max_positions is None,
-            "`task` parsing needs positions for any length, not learned ones",
-            model=settings.model,
-        )
-        require(
-            settings.extra_length >= 3,
-            "`task` parsing needs an `extra_length` of at least 3",
-            extra_length=settings.extra_length,
-        )
+        for is_met, needed, name in (
+            (settings.tokenizer != "wordpiece", "the `tokenizer` bpe or unigram", "tokenizer"),
+            (not settings.lowercase, "words as they are, not in lower case", "lowercase"),
+            (config.max_positions is None, "positions for any length, not learned ones", "model"),
+            (settings.extra_length >= 3, "an `extra_length` of at least 3", "extra_length"),
+        ):
+            require(is_met, f"`task` parsing needs {needed}", **{name: getattr(settings, name)})
 
     def load_data(self, data: str, source: str, target: str) -> Corpus:
         """Finds a treebank; see `load_treebank`."""
@@ -96,12 +83,7 @@ class Parsing(Task):
         return {"val_f1": lambda trees, pairs: _score(trees, pairs).f1_all}
 
     def scorer(
-        self,
-        pairs: Sequence[Pair],
-        language: str,
-        source_language: str,
-        tokenize: str | None,
-        tokenized_references: Sequence[str] | None,
+        self, pairs: Sequence[Pair], protocol: Protocol
     ) -> Callable[[Sequence[str]], BracketScores]:
         """Returns a function that scores trees in brackets as EVALB does."""
         return lambda trees: _score(trees, pairs)
@@ -130,7 +112,7 @@ class Parsing(Task):
         """Returns the F1 of each tree."""
         gold = list(parse_trees(found.references, found.name))
         counts = score_brackets(found.hypotheses, gold).trees
-        return "F1", [BracketScores((tree,)).f1_all for tree in counts]
+        return "F1", [BracketScores.of([tree]).f1_all for tree in counts]
 
     def picture(self, found: "Evaluation", row: int) -> Drawing | None:
         """Returns the predicted and the gold tree, if they fit on a page."""

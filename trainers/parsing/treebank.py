@@ -23,15 +23,6 @@ SPLITS = ("train", *VALIDATION_SPLITS, "test")
 _NOT_IN_WORDS = re.compile(r"[\s\x00-\x1f\x7f-\x9f\u2581]")
 
 
-def read_trees(path: str | Path) -> Iterator[Tree]:
-    """Yields the trees of a file in Penn format, also compressed (`.gz`), as they stand there.
-
-    Raises:
-        InputError: if the file cannot be read, or a tree is damaged; the message has the line.
-    """
-    yield from parse_trees(read_lines(path), str(path))
-
-
 def clean(tree: Tree) -> Tree | None:
     """Reduces a tree to what parsers learn and are scored on.
 
@@ -103,7 +94,7 @@ def _holds_trees(path: Path) -> bool:
 
 def _pairs(paths: Iterable[Path]) -> Iterator[Pair]:
     for path in paths:
-        for tree in filter(None, map(clean, read_trees(path))):
+        for tree in filter(None, map(clean, parse_trees(read_lines(path), str(path)))):
             symbols = linearize(tree)
             if not _stand_for(symbols, tree):
                 raise InputError(

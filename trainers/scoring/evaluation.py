@@ -10,7 +10,7 @@ import sacrebleu
 from keras_transformer.config import EarlyStopping
 from keras_transformer.errors import InputError
 from keras_transformer.trainers.data.corpora import Pair, read_lines
-from keras_transformer.trainers.tasks import find_task
+from keras_transformer.trainers.tasks import Protocol, find_task
 from keras_transformer.translator import Translator
 
 
@@ -94,7 +94,7 @@ def evaluate(
     chosen.check_options({"tokenize": tokenize, "tokenized_references": tokenized_references})
     # Wrong arguments raise an error before the translation, which may take long.
     tokenized = read_sentences(tokenized_references, len(pairs)) if tokenized_references else None
-    scorer = chosen.scorer(pairs, language, source_language, tokenize, tokenized)
+    scorer = chosen.scorer(pairs, Protocol(language, source_language, tokenize, tokenized))
     options = translator.decoding_options(beam_size, length_penalty, early_stopping=early_stopping)
     decoding = {
         "beam_size": options.beam_size,

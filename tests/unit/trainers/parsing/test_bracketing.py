@@ -128,8 +128,5 @@ def test_scores_by_hand():
     )
     assert scores.up_to(2).trees == scores.trees[:2]
     assert set(scores.up_to(1).figures().values()) == {0, 1}  # one sentence, skipped
-
-
-def test_numbers_of_trees():
     with pytest.raises(InputError, match=r"`predicted` must have 1 trees\. Received: 2"):
         score_brackets([None, None], trees_of("(UH a)"))

@@ -3,9 +3,9 @@ import gzip
 import pytest
 
 from keras_transformer.errors import InputError
-from keras_transformer.parsing.trees import Tree, delinearize, linearize, parse_trees
+from keras_transformer.parsing.trees import parse_trees
 from keras_transformer.trainers.data.corpora import Pair
-from keras_transformer.trainers.parsing.treebank import clean, load_treebank, read_trees
+from keras_transformer.trainers.parsing.treebank import clean, load_treebank
 
 SLEEPS = "(S (NP (NNP John)) (VP (VBZ sleeps)))"
 SYMBOLS = "S NP NNP /NP VP VBZ /VP /S"
@@ -28,59 +28,6 @@ def write(tmp_path):
     return write_file
 
 
-# Files.
-
-
-def test_reads_one_line_or_several(write):
-    path = write(
-        "a.mrg", f"\n( (S\n    (NP (NNP John))\n (VP (VBZ\n sleeps))) )\n{SLEEPS}(UH Oh)\n"
-    )
-    sleeps = Tree(
-        "S",
-        (
-            Tree("NP", (Tree("NNP", word="John"),)),
-            Tree("VP", (Tree("VBZ", word="sleeps"),)),
-        ),
-    )
-    assert list(read_trees(path)) == [Tree("", (sleeps,)), sleeps, Tree("UH", word="Oh")]
-    assert str(sleeps) == SLEEPS
-    assert sleeps.words == ["John", "sleeps"]
-
-
-def test_a_bracket_as_a_word_is_written_in_letters():
-    assert str(Tree("-LRB-", word="(")) == "(-LRB- -LRB-)"
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("(UH Oh)\n\n(S (NP\n(NN a)\n", "line 3: the tree that begins here is not closed"),
-        ("(UH Oh)\n)", r"line 2: '\)' is outside of a tree"),
-        ("(A " * 201, "line 1: a tree must have at most 200 levels"),
-        ("(UH Oh) dear", "line 1: 'dear' is outside of a tree"),
-        ("(UH Oh)\n(S (NN a b))", r"line 2: a bracket must hold .* Received: \(NN a b\)"),
-        ("(S (NN a) b)", r"line 1: .* Received: \(S \(NN a\) b\)"),
-        ("(S ())", r"line 1: .* Received: \(\)"),
-        ("(S)", r"line 1: .* Received: \(S\)"),
-    ],
-)
-def test_damaged_tree(write, text, message):
-    path = write("bad.trees", text)
-    with pytest.raises(InputError, match=rf"^{path}, {message}$"):
-        list(read_trees(path))
-
-
-def test_unreadable_file(write):
-    path = write("bad.trees.gz", "(UH Oh)\n" * 50)
-    path.write_bytes(path.read_bytes()[:-9])
-    for name in (path, path.parent / "none.mrg"):
-        with pytest.raises(InputError, match=f"^Cannot read {name}: "):
-            list(read_trees(name))
-
-
-# Cleaning.
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -94,58 +41,11 @@ def test_unreadable_file(write):
         ("(S (-LRB- (NN-X a)))", "(S (-LRB- (NN-X a)))"),  # labels with a hyphen, tags as they are
         ("(VP (VB go) (SBAR (-NONE- 0) (S (NP (-NONE- *T*-1)))))", "(VP (VB go))"),
         ("( (NN a\u200ab\x01\u2581c) )", "(NN a_b__c)"),
+        ("( (S (NP (-NONE- *))) )", "None"),
     ],
 )
 def test_clean(text, expected):
     assert str(clean(tree_of(text))) == expected
-
-
-def test_nothing_but_traces():
-    assert clean(tree_of("( (S (NP (-NONE- *))) )")) is None
-
-
-# Symbols.
-
-
-@pytest.mark.parametrize(
-    ("text", "symbols"),
-    [
-        (SLEEPS, SYMBOLS),
-        ("(UH Oh)", "UH"),
-        ("(NP (NP (NN /)) (NP (NP (NN b))))", "NP NP NN /NP NP NP NN /NP /NP /NP"),
-    ],
-)
-def test_there_and_back(text, symbols):
-    tree = tree_of(text)
-    assert " ".join(linearize(tree)) == symbols
-    assert delinearize(symbols.split(), tree.words) == tree
-
-
-@pytest.mark.parametrize(
-    ("symbols", "message"),
-    [
-        ("S NP NNP /NP VP VBZ /S /VP", "'/S' must close the last open label. It is: 'VP'"),
-        ("NNP VBZ /NP", "'/NP' must close the last open label. It is: ''"),
-        ("NNP VBZ /", "'/' must close the last open label. It is: ''"),
-        ("S NP /NP NNP VBZ /S", "'NP' must hold a tag. It is closed at once"),
-        ("S NNP VBZ RB /S", "There must be 2 tags, one per word. Received: more"),
-        ("S NNP /S", "There must be 2 tags, one per word. Received: fewer"),
-        ("S NP NNP /NP NP VBZ /S", "'/S' must close the last open label. It is: 'NP'"),
-        ("NP NNP VBZ /NP NP", "All labels must be closed. Open: 'NP'"),
-        ("S NNP /S S VBZ /S", "The symbols must be those of one tree. Received: 2 trees"),
-    ],
-)
-def test_ill_formed_symbols(symbols, message):
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        delinearize(symbols.split(), ["John", "sleeps"])
-
-
-def test_no_symbols():
-    with pytest.raises(ValueError, match="Received: 0 trees"):
-        delinearize([], [])
-
-
-# Corpora.
 
 
 def test_splits_are_files(write):
@@ -189,16 +89,21 @@ def test_symbols_that_are_taken_for_others(write, text):
         list(corpus.pairs("train"))
 
 
-def test_two_files_of_a_split(write):
-    write("train.trees", SLEEPS)
-    folder = write("train.trees.gz", SLEEPS).parent
-    with pytest.raises(InputError, match=r"must hold one of train\.trees and train\.trees\.gz"):
-        load_treebank(folder)
-
-
-def test_no_treebank(tmp_path):
+def test_no_treebank(write, tmp_path):
+    path = write("bad.trees.gz", "(UH Oh)\n" * 50)
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(InputError, match=f"^Cannot read {path}: "):
+        load_treebank(path)
+    path.write_bytes(gzip.compress(b"(UH Oh)\n)"))
+    with pytest.raises(InputError, match=f"^{path}, line 2: "):
+        load_treebank(path)
+    path.unlink()
     with pytest.raises(InputError, match="nowhere does not exist"):
         load_treebank(tmp_path / "nowhere")
-    (tmp_path / "x.txt").write_text(SLEEPS)
+    write("x.txt", SLEEPS)
     with pytest.raises(InputError, match=f"^{tmp_path} must be a file of trees in Penn format"):
+        load_treebank(tmp_path)
+    write("train.trees", SLEEPS)
+    write("train.trees.gz", SLEEPS)
+    with pytest.raises(InputError, match=r"must hold one of train\.trees and train\.trees\.gz"):
         load_treebank(tmp_path)
