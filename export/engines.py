@@ -16,7 +16,6 @@ from keras_transformer.config import BOS_ID, EOS_ID, UNK_ID, TransformerConfig
 from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.export.options import Quantization
 from keras_transformer.files import atomic_folder, named_failure
-from keras_transformer.marian.layout import EMBEDDINGS, huggingface_name, to_huggingface
 from keras_transformer.model.embedding import PositionalEmbedding
 from keras_transformer.model.transformer import Transformer
 from keras_transformer.tokenizers import SPECIAL_PIECES, Tokenizer
@@ -71,7 +70,15 @@ def export_marian(translator: Translator, folder: str | Path, source: str, targe
         InputError: if the folder exists or cannot be written, or if Hugging Face has no form for
             the model.
     """
+    from keras_transformer.marian.layout import EMBEDDINGS, huggingface_name, to_huggingface
+    from keras_transformer.marian.tokenizer import MarianTokenizer
+
     model, tokenizer = _transformer(translator, "Hugging Face"), translator.tokenizer
+    if isinstance(tokenizer, MarianTokenizer) and tokenizer.sees_tag:
+        raise InputError(
+            "Hugging Face's MarianTokenizer cuts the tag of a target language, such as >>deu<<, "
+            "off a text, but the SentencePiece model of this tokenizer reads the tag"
+        )
     config = model.config
     if config.position_encoding == "learned":
         raise InputError("Hugging Face's Marian models cannot have learned positions")

@@ -31,6 +31,9 @@ class MarianTokenizer(Tokenizer):
         model: made by `from_files`.
         side: 0 for the source, 1 for the target.
 
+    Attributes:
+        sees_tag: whether its SentencePiece model reads the tag as part of the text.
+
     Raises:
         InputError: if `model` has another form.
     """
@@ -49,9 +52,10 @@ class MarianTokenizer(Tokenizer):
         except (ValueError, KeyError, IndexError, TypeError, RuntimeError) as error:
             raise InputError("The tokenizer is damaged") from error
         self.vocab_size = max(map(len, vocabularies))
-        pieces = vocabularies[-side]  # there may be one vocabulary for both sides
+        pieces = vocabularies[-1] if side else vocabularies[0]
         self._pieces = pieces + [SPECIAL_PIECES[PAD_ID]] * (self.vocab_size - len(pieces))
-        self._cuts_tag = cuts_tag and any(re.fullmatch(LANGUAGE_TAG, piece) for piece in pieces)
+        has_tags = any(re.fullmatch(LANGUAGE_TAG, piece) for piece in pieces)
+        self._cuts_tag, self.sees_tag = has_tags and cuts_tag, has_tags and not cuts_tag
         self._look_up = index_pieces(pieces[4:], first_id=4, unknown_id=UNK_ID)
 
     @classmethod
