@@ -74,23 +74,6 @@ def test_batches_of_a_bucket_are_nearly_equal():
     assert sorted(map(len, epoch(plan, 0))) == [4, 4, 4, 5]
 
 
-def test_few_long_pairs_are_joined_by_the_next_shorter_ones():
-    # Up to 12, 28 and 46 tokens, 8, 3 and 2 rows fill a batch of 100 tokens.
-    lengths = np.repeat([[6, 11], [27, 9], [40, 7]], [21, 2, 1], axis=0)
-    plan = BatchPlan(lengths, 100, seed=1)
-    assert [(bucket.length, bucket.batch_rows) for bucket in plan.buckets] == [
-        (12, 8), (28, 3), (40, 2)
-    ]  # fmt: skip
-    longest = [sorted(lengths[bucket.rows].max(axis=1)) for bucket in plan.buckets]
-    assert longest == [[11] * 19, [11, 11, 27], [27, 40]]
-
-
-def test_few_short_pairs_join_the_next_longer_ones():
-    lengths = np.repeat([[6, 5], [9, 11]], [3, 20], axis=0)
-    (bucket,) = BatchPlan(lengths, 100, seed=1).buckets
-    assert (len(bucket.rows), bucket.length, bucket.batch_rows) == (23, 11, 8)
-
-
 def test_batch_depends_on_seed_and_step_alone():
     plan, other = (BatchPlan(random_lengths(4), 128, seed=3) for _ in range(2))
     steps = list(range(3 * plan.batches_per_epoch))
@@ -199,7 +182,8 @@ def texts(inputs, labels, weights):
         assert target[0] == B
         np.testing.assert_array_equal(weight > 0, label != P)
         if label.any():
-            tokens = [ids[ids != P].tolist() for ids in (source, target, label)]
+            kept = source[source != P], target[label != P], label[label != P]
+            tokens = [ids.tolist() for ids in kept]
             found.append((*tokens, float(weight[0])))
     return found
 
