@@ -1,5 +1,4 @@
 import dataclasses
-import re
 
 import pytest
 import sentencepiece
@@ -42,8 +41,9 @@ def corpus(tmp_path):
 
 @pytest.fixture
 def write(tmp_path, monkeypatch):
-    """Writes pairs as text and returns settings of them; shards are of 7 pairs."""
+    """Writes pairs as text and returns settings of them; shards are of 7 pairs, in two calls."""
     monkeypatch.setattr(preparation, "PAIRS_PER_SHARD", 7)
+    monkeypatch.setattr(preparation, "PAIRS_PER_CALL", 4)
     monkeypatch.setattr(tasks.Translation, "learn_tokenizer", lambda *_: tokenizer_of(WORDS))
     folder = tmp_path / "text"
     folder.mkdir()
@@ -69,7 +69,7 @@ def interrupted(settings, folder, after):
 
     def stop(pairs):
         calls.append(pairs)
-        if len(calls) > after:
+        if len(calls) > 2 * after:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -87,7 +87,7 @@ def contents(folder):
 def refuses(call, message, folder):
     """Checks that a call raises an error that begins so, and changes nothing."""
     before = contents(folder)
-    with pytest.raises(InputError, match=f"^{re.escape(message)}"):
+    with pytest.raises(InputError, match=f"^{message}"):
         call()
     assert contents(folder) == before
 
@@ -100,9 +100,6 @@ def report(folder, split="train"):
 def kept(folder, split="train"):
     pairs = TokenizedPairs(folder, split)
     return [[ids.tolist() for ids in pair] for pair in pairs.read(range(len(pairs.lengths)))]
-
-
-# What is written.
 
 
 def test_pairs_are_the_tokens_and_the_end(corpus_dir, tiny_settings, corpus):
@@ -139,16 +136,10 @@ def test_rows_are_read_in_the_order_asked_for_across_shards(write, corpus):
     ]
 
 
-@pytest.mark.parametrize("count", [6, 7, 8, 14])
+@pytest.mark.parametrize("count", [6, 7, 8])
 def test_shards_hold_all_pairs(write, corpus, count):
     prepare(write(numbered(count)), str(corpus))
     assert [source for source, _ in kept(corpus)] == [[4 + row, E] for row in range(count)]
-
-
-def test_calls_of_the_tokenizer_do_not_show(write, corpus, monkeypatch):
-    monkeypatch.setattr(preparation, "PAIRS_PER_CALL", 3)
-    prepare(write([*numbered(5), ("", "w1"), *numbered(11)]), corpus)
-    assert [s[0] for s, _ in kept(corpus)] == [4 + row for row in (*range(5), *range(11))]
 
 
 def test_validation_keeps_its_text(write, corpus):
@@ -158,9 +149,6 @@ def test_validation_keeps_its_text(write, corpus):
     assert prepared.validation_pairs == open_prepared(corpus).validation_pairs == validation
     assert prepared.validation.lengths.tolist() == [[2, 2], [3, 2]]
     assert report(corpus, "val")[:2] == (2, {"empty": 1})
-
-
-# Cleaning.
 
 
 @pytest.mark.parametrize(
@@ -249,18 +237,12 @@ def test_report_adds_up_the_shards(write, corpus):
     assert str(Manifest.read(corpus).train) == "2 pairs (dropped: 9 length ratio, 1 empty)"
 
 
-def test_examples_of_dropped_pairs_are_cut(write, corpus):
-    prepare(
-        write([("x" * 100, "y" * 101), GOOD], max_length_ratio=None, target_script="Han"), corpus
-    )
-    assert report(corpus)[2] == {"script": [("x" * 100, "y" * 99 + "…")]}
-
-
 def test_a_field_of_a_table_that_is_too_long_is_dropped(write, corpus, tmp_path):
     rows = ["de,en", "w3,w2", f"w3,{'w2 ' * 50_000}"]  # 150 kB; a limit of Python's is 128 KiB
     (tmp_path / "a.csv").write_text("\n".join(rows))
     prepare(dataclasses.replace(write([GOOD]), data=str(tmp_path / "a.csv")), corpus)
-    assert report(corpus)[:2] == (1, {"too_long": 1})
+    cut = ("w3", f"{'w2 ' * 33}…")
+    assert report(corpus) == (1, {"too_long": 1}, {"too_long": [cut]})
 
 
 def test_shard_of_which_nothing_is_left(write, corpus):
@@ -279,14 +261,11 @@ def test_nothing_left(write, corpus, split):
     assert (corpus / "train-00000.npy").exists() == (split == "train")
 
 
-@pytest.mark.parametrize("name", ["source_script", "target_script"])
-def test_unknown_script(write, corpus, name):
-    with pytest.raises(InputError, match=f"^`{name}` must be a Unicode script"):
-        prepare(write(numbered(3), **{name: "Klingon"}), corpus)
+def test_unknown_script(write, corpus):
+    for name in ("source_script", "target_script"):
+        with pytest.raises(InputError, match=f"^`{name}` must be a Unicode script"):
+            prepare(write(numbered(3), **{name: "Klingon"}), corpus)
     assert not corpus.exists()
-
-
-# Continuing.
 
 
 @pytest.mark.parametrize("after", [0, 2])
@@ -317,21 +296,12 @@ def test_changed_text(write, corpus, is_shorter):
     refuses(lambda: prepare(settings, corpus), message, corpus)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "before"),
-    [
-        ("max_length_ratio", None, 9.0),
-        ("target_script", "Han", None),
-        ("source", "fr", "de"),
-    ],
-)
-def test_other_settings(write, corpus, name, value, before):
+@pytest.mark.parametrize(("name", "value"), [("max_length_ratio", None), ("target_script", "Han")])
+def test_other_settings(write, corpus, name, value):
     settings = write(numbered(9))
     prepare(settings, corpus)
-    write([("x", "y")])
-    (corpus.parent / "text" / "fr.train.txt").write_text("x\n")
     other = dataclasses.replace(settings, **{name: value})
-    message = f"{corpus} was prepared with {name}={before!r}. Received: {name}={value!r}"
+    message = f"{corpus} was prepared with {name}={getattr(settings, name)!r}. .*={value!r}"
     refuses(lambda: prepare(other, corpus), message, corpus)
     refuses(lambda: open_prepared(corpus, other), message, corpus)
 
@@ -346,9 +316,6 @@ def test_full_disk(write, corpus, tmp_path):
         prepare(settings, corpus)
     prepare(settings, corpus)
     assert contents(corpus) == contents(tmp_path / "expected")
-
-
-# Damage.
 
 
 @pytest.mark.parametrize(
@@ -375,7 +342,7 @@ def test_damage(write, corpus, name, content):
         (corpus / name).write_bytes(before)
     elif content is not None:
         (corpus / name).write_bytes(content)
-    message = f"{corpus / name} is "
+    message = f"{corpus / name} is .*: delete {corpus}, then repeat the `prepare` command"
     refuses(lambda: open_prepared(corpus), message, corpus)
     if name.startswith("train"):
         refuses(lambda: prepare(settings, corpus), message, corpus)
@@ -394,14 +361,6 @@ def test_what_was_just_written_is_not_read_again(write, corpus, monkeypatch):
         prepare(settings, corpus)
         assert checked == expected
         checked.clear()
-
-
-def test_damaged_corpus(write, corpus):
-    prepare(write(numbered(9)), corpus)
-    (corpus / "train-00000.npy").write_bytes(b"")
-    advice = f"damaged, .*: delete {corpus}, then repeat the `prepare` command that made it$"
-    with pytest.raises(InputError, match=advice):
-        open_prepared(corpus)
 
 
 def test_foreign_folder(write, corpus):
