@@ -25,11 +25,7 @@ PAPER = {  # sections 5.1 to 5.4 and 6.1
 BASE = {"preset": "base", "steps": 100_000, "average_last": 5}
 BIG = {"preset": "big", "steps": 300_000, "average_last": 20}
 GERMAN = {"target": "de", "tokenizer": "bpe", "vocab_size": 37_000}
-PARSERS = ("craft", "wsj")
 FRENCH = {"target": "fr", "tokenizer": "wordpiece", "vocab_size": 32_000}
-
-
-# The recipes of the package.
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -64,28 +60,7 @@ def test_multi30k_keeps_to_the_published_budget(name):
     assert settings.steps * settings.tokens_per_batch <= 8_000 * 3_072
     num_params = build_model(settings.config({"vocab_size": settings.vocab_size})).count_params()
     assert 2_500_000 < num_params <= 2_605_056
-
-
-def test_the_recurrent_recipe_differs_from_the_transformers_where_it_must():
-    recurrent, tiny = (
-        TrainSettings.from_dict(load_recipe(f"multi30k-ende-{name}"))
-        for name in ("recurrent", "tiny")
-    )
-    assert isinstance(recurrent.config(), RecurrentConfig)
-    for name in ("vocab_size", "lowercase", "beam_size"):
-        assert getattr(recurrent, name) == getattr(tiny, name), name
-
-
-def test_only_the_small_parser_reads_the_next_word():
-    ids = {"vocab_size": 31, "target_vocab_size": 17, "share_embeddings": False}
-    craft, wsj = (TrainSettings.from_dict(load_recipe(f"parsing-{name}")) for name in PARSERS)
-    assert craft.config({**ids, "word_id_ends": (19, 11)}).word_id_ends == (19, 11)
-    assert type(wsj.config(ids)) is TransformerConfig
-    recurrent = {"data": "x", "task": "parsing", "architecture": "recurrent"}
-    assert TrainSettings.from_dict(recurrent).architecture == "recurrent"
-
-
-# Recipe files.
+    assert isinstance(settings.config(), RecurrentConfig) == (name == "recurrent")
 
 
 def test_file(tmp_path):
@@ -125,9 +100,6 @@ def test_recipes_that_cannot_be_read(tmp_path):
             load_recipe(path)
 
 
-# Changes.
-
-
 @pytest.mark.parametrize(
     ("change", "key", "value"),
     [
@@ -163,19 +135,13 @@ def test_malformed_changes(change):
         change_recipe({}, [change])
 
 
-# Settings.
-
-
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
         ("data", 7, "a valid string"),
         ("steps", 0, "at least 1"),
-        ("length_penalty", 5.1, "at most 5"),
-        ("model", None, "a valid dictionary"),
         ("strategy", "tpu", "'one', 'mirrored' or 'multiworker'"),
         ("label_smoothing", 1.0, "less than 1"),
-        ("peak_rate", 0.0, "greater than 0"),
         ("r_drop", float("inf"), "a finite number"),
     ],
 )
@@ -206,7 +172,6 @@ def test_wrong_values(name, value, expected):
         ({"average_last": 6, "keep_checkpoints": 5}, "average_last=6, keep_checkpoints=5"),
         ({"max_length": 50, "tokens_per_batch": 49}, "max_length=50, tokens_per_batch=49"),
         ({"cooldown": 0.5, "patience": 3}, "patience=3, max_hours=None"),
-        ({"cooldown": 0.5, "max_hours": 7.0}, "patience=None, max_hours=7.0"),
         ({"tokenizer": "wordpiece", "lowercase": True}, "^`lowercase` needs the `tokenizer`"),
         (
             {"max_length": 37, "model": {"position_encoding": "learned", "max_length": 31}},
@@ -224,6 +189,10 @@ def test_parsers():
     paper, craft = (
         TrainSettings.from_dict(load_recipe(f"parsing-{name}")) for name in ("wsj", "craft")
     )
+    assert craft.config({"vocab_size": 31, "word_id_ends": (19, 11)}).word_id_ends == (19, 11)
+    assert type(paper.config()) is TransformerConfig
+    recurrent = {"data": "x", "task": "parsing", "architecture": "recurrent"}
+    assert TrainSettings.from_dict(recurrent).architecture == "recurrent"
     for settings in (paper, craft):
         search = settings.beam_size, settings.length_penalty, settings.extra_length
         assert search == (21, 0.3, 300)
@@ -234,11 +203,3 @@ def test_parsers():
     assert (config.d_ff, config.num_heads) == (2_048, 8)  # unchanged, as the batches
     assert (config.dropout_rate, config.attention_dropout_rate) == (0.2, 0.2)  # tensor2tensor's
     assert (paper.tokens_per_batch, paper.steps, paper.label_smoothing) == (30_000, 100_000, 0.1)
-    d, f, symbols = 192, 768, 4 + 44 + 2 * 29  # of the CRAFT treebank
-    attention, feed_forward, norm = 4 * d * d + 4 * d, 2 * d * f + f + d, 2 * d
-    layers = 4 * (attention + feed_forward + 2 * norm) + 2 * (
-        2 * attention + feed_forward + 3 * norm
-    )
-    sizes = {"vocab_size": 4_000, "target_vocab_size": symbols, "share_embeddings": False}
-    model = build_model(craft.config(sizes))
-    assert model.count_params() == (4_000 + 2 * symbols) * d + layers

@@ -42,46 +42,24 @@ class Answers:
         )
 
 
-# Test sets.
+def test_test_set(tmp_path, monkeypatch):
+    """Two pairs instead of sacreBLEU's."""
+    for name, content in {"source": "a dog\nö\u2028l\n", "en-de": "ein Hund\n\n"}.items():
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    source, references = tmp_path / "source", lambda name, languages: [tmp_path / languages, "x"]
+    monkeypatch.setattr(sacrebleu, "get_source_file", lambda *_: source)
+    monkeypatch.setattr(sacrebleu, "get_reference_files", references)
+    expected = [("a dog", "ein Hund"), ("ö\u2028l", "")]
+    assert load_test_set("wmt14/full", "en", "de") == expected
 
 
-@pytest.fixture
-def downloads(tmp_path, monkeypatch):
-    """A test set of two pairs instead of sacreBLEU's; returns what was asked for."""
-    asked = []
-
-    def file(name, content):
-        path = tmp_path / name
-        path.write_text(content, encoding="utf-8")
-        return lambda *args: asked.append(args) or str(path)
-
-    source, target = file("source", "a dog\nö\u2028l\n"), file("target", "ein Hund\n\n")
-    monkeypatch.setattr(sacrebleu, "get_source_file", source)
-    monkeypatch.setattr(sacrebleu, "get_reference_files", lambda *args: [target(*args), "other"])
-    return asked
-
-
-def test_test_set(downloads):
-    assert load_test_set("wmt14/full", "en", "de") == [
-        Pair("a dog", "ein Hund"),
-        Pair("ö\u2028l", ""),
-    ]
-    assert downloads == [("wmt14/full", "en-de")] * 2
-
-
-@pytest.mark.parametrize(("name", "target"), [("wmt99", "de"), ("wmt14/full", "xx")])
-def test_unknown_test_set(name, target):
-    with pytest.raises(InputError, match=f"no test set '{name}' of en-{target}.*wmt14/full"):
-        load_test_set(name, "en", target)
-
-
-def test_no_network(monkeypatch):
+def test_no_test_set(monkeypatch):
+    for name, target in (("wmt99", "de"), ("wmt14/full", "xx")):
+        with pytest.raises(InputError, match=f"no test set '{name}' of en-{target}.*wmt14/full"):
+            load_test_set(name, "en", target)
     monkeypatch.setattr(sacrebleu, "get_source_file", lambda *_: sys.exit(1))
     with pytest.raises(InputError, match=r"cannot download wmt14/full: SystemExit"):
         load_test_set("wmt14/full", "en", "de")
-
-
-# Files of sentences.
 
 
 def test_sentences(tmp_path):
@@ -91,9 +69,6 @@ def test_sentences(tmp_path):
     message = f"^{re.escape(str(path))} must have 5 lines. Received: 3 lines$"
     with pytest.raises(InputError, match=message):
         read_sentences(path, 5)
-
-
-# Evaluation.
 
 
 def test_files_lie_side_by_side(tmp_path):

@@ -91,9 +91,6 @@ def test_tokenized_references():
     assert max(scores.values()) < 20
 
 
-# Languages.
-
-
 @pytest.mark.parametrize("installed", [False, True])
 def test_the_tokenizer_is_the_languages(monkeypatch, installed):
     monkeypatch.setattr(importlib.util, "find_spec", lambda package: installed or None)
@@ -135,9 +132,6 @@ def test_tokenizers_that_cannot_be_used(monkeypatch):
         make_bleu("ja-mecab")
 
 
-# Moses's forms, as its Perl scripts print them.
-
-
 @pytest.mark.parametrize(
     ("text", "multimodal", "paper"),
     [
@@ -151,6 +145,7 @@ def test_tokenizers_that_cannot_be_used(monkeypatch):
     ],
 )
 def test_moses(text, multimodal, paper):
+    """As its Perl scripts print them."""
     assert multimodal_form([text], "en") == [multimodal]
     assert paper_form([text], "en") == [paper]
 
@@ -167,9 +162,6 @@ def test_moses(text, multimodal, paper):
 def test_compounds(text, split):
     assert paper_form([text], "de") == [split]
     assert paper_form([text], "en") == [text]
-
-
-# Signatures.
 
 
 def test_signatures_tell_the_settings():
@@ -190,8 +182,6 @@ def test_signatures_tell_the_settings():
     assert given.bleu_multimodal.signature.endswith("|refs:given")
     assert given.bleu_paper is None  # it has no figure for French to German
 
-
-# Two systems.
 
 SENTENCES = [f"the dog number {number} sees a red cat" for number in range(31)]
 HALF_WRONG = [text if number % 2 else "a b" for number, text in enumerate(SENTENCES)]
