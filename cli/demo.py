@@ -6,9 +6,10 @@ from typing import Annotated
 import typer
 from typer import Option
 
+from keras_transformer.cli.check import check_command
 from keras_transformer.cli.console import load_tensorflow
 from keras_transformer.cli.evaluate import evaluate_command
-from keras_transformer.cli.export import check_command, export_command
+from keras_transformer.cli.export import export_command
 from keras_transformer.cli.train import train_with_progress
 from keras_transformer.trainers.settings import TrainSettings, load_recipe
 

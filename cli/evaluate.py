@@ -7,15 +7,8 @@ from typing import Annotated
 import typer
 from typer import Option
 
+from keras_transformer.cli import options
 from keras_transformer.cli.console import ProgressBar, load_tensorflow, print_json, say, say_next
-from keras_transformer.cli.options import (
-    BeamSize,
-    Checkpoint,
-    EarlyStop,
-    Json,
-    LengthPenalty,
-    RunDirectory,
-)
 from keras_transformer.errors import InputError
 
 
@@ -32,7 +25,7 @@ def _tokenizers() -> list[str]:
 
 
 def evaluate_command(
-    run: RunDirectory,
+    run: options.RunDirectory,
     data: Annotated[
         str | None,
         Option(
@@ -53,11 +46,11 @@ def evaluate_command(
             autocompletion=_test_sets,
         ),
     ] = None,
-    beam_size: BeamSize = None,
-    length_penalty: LengthPenalty = None,
-    early_stopping: EarlyStop = None,
+    beam_size: options.BeamSize = None,
+    length_penalty: options.LengthPenalty = None,
+    early_stopping: options.EarlyStop = None,
     batch_size: Annotated[int, Option(help="Number of sentences in a batch.")] = 64,
-    checkpoint: Checkpoint = None,
+    checkpoint: options.Checkpoint = None,
     tokenized_references: Annotated[
         Path | None,
         Option(help="File of references that the multimodal-translation papers prepared."),
@@ -75,7 +68,7 @@ def evaluate_command(
             autocompletion=_tokenizers,
         ),
     ] = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Translate or parse a split, and print its scores.
 
@@ -96,13 +89,14 @@ def evaluate_command(
 
     opened = Run.load(run)
     task = find_task(opened.settings.get("task", "translation"))
-    of_some_tasks = {
-        "test_set": test_set,
-        "tokenized_references": tokenized_references,
-        "baseline": baseline,
-        "tokenize": tokenize,
-    }
-    task.check_options(of_some_tasks)
+    task.check_options(
+        {
+            "test_set": test_set,
+            "tokenized_references": tokenized_references,
+            "baseline": baseline,
+            "tokenize": tokenize,
+        }
+    )
     if test_set is not None:
         pairs = load_test_set(test_set, opened.source, opened.target)
         name = test_set.replace("/", "-")

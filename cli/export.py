@@ -1,4 +1,4 @@
-"""`keras-transformer export` and `keras-transformer check`."""
+"""`keras-transformer export`."""
 
 import operator
 import time
@@ -7,29 +7,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from keras_transformer.cli import console
-from keras_transformer.cli.console import ProgressBar, load_tensorflow, print_json, say, say_next
-from keras_transformer.cli.options import (
-    BeamSize,
-    Checkpoint,
-    EarlyStop,
-    Json,
-    LengthPenalty,
-    RunDirectory,
+from keras_transformer.cli import options
+from keras_transformer.cli.check import find_export, say_finding
+from keras_transformer.cli.console import (
+    ProgressBar,
+    cleaned_up,
+    load_tensorflow,
+    say,
+    say_next,
 )
 from keras_transformer.config import DecodingOptions
-from keras_transformer.errors import InputError
-from keras_transformer.export.metadata import read_metadata
 from keras_transformer.export.options import (
     ComputeType,
     ServingOptions,
     WeightsType,
-    computes_bfloat16,
 )
 
 if TYPE_CHECKING:
     from keras_transformer.config import CheckpointName
-    from keras_transformer.export.check import Finding
     from keras_transformer.run import Run
     from keras_transformer.trainers.data.corpora import Pair
     from keras_transformer.translator import Translator
@@ -40,7 +35,7 @@ MAX_PAIRS = 1_000  # to compare rounded weights on
 
 
 def export_command(
-    run: RunDirectory,
+    run: options.RunDirectory,
     folder: Annotated[
         Path,
         Argument(
@@ -49,13 +44,13 @@ def export_command(
         ),
     ],
     version: Annotated[int, Option(help="Number of the version.")] = 1,
-    beam_size: BeamSize = None,
-    length_penalty: LengthPenalty = None,
-    early_stopping: EarlyStop = None,
+    beam_size: options.BeamSize = None,
+    length_penalty: options.LengthPenalty = None,
+    early_stopping: options.EarlyStop = None,
     max_source_length: Annotated[
         int, Option(help="Maximum number of tokens of a source; longer ones are cut.")
     ] = DecodingOptions.max_source_length,
-    checkpoint: Checkpoint = None,
+    checkpoint: options.Checkpoint = None,
     weights: Annotated[
         WeightsType,
         Option(
@@ -117,83 +112,31 @@ def export_command(
     started = time.monotonic()
     opened = Run.load(run)
     translator = Translator.of(opened, checkpoint)
-    options = translator.decoding_options(
+    decoding = translator.decoding_options(
         beam_size, length_penalty, max_source_length, early_stopping
     )
     pairs = read_validation_pairs(corpus_folder(opened))
-    with console.cleaned_up(), ProgressBar("Exporting"):
+    sources = [pair.source for pair in pairs if pair.source.strip()]
+    with cleaned_up(), ProgressBar("Exporting"):
         path = export_saved_model(
             translator,
             folder,
             version,
-            options,
+            decoding,
             serving=serving,
             weights=weights,
             compute=compute,
             attention_layer=attention_layer,
-            examples=_examples(pairs),
+            examples=sorted(sources, key=lambda text: len(text) > EXAMPLE_LENGTH)[:MAX_EXAMPLES],
             details=_details(opened, checkpoint),
             report=say_finding,
         )
     say(f"Export: SavedModel in {time.monotonic() - started:.1f} s: {path}")
-    warn_of_compute(path)
+    find_export(path)  # warns
     if {weights, compute} != {"float32"}:
-        translator = Translator(translator.model, translator.tokenizer, options)
+        translator = Translator(translator.model, translator.tokenizer, decoding)
         _compare(path, translator, pairs[:MAX_PAIRS], opened)
     say_next(["serve", folder], ["translate", path, "TEXT"])
-
-
-def warn_of_compute(version: Path) -> None:
-    """Warns of an export in bfloat16, for which this processor has no instructions."""
-    try:
-        compute = read_metadata(version).get("compute")
-    except InputError:  # of another program's export
-        return
-    if compute == "bfloat16" and not computes_bfloat16():
-        say(
-            f"warning: {version} computes in bfloat16, for which this processor has no "
-            "instructions, so it is slow here; export with --compute float32"
-        )
-
-
-def check_command(
-    model: Annotated[
-        Path, Argument(metavar="SAVEDMODEL", help="An export, MODELS/NAME[/VERSION].")
-    ],
-    as_json: Json = False,
-) -> None:
-    """Check that a model server would load an export.
-
-    The command loads it as TF Serving does, and compares its answers with those of its model.
-    """
-    load_tensorflow()
-    from keras_transformer.export.check import check_saved_model, require_success
-    from keras_transformer.export.server.versions import find_version
-
-    path = find_version(model)
-    if path is None:
-        raise InputError(
-            f"{model} is not an export: neither it nor a version in it holds a saved_model.pb"
-        )
-    warn_of_compute(path)
-    with ProgressBar("Checking"):
-        findings = check_saved_model(path, (lambda finding: None) if as_json else say_finding)
-    if as_json:
-        print_json({finding.name: finding._asdict() for finding in findings})
-    require_success(findings, f"{path} failed its check")
-    say(f"Check: no problems found: {path}")
-
-
-def say_finding(finding: "Finding") -> None:
-    """Prints a finding of the check."""
-    verdict = "FAILED" if finding.problem else "ok"
-    say(f"  {finding.name:10} {verdict:6} {finding.problem or finding.detail}")
-
-
-def _examples(pairs: "list[Pair]") -> list[str]:
-    """Returns sources to try the model with."""
-    texts = [pair.source for pair in pairs if pair.source.strip()]
-    return sorted(texts, key=lambda text: len(text) > EXAMPLE_LENGTH)[:MAX_EXAMPLES]
 
 
 def _details(run: "Run", checkpoint: "CheckpointName | None") -> dict[str, Any]:

@@ -3,15 +3,15 @@
 import os
 import sys
 import traceback
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
-import pydantic
 import typer
 from typer import Option
 
 from keras_transformer._version import __version__
 from keras_transformer.cli import (
     average,
+    check,
     convert,
     demo,
     evaluate,
@@ -28,29 +28,8 @@ from keras_transformer.cli import (
 from keras_transformer.cli.console import say, show_log
 from keras_transformer.errors import InputError, TrainingStoppedError, one_line
 
-
-class _Commands(typer.core.TyperGroup):
-    """Prints usage errors on one line, and adds the received value, which Pydantic leaves out."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except typer.TyperException as raised:
-            error: Any = raised  # Typer's class of usage errors is private
-            if isinstance(error.__cause__, pydantic.ValidationError):
-                expected = error.message.removeprefix("Value error, ").rstrip(".")
-                error.message = f"{expected}. Received: {error.__cause__.errors()[0]['input']}"
-            message = " ".join(error.format_message().split()).rstrip(".")  # one line
-            called = " ".join(filter(None, [ctx.command_path, ctx.invoked_subcommand]))
-            command = error.ctx.command_path if error.ctx else called
-            separator = " See" if message.endswith("?") else "; see"
-            say(f"error: {message}{separator} {command} --help")
-            raise typer.Exit(error.exit_code) from error
-
-
 app = typer.Typer(
     name="keras-transformer",
-    cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # brackets in a help text are brackets
@@ -69,7 +48,7 @@ app.command("evaluate")(evaluate.evaluate_command)
 app.command("translate")(translate.translate_command)
 app.command("export")(export.export_command)
 app.command("convert")(convert.convert_command)
-app.command("check")(export.check_command)
+app.command("check")(check.check_command)
 app.command("plot")(plot.plot_command)
 app.command("runs")(runs.runs_command)
 app.command("serve")(serve.serve_command)

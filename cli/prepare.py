@@ -7,31 +7,22 @@ from typing import Annotated
 import typer
 from typer import Argument
 
+from keras_transformer.cli import options
 from keras_transformer.cli.console import ProgressBar, load_tensorflow, print_json, say, say_next
-from keras_transformer.cli.options import (
-    Changes,
-    Data,
-    Json,
-    Recipe,
-    Source,
-    Target,
-    Task,
-    VocabSize,
-)
 from keras_transformer.cli.train import make_settings
 
 
 def prepare_command(
     context: typer.Context,
     folder: Annotated[Path, Argument(metavar="CORPUS", help="New folder for the prepared corpus.")],
-    data: Data = None,
-    recipe: Recipe = None,
-    changes: Changes = None,
-    task: Task = None,
-    source: Source = None,
-    target: Target = None,
-    vocab_size: VocabSize = None,
-    as_json: Json = False,
+    data: options.Data = None,
+    recipe: options.Recipe = None,
+    changes: options.Changes = None,
+    task: options.Task = None,
+    source: options.Source = None,
+    target: options.Target = None,
+    vocab_size: options.VocabSize = None,
+    as_json: options.Json = False,
 ) -> None:
     """Clean and tokenize a corpus once, for many runs.
 
@@ -52,16 +43,14 @@ def prepare_command(
         for pair in split.examples[reason]:
             say(f"  {pair.source}  |  {pair.target}")
     # `train` needs the same settings, and takes the folder as its data.
-    options = {
-        "--recipe": recipe,
-        "--task": task,
-        "--source": source,
-        "--target": target,
-        "--vocab-size": vocab_size,
-    }
-    words = [word for each in options.items() if each[1] is not None for word in each]
+    words = [
+        word
+        for name in ("recipe", "task", "source", "target", "vocab_size")
+        if (value := context.params[name]) is not None
+        for word in (f"--{name.replace('_', '-')}", value)
+    ]
     words += [word for change in changes or () for word in ("--set", change)]
     say_next(["train", *words, "--data", folder, "--run-dir", "RUN"])
     if as_json:
-        report = {"kept": split.kept, "dropped": split.dropped, "examples": split.examples}
-        print_json({"corpus": str(folder), **report})
+        found = {"kept": split.kept, "dropped": split.dropped, "examples": split.examples}
+        print_json({"corpus": str(folder), **found})

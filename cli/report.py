@@ -59,7 +59,11 @@ def write_report(
     chosen = run.checkpoint(checkpoint) if run.last else None
     settings = {"Model": run.config.to_dict(), "Training": run.settings, "Versions": run.versions}
     if chosen:
-        settings["Checkpoint"] = {"file": chosen.file, "step": chosen.step, **chosen.metrics}
+        metrics = {
+            name: f"{value:.4g}" if isinstance(value, float) else value
+            for name, value in chosen.metrics.items()
+        }
+        settings["Checkpoint"] = {"file": chosen.file, "step": chosen.step, **metrics}
     if text is None:
         known = [source for each in evaluations for source in each.sources]
         known += [pair.source for pair in read_validation_pairs(corpus_folder(run))]

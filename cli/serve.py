@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 from typer import Argument, Option
 
+from keras_transformer.cli.check import find_export
 from keras_transformer.cli.console import load_tensorflow, say
-from keras_transformer.cli.export import warn_of_compute
 from keras_transformer.errors import InputError, needs_extra
 
 
@@ -26,7 +26,7 @@ def serve_command(
     ] = 8501,
     grpc_port: Annotated[
         int | None,
-        Option(min=0, max=65535, help="Port for gRPC. [default: no gRPC]", show_default=False),
+        Option(min=0, max=65535, help="Port for gRPC. [default: no gRPC]"),
     ] = None,
     host: Annotated[
         str, Option(help="Address to listen at; with 0.0.0.0, other machines can connect.")
@@ -34,10 +34,8 @@ def serve_command(
     allow_host: Annotated[
         list[str] | None,
         Option(
-            help="Another value of the Host header to accept; * is any. May be repeated. "
-            "[default: only "
-            "localhost if --host is a loopback address, else any]",
-            show_default=False,
+            help="Another value of the Host header to accept; * is any. May be repeated. [default: "
+            "only localhost if --host is a loopback address, else any]",
         ),
     ] = None,
     poll_seconds: Annotated[
@@ -60,15 +58,15 @@ def serve_command(
         from keras_transformer.export.server.grpc import GrpcServer
         from keras_transformer.export.server.models import ServedModel
         from keras_transformer.export.server.rest import HttpServer, about_model
-        from keras_transformer.export.server.versions import version_paths
     if not host:
         raise InputError("`--host` must be an address, such as 127.0.0.1. Received: an empty one")
-    if (folder / "saved_model.pb").is_file():
-        parent = os.path.dirname(os.path.abspath(folder))
-        raise InputError(f"{folder} is a version of a model: name its folder, {parent}")
-    if not version_paths(folder):
+    version = find_export(folder)
+    if version is None:
         expected = folder / "1" / "saved_model.pb"
         raise InputError(f"{folder} holds no model: expected {expected}, as export writes it")
+    if version == folder:
+        parent = folder.absolute().parent
+        raise InputError(f"{folder} is a version of a model: name its folder, {parent}")
     model = ServedModel(folder)
     with contextlib.ExitStack() as stack:
         # The ports come first: loading a model takes long, and a port may be in use.
@@ -81,14 +79,12 @@ def serve_command(
                 stack.callback(grpc.stop)
         model.poll()
         stack.enter_context(model.watched(poll_seconds))
-        version = model.find(model.name)
-        warn_of_compute(version.path)
-        say(f"Model: {model.name}, version {version.number}, on the local server")
+        number = model.find(model.name).number
+        say(f"Model: {model.name}, version {number}, on the local server")
         if grpc_port is not None:
             grpc.start()
             say(f"gRPC: {grpc.address}")
-        # uvicorn raises the signal again when it has stopped: these handlers let the command exit
-        # with 0.
+        # uvicorn raises the signal again when it has stopped; with these handlers it exits with 0.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: http.stop())
         api = f"{http.url}/v1/models/{quote(model.name)}"

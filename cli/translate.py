@@ -5,34 +5,27 @@ import itertools
 import json
 import math
 import os
-import select
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
 from typer import Argument, Option
 
+from keras_transformer.cli.check import find_export
 from keras_transformer.cli.console import ProgressBar, load_session, load_tensorflow, say
-from keras_transformer.cli.export import warn_of_compute
 from keras_transformer.cli.options import BeamSize, EarlyStop, LengthPenalty
 from keras_transformer.errors import InputError
-from keras_transformer.export.rows import (
-    DEFAULT_SIGNATURE,
-    REQUEST_BYTES,
-    Row,
-    by_length,
-    open_saved_model,
-)
-from keras_transformer.export.server.versions import find_version
+from keras_transformer.export.options import DEFAULT_SIGNATURE, REQUEST_BYTES
+from keras_transformer.export.rows import Row, by_length
 from keras_transformer.files import decode_lines
 
 # Lines are read in chunks: enough to sort them by length, and the first result comes soon. A chunk
 # of a pipe or a terminal ends where the next line is not there yet.
 CHUNK_LINES = 1_000
+READ_BYTES = 2**20
 
 Progress = Callable[[int], None]  # takes the number of texts translated since the last call
 Translate = Callable[[list[str], Progress], Sequence[Row]]
@@ -84,49 +77,48 @@ def translate_command(
 
     The search of an export was fixed when it was exported.
     """
+    server = url or grpc
     texts = texts or []
-    if model_or_text is not None and (url is not None or grpc is not None):
+    if model_or_text is not None and server is not None:
         texts = [model_or_text, *texts]
     if texts and input_file is not None:
         raise InputError("Give either texts or --input")
     if output_file is not None and output_file.exists():
         raise InputError(f"{output_file} exists already: choose another name for --output")
-    options = {
+    search = {
         "beam_size": beam_size,
         "length_penalty": length_penalty,
         "early_stopping": early_stopping,
     }
-    search = {name: value for name, value in options.items() if value is not None}
-    if url is not None or grpc is not None:
-        _refuse(search, f"The search of {url or grpc} was fixed by the export")
+    fixed = [name.replace("_", "-") for name, value in search.items() if value is not None]
+    is_run = server is None and Path(model_or_text or "", "run.json").is_file()
+    if server is not None:
         translate = _open_server(url, grpc, model, signature or DEFAULT_SIGNATURE, timeout)
     elif model_or_text is None:
         context.fail("Missing argument 'RUN|SAVEDMODEL', or --url, or --grpc.")
-    elif os.path.isfile(os.path.join(model_or_text, "run.json")):
+    elif is_run:
         if signature is not None:
             raise InputError(f"{model_or_text} is a run directory: it has no signature {signature}")
         translate = _open_run(model_or_text, search)
-    elif version := find_version(model_or_text):
-        _refuse(search, f"{version} is a SavedModel, whose search was fixed when it was exported")
+    elif version := find_export(model_or_text):
         translate = _open_export(str(version), signature or DEFAULT_SIGNATURE)
     else:
         raise InputError(f"{model_or_text} must be a run directory or a SavedModel")
+    if fixed and not is_run:
+        raise InputError(
+            f"The search of {server or model_or_text} was fixed when it was exported: "
+            f"--{', --'.join(fixed)} cannot be changed"
+        )
     if len(texts) == 1 and os.path.isfile(texts[0]):
         say(f"warning: {texts[0]} is a file: --input {texts[0]} translates its lines")
     with contextlib.ExitStack() as stack:
-        stream: BinaryIO | None = None
+        stream: Any = None
         if not texts:
             stream = stack.enter_context(input_file.open("rb")) if input_file else sys.stdin.buffer
         if output_file is not None:
             output = stack.enter_context(_new_file(output_file))
             stack.enter_context(contextlib.redirect_stdout(output))
         _print_translations(translate, texts, stream, str(input_file or "standard input"), as_json)
-
-
-def _refuse(search: Mapping[str, Any], reason: str) -> None:
-    if search:
-        options = ", ".join(f"--{name.replace('_', '-')}" for name in search)
-        raise InputError(f"{reason}: {options} cannot be changed")
 
 
 @contextlib.contextmanager
@@ -148,12 +140,15 @@ def _open_server(
 ) -> Translate:
     from keras_transformer.export.clients import GrpcClient, RestClient
 
+    client: GrpcClient | RestClient
     if url is not None and grpc is None:
-        return _counted(RestClient(url, signature=signature, timeout=timeout).translate)
-    if url is None and grpc is not None and model is not None:
+        client = RestClient(url, signature=signature, timeout=timeout)
+    elif url is None and grpc is not None and model is not None:
         load_tensorflow()
-        return _counted(GrpcClient(grpc, model, signature=signature, timeout=timeout).translate)
-    raise InputError("Give either --url URL, or --grpc HOST:PORT and --model NAME")
+        client = GrpcClient(grpc, model, signature=signature, timeout=timeout)
+    else:
+        raise InputError("Give either --url URL, or --grpc HOST:PORT and --model NAME")
+    return lambda texts, progress: _counted(client.translate(texts), progress)
 
 
 def _open_run(folder: str, search: Mapping[str, Any]) -> Translate:
@@ -174,41 +169,34 @@ def _open_run(folder: str, search: Mapping[str, Any]) -> Translate:
 
 def _open_export(version: str, signature: str) -> Translate:
     load_session()
-    warn_of_compute(Path(version))
-    translate = _counted(open_saved_model(version, signature))
+    from keras_transformer.export.session import open_saved_model
+
+    translate = open_saved_model(version, signature)
     max_size = REQUEST_BYTES if signature == "document" else math.inf
     return lambda texts, progress: by_length(
         [text.encode(errors="replace") for text in texts],
-        lambda batch: translate(batch, progress),
+        lambda batch: _counted(translate(batch), progress),
         max_size=max_size,
     )
 
 
-def _counted(
-    translate: Callable[[Sequence[str | bytes]], Sequence[Row]],
-) -> Callable[[Sequence[str | bytes], Progress], Sequence[Row]]:
-    def translate_and_count(texts: Sequence[str | bytes], progress: Progress) -> Sequence[Row]:
-        rows = translate(texts)
-        progress(len(rows))
-        return rows
-
-    return translate_and_count
+def _counted(rows: Sequence[Row], progress: Progress) -> Sequence[Row]:
+    progress(len(rows))
+    return rows
 
 
 def _print_translations(
-    translate: Translate, texts: list[str], stream: BinaryIO | None, name: str, as_json: bool
+    translate: Translate, texts: list[str], stream: Any, name: str, as_json: bool
 ) -> None:
     """Prints the translations of texts, or of the lines of a stream."""
-    pipe = None if stream is None or stream.seekable() else _Pipe(stream)
-    lines = iter(texts) if stream is None else decode_lines(pipe or stream, name)
     is_typed = stream is not None and stream.isatty()
     if is_typed:
         say("Type a text and press Enter. Ctrl-D ends.")
     # A bar would mix with the text on the same terminal.
     is_bar_shown = not (is_typed or sys.stdout.isatty())
-    chunks = _chunks(lines, pipe)
     started, number = time.monotonic(), 0
     total = len(texts) if stream is None else _count_lines(stream)
+    chunks = [texts] if stream is None else _chunks(stream, name)
     with ProgressBar("Translating", total, is_bar_shown) as progress:
         rows = itertools.chain.from_iterable(translate(chunk, progress) for chunk in chunks)
         for number, row in enumerate(rows, 1):
@@ -220,52 +208,36 @@ def _print_translations(
         say(f"Translation: lines of {name}: {number:,} in {time.monotonic() - started:.1f} s")
 
 
-def _chunks(lines: Iterator[str], pipe: "_Pipe | None") -> Iterator[list[str]]:
-    chunk = []
-    for line in lines:
-        chunk.append(line)
-        if len(chunk) == CHUNK_LINES or (pipe and not pipe.has_line()):
+def _chunks(stream: Any, name: str) -> Iterator[list[str]]:
+    lines, chunk = _Lines(stream), []
+    for text in decode_lines(lines, name):
+        chunk.append(text)
+        if lines.waits or len(chunk) == CHUNK_LINES:
             yield chunk
             chunk = []
     if chunk:
         yield chunk
 
 
-class _Pipe:
-    """The lines of a pipe or a terminal, which may pause."""
+class _Lines:
+    """The lines of a stream, as they come; `waits` is whether the next one has not come yet."""
 
-    def __init__(self, stream: BinaryIO) -> None:
-        self._descriptor = stream.fileno()
-        self._lines: deque[bytes] = deque()
-        self._rest: list[bytes] = []  # parts of a line whose end has not come
-        self._is_open = True
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.waits = False
 
     def __iter__(self) -> Iterator[bytes]:
-        while self._lines or self._is_open:
-            if self._lines:
-                yield self._lines.popleft()
-            else:
-                self._read()
-
-    def has_line(self) -> bool:
-        """Returns whether the next line is there; takes in what has come, and never waits."""
-        while not self._lines and self._is_open and select.select([self._descriptor], [], [], 0)[0]:
-            self._read()
-        return bool(self._lines)
-
-    def _read(self) -> None:
-        data = os.read(self._descriptor, 2**16)
-        *ends, rest = data.split(b"\n")
-        for end in ends:
-            self._lines.append(b"".join([*self._rest, end, b"\n"]))
-            self._rest.clear()
-        self._rest.append(rest)
-        if not data:
-            self._is_open = False
-            self._lines.extend(filter(None, [b"".join(self._rest)]))
+        rest = b""
+        while data := self._stream.read1(READ_BYTES):  # what is there, of a pipe
+            *lines, rest = (rest + data).split(b"\n")
+            for number, line in enumerate(lines, start=1):
+                self.waits = number == len(lines)
+                yield line + b"\n"
+        if rest:
+            yield rest
 
 
-def _count_lines(stream: BinaryIO) -> int | None:
+def _count_lines(stream: Any) -> int | None:
     """Returns the number of lines; None for a stream that can be read only once."""
     if not stream.seekable():
         return None

@@ -12,12 +12,11 @@ import typer
 from typer import Argument, Option
 
 from keras_transformer.cli import console
+from keras_transformer.cli.check import find_export
 from keras_transformer.cli.console import ProgressBar, load_session, print_json, say
-from keras_transformer.cli.export import warn_of_compute
 from keras_transformer.cli.options import Json
 from keras_transformer.errors import needs_extra
-from keras_transformer.export.rows import DEFAULT_SIGNATURE
-from keras_transformer.export.server.versions import find_version
+from keras_transformer.export.options import DEFAULT_SIGNATURE
 
 # Options that the command does not know are passed to Beam.
 CONTEXT_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -59,8 +58,7 @@ def translate_corpus_command(
     load_session()
     with needs_extra("bulk"):
         from keras_transformer.export.bulk import translate_corpus
-    if version := find_version(model):
-        warn_of_compute(version)
+    find_export(model)  # warns
     with _exit_on_signals(output), ProgressBar("Translating"):
         report = translate_corpus(
             source,

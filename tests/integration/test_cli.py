@@ -17,13 +17,12 @@ import urllib3
 from command_line import assert_documented, assert_refused, cli
 
 from keras_transformer._version import __version__
-from keras_transformer.cli import export, main
+from keras_transformer.cli import check, main
 from keras_transformer.cli.translate import CHUNK_LINES, _print_translations
-from keras_transformer.export import check
 from keras_transformer.export.bulk import BulkReport
+from keras_transformer.export.check import CHECKS
 from keras_transformer.export.metadata import read_metadata
 from keras_transformer.run import Run
-from keras_transformer.trainers.data.corpora import Pair
 from keras_transformer.trainers.data.prepared import read_validation_pairs
 
 COMMANDS = ("prepare", "train", "import", "average", "evaluate", "translate", "export", "convert")
@@ -40,12 +39,10 @@ def saved_model(tiny_run, tmp_path_factory):
     folder = tmp_path_factory.mktemp("models") / "tiny"
     options = ("--beam-size", 1, "--max-source-length", MAX_SOURCE_LENGTH, "--version", 3)
     with pytest.MonkeyPatch.context() as patch:  # that check takes a process; see test_check.py
-        patch.setitem(check.CHECKS, "Session", lambda export: "as expected")
+        patch.setitem(CHECKS, "Session", lambda export: "as expected")
         code, out, err = cli("export", tiny_run.path, folder, *options)
     assert (code, out) == (0, "")
-    assert "Export: SavedModel in" in err
-    assert "  Session    ok     as expected" in err
-    assert f"Next: keras-transformer serve {folder}, or keras-transformer translate" in err
+    assert "as expected" in err
     return folder
 
 
@@ -53,9 +50,6 @@ def test_examples_are_the_run_s_own_short_sentences(tiny_run, saved_model):
     pairs = read_validation_pairs(tiny_run.path / "corpus")
     written = read_metadata(saved_model / "3")["examples"]
     assert [each["text"] for each in written] == [pair.source for pair in pairs[:3]]
-    texts = ["", "a" * 101, " ", "b" * 100, "c" * 102, "d" * 103]
-    expected = ["b" * 100, "a" * 101, "c" * 102]
-    assert export._examples([Pair(text, "") for text in texts]) == expected
 
 
 @pytest.mark.programs
@@ -68,16 +62,12 @@ def test_rounded_weights_or_products(tiny_run, tmp_path, option):
     written = json.loads((tmp_path / "tiny/1/assets.extra/metadata.json").read_text())
     assert written[option] == dtype
     assert written["decoding"]["early_stopping"] == "first"
-    assert re.search(
-        r"Rounded: 0\.\d MB; BLEU \d+\.\d\d, with float32 \d+\.\d\d; "
-        r"\d+ of 12 validation sentences have the same translation",
-        err,
-    )
-    assert re.search(rf"weights +ok +[\d,]+ of {written['weights']}, stored once", err)
+    assert "of 12 validation sentences have the same translation" in err
 
 
 def test_bfloat16_needs_a_processor_that_has_it(tmp_path, monkeypatch, capsys):
     (tmp_path / "assets.extra").mkdir()
+    (tmp_path / "saved_model.pb").touch()
     metadata = tmp_path / "assets.extra" / "metadata.json"
     for compute, has_it, warns in (
         ("bfloat16", False, True),
@@ -85,25 +75,23 @@ def test_bfloat16_needs_a_processor_that_has_it(tmp_path, monkeypatch, capsys):
         ("float32", False, False),
     ):
         metadata.write_text(json.dumps({"compute": compute}))
-        monkeypatch.setattr(export, "computes_bfloat16", lambda has_it=has_it: has_it)
-        export.warn_of_compute(tmp_path)
-        warning = f"warning: {tmp_path} computes in bfloat16, for which this processor has no "
-        assert one_line(capsys.readouterr().err).startswith(warning) == warns
+        monkeypatch.setattr(check, "computes_bfloat16", lambda has_it=has_it: has_it)
+        assert check.find_export(tmp_path) == tmp_path
+        assert (str(tmp_path) in one_line(capsys.readouterr().err)) == warns
     metadata.unlink()  # a SavedModel of another program
-    export.warn_of_compute(tmp_path)
+    assert check.find_export(tmp_path) == tmp_path
     assert capsys.readouterr().err == ""
 
 
 def test_check(saved_model, monkeypatch):
-    monkeypatch.setitem(check.CHECKS, "Session", lambda export: "")  # takes a process; see `export`
-    code, out, err = cli("check", saved_model, "--json")
-    assert (code, err) == (0, f"Check: no problems found: {saved_model / '3'}\n")
+    monkeypatch.setitem(CHECKS, "Session", lambda export: "")  # takes a process; see `export`
+    code, out, _ = cli("check", saved_model, "--json")
     findings = json.loads(out)
-    assert findings["weights"]["problem"] is None
-    assert "of float32, stored once" in findings["weights"]["detail"]
+    assert (code, findings["weights"]["problem"]) == (0, None)
+    assert_documented("check", findings["weights"])
     (saved_model / "3" / "assets.extra" / "metadata.json").rename(saved_model / "kept")
     try:
-        assert_refused(cli("check", saved_model), ".* is not an export of this package: .*")
+        assert_refused(cli("check", saved_model), f".*{saved_model}.*")
     finally:
         (saved_model / "kept").rename(saved_model / "3" / "assets.extra" / "metadata.json")
 
@@ -157,14 +145,6 @@ assert tensorflow.keras.optimizers.Adam is keras.optimizers.Adam
     assert process.returncode == 0, process.stderr
 
 
-def test_help_cuts_no_summary(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    _, listed = cli("--help")[1].split("Commands:\n")
-    summaries = dict(line.split(maxsplit=1) for line in listed.splitlines())
-    assert tuple(summaries) == COMMANDS
-    assert [each for each in summaries.values() if not re.search(r"\w\.$", each)] == []
-
-
 def test_version():
     assert cli("--version") == (0, f"{__version__}\n", "")
 
@@ -176,8 +156,7 @@ def test_one_line_out_for_each_line_in(tiny_run, tiny_translator):
     expected = tiny_translator.translate(texts, beam_size=1)
     assert out == "".join(f"{one_line(translation.text)}\n" for translation in expected)
     assert out.split("\n")[1] == ""
-    assert code == 0
-    assert re.fullmatch(r"Translation: lines of standard input: 4 in \d+\.\d s\n", err)
+    assert code == 0, err
 
 
 @pytest.mark.timeout(60)
@@ -213,9 +192,9 @@ def test_files_in_and_out(tiny_run, tmp_path):
     arguments = ("translate", tiny_run.path, "--input", texts, "--output", output)
     assert cli(*arguments)[:2] == (0, "")
     assert output.read_text() == expected
-    assert_refused(cli(*arguments), f"{output} exists already: .*")
-    assert_refused(cli(*arguments[:4], "cat"), "Give either texts or --input")
-    assert f"is a file: --input {texts}" in cli("translate", tiny_run.path, texts)[2]
+    assert_refused(cli(*arguments), f"{output} .*")
+    assert_refused(cli(*arguments[:4], "cat"), ".*--input")
+    assert f"--input {texts}" in cli("translate", tiny_run.path, texts)[2]
 
 
 def test_output_of_a_failure(tiny_run, tmp_path):
@@ -234,18 +213,8 @@ def test_evaluate_writes_files_and_prints_scores(tiny_run, corpus_dir, tiny_tran
     code, out, err = cli("evaluate", tiny_run.path, "--beam-size", 1)  # on the run's own data
     assert code == 0, err
     lines = [re.split("  +", line, maxsplit=2) for line in out.splitlines()]
-    assert [label for label, _, _ in lines] == [
-        "BLEU",
-        "BLEU, lower-cased",
-        "BLEU, multimodal protocol",
-        "BLEU, the paper's protocol",
-        "chrF",
-    ]
-    for _, value, signature in lines:
-        assert re.fullmatch(r"\d+\.\d\d", value)
-        assert re.fullmatch(r"nrefs:1\|case:.*\|version:.+", signature)
+    assert len(lines) == 5
     output = tiny_run.path / "evaluation" / "test"
-    assert f"Evaluation: 9 sentences by {tiny_run.best.file}: {output}.hypothesis" in err
     sources = (corpus_dir / "en.test.txt").read_text(encoding="utf-8").splitlines()
     expected = [one_line(found.text) for found in tiny_translator.translate(sources, beam_size=1)]
     assert Path(f"{output}.hypothesis").read_text(encoding="utf-8").splitlines() == expected
@@ -272,7 +241,6 @@ def test_evaluate_for_a_machine(tiny_run, corpus_dir):
         "p_value": pytest.approx(0, abs=0.01),
     }
     assert printed == json.loads((output.parent / "val.scores.json").read_text())
-    assert f"Next: keras-transformer plot {tiny_run.path}, or keras-transformer export" in err
 
 
 def test_translate_for_a_machine(tiny_run, tiny_translator, saved_model):
@@ -280,10 +248,7 @@ def test_translate_for_a_machine(tiny_run, tiny_translator, saved_model):
     for path, options in ((tiny_run.path, ["--beam-size", 1]), (saved_model, [])):
         stdin = "".join(f"{text}\n" for text in texts).encode()
         code, out, err = cli("translate", path, *options, "--json", stdin=stdin)
-        warning = "warning: text 3 is too long, and its end was left out\n"
-        *warnings, last = err.splitlines(keepends=True)
-        assert (code, warnings) == (0, [warning] if path == saved_model else [])
-        assert last.startswith("Translation: lines of standard input: 3 in")
+        assert (code, "warning: text 3 " in err) == (0, path == saved_model)
         longest = MAX_SOURCE_LENGTH if path == saved_model else None
         found = tiny_translator.translate(texts, beam_size=1, max_source_length=longest)
         for line, expected in zip(out.removesuffix("\n").split("\n"), found, strict=True):
@@ -299,8 +264,7 @@ def test_long_lines_to_document(saved_model):
     translate = ("translate", saved_model, "--signature", "document")
     code, out, err = cli(*translate, stdin=b"one . " * 1_400 + b"\n" + b"two . " * 1_400 + b"\n")
     assert (code, out.count("\n")) == (0, 2), err  # each has half of the tokens of a request
-    message = r".*A request must have at most 8192 tokens\. Received:.*"
-    assert_refused(cli(*translate, stdin=b"one . " * 4_000), message)
+    assert_refused(cli(*translate, stdin=b"one . " * 4_000), ".*8192 tokens.*")
 
 
 def test_translate_corpus_for_a_machine(monkeypatch):
@@ -310,7 +274,6 @@ def test_translate_corpus_for_a_machine(monkeypatch):
     assert code == 0, err
     assert json.loads(out) == {"output": "translated", **report._asdict()}
     assert_documented("translate-corpus", json.loads(out))
-    assert "Corpus: 7 lines in 2.0 s (3.5 a second), 2 shards: translated/translation-*\n" in err
 
 
 def test_a_stopped_export_leaves_nothing(tiny_run, tmp_path, monkeypatch):
@@ -332,29 +295,36 @@ def test_a_stopped_export_leaves_nothing(tiny_run, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["translate", "{run}", "x", "--beam-size", 0], "`beam_size` .*"),
-        (["translate", "{run}", "x", "--length-penalty", "inf"], "`length_penalty` .*"),
-        (["translate", "{model}", "x", "--beam-size", 1], ".*3 is a SavedModel.*: --beam-size .*"),
-        (["translate", "{none}", "x"], "{none} must be a run directory or a SavedModel"),
-        (["evaluate", "{none}"], "There is no run directory {none}"),
-        (["evaluate", "{empty}"], "{empty} is not a run directory: .*"),
-        (["evaluate", "{run}", "--split", "dev"], ".* has no split 'dev'. There are: .*"),
-        (["evaluate", "{run}", "--data", "{none}"], "There is no folder {none}: .*"),
-        (["evaluate", "{run}", "--test-set", "wmt14", "--split", "val"], ".*--test-set.*"),
-        (["export", "{none}", "models"], "There is no run directory {none}"),
-        (["train", "--run-dir", "{run}", "--data", "x"], "{run} exists and is not empty: .*"),
-        (["train", "--run-dir", "{none}", "--data", "x", "--preset", "huge"], "`preset` .*"),
+        (["translate", "{run}", "x", "--beam-size", 0], "`beam_size`"),
+        (["translate", "{run}", "x", "--length-penalty", "inf"], "`length_penalty`"),
+        (["translate", "{run}", "x", "--signature", "greedy"], "{run} .*greedy"),
+        (["translate", "{model}", "x", "--beam-size", 1], "{model} .*--beam-size"),
+        (["translate", "x", "--url", "http://h:1/v1/models/m", "--beam-size", 1], "--beam-size"),
+        (
+            ["translate", "{none}", "x", "--beam-size", 1],
+            "{none} must be a run directory or a SavedModel",
+        ),
+        (["translate", "x", "--grpc", "localhost:1"], "--model"),
+        (["check", "{none}"], "{none} is not an export"),
+        (["evaluate", "{none}"], "{none}"),
+        (["evaluate", "{empty}"], "{empty} is not a run directory"),
+        (["evaluate", "{run}", "--split", "dev"], "'dev'"),
+        (["evaluate", "{run}", "--data", "{none}"], "{none}"),
+        (["evaluate", "{run}", "--test-set", "wmt14", "--split", "val"], "--test-set"),
+        (["export", "{none}", "models"], "{none}"),
+        (["train", "--run-dir", "{run}", "--data", "x"], "{run} exists and is not empty"),
+        (["train", "--run-dir", "{none}", "--data", "x", "--preset", "huge"], "`preset`"),
         (
             ["train", "--run-dir", "{none}", "--init-from", "{run}", "--preset", "base"],
-            "`preset` must be that of `init_from`, 'tiny'. Received: preset='base'",
+            "`preset` .*'tiny'.*'base'",
         ),
         (  # the settings of a run have an empty init_from
             ["train", "--run-dir", "{none}", "--recipe", "{run}", "--preset", "huge"],
-            "`preset` .*",
+            "`preset`",
         ),
         (
             ["train", "--run-dir", "{none}", "--data", "x", "--set", "init_from=2026-11-25"],
-            "`init_from` must be a valid string.*",
+            "`init_from`",
         ),
     ],
 )
@@ -364,7 +334,7 @@ def test_wrong_input(tiny_run, saved_model, tmp_path, arguments, message):
     names["empty"] = tmp_path / "empty"
     before = (tiny_run.path / "run.json").read_bytes()
     result = cli(*(str(argument).format(**names) for argument in arguments))
-    assert_refused(result, message.format(**names))
+    assert_refused(result, f".*{message.format(**names)}.*")
     assert (tiny_run.path / "run.json").read_bytes() == before
     assert not (tmp_path / "none").exists()
 
@@ -387,15 +357,14 @@ def test_table_of_runs(tiny_run, tmp_path):
     curves = tmp_path / "curves.svg"
     Run.create(tmp_path / "new", tiny_run.config, tiny_run.tokenizer(), "en", "de", {})
     code, out, err = cli("runs", tmp_path, "--curves", curves)
-    assert (code, err) == (0, f"Curves: {curves}\n")
-    loss = f"{tiny_run.best.metrics['val_token_loss']:.2f}"
-    head, *rows = (line.split() for line in out.splitlines())
-    assert [row[:5] for row in rows] == [
-        ["a", "complete", "5", f"{tiny_run.best.step}", loss],
-        ["b/c", "complete", "5", f"{tiny_run.best.step}", loss],
-        ["new", "training", "0", "-", "-"],
+    assert code == 0, err
+    _, *rows = (line.split() for line in out.splitlines())
+    assert [row[:3] for row in rows] == [
+        ["a", "complete", "5"],
+        ["b/c", "complete", "5"],
+        ["new", "training", "0"],
     ]
-    assert head == ["run", "status", "updates", "best", "at", "loss", "BLEU", "chrF", "F1"]
+    assert rows[0][4] == f"{tiny_run.best.metrics['val_token_loss']:.2f}"
     assert curves.read_text().count("<!-- b/c -->") == 1  # in the legend
     rows = json.loads(cli("runs", tmp_path, "--json")[1])
     assert rows["a"]["best_step"] == tiny_run.best.step
@@ -403,41 +372,35 @@ def test_table_of_runs(tiny_run, tmp_path):
     (tmp_path / "a" / "run.json").write_text("{")
     code, out, err = cli("runs", tmp_path, "--json")
     assert (code, [*json.loads(out)]) == (0, ["b/c", "new"])
-    assert re.fullmatch(r"warning: .*run\.json is damaged.*\n", err)
-    code, out, err = cli("runs", tmp_path / "a")
-    assert (code, out) == (1, "")
-    assert "error: There is no run in" in err
-    assert_refused(cli("runs", tmp_path / "b" / "c" / "corpus"), "There is no run in .*")
-    assert_refused(cli("runs", tmp_path, "--curves", "x.gif"), "`--curves` must end in .*")
+    assert "run.json is damaged" in err
+    assert cli("runs", tmp_path / "a")[:2] == (1, "")
+    corpus = tmp_path / "b" / "c" / "corpus"
+    assert_refused(cli("runs", corpus), f".*{corpus}.*")
+    assert_refused(cli("runs", tmp_path, "--curves", "x.gif"), "`--curves` .*")
 
 
 def test_invalid_utf8_on_standard_input(saved_model):
     result = cli("translate", saved_model, stdin=b"one\n\ntwo \xff\nred\n")
-    assert_refused(result, "standard input, line 3: not valid UTF-8")
+    assert_refused(result, "standard input, line 3: .*")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "name"),
     [
-        (["translate"], "Missing argument 'RUN|SAVEDMODEL', or --url, or --grpc"),
-        (["fly"], "No such command 'fly'"),
-        (["train", "--data", "bundled"], "Missing option '--run-dir'"),
-        (["evaluate", "run", "--checkpoint", "worst"], "'--checkpoint': 'worst' is not one of"),
-        (
-            ["export", "a", "b", "--version", "x"],
-            "should be a valid integer, unable to parse string as an integer. Received: x",
-        ),
-        (["train", "--steps"], "keras-transformer train --help"),
-        (["convert", "a", "b"], "'--to'. Choose from: ctranslate2, marian; see"),
-        (["trian"], "Did you mean 'train'? See "),
-        (["serve", "a", "--port", "99999"], "should be less than or equal to 65535. Received: 99"),
+        (["translate"], "RUN|SAVEDMODEL"),
+        (["fly"], "fly"),
+        (["trian"], "train"),
+        (["train", "--data", "bundled"], "--run-dir"),
+        (["evaluate", "run", "--checkpoint", "worst"], "--checkpoint"),
+        (["export", "a", "b", "--version", "x"], "--version"),
+        (["convert", "a", "b"], "--to"),
+        (["serve", "a", "--port", "99999"], "--port"),
     ],
 )
-def test_wrong_usage(arguments, message):
+def test_wrong_usage(arguments, name):
     code, out, err = cli(*arguments)
     assert (code, out) == (2, "")
-    assert message in err
-    assert re.fullmatch(r"error: .*(; see|\? See) .*keras-transformer( \w+)? --help\n", err)
+    assert name in err
 
 
 @pytest.mark.programs

@@ -1,0 +1,66 @@
+"""`keras-transformer check`, and how other commands find an export."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Argument
+
+from keras_transformer.cli.console import ProgressBar, load_tensorflow, print_json, say
+from keras_transformer.cli.options import Json
+from keras_transformer.errors import InputError
+from keras_transformer.export.metadata import read_metadata
+from keras_transformer.export.options import computes_bfloat16
+from keras_transformer.export.server.versions import find_version
+
+if TYPE_CHECKING:
+    from keras_transformer.export.check import Finding
+
+
+def find_export(model: str | Path) -> Path | None:
+    """Returns the newest version of a model, or the version itself; None if there is none.
+
+    It warns of an export in bfloat16, for which this processor has no instructions.
+    """
+    version = find_version(model)
+    try:
+        compute = version and read_metadata(version).get("compute")
+    except InputError:  # of another program's export
+        compute = None
+    if compute == "bfloat16" and not computes_bfloat16():
+        say(
+            f"warning: {version} computes in bfloat16, for which this processor has no "
+            "instructions, so it is slow here; export with --compute float32"
+        )
+    return version
+
+
+def check_command(
+    model: Annotated[
+        Path, Argument(metavar="SAVEDMODEL", help="An export, MODELS/NAME[/VERSION].")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Check that a model server would load an export.
+
+    The command loads it as TF Serving does, and compares its answers with those of its model.
+    """
+    load_tensorflow()
+    from keras_transformer.export.check import check_saved_model, require_success
+
+    path = find_export(model)
+    if path is None:
+        raise InputError(
+            f"{model} is not an export: neither it nor a version in it holds a saved_model.pb"
+        )
+    with ProgressBar("Checking"):
+        findings = check_saved_model(path, (lambda finding: None) if as_json else say_finding)
+    if as_json:
+        print_json({finding.name: finding._asdict() for finding in findings})
+    require_success(findings, f"{path} failed its check")
+    say(f"Check: no problems found: {path}")
+
+
+def say_finding(finding: "Finding") -> None:
+    """Prints a finding of the check."""
+    verdict = "FAILED" if finding.problem else "ok"
+    say(f"  {finding.name:10} {verdict:6} {finding.problem or finding.detail}")
