@@ -28,9 +28,7 @@ import numpy as np
 from bench import models
 from bench.cases import decoding, sizes_of
 from bench.inputs import case_flops, texts
-from bench.processes import count, new_process, prepare, run
-
-Row = dict[str, Any]
+from bench.processes import Row, count, new_process, prepare, run
 
 PRECISIONS = {"float32": "float32", "mixed_bfloat16": "bfloat16", "mixed_float16": "float16"}
 SHAPES = {"tiny": (128, 24), "base-V37000": (128, 64)}  # pairs, and tokens of a side
@@ -45,9 +43,8 @@ def updates(small: bool) -> Iterator[Row]:
     """Updates in each precision, compiled and not, beside torch's, and in micro-batches."""
     side = 64 if small else 8192
     for dtype in PRECISIONS.values():
-        options = {"side": side, "dtype": dtype}
         name = f"products of {side} x {side}, {dtype}"
-        yield {"name": name, "system": "product-tensorflow", "options": options, "case": {}}
+        yield _row(name, "product-tensorflow", {}, side=side, dtype=dtype)
     for size, shape in (SMALL if small else SHAPES).items():
         for precision in PRECISIONS:
             yield _update("fit", size, shape, precision=precision)
@@ -73,9 +70,12 @@ def _update(system: str, size: str, shape: tuple[int, int], **options: Any) -> R
     inputs = {"source_ids": ids[0], "target_ids": ids[1]}
     batches = [(inputs, ids[2], np.full(shape, 1 / ids[2].size, np.float32))] * TIMES
     case = {"kind": "training", "size": size, "batches": batches, "bucket_batches": batches}
-    pairs, length = shape
-    options_used = [value if isinstance(value, str) else name for name, value in options.items()]
-    name = ", ".join([size, f"{pairs} x {length}", system, *options_used])
+    used = [value if isinstance(value, str) else name for name, value in options.items()]
+    name = ", ".join([size, f"{shape[0]} x {shape[1]}", system, *used])
+    return _row(name, system, case, **options)
+
+
+def _row(name: str, system: str, case: Row, **options: Any) -> Row:
     return {"name": name, "system": system, "options": options, "case": case}
 
 
@@ -86,8 +86,7 @@ def search(small: bool) -> Iterator[Row]:
         case = decoding(size, "forced", 25, sentences, 4)
         case["texts"] = texts(case)
         for system in ("session", "session-bfloat16", "process", "marian"):
-            name = f"{size}, {sentences} sentences, {system}"
-            yield {"name": name, "system": system, "options": {}, "case": case}
+            yield _row(f"{size}, {sentences} sentences, {system}", system, case)
 
 
 TABLES = {each.__name__: each for each in (updates, memory, search)}
@@ -144,12 +143,8 @@ def replicas(folder: Path, log: Path) -> None:
     """Trains on one and on two logical devices, the latter also with a kill; compares weights."""
     from keras_transformer.run import Run
 
-    for name, devices, killed_at in (
-        ("one", 1, 0),
-        ("two", 2, 0),
-        ("resumed", 2, KILLED_AT),
-        ("resumed", 2, 0),
-    ):
+    trainings = (("one", 1, 0), ("two", 2, 0), ("resumed", 2, KILLED_AT), ("resumed", 2, 0))
+    for name, devices, killed_at in trainings:
         with new_process(log, threads=None) as process:
             training = process.submit(_train, devices, str(folder / name), killed_at)
             if not killed_at:

@@ -9,13 +9,14 @@ replica with 1 / R of the rows, and an all-reduce of the gradients, 4 bytes a pa
 import json
 import os
 import statistics
-import time
+import timeit
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+import pandas as pd
 from bench.cases import sizes_of
-from bench.processes import free_ports, new_process
+from bench.processes import ENVIRONMENT, free_ports, new_process
 
 STEPS = 12
 ROWS, LENGTH, VOCAB_SIZE = 128, 32, 8_000
@@ -24,15 +25,13 @@ ROWS, LENGTH, VOCAB_SIZE = 128, 32, 8_000
 def measure(replicas: int, rows: int, addresses: list[str], index: int) -> dict[str, float]:
     """Times steps in this process, number `index` of the workers at `addresses`."""
     workers = len(addresses)
-    os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+    os.environ |= {**ENVIRONMENT, "TF_NUM_INTRAOP_THREADS": "1"}
     if workers > 1:
         task = {"type": "worker", "index": index}
         os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": task})
     # One core for each replica, also for operations that could run side by side.
     cpus = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, cpus[:replicas] if workers == 1 else {cpus[index]})
-    os.environ["TF_NUM_INTRAOP_THREADS"] = "1"
-    import numpy as np
     import tensorflow as tf
     from bench.ours import training_model
 
@@ -41,14 +40,12 @@ def measure(replicas: int, rows: int, addresses: list[str], index: int) -> dict[
     cpu = tf.config.list_physical_devices("CPU")[0]
     devices = [tf.config.LogicalDeviceConfiguration()] * replicas
     tf.config.set_logical_device_configuration(cpu, devices)
-    strategy = make_strategy(
-        "multiworker" if workers > 1 else "mirrored" if replicas > 1 else "one"
-    )
+    kind = "multiworker" if workers > 1 else "mirrored" if replicas > 1 else "one"
+    strategy = make_strategy(kind)
     with strategy.scope():
         model = training_model(sizes_of("small-L4"))
     shapes = [variable.shape for variable in model.trainable_variables]
-    random = np.random.default_rng(1)
-    ids = tf.constant(random.integers(4, VOCAB_SIZE, (rows, LENGTH)), tf.int32)
+    ids = tf.random.uniform([rows, LENGTH], 4, VOCAB_SIZE, tf.int32, seed=1)
     batch = ({"source_ids": ids, "target_ids": ids}, ids, tf.ones(ids.shape) / (ROWS * LENGTH))
 
     def all_reduce() -> list[tf.Tensor]:
@@ -56,16 +53,11 @@ def measure(replicas: int, rows: int, addresses: list[str], index: int) -> dict[
         return tf.distribute.get_replica_context().all_reduce("SUM", values)
 
     def median(run: Callable[[], object]) -> float:
-        run = tf.function(run, autograph=False)
-        times = []
-        for _ in range(STEPS + 2):
-            started = time.perf_counter()
-            run()
-            times.append(time.perf_counter() - started)
-        return statistics.median(times[2:])
+        function = tf.function(run, autograph=False)
+        return statistics.median(timeit.repeat(function, number=1, repeat=STEPS + 2)[2:])
 
     return {
-        "parameters": float(sum(np.prod(shape) for shape in shapes)),
+        "parameters": model.count_params(),
         "step": median(lambda: strategy.run(model.train_step, args=(batch,))),
         "all-reduce": median(lambda: strategy.run(all_reduce)) if replicas * workers > 1 else 0.0,
     }
@@ -86,19 +78,16 @@ def in_processes(replicas: int, workers: int, rows: int) -> dict[str, float]:
 def main() -> None:
     """Measures everything and prints the model beside the measurements."""
     one, half = in_processes(1, 1, ROWS), in_processes(1, 1, ROWS // 2)
-    megabytes = 4e-6 * one["parameters"]
-    print(f"{one['parameters'] / 1e6:.1f} M parameters, gradients of {megabytes:.0f} MB")
-    print(f"one replica, {ROWS} x {LENGTH} tokens: {1e3 * one['step']:.0f} ms a step")
-    print(f"one replica, half of the rows: {1e3 * half['step']:.0f} ms a step")
+    print(f"{one['parameters'] / 1e6:.1f} M parameters, batches of {ROWS} x {LENGTH} tokens")
+    rows = {"one replica": one, "one replica, half of the rows": half}
     for replicas, workers in ((2, 1), (1, 2)):
         found = in_processes(replicas, workers, ROWS // 2)
         computed = half["step"] + found["all-reduce"]
-        print(
-            f"{replicas * workers} replicas on {workers} workers: all-reduce "
-            f"{1e3 * found['all-reduce']:.0f} ms, step {1e3 * found['step']:.0f} ms measured, "
-            f"{1e3 * computed:.0f} ms by the model; "
-            f"{one['step'] / found['step']:.2f} times one replica"
-        )
+        found |= {"computed": computed, "speed": one["step"] / found["step"]}
+        rows[f"{replicas * workers} replicas on {workers} workers"] = found
+    columns = ["step", "computed", "all-reduce", "speed"]
+    print("Seconds, and the speed over that of one replica:")
+    print(pd.DataFrame(rows).T[columns].to_markdown(floatfmt=".3f"))
 
 
 if __name__ == "__main__":

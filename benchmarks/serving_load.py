@@ -36,9 +36,7 @@ TEXTS = [
 ]
 
 
-def ask(
-    number: int, ports: list[int], expected: list[str], end: float
-) -> tuple[list[float], list[str]]:
+def ask(number: int, ports: list[int], expected: list[str], end: float) -> tuple[list, list]:
     """Asks until a time of `time.monotonic`; returns the latencies in seconds, and the problems."""
     chance = random.Random(number)
     client: RestClient | GrpcClient = RestClient(f"http://127.0.0.1:{ports[0]}/v1/models/load")
@@ -95,15 +93,14 @@ def main(
     latencies = np.array([value for values, _ in answers for value in values] or [np.nan])
     problems = [problem for _, found in answers for problem in found]
     # Means, because batches come and go; the first tenth of the time is the start.
-    tenths = " ".join(f"{part.mean():.0f}" for part in np.array_split(np.array(resident), 10))
-    median, p90, p99, longest = 1000 * np.percentile(latencies, [50, 90, 99, 100])
-    status = process.returncode
+    tenths = [round(part.mean()) for part in np.array_split(np.array(resident), 10)]
+    times = np.percentile(1000 * latencies, [50, 90, 99, 100]).round()
     print(f"clients {clients}, seconds {seconds:.0f}, versions {version}")
     print(f"requests {len(latencies)}, a second {len(latencies) / seconds:.1f}")
-    print(f"latency, ms: {median:.0f} median, {p90:.0f} p90, {p99:.0f} p99, {longest:.0f} maximum")
+    print(f"latency, ms: median, 90th and 99th percentile, maximum {times}")
     print(f"memory, MiB: peak {max(resident):.0f}, means of tenths of the time {tenths}")
-    print(f"problems {len(problems)}, exit status of the server {status}", *problems[:5], sep="\n")
-    sys.exit(bool(problems or status))
+    print(f"problems {len(problems)}, exit status {process.returncode}", *problems[:5], sep="\n")
+    sys.exit(bool(problems or process.returncode))
 
 
 if __name__ == "__main__":

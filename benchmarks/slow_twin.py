@@ -7,10 +7,10 @@ one computes `Transformer.decode` for all positions in each step. RUN is a run d
 has one sentence per line. The script prints how many of all hypotheses are the same.
 """
 
-import argparse
 from typing import Any
 
 import tensorflow as tf
+import typer
 
 from keras_transformer import InputError, Transformer, Translator
 from keras_transformer.search import texts as translation
@@ -40,26 +40,17 @@ class SlowStep:
         return tf.reshape(tf.cast(logits, tf.float32), shape), (prefixes,), row_state
 
 
-def main() -> None:
-    """Reads the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("run", metavar="RUN", help="run directory of a Transformer")
-    parser.add_argument("file", metavar="FILE", help="sentences")
-    arguments = parser.parse_args()
-    sentences = [*read_lines(arguments.file)]
+def main(run: str, file: str) -> None:
+    """Translates with both, and compares."""
+    sentences = [*read_lines(file)]
     found = []
     for step in (translation.step_of, SlowStep):
         translation.step_of = step
-        translator = Translator.load(arguments.run)
+        translator = Translator.load(run)
         num_best = translator.defaults.beam_size
         found.append(translator.translate(sentences, num_best=num_best, batch_size=64))
-    pairs = [
-        pair
-        for fast, slow in zip(*found, strict=True)
-        for pair in zip(fast.hypotheses, slow.hypotheses, strict=True)
-    ]
+    hypotheses = ([each for row in rows for each in row.hypotheses] for rows in found)
+    pairs = list(zip(*hypotheses, strict=True))
     same = sum(fast.text == slow.text for fast, slow in pairs)
     differences = [abs(fast.score - slow.score) for fast, slow in pairs if fast.text == slow.text]
     print(f"{same:,} of {len(pairs):,} hypotheses are the same")
@@ -68,6 +59,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     try:
-        main()
+        typer.run(main)
     except InputError as error:
         raise SystemExit(f"error: {error}") from error

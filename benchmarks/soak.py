@@ -5,17 +5,20 @@
 Each kill is `kill -9` of `keras-transformer train --resume` at a moment drawn evenly from the
 time that a training takes: while TensorFlow loads, the corpus is prepared, updates are made,
 files are written or checkpoints averaged. When a training has ended, the next begins. Prints a line
-a kill and fails at the first difference.
+a kill, and the memory of a training that ends; fails at the first difference. For the memory alone:
+
+    python benchmarks/soak.py --kills 0 --steps 2500
 """
 
+import math
 import random
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import typer
 
 from keras_transformer.run import Run
@@ -29,15 +32,22 @@ SETTINGS += "model.num_encoder_layers=1 model.num_decoder_layers=1"
 COMMAND += [f"--set={setting}" for setting in SETTINGS.split()]
 
 
-def train(run_dir: Path, steps: int, seconds: float | None = None) -> bool:
+def train(run_dir: Path, steps: int, seconds: float = math.inf) -> bool:
     """Starts or resumes a training, and kills it after some seconds; whether it completed."""
     command = [*COMMAND, "--run-dir", str(run_dir), "--steps", str(steps)]
+    began, resident = time.monotonic(), []
     with run_dir.with_suffix(".log").open("ab") as log:
-        try:
-            # `run` kills the process with SIGKILL; it has no children.
-            subprocess.run(command, stdout=log, stderr=log, timeout=seconds, check=True)
-        except subprocess.TimeoutExpired:
-            return False
+        process = psutil.Popen(command, stdout=log, stderr=log)
+        while process.poll() is None:
+            time.sleep(0.02)
+            resident.append(process.memory_info().rss / 1e6)
+            if time.monotonic() - began > seconds:
+                process.kill()  # it has no children
+                return process.wait() == 0
+    if process.returncode:
+        raise SystemExit(f"The training failed: see {run_dir.with_suffix('.log')}")
+    tenths = [round(part.mean()) for part in np.array_split(resident, 10)]
+    print(f"{run_dir.name} is complete; MB of memory in tenths of its time: {tenths}", flush=True)
     return True
 
 
@@ -64,11 +74,10 @@ def main(kills: int = 50, steps: int = 150, seed: int = 1) -> None:
     killed, trainings, completed = 0, 0, False
     while killed < kills or not completed:
         run_dir = folder / f"killed-{trainings:02d}"
-        moment = chance.uniform(0, duration) if killed < kills else None
+        moment = chance.uniform(0, duration) if killed < kills else math.inf
         completed = train(run_dir, steps, moment)
         if completed:
             assert_same(Run.load(run_dir), expected)
-            print(f"{run_dir.name} is complete, and equal bit for bit", flush=True)
             trainings += 1
         else:
             killed += 1

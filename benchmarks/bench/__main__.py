@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 from bench.cases import QUICK, all_cases
+from keras_transformer.errors import InputError
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,15 +36,14 @@ def main() -> None:
     arguments = parser.parse_args()
     build = ROOT / "build" / "bench" / ("quick" if arguments.quick else "")
     rounds = build / "rounds.csv"
+    cases = [case for case in all_cases() if case["id"].startswith(tuple(arguments.only))]
+    if arguments.quick:
+        cases = [{**case, **QUICK[case["id"]]} for case in cases if case["id"] in QUICK]
+    for case in cases:
+        if case["kind"] == "multi30k":
+            case |= {"run": arguments.run, "data": arguments.data}
+        case["systems"] = arguments.systems or case["systems"]
     # The modules are imported here, because each system's process imports this one first.
-    if arguments.do != "report":
-        cases = [case for case in all_cases() if case["id"].startswith(tuple(arguments.only))]
-        if arguments.quick:
-            cases = [{**case, **QUICK[case["id"]]} for case in cases if case["id"] in QUICK]
-        for case in cases:
-            if case["kind"] == "multi30k":
-                case |= {"run": arguments.run, "data": arguments.data}
-            case["systems"] = arguments.systems or case["systems"]
     if arguments.do == "run":
         from bench.run import measure
 
@@ -53,28 +53,22 @@ def main() -> None:
 
         if arguments.systems is None:
             parser.error("profile needs --systems, of TensorFlow")
-        if any(case["kind"] == "multi30k" and not (case["run"] and case["data"]) for case in cases):
-            parser.error("multi30k needs --run and --data (or MULTI30K)")
         for case in cases:
             for system in case["systems"]:
                 print_profile(case, system)
     elif not rounds.exists():
-        raise SystemExit(f"There is no {rounds}: `bench run` writes it")
+        parser.error(f"there is no {rounds}: `bench run` writes it")
     else:
-        import pandas as pd
+        from bench.report import write
 
-        from bench.report import compact, write
-
-        table = pd.read_csv(rounds)
         page = (build if arguments.quick else ROOT / "docs") / "benchmarks.md"
-        write(table, page)
-        print(f"Wrote {page}")
-        if not arguments.quick:
-            release = metadata.version("keras3-transformer").rsplit(".", 1)[0]
-            path = ROOT / "benchmarks" / "results" / f"{release}.csv"
-            compact(table).to_csv(path, index=False, float_format="%.4g")
-            print(f"Wrote {path}")
+        release = metadata.version("keras3-transformer").rsplit(".", 1)[0]
+        results = build if arguments.quick else ROOT / "benchmarks" / "results"
+        write(rounds, page, results / f"{release}.csv")
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except InputError as error:
+        raise SystemExit(f"error: {error}") from error

@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from keras_transformer.config import PRESETS, TransformerConfig
+from keras_transformer.config import PRESETS, DecodingOptions, TransformerConfig
 
 Case = dict[str, Any]
 
@@ -32,8 +32,10 @@ SHAPES = {  # tokens of a source, sentences in a batch, beams
     "forced": ((25, 32, 4), (25, 32, 1), (25, 1, 4), (25, 1, 1), (100, 32, 4)),
     "natural": ((25, 16, 4), (25, 1, 4)),
 }
-EXTRA_LENGTH = 50  # max tokens of a translation of real text beyond those of its source
-LENGTH_PENALTY = 0.6
+EXTRA_LENGTH = (
+    DecodingOptions.extra_length
+)  # max tokens of a translation of real text beyond those of its source
+LENGTH_PENALTY = DecodingOptions.length_penalty
 GROWTH: dict[str, tuple[int, ...]] = {
     "batch": (1, 4, 16, 64),
     "source": (16, 64, 256, 500),
@@ -50,7 +52,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "training/tiny/multi30k": {"systems": ("fit", "torch-transformer")},
     "growth-small/target/00032": {},
     "growth-small/target/00128": {},
-    "pipeline": {},
+    "pipeline": {"pairs": 20_000},
 }
 
 
@@ -114,6 +116,7 @@ def growth(axis: str, value: int, size: str = "small") -> Case:
         "id": f"growth-{size}/{axis}/{value:05d}",
         "kind": "growth",
         "size": size,
+        "axis": axis if size == "small" else f"{axis}, {size}",
         "value": value,
         "batch": 8,
         "source": 25,
@@ -127,9 +130,8 @@ def growth(axis: str, value: int, size: str = "small") -> Case:
 
 def start(size: str) -> Case:
     """Starts a process, loads a model and translates a sentence."""
-    systems = DECODERS[:5]
     case = decoding(size, "forced", 25, 1, 4)
-    return case | {"id": f"start/{size}", "kind": "start", "systems": systems}
+    return case | {"id": f"start/{size}", "kind": "start", "systems": DECODERS[:5]}
 
 
 def all_cases() -> Iterator[Case]:
@@ -143,6 +145,11 @@ def all_cases() -> Iterator[Case]:
     yield from itertools.starmap(training, batches)
     yield from (growth("target", target, "base") for target in (32, 256))
     yield from (growth(axis, value) for axis, values in GROWTH.items() for value in values)
-    # Reads batches of 25,000 tokens in training order, without a model.
-    yield {"id": "pipeline", "kind": "pipeline", "systems": ("pipeline",)}
+    yield {
+        "id": "pipeline",
+        "kind": "pipeline",
+        "pairs": 300_000,
+        "tokens_per_batch": 25_000,
+        "systems": ("pipeline",),
+    }
     yield from map(start, sizes)

@@ -15,8 +15,7 @@ LENGTHS = Path(__file__).parent / "multi30k_lengths.npy"
 FULL_LENGTH = 33  # that of a bucket
 NUM_PAIRS = 30_000
 # WMT14 English-German: 4.5 million pairs of 116 and 110 million words (Luong et al. 2015), that is
-# 25.8 and 24.4 a side. The rest is assumed: a log-normal of the spread of read_shards.py, 1.15 and
-# 1.3 subwords a word, and an end.
+# 25.8 and 24.4 a side. The rest is assumed: a log-normal, 1.15 and 1.3 subwords a word, and an end.
 WMT_WORDS, WMT_SPREAD, WMT_PIECES = (25.8, 24.4), 0.6, (1.15, 1.3)
 
 
@@ -44,11 +43,27 @@ def pair_lengths(name: str) -> np.ndarray:
         return np.full((NUM_PAIRS, 2), FULL_LENGTH)
     if name == "multi30k":
         return np.resize(np.load(LENGTHS), (NUM_PAIRS, 2)).astype(int)
+    return np.clip(_wmt_words(NUM_PAIRS) * WMT_PIECES, 1, 250).astype(int) + 1
+
+
+def write_text(folder: Path, num_pairs: int) -> None:
+    """Writes pairs of WMT's lengths, of words by Zipf's law, as a corpus."""
+    random = np.random.default_rng(1)
+    vocabulary = np.array(words(50_000))
+    lengths = np.clip(_wmt_words(num_pairs), 1, 150).astype(int)
+    for language, column in zip(("en", "de"), lengths.T, strict=True):
+        with (folder / f"{language}.train.txt").open("w", encoding="utf-8") as file:
+            for length in column:
+                ranks = np.minimum(random.zipf(1.2, length), len(vocabulary)) - 1
+                file.write(" ".join(vocabulary[ranks]) + "\n")
+
+
+def _wmt_words(num_pairs: int) -> np.ndarray:
+    """Words of both sides of pairs, correlated as in text, float [num_pairs, 2]."""
     random = np.random.default_rng(1)
     medians = np.log(WMT_WORDS) - WMT_SPREAD**2 / 2
-    shared = random.normal(0, WMT_SPREAD, (NUM_PAIRS, 1))
-    both = medians + shared + random.normal(0, 0.15, (NUM_PAIRS, 2))
-    return np.clip(np.exp(both) * WMT_PIECES, 1, 250).astype(int) + 1
+    shared = random.normal(0, WMT_SPREAD, (num_pairs, 1))
+    return np.exp(medians + shared + random.normal(0, 0.15, (num_pairs, 2)))
 
 
 class _RandomPairs:

@@ -1,4 +1,4 @@
-"""Models on disk: as a run directory, a SavedModel, plain arrays, and for CTranslate2.
+"""Models on disk: as a run directory, SavedModels, plain arrays, and for the peers.
 
 A model of random weights is named by its size and by how translations end. The embeddings of the
 special tokens are zero, so their logits are zero and the best tokens are words. In a "forced" model
@@ -7,23 +7,28 @@ time by forcing it. In a "natural" model the logit of the end symbol rises with 
 exceeds the others earlier or later in each sentence.
 """
 
+import dataclasses
 import importlib.util
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import numpy as np
 
-from bench.cases import EXTRA_LENGTH, LENGTH_PENALTY, Case, sizes_of
+from bench.cases import Case, sizes_of
 from bench.inputs import NUM_SPECIAL_IDS, words
-from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID, TransformerConfig
+from keras_transformer.config import (
+    BOS_ID,
+    EOS_ID,
+    PAD_ID,
+    UNK_ID,
+    DecodingOptions,
+    TransformerConfig,
+)
 
 END_POSITION = 30  # where the end symbol of a natural model is about as likely as a word
-MAX_POSITIONS = 1024
-LAYER_NORM_EPSILON = 1e-6  # as in keras_transformer.model.layers
 
 
 def make(case: Case) -> None:
@@ -32,42 +37,35 @@ def make(case: Case) -> None:
     folder.mkdir(exist_ok=True, parents=True)
     if not run_dir.exists():
         _write_run(run_dir, sizes_of(case["size"]), case["model"].endswith("natural"))
-    if case["kind"] == "growth" or (folder / "weights.npz").exists():
+    if case["kind"] == "growth" or (folder / "marian").exists():
         return
     from keras_transformer import Translator
+    from keras_transformer.export.engines import export_ctranslate2, export_marian
     from keras_transformer.export.options import ServingOptions
     from keras_transformer.export.saved_model import export_saved_model
     from keras_transformer.run import Run
 
     run = Run.load(run_dir)
-    model = run.model()
+    translator = Translator(run.model(), run.tokenizer(), options(beam_size=4))
     with fixed_length(case["max_tokens"]):
         for compute in ("float32", "bfloat16"):
             export_saved_model(
-                Translator(model, run.tokenizer(), options(beam_size=4)),
+                translator,
                 folder / f"saved_model_{compute}",
                 serving=ServingOptions(batching=False, max_texts=2**16),
                 weights=compute,
                 compute=compute,
                 check=False,
             )
-    np.savez(folder / "weights.npz", **{each.path: np.array(each.value) for each in model.weights})
     if importlib.util.find_spec("ctranslate2"):
-        from bench.peer_ctranslate2 import write_ctranslate2
+        for quantization in ("float32", "int8"):
+            export_ctranslate2(translator, folder / f"ctranslate2-{quantization}", quantization)
+    export_marian(translator, folder / "marian", "en", "de")
 
-        write_ctranslate2(case)
 
-
-def options(beam_size: int) -> Any:
+def options(beam_size: int) -> DecodingOptions:
     """How to search."""
-    from keras_transformer import DecodingOptions
-
-    return DecodingOptions(
-        beam_size=beam_size,
-        length_penalty=LENGTH_PENALTY,
-        extra_length=EXTRA_LENGTH,
-        max_source_length=MAX_POSITIONS,
-    )
+    return DecodingOptions(beam_size=beam_size, max_source_length=1024)
 
 
 @contextmanager
@@ -76,25 +74,16 @@ def fixed_length(length: int | None) -> Iterator[None]:
 
     No option does this: `extra_length` counts from the length of the source.
     """
-    import tensorflow as tf
+    from keras_transformer.search.texts import TextSearch
 
-    from keras_transformer import translation
+    original = TextSearch.__init__
 
-    def max_lengths(_: object, lengths: tf.Tensor, __: object) -> tf.Tensor:
-        return tf.fill(tf.shape(lengths), length)
+    def fixed(self, model, tokenizer, options):
+        original(self, model, tokenizer, dataclasses.replace(options, extra_length=1024))
+        self.max_target_tokens = length
 
-    with mock.patch.object(
-        translation, "_max_lengths", translation._max_lengths if length is None else max_lengths
-    ):
+    with mock.patch.object(TextSearch, "__init__", fixed if length else original):
         yield
-
-
-def sinusoids(d_model: int) -> np.ndarray:
-    """The encodings of positions, float32 [MAX_POSITIONS, D], sines and cosines in turns."""
-    dimension = np.arange(d_model)
-    rate = 10_000.0 ** (-(dimension - dimension % 2) / d_model)
-    angle = np.arange(MAX_POSITIONS)[:, None] * rate
-    return np.where(dimension % 2 == 0, np.sin(angle), np.cos(angle)).astype(np.float32)
 
 
 def _write_run(path: Path, sizes: TransformerConfig, is_natural: bool) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.cases import Case, sizes_of
+from bench.inputs import write_text
 from bench.models import fixed_length, options
 from bench.systems import Translating
 
@@ -122,43 +123,40 @@ def training_model(
     sizes: "TransformerConfig", jit: bool = False, num_micro_batches: int = 1
 ) -> "keras.Model":
     """A Transformer, compiled as `train` does."""
-    from keras_transformer import (
-        LabelSmoothedCrossEntropy,
-        Perplexity,
-        TokenAccuracy,
-        TokenLoss,
-        Transformer,
-        WarmupSchedule,
-    )
+    import keras_transformer as ours
     from keras_transformer.trainers.fitting.training_model import Adam, TrainingModel
 
-    model = TrainingModel(Transformer(sizes), 0.0, num_micro_batches, jit)
+    model = TrainingModel(ours.Transformer(sizes), 0.0, num_micro_batches, jit)
     model.compile(
-        optimizer=Adam(WarmupSchedule(sizes.d_model), beta_2=0.98, epsilon=1e-9),
-        loss=LabelSmoothedCrossEntropy(0.1, reduction="sum"),
-        metrics=[TokenLoss(), Perplexity(), TokenAccuracy()],
+        optimizer=Adam(ours.WarmupSchedule(sizes.d_model), beta_2=0.98, epsilon=1e-9),
+        loss=ours.LabelSmoothedCrossEntropy(0.1, reduction="sum"),
+        metrics=[ours.TokenLoss(), ours.Perplexity(), ours.TokenAccuracy()],
     )
     model.optimizer.build(model.trainable_variables)
     return model
 
 
 class Pipeline:
-    """Batches of 25,000 tokens, from a prepared corpus on disk, in training order."""
+    """Prepares text like WMT's, and reads batches in training order, without a model."""
 
     def prepare(self, case: Case) -> None:
+        from bench.processes import memory
         from keras_transformer.trainers.data.batches import BatchPlan, make_dataset
         from keras_transformer.trainers.data.preparation import prepare
         from keras_transformer.trainers.data.prepared import open_prepared
         from keras_transformer.trainers.settings import TrainSettings
 
         self.folder = tempfile.TemporaryDirectory()
-        settings = TrainSettings(data="bundled", vocab_size=4_000, tokens_per_batch=25_000)
+        write_text(Path(self.folder.name), case["pairs"])
+        size = case["tokens_per_batch"]
+        settings = TrainSettings(data=self.folder.name, vocab_size=16_000, tokens_per_batch=size)
         started = time.perf_counter()
         prepare(settings, Path(self.folder.name) / "corpus")
-        seconds = time.perf_counter() - started
+        self.found = {"pairs_per_second": case["pairs"] / (time.perf_counter() - started)}
+        self.found["preparing_bytes"] = memory("VmHWM")
         pairs = open_prepared(Path(self.folder.name) / "corpus").training
-        self.pairs_per_second = len(pairs.lengths) / seconds
-        plan = BatchPlan(pairs.lengths, 25_000, seed=1)
+        plan = BatchPlan(pairs.lengths, size, seed=1)
+        self.found["padding"] = plan.padding_share
         self.batches = iter(make_dataset(pairs, plan, range(10**6)))
         next(self.batches)
 
@@ -168,4 +166,4 @@ class Pipeline:
 
     def count(self, output: int) -> dict[str, Any]:
         del self.batches  # its thread would keep the process from ending
-        return {"tokens": output, "pairs_per_second": self.pairs_per_second}
+        return {"tokens": output, **self.found}

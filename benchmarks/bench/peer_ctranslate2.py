@@ -5,26 +5,20 @@ import sys
 from bench.cases import LENGTH_PENALTY, Case
 from bench.systems import THREADS, Translating
 
-FOLDERS = {"float32": "ctranslate2", "int8": "ctranslate2-int8"}
-
 
 class CTranslate2(Translating):
-    """CTranslate2, in "float32" or "int8", and SentencePiece."""
+    """CTranslate2 in float32, and SentencePiece."""
 
     imports = ("ctranslate2", "sentencepiece")
-
-    def __init__(self, quantization: str) -> None:
-        self.stored = FOLDERS[quantization]
-        sys.modules["torch"] = None  # type: ignore[assignment]  # CTranslate2 would import it
+    stored = "ctranslate2-float32"
 
     def load(self, case: Case) -> None:
+        sys.modules["torch"] = None  # type: ignore[assignment]  # CTranslate2 would import it
         import ctranslate2
 
         super().load(case)
         self.translator = ctranslate2.Translator(
-            str(case["folder"] / self.stored),
-            inter_threads=1,
-            intra_threads=THREADS,
+            str(case["folder"] / self.stored), inter_threads=1, intra_threads=THREADS
         )
 
     def run(self) -> list[str]:
@@ -38,11 +32,7 @@ class CTranslate2(Translating):
         return self.pieces.decode([result.hypotheses[0] for result in found])
 
 
-def write_ctranslate2(case: Case) -> None:
-    """Converts a case's model, in float32 and in int8."""
-    from keras_transformer import Translator
-    from keras_transformer.export.engines import export_ctranslate2
+class CTranslate2Int8(CTranslate2):
+    """CTranslate2 in int8."""
 
-    translator = Translator.load(case["run"])
-    for quantization, name in FOLDERS.items():
-        export_ctranslate2(translator, case["folder"] / name, quantization)
+    stored = "ctranslate2-int8"

@@ -4,12 +4,10 @@ from typing import Any
 
 import keras
 import keras_hub
-import numpy as np
 import tensorflow as tf
 from keras import ops
 
 from bench.cases import Case, sizes_of
-from bench.models import LAYER_NORM_EPSILON
 from bench.ours import Fit
 from bench.systems import Translating
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, TransformerConfig
@@ -33,7 +31,7 @@ class Layers:
             "intermediate_dim": sizes.d_ff,
             "num_heads": sizes.num_heads,
             "dropout": 0.1,
-            "layer_norm_epsilon": LAYER_NORM_EPSILON,
+            "layer_norm_epsilon": sizes.layer_norm_epsilon,
         }
         self.d_model, self.num_heads = sizes.d_model, sizes.num_heads
         self.embedding = keras_hub.layers.ReversibleEmbedding(
@@ -76,9 +74,9 @@ class Layers:
         logits = self.embedding(x, reverse=True)
         return keras.Model({"source_ids": source_ids, "target_ids": target_ids}, logits)
 
-    def load(self, case: Case) -> None:
-        """Takes over a case's weights; the layers must be built."""
-        weights = np.load(case["folder"] / "weights.npz")
+    def load(self, model: keras.Model) -> None:
+        """Takes over the weights of our model; the layers must be built."""
+        weights = {variable.path: variable.numpy() for variable in model.weights}
         self.embedding.embeddings.assign(weights["embedding/token_embedding/embeddings"])
         for stack, layers in (("encoder", self.encoders), ("decoder", self.decoders)):
             for i, layer in enumerate(layers):
@@ -147,9 +145,10 @@ class KerasHubTranslator(Translating):
         from keras_transformer.run import Run
 
         super().load(case)
-        layers = Layers(Run.load(case["run"]).config)
+        run = Run.load(case["run"])
+        layers = Layers(run.config)
         layers.model()  # builds
-        layers.load(case)
+        layers.load(run.model())
         stop = (EOS_ID,) if case["target"] is None else None
 
         def generate(source_ids: tf.Tensor) -> tf.Tensor:

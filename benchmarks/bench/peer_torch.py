@@ -8,9 +8,17 @@ import torch
 from torch import nn
 
 from bench.cases import Case, sizes_of
-from bench.models import sinusoids
 from bench.systems import THREADS
 from keras_transformer.config import PAD_ID, TransformerConfig
+
+MAX_POSITIONS = 1024
+
+
+def sinusoids(d_model: int) -> torch.Tensor:
+    """The encodings of positions, sines and cosines in turns."""
+    rate = 10_000.0 ** (-torch.arange(0, d_model, 2) / d_model)
+    angle = torch.arange(MAX_POSITIONS)[:, None] * rate
+    return torch.stack([angle.sin(), angle.cos()], dim=2).flatten(1)
 
 
 class Seq2Seq(nn.Module):
@@ -21,7 +29,7 @@ class Seq2Seq(nn.Module):
         self.scale = math.sqrt(sizes.d_model)
         self.embedding = nn.Embedding(sizes.vocab_size, sizes.d_model)
         nn.init.normal_(self.embedding.weight, std=sizes.d_model**-0.5)
-        self.register_buffer("positions", torch.from_numpy(sinusoids(sizes.d_model)))
+        self.register_buffer("positions", sinusoids(sizes.d_model))
         self.dropout = nn.Dropout(0.1)
         self.transformer = nn.Transformer(
             sizes.d_model,

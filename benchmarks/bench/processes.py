@@ -7,13 +7,14 @@ import multiprocessing
 import os
 import socket
 import time
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+import numpy as np
 
 from bench.cases import CEILINGS, Case
 from bench.systems import THREADS, make_system
@@ -23,6 +24,7 @@ ENVIRONMENT = {
     "MKL_NUM_THREADS": str(THREADS),
     "TF_NUM_INTRAOP_THREADS": str(THREADS),
     "TF_NUM_INTEROP_THREADS": str(THREADS),
+    "TF_ENABLE_ONEDNN_OPTS": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1"),  # as the commands do
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "CUDA_VISIBLE_DEVICES": "-1",
     "HF_HUB_OFFLINE": "1",
@@ -44,7 +46,8 @@ def new_process(log: Path, threads: int | None = THREADS) -> ProcessPoolExecutor
 def take_turns(case: Case, rounds: int, log: Path) -> tuple[list[Row], dict[str, Row]]:
     """Measures every system once a round, with the ceilings where the report needs them.
 
-    Returns `system`, `round` and `seconds` of each turn; and by system what it counted.
+    A system that fails is left out. Returns `system`, `round` and `seconds` of each turn; and by
+    system what it counted.
     """
     turns: list[Row] = []
     counts: dict[str, Row] = {}
@@ -54,13 +57,11 @@ def take_turns(case: Case, rounds: int, log: Path) -> tuple[list[Row], dict[str,
             name: stack.enter_context(new_process(log)) for name in (*case["systems"], *ceilings)
         }
 
-        def call(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-            try:
-                return active[name].submit(function, *arguments).result()
-            except Exception as error:  # of any library; or the process was killed
-                print(f"  {name}: skipped, {type(error).__name__}: {error}"[:300], flush=True)
+        def call(name: str, *work: Any) -> Any:
+            result = _result(name, active[name].submit(*work))
+            if result is None:
                 del active[name]
-                return None
+            return result
 
         for name in [*active]:
             counts[name] = {"prepare": call(name, prepare, name, case)}
@@ -79,16 +80,28 @@ def take_turns(case: Case, rounds: int, log: Path) -> tuple[list[Row], dict[str,
 def take_starts(case: Case, rounds: int, log: Path) -> tuple[list[Row], dict[str, Row]]:
     """Starts the systems in turns, from nothing to the first translation; as `take_turns`."""
     turns: list[Row] = []
-    counts: dict[str, Row] = {}
+    counts: dict[str, Row] = {name: {} for name in case["systems"]}
     # The round before the first brings the files into the page cache.
     for number, name in itertools.product(range(-1, rounds), case["systems"]):
-        began = time.perf_counter()
-        with new_process(log) as process:
-            stages, counts[name] = process.submit(_start_up, name, case).result()
-        seconds = time.perf_counter() - began
-        if number >= 0:
-            turns.append({"system": name, "round": number, "seconds": seconds, **stages})
+        if name in counts:
+            began = time.perf_counter()
+            with new_process(log) as process:
+                found = _result(name, process.submit(_start_up, name, case))
+            seconds = time.perf_counter() - began
+            if found is None:
+                del counts[name]
+            elif number >= 0:
+                turns.append({"system": name, "round": number, "seconds": seconds, **found})
     return turns, counts
+
+
+def _result(name: str, future: Future[Any]) -> Any:
+    """The result, or None and a word."""
+    try:
+        return future.result()
+    except Exception as error:  # of any library; or the process was killed
+        print(f"  {name}: skipped, {type(error).__name__}: {error}"[:300], flush=True)
+        return None
 
 
 def _start(log: Path, threads: int | None) -> None:
@@ -129,20 +142,21 @@ def count() -> Row:
     return {**_this.system.count(_this.output), "peak": peak, "grown": peak - _this.resident}
 
 
-def _start_up(name: str, case: Case) -> tuple[Row, Row]:
-    """Translates once; returns the stages, and the bytes on disk."""
-    stages, started = {}, time.perf_counter()
+def _start_up(name: str, case: Case) -> Row:
+    """Translates once; returns the seconds of the stages, and bytes in memory and on disk."""
+    times = [time.perf_counter()]
     system = make_system(name)
-    for stage, work in {
-        "import": lambda: [*map(import_module, system.imports)],
-        "load": lambda: system.load(case),
-        "first": lambda: system.count(system.run()),
-    }.items():
-        work()
-        stages[stage] = time.perf_counter() - started - sum(stages.values())
-    stored = (case["folder"] / (system.stored or "nothing")).rglob("*")
+    for module in system.imports:
+        import_module(module)
+    times.append(time.perf_counter())
+    system.load(case)
+    times.append(time.perf_counter())
+    system.count(system.run())
+    times.append(time.perf_counter())
+    stages = zip(("import", "load", "first"), np.diff(times).tolist(), strict=True)
+    stored = (case["folder"] / system.stored).rglob("*")
     size = sum(path.stat().st_size for path in stored if path.is_file())
-    return {**stages, "peak": memory("VmHWM")}, {"bytes": size or None}
+    return {**dict(stages), "peak": memory("VmHWM"), "bytes": size}
 
 
 def memory(name: str, pid: int | str = "self") -> int:

@@ -7,6 +7,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pandas as pd
+
 from bench.cases import Case
 from bench.processes import ENVIRONMENT
 from bench.run import complete
@@ -23,7 +25,6 @@ CONTAINERS = ("Run", "Process", "FunctionRun", "ExecutorDoneCallback", "EagerKer
 def print_profile(case: Case, name: str) -> None:
     """Prints the milliseconds of each operation in a call of a TensorFlow system."""
     os.environ.update(ENVIRONMENT)
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # as the commands do
     import tensorflow as tf
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
@@ -45,17 +46,14 @@ def print_profile(case: Case, name: str) -> None:
     threads = [milliseconds(plane, line) for plane in planes for line in plane.lines]
     # A session computes operations in the thread that calls; a training waits there for others.
     first, *rest = sorted(threads, key=Counter.total, reverse=True)
-    others = sum(rest, Counter())
+    columns = {"ms in the first thread": first, "in others": sum(rest, Counter())}
+    table = pd.DataFrame(columns).rename(index=NAMES).fillna(0) / calls
+    table = table.loc[table.sum(axis="columns").sort_values(ascending=False).index]
+    shown, left = table[:NUM_ROWS], table[NUM_ROWS:]
+    sums = pd.DataFrame({"other operations": left.sum(), "all": table.sum()}).T
     print(f"{case['id']}, {name}: {wall:.1f} ms, with the profiler's own work")
-    print("| | ms in the first thread | in others |\n|---|---|---|")
-    shown = [key for key, _ in (first + others).most_common(NUM_ROWS)]
-    for key in shown:
-        print(f"| {NAMES.get(key, key)} | {first[key] / calls:.1f} | {others[key] / calls:.1f} |")
-    left = {*first, *others} - {*shown}
-    for label, keys in (("other operations", left), ("all", {*shown, *left})):
-        found = (sum(each[key] for key in keys) / calls for each in (first, others))
-        print("| {} | {:.1f} | {:.1f} |".format(label, *found))
-    print(f"| no operation | {wall - first.total() / calls:.1f} | |", flush=True)
+    print(pd.concat([shown, sums]).to_markdown(floatfmt=".1f"))
+    print(f"No operation: {wall - first.total() / calls:.1f} ms in the first thread", flush=True)
 
 
 def milliseconds(plane: Any, line: Any) -> Counter[str]:

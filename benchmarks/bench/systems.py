@@ -8,31 +8,32 @@ from bench.cases import EXTRA_LENGTH, Case
 THREADS = 2
 SIDE, PRODUCTS = 2048, 4  # of the ceiling
 
-# Name: module, class, arguments.
-SYSTEMS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "session": ("ours", "Session", {}),
-    "session-bfloat16": ("ours", "Session", {"compute": "bfloat16"}),
-    "process": ("ours", "InProcess", {}),
-    "memory": ("ours", "Memory", {}),
-    "fit": ("ours", "Fit", {}),
-    "fit-xla": ("ours", "Fit", {"jit": True}),
-    "pipeline": ("ours", "Pipeline", {}),
-    "ctranslate2": ("peer_ctranslate2", "CTranslate2", {"quantization": "float32"}),
-    "ctranslate2-int8": ("peer_ctranslate2", "CTranslate2", {"quantization": "int8"}),
-    "marian": ("peer_marian", "Marian", {}),
-    "marian-training": ("peer_marian", "MarianTraining", {}),
-    "keras-hub": ("peer_kerashub", "KerasHubTranslator", {}),
-    "keras-hub-fit": ("peer_kerashub", "KerasHubFit", {}),
-    "keras-hub-fit-xla": ("peer_kerashub", "KerasHubFit", {"jit": True}),
-    "torch-transformer": ("peer_torch", "TorchTransformer", {}),
-    "product-torch": ("systems", "Product", {"library": "torch"}),
-    "product-tensorflow": ("systems", "Product", {"library": "tensorflow"}),
+# Name: module, class, arguments, label on the page.
+SYSTEMS: dict[str, tuple[str, str, dict[str, Any], str | None]] = {
+    "session": ("ours", "Session", {}, "ours, SavedModel in a Session"),
+    "session-bfloat16": ("ours", "Session", {"compute": "bfloat16"}, "ours, Session in bfloat16"),
+    "process": ("ours", "InProcess", {}, "ours, in process"),
+    "memory": ("ours", "Memory", {}, None),
+    "pipeline": ("ours", "Pipeline", {}, "ours"),
+    "ctranslate2": ("peer_ctranslate2", "CTranslate2", {}, "CTranslate2 float32"),
+    "ctranslate2-int8": ("peer_ctranslate2", "CTranslate2Int8", {}, "CTranslate2 int8"),
+    "marian": ("peer_marian", "Marian", {}, "MarianMT, generate"),
+    "keras-hub": ("peer_kerashub", "KerasHubTranslator", {}, "KerasHub, XLA"),
+    "fit": ("ours", "Fit", {}, "ours"),
+    "fit-xla": ("ours", "Fit", {"jit": True}, "ours, XLA"),
+    "keras-hub-fit": ("peer_kerashub", "KerasHubFit", {}, "KerasHub"),
+    "keras-hub-fit-xla": ("peer_kerashub", "KerasHubFit", {"jit": True}, "KerasHub, XLA"),
+    "torch-transformer": ("peer_torch", "TorchTransformer", {}, "torch nn.Transformer"),
+    "marian-training": ("peer_marian", "MarianTraining", {}, "torch MarianMT"),
+    "product-torch": ("systems", "Product", {"library": "torch"}, None),
+    "product-tensorflow": ("systems", "Product", {"library": "tensorflow"}, None),
 }
+LABELS = {name: label for name, (*_, label) in SYSTEMS.items() if label}
 
 
 def make_system(name: str, **options: Any) -> Any:
     """Imports and makes a system, with its arguments and further ones."""
-    module, class_name, arguments = SYSTEMS[name]
+    module, class_name, arguments, _ = SYSTEMS[name]
     return getattr(import_module(f"bench.{module}"), class_name)(**{**arguments, **options})
 
 
