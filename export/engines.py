@@ -16,7 +16,7 @@ from keras_transformer.config import BOS_ID, EOS_ID, UNK_ID, TransformerConfig
 from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.export.options import Quantization
 from keras_transformer.files import atomic_folder, named_failure
-from keras_transformer.model.embedding import PositionalEmbedding
+from keras_transformer.model.embedding import PositionalEmbedding, sinusoidal_encoding
 from keras_transformer.model.transformer import Transformer
 from keras_transformer.tokenizers import SPECIAL_PIECES, Tokenizer
 from keras_transformer.translator import Translator
@@ -249,7 +249,8 @@ def _positions(embedding: PositionalEmbedding) -> np.ndarray:
     """Returns the encodings of positions, float32 [positions, D]."""
     if embedding.position_embedding is not None:
         return np.asarray(embedding.position_embedding.embeddings.value)
-    return np.asarray(embedding.encode_positions(np.arange(MAX_POSITIONS), embedding.d_model))
+    positions = np.arange(MAX_POSITIONS)
+    return np.asarray(sinusoidal_encoding(positions, embedding.d_model, embedding.divisor))
 
 
 # --- What both have in common ---------------------------------------------------------------------

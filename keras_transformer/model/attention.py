@@ -11,9 +11,8 @@ import keras
 from jaxtyping import Bool, Float
 from keras import ops
 
-from keras_transformer.model.base_layer import BaseLayer
 from keras_transformer.model.masks import merge_masks
-from keras_transformer.model.tensor import Tensor
+from keras_transformer.model.tensor import Tensor, check_sizes
 
 MASKED_SCORE = -1e9  # finite, because a softmax over -inf alone gives NaN
 
@@ -26,7 +25,7 @@ def dot_product_attention(
     dropout: Callable[[Tensor], Tensor] = lambda weights: weights,
     scale: float | None = None,
 ) -> tuple[Float[Tensor, "B N T d_v"], Float[Tensor, "B N T S"]]:
-    """Scaled dot-product attention (section 3.2.1).
+    """Scaled dot-product attention (section 3.2.1), with the softmax in float32.
 
         Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V
 
@@ -45,34 +44,21 @@ def dot_product_attention(
     """
     query = query * (query.shape[-1] ** -0.5 if scale is None else scale)
     scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))  # [B, N, T, S]
-    weights = ops.cast(masked_softmax(scores, mask), query.dtype)  # [B, N, T, S]
-    return ops.matmul(dropout(weights), value), weights
-
-
-def masked_softmax(
-    scores: Float[Tensor, "B N T S"], mask: Bool[Tensor, "#B #N #T S"] | None = None
-) -> Float[Tensor, "B N T S"]:
-    """Computes the softmax over the keys that a query may attend to, in float32.
-
-    Args:
-        scores: float [B, N, T, S].
-        mask: bool, broadcastable to [B, N, T, S], True = may attend; None to attend to everything.
-
-    Returns:
-        float32 [B, N, T, S]; zeros where the mask is False.
-    """
     scores = ops.cast(scores, "float32")
     if mask is None:
-        return ops.softmax(scores)
-    visible = ops.cast(mask, "float32")
-    # A sum with the small mask is cheaper than a selection over [B, N, T, S].
-    weights = ops.softmax(scores + (1.0 - visible) * MASKED_SCORE)
-    sees_a_key = ops.any(mask, axis=-1, keepdims=True)
-    return weights * ops.cast(sees_a_key, "float32")
+        weights = ops.softmax(scores)
+    else:
+        # A sum with the small mask is cheaper than a selection over [B, N, T, S].
+        hidden = 1.0 - ops.cast(mask, "float32")
+        weights = ops.softmax(scores + hidden * MASKED_SCORE)
+        sees_a_key = ops.any(mask, axis=-1, keepdims=True)  # [B, N, T, 1]
+        weights = weights * ops.cast(sees_a_key, "float32")
+    weights = ops.cast(weights, query.dtype)
+    return ops.matmul(dropout(weights), value), weights  # [B, N, T, d_v]
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class MultiHeadAttention(BaseLayer):
+class MultiHeadAttention(keras.layers.Layer):
     """Multi-head attention (section 3.2.2).
 
         MultiHead(Q, K, V) = Concat(head_1, ..., head_N) W_O,
@@ -98,8 +84,8 @@ class MultiHeadAttention(BaseLayer):
             to everything. A query that may attend to nothing gets the bias of W_O.
         return_attention_scores: whether to return the attention weights too.
         training: whether dropout is on.
-        value_mask: bool [B, S], False at padding. Keras fills it in where `value` carries a mask,
-            for example that of `Embedding(mask_zero=True)`.
+        value_mask: bool [B, S], False at padding; None for the mask that `value` carries, such as
+            that of `Embedding(mask_zero=True)`.
         key_mask: the same for `key`.
         use_causal_mask: whether query t attends to positions up to and including t only.
 
@@ -113,18 +99,15 @@ class MultiHeadAttention(BaseLayer):
             not bool or does not fit.
 
     Deviations:
-        The projections have biases; the paper's formulas have none. `use_bias=False` leaves them
-        out.
+        The projections have biases unless `use_bias=False`; the paper's formulas have none.
 
     Example:
         >>> import numpy as np
         >>> from keras_transformer import MultiHeadAttention
         >>> attention = MultiHeadAttention(d_model=6, num_heads=2)
         >>> query, value = np.ones((1, 3, 6)), np.ones((1, 5, 6))
-        >>> mask = np.array([[[True, True, True, True, False]]])
-        >>> output, weights = attention(
-        ...     query, value, attention_mask=mask, return_attention_scores=True
-        ... )
+        >>> mask = np.array([[True, True, True, True, False]])
+        >>> output, weights = attention(query, value, None, mask, return_attention_scores=True)
         >>> tuple(output.shape), tuple(weights.shape)
         ((1, 3, 6), (1, 2, 3, 5))
         >>> print(np.round(weights[0, 0, 0], 3))  # four equal keys, and one that is hidden
@@ -143,19 +126,20 @@ class MultiHeadAttention(BaseLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.input_spec = keras.InputSpec(ndim=3)
-        sizes = {"d_model": d_model, "num_heads": num_heads, "d_k": d_k, "d_v": d_v}
-        for name, size in sizes.items():
-            if size is not None and size < 1:
-                raise ValueError(f"`{name}` must be at least 1. Received: {name}={size}")
+        check_sizes(d_model=d_model, num_heads=num_heads, d_k=d_k, d_v=d_v)
         if None in (d_k, d_v) and d_model % num_heads:
             raise ValueError(
                 "`d_model` must be a multiple of `num_heads`, or `d_k` and `d_v` must be given. "
                 f"Received: d_model={d_model}, num_heads={num_heads}"
             )
+        self.supports_masking = True  # the output carries the mask of `query`
+        self.input_spec = keras.InputSpec(ndim=3)
+        self.d_model = d_model
         self.num_heads = num_heads
         self.d_k = d_model // num_heads if d_k is None else d_k
         self.d_v = d_model // num_heads if d_v is None else d_v
+        self.use_bias = use_bias
+        self.scale_attention = scale_attention
         self.scale = self.d_k**-0.5 if scale_attention else 1.0
 
         def dense(units: int, name: str, scale: float) -> keras.layers.Dense:
@@ -212,32 +196,41 @@ class MultiHeadAttention(BaseLayer):
         self, query_shape: Any, value_shape: Any, key_shape: Any = None
     ) -> tuple[int | None, ...]:
         """Returns the shape of the output, without that of the attention weights."""
-        return (*query_shape[:-1], self.output_dense.units)
+        return (*query_shape[:-1], self.d_model)
 
     def compute_output_spec(
         self,
         query: Tensor,
         value: Tensor,
         key: Tensor | None = None,
-        attention_mask: Tensor | None = None,
+        *masks: Tensor,
         return_attention_scores: bool = False,
         **kwargs: Any,
     ) -> Any:
         """Returns shapes and types, without a graph of the layer, which takes far longer."""
-        length = (value if key is None else key).shape[1]
-        output, weights = (
-            keras.KerasTensor(shape, dtype=self.compute_dtype)
-            for shape in (
-                self.compute_output_shape(query.shape, value.shape),
-                (query.shape[0], self.num_heads, query.shape[1], length),
-            )
-        )
-        return (output, weights) if return_attention_scores else output
+        shape = self.compute_output_shape(query.shape, value.shape)
+        output = keras.KerasTensor(shape, self.compute_dtype)  # [B, T, D]
+        if not return_attention_scores:
+            return output
+        num_keys = (value if key is None else key).shape[1]
+        shape = (query.shape[0], self.num_heads, query.shape[1], num_keys)
+        return output, keras.KerasTensor(shape, self.compute_dtype)  # [B, N, T, S]
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments."""
+        return super().get_config() | {
+            "d_model": self.d_model,
+            "num_heads": self.num_heads,
+            "dropout_rate": self.dropout.rate,
+            "d_k": self.d_k,
+            "d_v": self.d_v,
+            "use_bias": self.use_bias,
+            "scale_attention": self.scale_attention,
+        }
 
     def _split_heads(self, x: Float[Tensor, "B T NH"]) -> Float[Tensor, "B N T H"]:
         """[B, T, N * H] -> [B, T, N, H] -> [B, N, T, H]."""
-        length, head_size = ops.shape(x)[1], x.shape[-1] // self.num_heads
-        heads = ops.reshape(x, (-1, length, self.num_heads, head_size))
+        heads = ops.reshape(x, (-1, ops.shape(x)[1], self.num_heads, x.shape[-1] // self.num_heads))
         return ops.transpose(heads, (0, 2, 1, 3))
 
     def _join_heads(self, heads: Float[Tensor, "B N T H"]) -> Float[Tensor, "B T NH"]:

@@ -12,11 +12,12 @@ from jaxtyping import Float, Int
 from keras import ops
 
 from keras_transformer.config import PAD_ID
-from keras_transformer.model.base_layer import BaseLayer
-from keras_transformer.model.tensor import Tensor
+from keras_transformer.model.tensor import Tensor, check_sizes
 
 
-def sinusoidal_encoding(positions: Int[Tensor, " T"], d_model: int) -> Float[Tensor, "T D"]:
+def sinusoidal_encoding(
+    positions: Int[Tensor, " T"], d_model: int, divisor: int | None = None
+) -> Float[Tensor, "T D"]:
     """Computes the sinusoids of section 3.5.
 
         PE(pos, 2i)     = sin(pos / 10000^(2i / d_model))
@@ -25,6 +26,7 @@ def sinusoidal_encoding(positions: Int[Tensor, " T"], d_model: int) -> Float[Ten
     Args:
         positions: int [T].
         d_model: width, D; an odd width ends in a sine.
+        divisor: of the exponent; None for the paper's, `d_model`. Marian's is `d_model - 2`.
 
     Returns:
         float32 [T, D].
@@ -37,34 +39,14 @@ def sinusoidal_encoding(positions: Int[Tensor, " T"], d_model: int) -> Float[Ten
          [0.841 0.54 ]]
     """
     dimension = ops.arange(d_model)
-    exponent = ops.cast(dimension - dimension % 2, "float32") / d_model  # 2i / d_model
+    exponent = ops.cast(dimension - dimension % 2, "float32") / (divisor or d_model)  # [D]
     rate = ops.exp(exponent * -math.log(10_000.0))  # [D]
     angle = ops.cast(positions, "float32")[:, None] * rate  # [T, D]
     return ops.where(dimension % 2 == 0, ops.sin(angle), ops.cos(angle))
 
 
-def marian_encoding(positions: Int[Tensor, " T"], d_model: int) -> Float[Tensor, "T D"]:
-    """Computes the sinusoids of Marian, with the sines and cosines in turns as in section 3.5.
-
-        PE(pos, 2i)     = sin(pos / 10000^(i / (d_model / 2 - 1)))
-        PE(pos, 2i + 1) = cos(pos / 10000^(i / (d_model / 2 - 1)))
-
-    Args:
-        positions: int [T].
-        d_model: width, D; an even number of at least 4.
-
-    Returns:
-        float32 [T, D].
-    """
-    exponent = ops.cast(ops.arange(d_model // 2), "float32") / (d_model / 2 - 1)  # [D / 2]
-    rate = ops.exp(exponent * -math.log(10_000.0))
-    angle = ops.cast(positions, "float32")[:, None] * rate  # [T, D / 2]
-    encoding = ops.stack([ops.sin(angle), ops.cos(angle)], axis=2)  # [T, D / 2, 2]
-    return ops.reshape(encoding, (-1, d_model))  # [T, D]
-
-
 @keras.saving.register_keras_serializable("keras_transformer")
-class PositionalEmbedding(BaseLayer):
+class PositionalEmbedding(keras.layers.Layer):
     """Token embeddings times sqrt(d_model) plus position encodings (sections 3.4 and 3.5).
 
     With `reverse=True` the layer computes logits from the decoder's output, with the same matrix.
@@ -79,8 +61,7 @@ class PositionalEmbedding(BaseLayer):
         max_length: number of learned positions; sinusoids do not use it. A position beyond is an
             error, or NaN where a graph does not know the length.
         output_bias: whether to add a bias to the logits; the paper has none.
-        mask_zero: whether the output carries a mask for Keras's layers and this package's, False at
-            id 0.
+        mask_zero: whether the output carries a mask for Keras's and this package's layers.
         scale_embeddings: whether to multiply the token embeddings by sqrt(d_model) (section 3.4).
 
     Call arguments:
@@ -93,9 +74,8 @@ class PositionalEmbedding(BaseLayer):
         float [B, T, D]; with `reverse`, float [B, T, V].
 
     Raises:
-        ValueError: if `position_encoding` has another value, a size is below 1, or Marian's
-            sinusoids have no such width; in a call, if `inputs` has another type or shape, or is
-            longer than the learned positions.
+        ValueError: if an argument is out of range, or Marian's sinusoids have no such width; in a
+            call, if `inputs` has another type or shape, or is longer than the learned positions.
 
     Example:
         >>> import numpy as np
@@ -126,10 +106,7 @@ class PositionalEmbedding(BaseLayer):
                 "`position_encoding` must be 'sinusoidal', 'marian' or 'learned'. "
                 f"Received: position_encoding={position_encoding!r}"
             )
-        sizes = {"vocab_size": vocab_size, "d_model": d_model, "max_length": max_length}
-        for name, size in sizes.items():
-            if size < 1:
-                raise ValueError(f"`{name}` must be at least 1. Received: {name}={size}")
+        check_sizes(vocab_size=vocab_size, d_model=d_model, max_length=max_length)
         if position_encoding == "marian" and (d_model % 2 or d_model < 4):
             raise ValueError(
                 "`d_model` must be even and at least 4 with position_encoding='marian'. "
@@ -137,14 +114,14 @@ class PositionalEmbedding(BaseLayer):
             )
         self.vocab_size = vocab_size
         self.d_model = d_model
+        self.position_encoding = position_encoding
+        self.divisor = d_model - 2 if position_encoding == "marian" else d_model
         self.max_length = max_length
-        self.scale = d_model**0.5 if scale_embeddings else 1.0
-        self.encode_positions = (
-            marian_encoding if position_encoding == "marian" else sinusoidal_encoding
-        )
         self.use_output_bias = output_bias
         self.output_bias: keras.Variable | None = None
         self.mask_zero = mask_zero
+        self.scale_embeddings = scale_embeddings
+        self.scale = d_model**0.5 if scale_embeddings else 1.0
         self.token_embedding = keras.layers.ReversibleEmbedding(
             vocab_size,
             d_model,
@@ -173,49 +150,6 @@ class PositionalEmbedding(BaseLayer):
         if self.use_output_bias:
             self.output_bias = self.add_weight((self.vocab_size,), "zeros", name="output_bias")
 
-    def compute_mask(self, inputs: Tensor, previous_mask: Tensor | None) -> Tensor | None:
-        """Returns the mask that the output carries, bool [B, T], or None."""
-        is_ids = keras.backend.is_int_dtype(inputs.dtype)
-        return ops.not_equal(inputs, PAD_ID) if self.mask_zero and is_ids else previous_mask
-
-    def compute_output_shape(
-        self, input_shape: Any, reverse: bool = False
-    ) -> tuple[int | None, ...]:
-        """Returns the shape of the output."""
-        if reverse:
-            return (*input_shape[:-1], self.vocab_size)
-        return (*input_shape, self.d_model)
-
-    def compute_output_spec(
-        self, inputs: Tensor, start: Any = 0, reverse: bool = False, training: bool | None = None
-    ) -> keras.KerasTensor:
-        """Returns shape and type."""
-        self._check(inputs, start, reverse)
-        shape = self.compute_output_shape(inputs.shape, reverse)
-        return keras.KerasTensor(shape, dtype=self.compute_dtype)
-
-    def _check(self, inputs: Tensor, start: Any, reverse: bool) -> None:
-        shape, dtype = tuple(inputs.shape), keras.backend.standardize_dtype(inputs.dtype)
-        if reverse:
-            if shape[-1] != self.d_model:
-                raise ValueError(
-                    f"`inputs` of layer {self.name!r} must have the width `d_model`, "
-                    f"{self.d_model}, with reverse=True. Received: shape={shape}"
-                )
-            return
-        if len(shape) != 2 or not keras.backend.is_int_dtype(dtype):
-            raise ValueError(
-                f"`inputs` of layer {self.name!r} must be token ids, int [B, T]. "
-                f"Received: shape={shape}, dtype={dtype}"
-            )
-        first = start if isinstance(start, int) else 0
-        is_learned = self.position_embedding is not None
-        if is_learned and not 0 <= first <= self.max_length - (shape[1] or 1):
-            raise ValueError(
-                f"Layer {self.name!r} has learned positions 0 to {self.max_length - 1} "
-                f"(`max_length`). Received: positions {first} to {first + (shape[1] or 1) - 1}"
-            )
-
     def call(
         self,
         inputs: Int[Tensor, "B T"] | Float[Tensor, "B T D"],
@@ -228,13 +162,70 @@ class PositionalEmbedding(BaseLayer):
         if reverse:
             logits = self.token_embedding(inputs, reverse=True)  # [B, T, V]
             return logits if self.output_bias is None else logits + self.output_bias
-        encoding = self.encoding(start + ops.arange(ops.shape(inputs)[1]))  # [T, D]
+        positions = ops.cast(start, "int32") + ops.arange(ops.shape(inputs)[1])  # [T]
         tokens = self.token_embedding(inputs) * self.scale  # [B, T, D]
-        return self.dropout(tokens + encoding, training=training)
+        return self.dropout(tokens + self.encoding(positions), training=training)
 
     def encoding(self, positions: Int[Tensor, " T"]) -> Float[Tensor, "T D"]:
         """Returns the encodings of positions, or their embeddings if they are learned."""
         if self.position_embedding is not None:
             exists = ops.logical_and(positions >= 0, positions < self.max_length)[:, None]
             return ops.where(exists, self.position_embedding(positions), np.nan)
-        return ops.cast(self.encode_positions(positions, self.d_model), self.compute_dtype)
+        encoding = sinusoidal_encoding(positions, self.d_model, self.divisor)  # [T, D]
+        return ops.cast(encoding, self.compute_dtype)
+
+    def compute_mask(self, inputs: Tensor, previous_mask: Tensor | None) -> Tensor | None:
+        """Returns the mask that the output carries, bool [B, T], or None."""
+        is_ids = keras.backend.is_int_dtype(inputs.dtype)
+        return ops.not_equal(inputs, PAD_ID) if self.mask_zero and is_ids else previous_mask
+
+    def compute_output_shape(
+        self, input_shape: Any, reverse: bool = False
+    ) -> tuple[int | None, ...]:
+        """Returns the shape of the output."""
+        return (*input_shape[:-1], self.vocab_size) if reverse else (*input_shape, self.d_model)
+
+    def compute_output_spec(
+        self, inputs: Tensor, start: Any = 0, reverse: bool = False, training: bool | None = None
+    ) -> keras.KerasTensor:
+        """Returns shape and type."""
+        self._check(inputs, start, reverse)
+        shape = self.compute_output_shape(inputs.shape, reverse)
+        return keras.KerasTensor(shape, dtype=self.compute_dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments."""
+        return super().get_config() | {
+            "vocab_size": self.vocab_size,
+            "d_model": self.d_model,
+            "dropout_rate": self.dropout.rate,
+            "position_encoding": self.position_encoding,
+            "max_length": self.max_length,
+            "output_bias": self.use_output_bias,
+            "mask_zero": self.mask_zero,
+            "scale_embeddings": self.scale_embeddings,
+        }
+
+    def _check(self, inputs: Tensor, start: Any, reverse: bool) -> None:
+        shape, dtype = tuple(inputs.shape), keras.backend.standardize_dtype(inputs.dtype)
+        if reverse:
+            fits, expected = (
+                shape[-1] == self.d_model,
+                f"of width {self.d_model}, with reverse=True",
+            )
+        else:
+            fits = len(shape) == 2 and keras.backend.is_int_dtype(dtype)
+            expected = "token ids, int [B, T]"
+        if not fits:
+            raise ValueError(
+                f"`inputs` of layer {self.name!r} must be {expected}. "
+                f"Received: shape={shape}, dtype={dtype}"
+            )
+        first = start if isinstance(start, int) else 0
+        last = first + (shape[1] or 1) - 1
+        is_learned = self.position_embedding is not None and not reverse
+        if is_learned and not 0 <= first <= last < self.max_length:
+            raise ValueError(
+                f"Layer {self.name!r} has learned positions 0 to {self.max_length - 1} "
+                f"(`max_length`). Received: positions {first} to {last}"
+            )

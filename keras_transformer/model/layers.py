@@ -6,41 +6,19 @@ F d_ff.
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 from jaxtyping import Bool, Float
 
 from keras_transformer.config import LAYER_NORM_EPSILON
 from keras_transformer.model.attention import MultiHeadAttention
-from keras_transformer.model.base_layer import BaseLayer
 from keras_transformer.model.masks import merge_masks
 from keras_transformer.model.tensor import Tensor
 
 
-def _check_padding(
-    layer: "EncoderLayer | DecoderLayer", name: str, mask: Tensor | None, x: Tensor
-) -> Tensor | None:
-    """[B, S] -> [B, 1, 1, S]; an error names the argument of the caller, not the sub-layer's."""
-    num_heads = layer.self_attention.num_heads
-    return merge_masks(x, x, num_heads, {f"`{name}` of layer {layer.name!r}": mask})
-
-
-def _check_width(layer: "EncoderLayer | DecoderLayer", x_shape: Any) -> None:
-    """Raises an error where the residual connection would not fit.
-
-    A wrapper such as `TimeDistributed` calls `build`, where Keras does not check `input_spec`.
-    """
-    d_model = layer.self_attention.output_dense.units
-    if x_shape[-1] != d_model:
-        raise ValueError(
-            f"`x` of layer {layer.name!r} must have the width `d_model`, {d_model}. "
-            f"Received: shape={tuple(x_shape)}"
-        )
-
-
 @keras.saving.register_keras_serializable("keras_transformer")
-class FeedForward(BaseLayer):
+class FeedForward(keras.layers.Layer):
     """The position-wise feed-forward network (section 3.3).
 
         FFN(x) = max(0, x W_1 + b_1) W_2 + b_2
@@ -57,15 +35,6 @@ class FeedForward(BaseLayer):
 
     Returns:
         float [B, T, D].
-
-    Example:
-        >>> import numpy as np
-        >>> from keras_transformer import FeedForward
-        >>> feed_forward = FeedForward(d_model=4, d_ff=7)
-        >>> tuple(feed_forward(np.ones((2, 3, 4))).shape)
-        (2, 3, 4)
-        >>> feed_forward.count_params()  # 4 * 7 + 7 + 7 * 4 + 4
-        67
     """
 
     def __init__(
@@ -77,7 +46,7 @@ class FeedForward(BaseLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.d_ff = d_ff
+        self.supports_masking = True  # the output carries the mask of `x`
         self.inner_dense = keras.layers.Dense(
             d_ff, activation=activation, dtype=self.dtype_policy, name="inner"
         )
@@ -87,11 +56,7 @@ class FeedForward(BaseLayer):
     def build(self, input_shape: Any) -> None:
         """Creates the weights."""
         self.inner_dense.build(input_shape)
-        self.output_dense.build((*input_shape[:-1], self.d_ff))
-
-    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
-        """Returns the shape of the output."""
-        return (*input_shape[:-1], self.output_dense.units)
+        self.output_dense.build((*input_shape[:-1], self.inner_dense.units))
 
     def call(
         self, x: Float[Tensor, "B T D"], training: bool | None = None
@@ -100,9 +65,22 @@ class FeedForward(BaseLayer):
         inner = self.dropout(self.inner_dense(x), training=training)  # [B, T, F]
         return self.output_dense(inner)  # [B, T, D]
 
+    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
+        """Returns the shape of the output."""
+        return (*input_shape[:-1], self.output_dense.units)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments."""
+        return super().get_config() | {
+            "d_model": self.output_dense.units,
+            "d_ff": self.inner_dense.units,
+            "dropout_rate": self.dropout.rate,
+            "activation": keras.activations.serialize(self.inner_dense.activation),
+        }
+
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class AddNorm(BaseLayer):
+class AddNorm(keras.layers.Layer):
     """The residual connection around a sub-layer (section 3.1, "Add & Norm" in Figure 1).
 
         LayerNorm(x + Dropout(Sublayer(x)))
@@ -124,6 +102,7 @@ class AddNorm(BaseLayer):
         self, dropout_rate: float, epsilon: float = LAYER_NORM_EPSILON, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
+        self.supports_masking = True  # the output carries the mask of `x`
         # Keras computes the norm in float32, whatever the precision.
         self.norm = keras.layers.LayerNormalization(
             epsilon=epsilon, dtype=self.dtype_policy, name="norm"
@@ -134,10 +113,6 @@ class AddNorm(BaseLayer):
         """Creates the weights."""
         self.norm.build(x_shape)
 
-    def compute_output_shape(self, x_shape: Any) -> tuple[int | None, ...]:
-        """Returns the shape of the output."""
-        return tuple(x_shape)
-
     def call(
         self,
         x: Float[Tensor, "B T D"],
@@ -147,9 +122,109 @@ class AddNorm(BaseLayer):
         """Adds and normalizes; see the class."""
         return self.norm(x + self.dropout(sublayer_output, training=training))
 
+    def compute_output_shape(self, x_shape: Any) -> tuple[int | None, ...]:
+        """Returns the shape of the output."""
+        return tuple(x_shape)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments."""
+        return super().get_config() | {
+            "dropout_rate": self.dropout.rate,
+            "epsilon": self.norm.epsilon,
+        }
+
+
+class _TransformerLayer(keras.layers.Layer):
+    """What an encoder and a decoder layer have in common: sub-layers, each with its `AddNorm`.
+
+    `EncoderLayer` explains the arguments.
+    """
+
+    has_cross_attention: ClassVar[bool]
+
+    def __init__(
+        self,
+        d_model: int,
+        d_ff: int,
+        num_heads: int,
+        dropout_rate: float = 0.1,
+        attention_dropout_rate: float = 0.0,
+        feed_forward_dropout_rate: float = 0.0,
+        d_k: int | None = None,
+        d_v: int | None = None,
+        activation: str | Callable[[Tensor], Tensor] = "relu",
+        layer_norm_epsilon: float = LAYER_NORM_EPSILON,
+        scale_attention: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.supports_masking = True  # the output carries the mask of `x`
+        self.input_spec = keras.InputSpec(ndim=3, axes={-1: d_model})
+        dtype = self.dtype_policy
+        attention = functools.partial(
+            MultiHeadAttention,
+            d_model,
+            num_heads,
+            attention_dropout_rate,
+            d_k,
+            d_v,
+            scale_attention=scale_attention,
+            dtype=dtype,
+        )
+        add_norm = functools.partial(AddNorm, dropout_rate, layer_norm_epsilon, dtype=dtype)
+        self.self_attention = attention(name="self_attention")
+        self.self_attention_norm = add_norm(name="self_attention_norm")
+        if self.has_cross_attention:
+            self.cross_attention = attention(name="cross_attention")
+            self.cross_attention_norm = add_norm(name="cross_attention_norm")
+        self.feed_forward = FeedForward(
+            d_model, d_ff, feed_forward_dropout_rate, activation, dtype=dtype, name="feed_forward"
+        )
+        self.feed_forward_norm = add_norm(name="feed_forward_norm")
+
+    def build(self, x_shape: Any) -> None:
+        """Creates the weights."""
+        d_model = self.self_attention.d_model
+        if x_shape[-1] != d_model:
+            # A wrapper such as `TimeDistributed` calls `build` and does not check `input_spec`.
+            raise ValueError(
+                f"`x` of layer {self.name!r} must have the width `d_model`, {d_model}. "
+                f"Received: shape={tuple(x_shape)}"
+            )
+        self.self_attention.build(x_shape, x_shape)
+        self.self_attention_norm.build(x_shape)
+        self.feed_forward.build(x_shape)
+        self.feed_forward_norm.build(x_shape)
+
+    def compute_output_shape(self, x_shape: Any, *other_shapes: Any) -> tuple[int | None, ...]:
+        """Returns the shape of the output, without those of the attention weights."""
+        return tuple(x_shape)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments."""
+        attention, feed_forward = self.self_attention, self.feed_forward
+        return super().get_config() | {
+            "d_model": attention.d_model,
+            "d_ff": feed_forward.inner_dense.units,
+            "num_heads": attention.num_heads,
+            "dropout_rate": self.self_attention_norm.dropout.rate,
+            "attention_dropout_rate": attention.dropout.rate,
+            "feed_forward_dropout_rate": feed_forward.dropout.rate,
+            "d_k": attention.d_k,
+            "d_v": attention.d_v,
+            "activation": keras.activations.serialize(feed_forward.inner_dense.activation),
+            "layer_norm_epsilon": self.self_attention_norm.norm.epsilon,
+            "scale_attention": attention.scale_attention,
+        }
+
+    def _key_mask(self, name: str, mask: Tensor | None, x: Tensor) -> Tensor | None:
+        """[B, S] -> [B, 1, 1, S]; an error names this layer's argument, not the sub-layer's."""
+        named = {f"`{name}` of layer {self.name!r}": mask}
+        return merge_masks(x, x, self.self_attention.num_heads, named)
+
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class EncoderLayer(BaseLayer):
+class EncoderLayer(_TransformerLayer):
     """One layer of the encoder: self-attention and feed-forward, post-norm (section 3.1).
 
     Args:
@@ -158,8 +233,7 @@ class EncoderLayer(BaseLayer):
         num_heads: number of attention heads, N.
         dropout_rate: dropout on each sub-layer's output (0.1: section 5.4, base).
         attention_dropout_rate: dropout on attention weights (0.0: only section 6.3 has it).
-        feed_forward_dropout_rate: dropout inside the feed-forward network (0.0: the paper has
-            none).
+        feed_forward_dropout_rate: dropout inside the feed-forward network (0.0: not in the paper).
         d_k: size of a head's queries and keys; None for `d_model / num_heads`.
         d_v: size of a head's values; None for `d_model / num_heads`.
         activation: inner activation of the feed-forward network, as for `keras.layers.Dense`.
@@ -171,7 +245,7 @@ class EncoderLayer(BaseLayer):
         attention_mask: bool [B, S], [B, S, S] or [B, N, S, S], True = may attend.
         return_attention_scores: whether to return the attention weights too.
         training: whether dropout is on.
-        padding_mask: bool [B, S], False at padding; None for the mask that `x` carries, if any.
+        padding_mask: bool [B, S], False at padding; None for the mask that `x` carries.
         use_causal_mask: whether a position attends to itself and earlier positions only.
 
     Returns:
@@ -189,48 +263,7 @@ class EncoderLayer(BaseLayer):
         (1, 4, 6)
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        d_ff: int,
-        num_heads: int,
-        dropout_rate: float = 0.1,
-        attention_dropout_rate: float = 0.0,
-        feed_forward_dropout_rate: float = 0.0,
-        d_k: int | None = None,
-        d_v: int | None = None,
-        activation: str | Callable[[Tensor], Tensor] = "relu",
-        layer_norm_epsilon: float = LAYER_NORM_EPSILON,
-        scale_attention: bool = True,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.input_spec = keras.InputSpec(ndim=3, axes={-1: d_model})
-        dtype = self.dtype_policy
-        add_norm = functools.partial(AddNorm, dropout_rate, layer_norm_epsilon, dtype=dtype)
-        self.self_attention = MultiHeadAttention(
-            d_model,
-            num_heads,
-            attention_dropout_rate,
-            d_k,
-            d_v,
-            scale_attention=scale_attention,
-            dtype=dtype,
-            name="self_attention",
-        )
-        self.self_attention_norm = add_norm(name="self_attention_norm")
-        self.feed_forward = FeedForward(
-            d_model, d_ff, feed_forward_dropout_rate, activation, dtype=dtype, name="feed_forward"
-        )
-        self.feed_forward_norm = add_norm(name="feed_forward_norm")
-
-    def build(self, x_shape: Any) -> None:
-        """Creates the weights."""
-        _check_width(self, x_shape)
-        self.self_attention.build(x_shape, x_shape)
-        self.self_attention_norm.build(x_shape)
-        self.feed_forward.build(x_shape)
-        self.feed_forward_norm.build(x_shape)
+    has_cross_attention = False
 
     def call(
         self,
@@ -248,7 +281,7 @@ class EncoderLayer(BaseLayer):
             attention_mask=attention_mask,
             return_attention_scores=True,
             training=training,
-            value_mask=_check_padding(self, "padding_mask", padding_mask, x),
+            value_mask=self._key_mask("padding_mask", padding_mask, x),
             use_causal_mask=use_causal_mask,
         )
         x = self.self_attention_norm(x, attended, training=training)
@@ -256,16 +289,8 @@ class EncoderLayer(BaseLayer):
         x = self.feed_forward_norm(x, transformed, training=training)
         return (x, scores) if return_attention_scores else x
 
-    def compute_output_shape(self, x_shape: Any) -> tuple[int | None, ...]:
-        """Returns the shape of the output, without that of the attention weights."""
-        return tuple(x_shape)
-
     def compute_output_spec(
-        self,
-        x: Tensor,
-        attention_mask: Tensor | None = None,
-        return_attention_scores: bool = False,
-        **kwargs: Any,
+        self, x: Tensor, *masks: Tensor, return_attention_scores: bool = False, **kwargs: Any
     ) -> Any:
         """Returns shapes and types; see `MultiHeadAttention`."""
         return self.self_attention.compute_output_spec(
@@ -274,10 +299,10 @@ class EncoderLayer(BaseLayer):
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class DecoderLayer(BaseLayer):
+class DecoderLayer(_TransformerLayer):
     """One layer of the decoder: self-attention, cross-attention, feed-forward (section 3.1).
 
-    The arguments are those of `EncoderLayer`.
+    The arguments and errors are those of `EncoderLayer`.
 
     Call arguments:
         x: float [B, T, D].
@@ -286,81 +311,31 @@ class DecoderLayer(BaseLayer):
         cross_attention_mask: bool [B, S], [B, T, S] or [B, N, T, S], True = may attend.
         return_attention_scores: whether to return the attention weights too.
         training: whether dropout is on.
-        decoder_padding_mask: bool [B, T], False at padding; None for the mask that `x` carries, if
-            any.
-        encoder_padding_mask: bool [B, S]; None for the mask that `encoder_output` carries, if any.
+        decoder_padding_mask: bool [B, T], False at padding; None for the mask that `x` carries.
+        encoder_padding_mask: bool [B, S]; None for the mask that `encoder_output` carries.
         use_causal_mask: whether self-attention hides later positions.
 
     Returns:
         float [B, T, D]; with `return_attention_scores` also the weights of self-attention, float
         [B, N, T, T], and of cross-attention, float [B, N, T, S].
 
-    Raises:
-        ValueError: if the width of `x` is not `d_model`, or a mask is not bool or does not fit.
-
     Example:
         >>> import numpy as np
         >>> from keras_transformer import DecoderLayer
         >>> layer = DecoderLayer(d_model=6, d_ff=11, num_heads=2)
-        >>> source_ids, target_ids = np.array([[5, 7, 3, 0]]), np.array([[2, 8, 4]])
-        >>> x, self_weights, cross_weights = layer(
-        ...     np.ones((1, 3, 6)),
-        ...     encoder_output=np.ones((1, 4, 6)),
-        ...     decoder_padding_mask=target_ids != 0,
-        ...     encoder_padding_mask=source_ids != 0,
-        ...     return_attention_scores=True,
-        ... )
-        >>> tuple(x.shape), tuple(self_weights.shape), tuple(cross_weights.shape)
-        ((1, 3, 6), (1, 2, 3, 3), (1, 2, 3, 4))
+        >>> x, encoder_output = np.ones((1, 3, 6)), np.ones((1, 4, 6))
+        >>> source_ids = np.array([[5, 7, 3, 0]])  # the 0 is padding
+        >>> tuple(layer(x, encoder_output, encoder_padding_mask=source_ids != 0).shape)
+        (1, 3, 6)
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        d_ff: int,
-        num_heads: int,
-        dropout_rate: float = 0.1,
-        attention_dropout_rate: float = 0.0,
-        feed_forward_dropout_rate: float = 0.0,
-        d_k: int | None = None,
-        d_v: int | None = None,
-        activation: str | Callable[[Tensor], Tensor] = "relu",
-        layer_norm_epsilon: float = LAYER_NORM_EPSILON,
-        scale_attention: bool = True,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.input_spec = keras.InputSpec(ndim=3, axes={-1: d_model})
-        dtype = self.dtype_policy
-        add_norm = functools.partial(AddNorm, dropout_rate, layer_norm_epsilon, dtype=dtype)
-        attention = functools.partial(
-            MultiHeadAttention,
-            d_model,
-            num_heads,
-            attention_dropout_rate,
-            d_k,
-            d_v,
-            scale_attention=scale_attention,
-            dtype=dtype,
-        )
-        self.self_attention = attention(name="self_attention")
-        self.self_attention_norm = add_norm(name="self_attention_norm")
-        self.cross_attention = attention(name="cross_attention")
-        self.cross_attention_norm = add_norm(name="cross_attention_norm")
-        self.feed_forward = FeedForward(
-            d_model, d_ff, feed_forward_dropout_rate, activation, dtype=dtype, name="feed_forward"
-        )
-        self.feed_forward_norm = add_norm(name="feed_forward_norm")
+    has_cross_attention = True
 
-    def build(self, x_shape: Any, encoder_output_shape: Any) -> None:
+    def build(self, x_shape: Any, encoder_output_shape: Any = None) -> None:
         """Creates the weights."""
-        _check_width(self, x_shape)
-        self.self_attention.build(x_shape, x_shape)
-        self.self_attention_norm.build(x_shape)
+        super().build(x_shape)
         self.cross_attention.build(x_shape, encoder_output_shape)
         self.cross_attention_norm.build(x_shape)
-        self.feed_forward.build(x_shape)
-        self.feed_forward_norm.build(x_shape)
 
     def call(
         self,
@@ -384,7 +359,7 @@ class DecoderLayer(BaseLayer):
             attention_mask=self_attention_mask,
             return_attention_scores=True,
             training=training,
-            value_mask=_check_padding(self, "decoder_padding_mask", decoder_padding_mask, x),
+            value_mask=self._key_mask("decoder_padding_mask", decoder_padding_mask, x),
             use_causal_mask=use_causal_mask,
         )
         x = self.self_attention_norm(x, attended, training=training)
@@ -394,27 +369,18 @@ class DecoderLayer(BaseLayer):
             attention_mask=cross_attention_mask,
             return_attention_scores=True,
             training=training,
-            value_mask=_check_padding(
-                self, "encoder_padding_mask", encoder_padding_mask, encoder_output
-            ),
+            value_mask=self._key_mask("encoder_padding_mask", encoder_padding_mask, encoder_output),
         )
         x = self.cross_attention_norm(x, attended, training=training)
         transformed = self.feed_forward(x, training=training)
         x = self.feed_forward_norm(x, transformed, training=training)
         return (x, self_scores, cross_scores) if return_attention_scores else x
 
-    def compute_output_shape(
-        self, x_shape: Any, encoder_output_shape: Any
-    ) -> tuple[int | None, ...]:
-        """Returns the shape of the output, without those of the attention weights."""
-        return tuple(x_shape)
-
     def compute_output_spec(
         self,
         x: Tensor,
         encoder_output: Tensor,
-        self_attention_mask: Tensor | None = None,
-        cross_attention_mask: Tensor | None = None,
+        *masks: Tensor,
         return_attention_scores: bool = False,
         **kwargs: Any,
     ) -> Any:

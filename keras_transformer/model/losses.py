@@ -33,19 +33,15 @@ def cross_entropy(logits: Tensor, target_ids: Tensor, label_smoothing: float = 0
     index, is_id = _index(target_ids, logits.shape[-1])  # [B, T, 1], [B, T]
 
     # The gradient in closed form, softmax(z) - q, takes fewer passes over the logits than the
-    # gradients of the three terms, and `softmax` is faster than `log_softmax`. The logsumexp is
-    # max(z) - log(max(softmax(z))).
+    # gradients of the three terms, and `softmax` is faster than `log_softmax`.
     @ops.custom_gradient
     def loss(logits: Tensor) -> tuple[Tensor, Callable[..., Tensor]]:
         probs = ops.softmax(logits)  # [B, T, V]
-        # At least 1 / V: its logarithm is finite. `initial`: a batch may have no rows.
+        # logsumexp(z) = max(z) - log(max(softmax(z))), where the last maximum is at least 1 / V.
+        # `initial`: a batch may have no rows.
+        highest = ops.max(logits, axis=-1, initial=-np.inf)  # [B, T]
         largest = ops.max(probs, axis=-1, initial=0.0)  # [B, T]
-        of_target = ops.take_along_axis(logits, index, axis=-1)[..., 0]
-        value = (
-            ops.max(logits, axis=-1, initial=-np.inf)
-            - (1.0 - label_smoothing) * of_target
-            - ops.log(largest)
-        )
+        value = highest - (1.0 - label_smoothing) * _at(logits, index) - ops.log(largest)
         if label_smoothing:
             value = value - label_smoothing * ops.mean(logits, axis=-1)
 
@@ -66,17 +62,16 @@ def _index(ids: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:
 
     Backends read a place outside of V as that of another token, or fail.
     """
-    ids = ops.cast(ids, "int32")
-    is_id = ops.logical_and(ids >= 0, ids < vocab_size)  # [B, T]
-    return ops.where(is_id, ids, 0)[..., None], is_id
+    ids = ops.convert_to_tensor(ids)
+    index = ops.cast(ids, "int32")  # an id that int32 does not hold turns into another
+    is_id = ops.logical_and(index >= 0, index < vocab_size)
+    is_id = ops.logical_and(is_id, ops.equal(ops.cast(index, ids.dtype), ids))  # [B, T]
+    return ops.where(is_id, index, 0)[..., None], is_id
 
 
-def _is_token(ids: Tensor, ignore_class: int | None) -> Tensor:
-    """Returns a bool, False at padding and at the ignored class, of the shape of `ids`."""
-    is_token = ops.not_equal(ids, PAD_ID)
-    if ignore_class is None:
-        return is_token
-    return ops.logical_and(is_token, ops.not_equal(ids, ignore_class))
+def _at(x: Tensor, index: Tensor) -> Tensor:
+    """Takes a value of each row of x, [B, T, V], at an index, [B, T, 1]: [B, T]."""
+    return ops.take_along_axis(x, index, axis=-1)[..., 0]
 
 
 def _add_at(x: Tensor, index: Tensor, values: Tensor) -> Tensor:
@@ -86,6 +81,14 @@ def _add_at(x: Tensor, index: Tensor, values: Tensor) -> Tensor:
     places = ops.stack([ops.arange(ops.shape(index)[0], dtype=index.dtype), index], axis=1)
     rows = ops.scatter_update(rows, places, ops.reshape(values, (-1,)), reduction="add")
     return ops.reshape(rows, ops.shape(x))
+
+
+def _is_token(ids: Tensor, ignore_class: int | None) -> Tensor:
+    """Returns a bool, False at padding and at the ignored class, of the shape of `ids`."""
+    is_token = ops.not_equal(ids, PAD_ID)
+    if ignore_class is None:
+        return is_token
+    return ops.logical_and(is_token, ops.not_equal(ids, ignore_class))
 
 
 def symmetric_divergence(logits: Tensor, others: Tensor) -> Tensor:
@@ -214,6 +217,10 @@ class _TokenMean(keras.metrics.Mean):
         super().__init__(name=name, **kwargs)
         self.ignore_class = ignore_class
 
+    def values(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        """Returns the value of each token, float32 [B, T]."""
+        raise NotImplementedError
+
     def update_state(
         self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
     ) -> None:
@@ -222,10 +229,6 @@ class _TokenMean(keras.metrics.Mean):
         values = ops.where(is_token, self.values(y_true, y_pred), 0.0)
         # For a matrix, Keras would take the mean of each row first.
         super().update_state(ops.reshape(values, (-1,)), ops.reshape(is_token, (-1,)))
-
-    def values(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        """Returns the value of each token, float32 [B, T]."""
-        raise NotImplementedError
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
@@ -253,11 +256,9 @@ class TokenLoss(_TokenMean):
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class Perplexity(TokenLoss):
-    """Exponential of the mean cross-entropy of the target tokens, without label smoothing.
+    """Exponential of `TokenLoss`.
 
-    Args:
-        name: as logged.
-        ignore_class: a label to ignore besides padding, or None.
+    The arguments are those of `TokenLoss`.
 
     Example:
         >>> import numpy as np
@@ -282,9 +283,7 @@ class Perplexity(TokenLoss):
 class TokenAccuracy(_TokenMean):
     """Fraction of the target tokens whose logit is the highest; a tie counts as right.
 
-    Args:
-        name: as logged.
-        ignore_class: a label to ignore besides padding, or None.
+    The arguments are those of `TokenLoss`.
     """
 
     def __init__(
@@ -294,9 +293,8 @@ class TokenAccuracy(_TokenMean):
 
     def values(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """Returns 1.0 where the prediction is right."""
-        # This is eight times as fast as Keras's argmax.
         index, is_id = _index(y_true, y_pred.shape[-1])  # [B, T, 1], [B, T]
-        of_target = ops.take_along_axis(y_pred, index, axis=-1)[..., 0]  # [B, T]
+        # This is eight times as fast as Keras's argmax.
         largest = ops.max(y_pred, axis=-1, initial=-np.inf)  # [B, T]
-        is_right = ops.cast(ops.equal(of_target, largest), "float32")
+        is_right = ops.cast(ops.equal(_at(y_pred, index), largest), "float32")
         return ops.where(is_id, is_right, np.nan)

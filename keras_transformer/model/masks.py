@@ -73,14 +73,14 @@ def merge_masks(
     masks: Mapping[str, Tensor | None],
     use_causal_mask: bool = False,
 ) -> Bool[Tensor, "#B #N #T S"] | None:
-    """Combines masks for `query` and `key`: a query attends to what every mask lets it see.
+    """Combines a layer's masks: a query attends to what every mask lets it see.
 
     Args:
         query: float [B, T, any].
         key: float [B, S, any].
         num_heads: number of heads, N.
-        masks: a bool [B, S], [B, T, S] or [B, N, T, S] for each name, or None. Every axis but the
-            last may have size 1.
+        masks: by the name for errors, a bool [B, S], [B, T, S] or [B, N, T, S], or None. Every axis
+            but the last may have size 1.
         use_causal_mask: whether query t sees keys up to and including t only.
 
     Returns:
@@ -101,19 +101,21 @@ def _rank_4(name: str, mask: Any, sizes: tuple[int | None, ...]) -> Any:
     dtype, shape = keras.backend.standardize_dtype(mask.dtype), tuple(mask.shape)
     if dtype != "bool":
         raise ValueError(f"{name} must be bool, True = may attend. Received: dtype={dtype}")
-    expected = {2: sizes[:1] + sizes[3:], 3: sizes[:1] + sizes[2:], 4: sizes}
-    fits = len(shape) in expected and all(
-        actual in (size, None) or size is None or (actual == 1 and axis < len(shape) - 1)
-        for axis, (actual, size) in enumerate(zip(shape, expected[len(shape)], strict=True))
+    if len(shape) == 2:
+        mask = mask[:, None, None, :]
+    elif len(shape) == 3:
+        mask = mask[:, None]
+    fits = len(mask.shape) == 4 and all(
+        actual in (size, None) or size is None or (actual == 1 and axis < 3)
+        for axis, (actual, size) in enumerate(zip(mask.shape, sizes, strict=True))
     )
     if not fits:
+        batch, heads, queries, keys = sizes
         raise ValueError(
-            f"{name} must have the shape [B, S], [B, T, S] or [B, N, T, S], where "
-            f"B={sizes[0]}, N={sizes[1]}, T={sizes[2]}, S={sizes[3]}. Received: shape={shape}"
+            f"{name} must have the shape [B, S], [B, T, S] or [B, N, T, S], where B={batch}, "
+            f"N={heads}, T={queries}, S={keys}. Received: shape={shape}"
         )
-    if len(shape) == 2:
-        return mask[:, None, None, :]
-    return mask[:, None] if len(shape) == 3 else mask
+    return mask
 
 
 def _not_later(queries: Tensor, keys: Tensor) -> Tensor:

@@ -5,6 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.model.tensor import check_sizes
+
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
@@ -21,7 +23,7 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         warmup_steps: step of the highest rate (4,000: section 5.3).
         peak_rate: the highest rate; None for the paper's, (d_model * warmup_steps)^-0.5.
         cooldown: length of the cooldown as a fraction of `total_steps`; 0 for none.
-        total_steps: number of updates of the training; only a cooldown needs it.
+        total_steps: number of updates of the run; only a cooldown needs it.
 
     Raises:
         ValueError: if an argument is out of range, or a cooldown lacks `total_steps`.
@@ -42,9 +44,7 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         total_steps: int | None = None,
     ) -> None:
         super().__init__()
-        for name, value in (("d_model", d_model), ("warmup_steps", warmup_steps)):
-            if value < 1:
-                raise ValueError(f"`{name}` must be at least 1. Received: {name}={value}")
+        check_sizes(d_model=d_model, warmup_steps=warmup_steps)
         if peak_rate is not None and not peak_rate > 0:
             raise ValueError(f"`peak_rate` must be positive. Received: peak_rate={peak_rate}")
         if not 0 <= cooldown <= 1:

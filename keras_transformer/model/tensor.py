@@ -1,6 +1,14 @@
-"""The type of tensors in annotations such as `Float[Tensor, "B T D"]`."""
+"""What the modules of the model share: the type of tensors, and the check of sizes."""
 
 from typing import Any
 
 # A backend's tensor, a NumPy array or a symbolic `keras.KerasTensor`: they have no common class.
+# Annotations name the shape, as in `Float[Tensor, "B T D"]`.
 Tensor = Any
+
+
+def check_sizes(**sizes: int | None) -> None:
+    """Raises a `ValueError` if a size is below 1; None is no size."""
+    for name, size in sizes.items():
+        if size is not None and size < 1:
+            raise ValueError(f"`{name}` must be at least 1. Received: {name}={size}")

@@ -80,55 +80,41 @@ def test_output_and_weights_are_the_oracles(inputs, mask, d_k, d_v, masked):
     assert_close(layer(*inputs, attention_mask=mask), output, rtol=0, atol=0)
 
 
-def test_key_is_the_value_by_default(inputs):
+@pytest.mark.parametrize(
+    "arguments", [{}, {"use_bias": False}, {"d_k": 3, "scale_attention": False}]
+)
+def test_options_are_the_oracles(inputs, arguments):
     query, value, _ = inputs
-    layer = make_layer(query.shape, value.shape)
-    expected, _ = reference.multi_head_attention(
-        query, value, value, layer_weights.attention(layer), N
-    )
-    assert_close(layer(query, value), expected)
-
-
-def test_projections_without_bias(inputs):
-    layer = layer_for(inputs, use_bias=False)
-    assert len(layer.weights) == 4
-    expected, _ = reference.multi_head_attention(*inputs, layer_weights.attention(layer), N)
-    assert_close(layer(*inputs), expected)
-
-
-def test_scores_that_are_not_scaled(inputs):
-    layer = layer_for(inputs, d_k=3, scale_attention=False)
-    expected = reference.multi_head_attention(*inputs, layer_weights.attention(layer, False), N)
-    for a, e in zip(layer(*inputs, return_attention_scores=True), expected, strict=True):
+    layer = make_layer(query.shape, value.shape, **arguments)
+    assert len(layer.weights) == (8 if arguments.get("use_bias", True) else 4)
+    weights = layer_weights.attention(layer, arguments.get("scale_attention", True))
+    expected = reference.multi_head_attention(query, value, value, weights, N)
+    for a, e in zip(layer(query, value, return_attention_scores=True), expected, strict=True):
         assert_close(a, e)
 
 
-def test_masks_of_rank_4_broadcast(inputs, mask):
-    layer = layer_for(inputs)
-    keys = mask[:, :1]  # [B, 1, S]
+def test_masks_broadcast(inputs, mask):
+    layer, keys = layer_for(inputs), mask[:, :1]  # [B, 1, S]
     for rank_4, rank_3 in [
         (mask[:, None], mask),
         (np.repeat(mask[:, None], N, axis=1), mask),
         (keys[:, None], np.repeat(keys, T, axis=1)),
         (mask[:1, None], np.repeat(mask[:1], B, axis=0)),
     ]:
-        expected = reference.multi_head_attention(
-            *inputs, layer_weights.attention(layer), N, rank_3
-        )
-        actual = layer(*inputs, attention_mask=rank_4, return_attention_scores=True)
-        for a, e in zip(actual, expected, strict=True):
-            assert_close(a, e)
+        expected = layer(*inputs, attention_mask=rank_3)
+        assert_close(layer(*inputs, attention_mask=rank_4), expected)
 
 
-def test_masks_of_rank_3_broadcast_over_heads_and_not_over_the_batch(inputs):
-    query, value, key = (x[:N] for x in inputs)  # B = N: the place where the two get mixed up
-    layer = layer_for(inputs)
-    mask = np.stack([np.tri(T, S, dtype=bool), ~np.tri(T, S, -3, dtype=bool)])
-    actual = layer(query, value, key, attention_mask=mask)
-    expected, _ = reference.multi_head_attention(
-        query, value, key, layer_weights.attention(layer), N, mask
+def test_masks_of_lower_rank_when_sizes_are_equal():
+    x = np.random.default_rng(37).normal(size=(N, N, D))  # B = T = S = N
+    layer, mask = make_layer(x.shape, x.shape), np.tri(N, dtype=bool)
+    of_keys = layer(x, x, attention_mask=np.repeat(mask[:, None], N, axis=1))  # [B, T, S]
+    assert_close(layer(x, x, attention_mask=mask), of_keys, rtol=0, atol=0)
+    of_queries = np.stack([mask, ~mask | np.eye(N, dtype=bool)])  # one for each row, not head
+    expected = reference.multi_head_attention(
+        x, x, x, layer_weights.attention(layer), N, of_queries
     )
-    assert_close(actual, expected)
+    assert_close(layer(x, x, attention_mask=of_queries), expected[0])
 
 
 # Against PyTorch.
@@ -267,29 +253,16 @@ def test_masks_are_keras_own():
         assert np.abs(without_masks - actual).max() > 1e-3
 
 
-def test_mask_of_rank_2_is_of_the_keys():
-    x, mask = np.random.default_rng(37).normal(size=(5, 5, D)), np.tri(5, dtype=bool)
-    layer = make_layer(x.shape, x.shape)
-    expected = layer(x, x, attention_mask=np.repeat(mask[:, None], 5, axis=1))
-    assert_close(layer(x, x, attention_mask=mask), expected, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize(
-    ("name", "mask", "message"),
-    [
-        ("attention_mask", np.ones((B, S)), "must be bool, .* Received: dtype=float32"),
-        ("value_mask", np.ones((B, S), "int32"), "must be bool, .* Received: dtype=int32"),
-        *(
-            (
-                "attention_mask",
-                np.ones(shape, bool),
-                ".* where B=3, N=2, T=11, S=7. Received: shape=",
-            )
-            for shape in [(S,), (T, S), (B, T), (B, S, T), (B, T, 1), (B, 5, T, S), (1, B, N, T, S)]
-        ),
-    ],
-)
-def test_bad_masks_are_refused(name, mask, message):
+@pytest.mark.parametrize("name", ["attention_mask", "value_mask", "key_mask"])
+def test_bad_masks_are_refused(name):
     layer = MultiHeadAttention(D, N, name="heads")
-    with pytest.raises(ValueError, match=f"`{name}` of layer 'heads' {message}"):
-        layer(np.ones((B, T, D)), np.ones((B, S, D)), **{name: mask})
+    shapes = [(S,), (T, S), (B, T), (B, S, T), (B, T, 1), (B, 5, T, S), (1, B, N, T, S)]
+    bad = [np.ones((B, S), "int32"), *(np.ones(shape, bool) for shape in shapes)]
+    for mask in bad:
+        with pytest.raises(ValueError, match=f"`{name}` of layer 'heads' must"):
+            layer(np.ones((B, T, D)), np.ones((B, S, D)), **{name: mask})
+
+
+def test_query_of_another_rank():
+    with pytest.raises(ValueError, match="expected ndim=3, found ndim=4"):
+        MultiHeadAttention(D, N)(np.ones((B, 5, T, D)), np.ones((B, S, D)))

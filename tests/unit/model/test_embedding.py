@@ -1,5 +1,3 @@
-import math
-
 import keras
 import layer_weights
 import numpy as np
@@ -8,7 +6,7 @@ import reference
 import tensorflow as tf
 
 from keras_transformer import PositionalEmbedding
-from keras_transformer.model.embedding import marian_encoding, sinusoidal_encoding
+from keras_transformer.model.embedding import sinusoidal_encoding
 
 B, T, V = 3, 11, 19
 WIDTHS = [1, 2, 5, 10]
@@ -25,6 +23,9 @@ def assert_close(actual, expected, **tolerance):
     actual = keras.ops.convert_to_numpy(actual)
     np.testing.assert_allclose(actual, expected, **{"rtol": 1e-5, "atol": 1e-5, **tolerance})
     assert actual.shape == np.shape(expected)
+
+
+# Sinusoids.
 
 
 @pytest.mark.parametrize(
@@ -48,39 +49,36 @@ def test_sinusoids_are_the_oracles(d_model):
 
 
 def test_marians_sinusoids_are_the_formula():
-    encoding = np.array(marian_encoding(np.array([53, 0, 7]), 10))
-    for row, position in enumerate([53, 0, 7]):
-        for i in range(5):
-            angle = position / 10_000 ** (i / 4)
-            assert encoding[row, 2 * i] == pytest.approx(math.sin(angle), abs=1e-5)
-            assert encoding[row, 2 * i + 1] == pytest.approx(math.cos(angle), abs=1e-5)
-
-
-def test_output_bias():
-    layer, without = make_layer(5, output_bias=True), make_layer(5)
-    bias, *others = layer.get_weights()
-    without.set_weights(others)
-    x = np.random.default_rng(5).normal(size=(B, T, 5)).astype("float32")
-    assert bias.shape == (V,)
-    assert_close(layer(x, reverse=True), without(x, reverse=True).numpy() + bias)
+    encoding = make_layer(10, position_encoding="marian").encoding(np.array([53, 0, 7]))
+    angles = np.array([[53], [0], [7]]) / 10_000 ** (np.arange(5) / 4)
+    assert_close(encoding[:, 0::2], np.sin(angles))
+    assert_close(encoding[:, 1::2], np.cos(angles))
 
 
 def test_sinusoids_far_beyond_any_table():
     # float32 angles are off by up to 2003 * 2^-23, about 2.4e-4.
-    actual = make_layer(5, max_length=2)(np.zeros((1, 2003), int))
-    table = np.zeros((V, 5))
-    table[0] = make_layer(5).token_embedding.embeddings[0]
+    layer = make_layer(5, max_length=2)
+    table = layer.token_embedding.embeddings.numpy()
     expected = reference.positional_embedding(np.zeros((1, 2003), int), table)
-    assert_close(actual, expected, atol=5e-4)
+    assert_close(layer(np.zeros((1, 2003), int)), expected, atol=5e-4)
+
+
+# The layer.
 
 
 @pytest.mark.parametrize("start", [0, 1, 13])
 @pytest.mark.parametrize("d_model", WIDTHS)
 def test_embedding_is_the_oracles(d_model, start):
     layer = make_layer(d_model)
-    table = layer.token_embedding.embeddings.numpy()
-    expected = reference.positional_embedding(IDS, table, start)
+    expected = reference.positional_embedding(IDS, layer.token_embedding.embeddings.numpy(), start)
     assert_close(layer(IDS, start=start), expected)
+
+
+@pytest.mark.parametrize("position_encoding", ["sinusoidal", "learned"])
+@pytest.mark.parametrize("start", [np.int64(2), np.int32(2), tf.constant(2, tf.int64)])
+def test_start_of_any_integer_type(position_encoding, start):
+    layer = make_layer(5, position_encoding=position_encoding)
+    assert_close(layer(IDS, start=start), layer(IDS, start=2), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("start", [0, 2])
@@ -108,6 +106,15 @@ def test_embeddings_and_logits_start_with_unit_variance():
     assert np.std(logits) == pytest.approx(1.0, abs=0.05)
 
 
+def test_output_bias():
+    layer, without = make_layer(5, output_bias=True), make_layer(5)
+    bias, *others = layer.get_weights()
+    without.set_weights(others)
+    x = np.random.default_rng(5).normal(size=(B, T, 5)).astype("float32")
+    assert bias.shape == (V,)
+    assert_close(layer(x, reverse=True), without(x, reverse=True).numpy() + bias)
+
+
 def test_dropout_acts_on_the_sum_and_only_in_training():
     layer = make_layer(101, dropout_rate=0.5)
     expected = make_layer(101)(IDS).numpy()
@@ -124,22 +131,11 @@ def test_dropout_acts_on_the_sum_and_only_in_training():
 def test_mixed_precision(dtype, bits, position_encoding):
     # Angles beyond 256 need more than the 8 bits of bfloat16.
     arguments = {"position_encoding": position_encoding, "max_length": 500}
-    layer = make_layer(10, dtype=dtype, **arguments)
-    output = layer(IDS, start=401)
+    output = make_layer(10, dtype=dtype, **arguments)(IDS, start=401)
     assert output.dtype == dtype.removeprefix("mixed_")
     expected = make_layer(10, **arguments)(IDS, start=401)
     # A handful of roundings of numbers below 8.
     assert_close(keras.ops.cast(output, "float32"), expected, rtol=0, atol=3 * 8 * 2.0**-bits)
-
-
-@pytest.mark.parametrize("position_encoding", ["sinusoidal", "learned"])
-def test_saved_and_loaded_outputs_are_equal(position_encoding, tmp_path):
-    ids = keras.Input((None,), dtype="int32")
-    layer = PositionalEmbedding(V, 5, position_encoding=position_encoding, max_length=13)
-    model = layer_weights.randomize(keras.Model(ids, layer(ids)))
-    model.save(tmp_path / "embedding.keras")
-    loaded = keras.models.load_model(tmp_path / "embedding.keras")
-    assert_close(loaded(IDS), layer(IDS), rtol=0, atol=0)
 
 
 # Masks, and inputs that do not fit.
@@ -160,28 +156,33 @@ def test_mask_of_ids():
     assert getattr(make_layer(10)(IDS), "_keras_mask", None) is None
 
 
+def test_shape_of_logits():
+    layer = PositionalEmbedding(V, 10)
+    assert layer.compute_output_shape((B, 10), reverse=True) == (B, V)
+    assert layer(keras.Input((T, 10)), reverse=True).shape == (None, T, V)
+
+
 @pytest.mark.parametrize(
-    ("inputs", "reverse", "message"),
+    ("inputs", "reverse"),
     [
-        (IDS.astype("float32"), False, r"must be token ids, int .* shape=\(3, 11\), dtype=float32"),
-        (IDS[0], False, r"must be token ids.*shape=\(11,\)"),
-        (IDS[None], False, r"must be token ids.*shape=\(1, 3, 11\)"),
-        (np.ones((B, T, 9)), True, r"must have the width `d_model`, 10, .*shape=\(3, 11, 9\)"),
+        (IDS.astype("float32"), False),
+        (IDS[0], False),
+        (IDS[None], False),
+        (np.ones((B, T, 9)), True),
     ],
 )
-def test_inputs_that_do_not_fit(inputs, reverse, message):
+def test_inputs_that_do_not_fit(inputs, reverse):
     symbol = keras.Input(batch_shape=inputs.shape, dtype=str(inputs.dtype))
     for each in (inputs, symbol):
-        with pytest.raises(ValueError, match=f"`inputs` of layer 'tokens' {message}"):
+        with pytest.raises(ValueError, match="`inputs` of layer 'tokens'"):
             PositionalEmbedding(V, 10, name="tokens")(each, reverse=reverse)
 
 
 @pytest.mark.parametrize(("length", "start"), [(14, 0), (11, 3), (11, -1)])
 def test_learned_positions_end(length, start):
     layer = make_layer(5, position_encoding="learned", max_length=13)
-    message = f"positions 0 to 12 .* Received: positions {start} to {start + length - 1}"
     for inputs in (np.ones((B, length), int), keras.Input((length,), dtype="int32")):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=f"positions {start} to {start + length - 1}"):
             layer(inputs, start=start)
     assert layer(np.ones((B, 11), int), start=2).shape == (B, 11, 5)
 
@@ -196,21 +197,16 @@ def test_learned_positions_of_a_length_that_the_graph_does_not_know():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "name"),
     [
-        ({"vocab_size": 0, "d_model": 5}, "`vocab_size` must be at least 1"),
-        ({"vocab_size": 7, "d_model": 0}, "`d_model` must be at least 1"),
-        *(
-            ({"vocab_size": 7, "d_model": width, "position_encoding": "marian"}, "`d_model` .*even")
-            for width in (2, 5)
-        ),
+        ({"vocab_size": 0}, "vocab_size"),
+        ({"d_model": 0}, "d_model"),
+        ({"max_length": 0}, "max_length"),
+        ({"d_model": 2, "position_encoding": "marian"}, "d_model"),
+        ({"d_model": 5, "position_encoding": "marian"}, "d_model"),
+        ({"position_encoding": "rotary"}, "position_encoding"),
     ],
 )
-def test_sizes_that_do_not_fit(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        PositionalEmbedding(**arguments)
-
-
-def test_unknown_position_encoding():
-    with pytest.raises(ValueError, match="`position_encoding` must be"):
-        PositionalEmbedding(V, 5, position_encoding="rotary")
+def test_arguments_out_of_range(arguments, name):
+    with pytest.raises(ValueError, match=f"`{name}` must be"):
+        PositionalEmbedding(**{"vocab_size": 7, "d_model": 5, **arguments})

@@ -95,10 +95,7 @@ def test_padding_counts_nowhere(logits, targets):
     wider_targets = np.pad(targets, ((0, 0), (0, 2)))
     wider_logits = np.pad(logits, ((0, 0), (0, 2), (0, 0)), constant_values=7.0)
     assert_close(loss(wider_targets, wider_logits), loss(targets, logits))
-
-
-def test_loss_of_padding_only_is_zero(logits):
-    assert_close(LabelSmoothedCrossEntropy(0.1)(np.zeros((B, T), int), logits), 0.0)
+    assert_close(loss(np.zeros((B, T), int), logits), 0.0)
 
 
 def test_large_logits_do_not_overflow():
@@ -153,7 +150,7 @@ def test_ignored_class_is_that_of_keras(logits, targets):
     )
 
 
-@pytest.mark.parametrize("label", [-100, -1, V])
+@pytest.mark.parametrize("label", [-100, -1, V, 2**32 + 3, -(2**32) + 3])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_labels_that_are_no_token_give_nan(logits, targets, label, compiled):
     """And they change no weight: their gradient is 0."""
@@ -178,10 +175,13 @@ def test_batch_without_rows():
     )
 
 
-@pytest.mark.parametrize("smoothing", [-0.1, 1.0])
-def test_smoothing_out_of_range(smoothing):
-    with pytest.raises(ValueError, match=f"`label_smoothing` .*: label_smoothing={smoothing}"):
-        LabelSmoothedCrossEntropy(smoothing)
+def test_arguments_out_of_range(logits, targets):
+    for smoothing in (-0.1, 1.0):
+        with pytest.raises(ValueError, match="`label_smoothing`"):
+            LabelSmoothedCrossEntropy(smoothing)
+    for shape in [(), (B,), (B, T, 1)]:  # (B,): of Keras's `class_weight`
+        with pytest.raises(ValueError, match="`sample_weight`"):
+            LabelSmoothedCrossEntropy()(targets, logits, np.ones(shape))
 
 
 # Reduction: what Keras's own loss does with padding, weights, and replicas.
@@ -225,12 +225,6 @@ def test_targets_are_exact_in_half_precision():
     finally:
         keras.config.set_floatx("float32")
     assert float(loss) == pytest.approx(np.log(np.exp(10) + 2050) - 10)
-
-
-@pytest.mark.parametrize("shape", [(), (B,), (B, T, 1)])  # (B,): of Keras's `class_weight`
-def test_weights_of_another_rank_are_refused(logits, targets, shape):
-    with pytest.raises(ValueError, match=r"`sample_weight` must have shape \[B, T\]"):
-        LabelSmoothedCrossEntropy()(targets, logits, np.ones(shape))
 
 
 @pytest.mark.parametrize(("strategy", "smoothing"), [("one", 0.0), ("one", 0.1), ("mirrored", 0.0)])
