@@ -6,11 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from keras_transformer.checkpoints import quality
 from keras_transformer.errors import InputError, NotFiniteError
+from keras_transformer.run import quality
 from keras_transformer.trainers.data.corpora import Pair
-from keras_transformer.trainers.fitting.callbacks import ValidationScores
 from keras_transformer.trainers.fitting.training import train
+from keras_transformer.trainers.fitting.validation import validation_scores
+from keras_transformer.trainers.settings import TrainSettings
 from keras_transformer.translator import Translator
 
 pytestmark = pytest.mark.usefixtures("eager")
@@ -37,19 +38,29 @@ def settings(tiny_settings, tmp_path_factory):
     )
 
 
-def answers(monkeypatch, *changes):
-    """Makes each validation's translations the references, changed by the next function."""
-    changes = iter(changes)
+@pytest.fixture
+def answers(monkeypatch):
+    """Makes each validation's translations the references, changed by the next function.
 
-    def translate(self, sources, beam_size):
-        change = next(changes)
-        return [SimpleNamespace(text=change(JAPANESE[source])) for source in sources]
+    Returns the options of each search.
+    """
 
-    monkeypatch.setattr(Translator, "translate", translate)
+    def use(*changes):
+        changes, found = iter(changes), []
+
+        def translate(self, sources, beam_size):
+            change = next(changes)
+            found.append((self.defaults.extra_length, self.defaults.length_penalty, beam_size))
+            return [SimpleNamespace(text=change(JAPANESE[source])) for source in sources]
+
+        monkeypatch.setattr(Translator, "translate", translate)
+        return found
+
+    return use
 
 
-def test_the_best_checkpoint_without_spaces(settings, tmp_path, monkeypatch):
-    answers(monkeypatch, WRONG, RIGHT, CLOSE)
+def test_the_best_checkpoint_without_spaces(settings, tmp_path, answers):
+    answers(WRONG, RIGHT, CLOSE)
     run = train(settings, tmp_path / "run", verbose=0)
     wrong, right, close = [line["val_bleu"] for line in run.metrics()]
     assert wrong == 0
@@ -59,9 +70,9 @@ def test_the_best_checkpoint_without_spaces(settings, tmp_path, monkeypatch):
     assert "val_chrf" not in run.metrics()[0]
 
 
-def test_equal_scores_leave_it_to_the_loss(settings, tmp_path, monkeypatch, caplog):
+def test_equal_scores_leave_it_to_the_loss(settings, tmp_path, answers, caplog):
     """As when no validation sentence has a right word; the loss falls with each update."""
-    answers(monkeypatch, WRONG, WRONG, WRONG)
+    answers(WRONG, WRONG, WRONG)
     with caplog.at_level(logging.WARNING, "keras_transformer"):
         run = train(dataclasses.replace(settings, patience=1), tmp_path / "run", verbose=0)
     losses = [line["val_token_loss"] for line in run.metrics()]
@@ -71,39 +82,52 @@ def test_equal_scores_leave_it_to_the_loss(settings, tmp_path, monkeypatch, capl
     assert "--metric chrf" in warning
 
 
-def test_what_chooses_is_a_setting(settings, tmp_path, monkeypatch):
-    answers(monkeypatch, RIGHT, CLOSE, WRONG)
-    run = train(dataclasses.replace(settings, metric="chrf"), tmp_path / "run", verbose=0)
-    assert run.best.step == 1
-    assert ["val_chrf" in line for line in run.metrics()] == [True] * 3
+def test_patience_ends_the_training(settings, tmp_path, answers):
+    """By chrF, which `metric` chooses. A resumed training is over, too."""
+    answers(WRONG, RIGHT, CLOSE, CLOSE)
+    patient = dataclasses.replace(settings, metric="chrf", patience=2, steps=9)
+    run = train(patient, tmp_path / "run", verbose=0)
+    assert ["val_chrf" in line for line in run.metrics()] == [True] * 4
+    assert (run.best.step, run.last.step, run.status) == (2, 4, "complete")
+    assert train(patient, run.path, verbose=0, resume=True).last.step == 4
 
 
-def test_searches_as_the_run_does(settings, tmp_path, monkeypatch):
+def test_searches_as_the_run_does(settings, tmp_path, answers):
     """The options of the search are the settings', for the checkpoints and the average."""
-    found = []
-
-    def translate(self, sources, beam_size):
-        found.append((self.defaults.extra_length, self.defaults.length_penalty, beam_size))
-        return [SimpleNamespace(text="x") for _ in sources]
-
-    monkeypatch.setattr(Translator, "translate", translate)
+    found = answers(WRONG, WRONG, WRONG)
     changes = {"extra_length": 7, "length_penalty": 0.3, "steps": 2}
     averages = {"keep_checkpoints": 2, "average_last": 2}
     train(dataclasses.replace(settings, **changes, **averages), tmp_path / "run", verbose=0)
     assert found == [(7, 0.3, 1)] * 3
 
 
+def translator(translate, lowercase=False):
+    tokenizer = SimpleNamespace(lowercase=lowercase)
+    return SimpleNamespace(translate=translate, tokenizer=tokenizer)
+
+
 def test_only_scores_that_are_not_finite_are_left_out():
-    def fail(error):
+    def scores(error):
         def translate(sources, beam_size):
             raise error
 
-        translator = SimpleNamespace(translate=translate)
-        ValidationScores(translator, [Pair("a", "b")], settings=None).on_epoch_end(0, {})
+        return validation_scores(translator(translate), [Pair("a", "b")], TrainSettings(data=""))
 
-    fail(NotFiniteError("the loss is not finite either, and is reported"))
+    assert scores(NotFiniteError("the loss is not finite either, and is reported")) == {}
     with pytest.raises(InputError, match="another"):
-        fail(InputError("another"))
+        scores(InputError("another"))
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_scores_ignore_case_where_the_tokenizer_does(lowercase):
+    pairs = [Pair("ein hund sieht ihn", "Ein Hund Sieht Ihn")]
+    settings = TrainSettings(data="", metric="chrf", bleu_sentences=1)
+    echo = translator(
+        lambda sources, beam_size: [SimpleNamespace(text=text) for text in sources], lowercase
+    )
+    scores = validation_scores(echo, pairs, settings)
+    for name in ("val_bleu", "val_chrf"):
+        assert (scores[name] == pytest.approx(100)) == lowercase
 
 
 def test_quality():
@@ -114,16 +138,3 @@ def test_quality():
     assert quality({}) == quality({"loss": 2.0})  # no validation
     worse = {"val_bleu": 3.0, "val_token_loss": 2.1}
     assert quality({"val_bleu": 2.0, "val_token_loss": 2.0}, "loss") > quality(worse, "loss")
-
-
-def test_scores_ignore_case_where_the_tokenizer_does():
-    for lowercase in (False, True):
-        translator = SimpleNamespace(
-            translate=lambda sources, beam_size: [SimpleNamespace(text=text) for text in sources],
-            tokenizer=SimpleNamespace(lowercase=lowercase),
-        )
-        pairs, logs = [Pair("ein hund sieht ihn", "Ein Hund Sieht Ihn")], {}
-        settings = SimpleNamespace(task="translation", target="de", metric="chrf")
-        ValidationScores(translator, pairs, settings).on_epoch_end(0, logs)
-        assert (logs["val_bleu"] == pytest.approx(100)) == lowercase
-        assert (logs["val_chrf"] == pytest.approx(100)) == lowercase
