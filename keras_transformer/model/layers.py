@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from keras_transformer.config import LAYER_NORM_EPSILON
 from keras_transformer.model.attention import MultiHeadAttention
 from keras_transformer.model.masks import merge_masks
-from keras_transformer.model.tensor import Tensor
+from keras_transformer.model.tensor import Tensor, check_sizes
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -35,6 +35,9 @@ class FeedForward(keras.layers.Layer):
 
     Returns:
         float [B, T, D].
+
+    Raises:
+        ValueError: if a size is below 1.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class FeedForward(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        check_sizes(d_model=d_model, d_ff=d_ff)
         self.supports_masking = True  # the output carries the mask of `x`
         self.inner_dense = keras.layers.Dense(
             d_ff, activation=activation, dtype=self.dtype_policy, name="inner"
@@ -252,7 +256,8 @@ class EncoderLayer(_TransformerLayer):
         float [B, S, D]; with `return_attention_scores` also the weights, float [B, N, S, S].
 
     Raises:
-        ValueError: if the width of `x` is not `d_model`, or a mask is not bool or does not fit.
+        ValueError: if a size is below 1; in a call, if the width of `x` is not `d_model`, or a mask
+            is not bool or does not fit.
 
     Example:
         >>> import numpy as np

@@ -2,8 +2,10 @@
 
 import math
 
+import numpy as np
 import pytest
 
+from keras_transformer.config import DecodingOptions
 from keras_transformer.errors import InputError
 from keras_transformer.tokenizers import SentencePieceTokenizer
 from keras_transformer.translator import Translator
@@ -126,3 +128,39 @@ def test_options_are_traced_once(tiny_translator, monkeypatch):
     assert tiny_translator.translate(["a much longer text", "one"], beam_size=4)
     with pytest.raises(AssertionError, match="traced again"):
         tiny_translator.translate(["one"], beam_size=2, length_penalty=0.25)
+
+
+# Attention.
+
+
+@pytest.mark.parametrize("target", ["Katze rot eins", None])
+def test_attention_is_the_models(tiny_translator, target):
+    model, tokenizer = tiny_translator.model, tiny_translator.tokenizer
+    found = tiny_translator.attention("red dog", target)
+    vocabulary = list(tokenizer.pieces(np.arange(tokenizer.vocab_size)).numpy())
+    source_ids, target_ids, decoder_ids = (
+        np.array([[vocabulary.index(piece.encode()) for piece in pieces]], np.int32)
+        for pieces in found[:3]
+    )
+    assert found.decoder_pieces == ("<s>", *found.target_pieces[:-1])
+    (text,) = tokenizer.detokenize(target_ids).numpy()
+    assert text.decode() == (target or tiny_translator.translate(["red dog"])[0].text)
+    expected = model.attention_scores(source_ids, decoder_ids)
+    for actual, layers in zip(found[3:], expected, strict=True):
+        np.testing.assert_allclose(actual, [layer[0] for layer in layers], atol=1e-5)
+
+
+def test_attention_of_a_blank_and_of_a_long_source(tiny_translator):
+    found = tiny_translator.attention(" \t")
+    assert found[:3] == (("</s>",), ("</s>",), ("<s>",))
+    assert [scores.shape for scores in found[3:]] == [(1, 2, 1, 1), (2, 2, 1, 1), (2, 2, 1, 1)]
+    options = DecodingOptions(max_source_length=11)
+    short = Translator(tiny_translator.model, tiny_translator.tokenizer, options)
+    found = short.attention("dog " * 50, "rot")
+    assert len(found.source_pieces) == found.cross.shape[-1] == 11
+
+
+@pytest.mark.parametrize(("arguments", "name"), [((["red"],), "source"), (("a", 3), "target")])
+def test_attention_of_no_strings(tiny_translator, arguments, name):
+    with pytest.raises(InputError, match=f"`{name}` must be"):
+        tiny_translator.attention(*arguments)

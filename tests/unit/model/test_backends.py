@@ -42,7 +42,4 @@ def test_commands_need_tensorflow(tmp_path):
     code = "from keras_transformer.cli.main import main; main()"
     result = on("jax", "-c", code, *command, capture_output=True, text=True)
     assert (result.returncode, result.stdout, list(tmp_path.iterdir())) == (1, "", [])
-    assert result.stderr == (
-        "error: This command needs Keras's TensorFlow backend: unset KERAS_BACKEND. "
-        "Received: KERAS_BACKEND=jax\n"
-    )
+    assert "KERAS_BACKEND=jax" in result.stderr

@@ -261,6 +261,12 @@ def test_width_that_does_not_fit_the_residual_connection(target, width):
             layer(x, *others)
 
 
+@pytest.mark.parametrize("name", ["d_model", "d_ff", "num_heads"])
+def test_sizes_below_1(name):
+    with pytest.raises(ValueError, match=f"`{name}` must be at least 1"):
+        make_encoder(**{name: 0})
+
+
 def test_batch_without_rows():
     mask = np.ones((0, S), bool)
     encoded = make_encoder()(np.ones((0, S, D)), padding_mask=mask)
