@@ -114,30 +114,19 @@ class SaveRun(keras.callbacks.Callback):
 
     A validation ends an epoch of `fit`. Only the chief of the workers writes. `fit` ends after the
     settings' `steps`, and after the update in which a signal is received.
-
-    Args:
-        run: the run.
-        model: what is saved.
-        trained: what `fit` trains, compiled.
-        metrics: all metrics of `trained`.
-        settings: of the training.
-        interval: updates between validations.
-        workers: the processes that train together.
-        signals: those received so far.
-        score: returns the scores of a validation, beside the metrics.
     """
 
     def __init__(
         self,
         run: Run,
-        model: EncoderDecoder,
-        trained: keras.Model,
-        metrics: Sequence[keras.Metric],
+        model: EncoderDecoder,  # which is saved
+        trained: keras.Model,  # which is fitted
+        metrics: Sequence[keras.Metric],  # all of them
         settings: TrainSettings,
-        interval: int,
+        interval: int,  # updates between validations
         workers: Workers,
-        signals: set[signal.Signals],
-        score: Callable[[], dict[str, float]],
+        signals: set[signal.Signals],  # those received so far
+        score: Callable[[], dict[str, float]],  # of a validation, beside the metrics
     ) -> None:
         super().__init__()
         self.run, self.transformer, self.settings = run, model, settings
