@@ -20,7 +20,7 @@ def average_command(
     whichever validates better. Resuming the training deletes the average.
     """
     load_tensorflow()
-    from keras_transformer.cli.summary import describe_decisive
+    from keras_transformer.cli.progress import describe
     from keras_transformer.files import locked
     from keras_transformer.run import Run
     from keras_transformer.trainers.data.prepared import is_prepared
@@ -34,8 +34,8 @@ def average_command(
             last = min(opened.settings.get("average_last") or kept, kept)
         averaged = average_checkpoints(opened, last)
     steps = ", ".join(f"{step:,}" for step in averaged.metrics["of_steps"])
-    parts = [f"the checkpoints after {steps} updates", *describe_decisive(averaged.metrics)]
-    say(f"Averaged: {', '.join(parts)}: {run / averaged.file}")
+    said = f"the checkpoints after {steps} updates{describe(averaged.metrics)}"
+    say(f"Averaged: {said}: {run / averaged.file}")
     say("Other commands use the checkpoint {}: {}".format(*opened.choice()))
     # A prepared corpus holds no text to evaluate.
     options = ["--data", "DATA"] if is_prepared(opened.settings.get("data", "")) else []

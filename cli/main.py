@@ -3,7 +3,7 @@
 import os
 import sys
 import traceback
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from typer import Option
@@ -81,22 +81,18 @@ def main() -> None:
     """
     try:
         app()
-    except (InputError, TrainingStoppedError) as error:
-        say(f"error: {error}")
-        _end(getattr(error, "status", 1))
-    except OSError as error:  # such as a full disk
-        say(f"error: {error.filename or 'input or output'}: {error.strerror or error}")
-        _end(1)
     except Exception as error:
-        traceback.print_exc()
-        say(f"error: unexpected {type(error).__name__}: {one_line(error)}")
-        _end(1)
-
-
-def _end(status: int) -> NoReturn:
-    """Exits. Among several workers it skips the clean-up, which may wait for a lost worker."""
-    if "TF_CONFIG" in os.environ or "SLURM_PROCID" in os.environ:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-    sys.exit(status)
+        if isinstance(error, InputError | TrainingStoppedError):
+            say(f"error: {error}")
+        elif isinstance(error, OSError):  # such as a full disk
+            say(f"error: {error.filename or 'input or output'}: {error.strerror or error}")
+        else:
+            traceback.print_exc()
+            say(f"error: unexpected {type(error).__name__}: {one_line(error)}")
+        status = getattr(error, "status", 1)
+        if "TF_CONFIG" in os.environ or "SLURM_PROCID" in os.environ:
+            # Among several workers, the clean-up may wait for a lost one.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+        sys.exit(status)

@@ -68,10 +68,10 @@ class TrainingDisplay(keras.callbacks.Callback):
         self.bar(0, description="Training")
         *_, line = Run.load(self.run_dir).metrics()
         seconds = timedelta(seconds=round(time.monotonic() - (self.started or 0.0)))
-        say(f"After {line['step']:,} updates, {seconds}: {describe(line)}")
+        say(f"After {line['step']:,} updates, {seconds}{describe(line)}")
 
 
 def describe(metrics: dict[str, Any]) -> str:
-    """Describes the metrics of a validation."""
-    known = ((text, metrics.get(name)) for name, text in METRICS.items())
-    return ", ".join(text.format(value) for text, value in known if value is not None)
+    """Describes the metrics of a validation, each after a comma."""
+    shown = (text.format(metrics[name]) for name, text in METRICS.items() if name in metrics)
+    return "".join(f", {each}" for each in shown)

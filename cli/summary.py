@@ -8,8 +8,6 @@ from keras_transformer.run import Run
 from keras_transformer.trainers.data.batches import BatchPlan
 from keras_transformer.trainers.data.prepared import TokenizedPairs, corpus_folder, is_complete
 
-DECISIVE = ("val_token_loss", "val_bleu", "val_chrf", "val_f1")  # they choose the best checkpoint
-
 
 def summarize(run: Run) -> dict[str, Any]:
     """Returns the figures of a run that has a checkpoint, as plain values for `--json`.
@@ -54,18 +52,10 @@ def summary_table(summary: dict[str, Any]) -> dict[str, str]:
         if found := summary[name]:
             metrics = found["metrics"]
             steps = ", ".join(f"{each:,}" for each in metrics.get("of_steps", [found["step"]]))
-            parts = [f"after {steps} updates", *describe_decisive(metrics)]
-            rows[name] = f"{', '.join(parts)}: {found['file']}"
+            rows[name] = f"after {steps} updates{describe(metrics)}: {found['file']}"
     chosen = summary["chosen"]
     rows["chosen"] = f"{chosen['checkpoint']}: {chosen['reason']}"
     return rows
-
-
-def describe_decisive(metrics: dict[str, Any]) -> list[str]:
-    """Describes the metrics that choose the best checkpoint, or the loss of the training."""
-    decisive = [name for name in DECISIVE if name in metrics] or ["token_loss"]
-    found = {name: metrics[name] for name in decisive if name in metrics}
-    return [describe(found)] if found else []
 
 
 def still_improves(summary: dict[str, Any]) -> bool:

@@ -31,18 +31,11 @@ def recipe_run(recipe, corpus_dir, tmp_path_factory):
     folder = tmp_path_factory.mktemp("recipe_run")
     code, out, err = cli("prepare", folder / "corpus", "--recipe", recipe, "--data", corpus_dir)
     assert (code, out) == (0, ""), err
-    assert "Prepared: 150 pairs (dropped: none) in" in err
     options = ["--recipe", recipe, "--data", folder / "corpus", "--run-dir", folder / "run"]
     changes = ["--set", "model.d_ff=18", "--set", "label_smoothing=0.2", "--seed", 3]
     code, out, err = cli("train", *options, *changes)
     assert (code, out) == (0, ""), err
-    # A line for each validation, then the summary, and what to do next.
-    assert len(re.findall(r"^After \d updates, 0:\d\d:\d\d: training loss", err, re.M)) == 4
-    summary = err[err.index("Training: 4 updates; this call took ") :].splitlines()
-    assert [line.split()[0] for line in summary[1:6]] == [
-        "updates", "time", "seen", "parameters", "best"
-    ]  # fmt: skip
-    assert summary[-1] == f"Next: keras-transformer evaluate {folder / 'run'} --data DATA"
+    assert len(re.findall(r"^After \d updates", err, re.M)) == 4  # a line for each validation
     return folder / "run"
 
 
@@ -64,19 +57,18 @@ def test_prepare_for_a_machine(corpus_dir, tmp_path):
     assert prepared["kept"] + prepared["dropped"]["too_long"] == 150
     assert len(prepared["examples"]["too_long"]) == 3
     assert json.loads((folder / "corpus.json").read_text())["made_from"]["vocab_size"] == 284
-    words = f"--vocab-size 284 --set max_length=7 --data {folder} --run-dir RUN"
-    assert f"Next: keras-transformer train {words}" in err
+    assert f"--vocab-size 284 --set max_length=7 --data {folder} --run-dir" in err
 
 
 def test_the_other_commands_take_the_average_or_the_best(recipe_run, corpus_dir):
     code, out, err = cli("average", recipe_run, "--last", 2)
     assert (code, out) == (0, "")
-    assert "Averaged: the checkpoints after 3, 4 updates, validation loss " in err
+    assert "after 3, 4 updates" in err
     run = Run.load(recipe_run)
     assert run.averaged.file == "checkpoints/averaged-00000003-00000004-2.weights.h5"
     losses = [each.metrics["val_token_loss"] for each in (run.best, run.averaged)]
     name = "best" if losses[0] < losses[1] else "averaged"
-    assert f"Other commands use the checkpoint {name}: " in err
+    assert f"checkpoint {name}: " in err
     code, out, err = cli("evaluate", recipe_run, "--data", corpus_dir)
     assert code == 0, err
     scores = json.loads((recipe_run / "evaluation" / "test.scores.json").read_text())
@@ -89,12 +81,8 @@ def test_average_takes_what_there_is(recipe_run, tmp_path):
     shutil.copytree(recipe_run, run_dir)
     code, _, err = cli("average", run_dir)
     assert code == 0, err
-    assert "Averaged: the checkpoints after 2, 3, 4 updates, " in err  # all, for the recipe says 0
-
-
-def test_average_of_more_than_there_are(recipe_run):
-    result = cli("average", recipe_run, "--last", 4)
-    assert_refused(result, "`last` must be at least 1 and .*, 3, .* Received: last=4")
+    assert "after 2, 3, 4 updates" in err  # all, for the recipe says 0
+    assert_refused(cli("average", recipe_run, "--last", 4), "`last` .*last=4")
 
 
 def test_baseline_and_tokenized_references(recipe_run, corpus_dir, tmp_path):
@@ -105,15 +93,13 @@ def test_baseline_and_tokenized_references(recipe_run, corpus_dir, tmp_path):
     options += ["--tokenized-references", tmp_path / "tokenized"]
     code, out, err = cli("evaluate", recipe_run, *options)
     assert code == 0, err
-    *_, last = out.splitlines()
-    baseline = (
-        r"BLEU of the baseline +100\.00  nrefs:1\|bs:1000\|seed:12345\|.*, p = 0\.00\d\d by .*"
-    )
-    assert re.fullmatch(baseline, last)
+    label, signature = out.splitlines()[-1].split("100.00")
+    assert label.startswith("BLEU of the baseline")
+    assert "|bs:1000|seed:12345|" in signature
     (tmp_path / "short").write_text(sources.split("\n")[0] + "\n", encoding="utf-8")
     for option in ("--baseline", "--tokenized-references"):
         result = cli("evaluate", recipe_run, "--data", corpus_dir, option, tmp_path / "short")
-        assert_refused(result, f"{tmp_path}/short must have 9 lines. Received: 1 lines")
+        assert_refused(result, f"{tmp_path}/short must have 9 lines.*")
 
 
 @pytest.mark.usefixtures("eager")
@@ -124,8 +110,6 @@ def test_resume(recipe, recipe_run, corpus_dir, tmp_path):
         code, out, err = cli("train", *options, "--steps", steps, "--json")
         assert code == 0, err
         assert ("Resumed after 2 updates" in err) == resumed
-        assert f"Training: {steps} updates; this call took " in err
-        assert err.endswith(f"Next: keras-transformer evaluate {run_dir}\n")
         summary = json.loads(out)
         assert_documented("train", summary)
         assert summary["run_dir"] == str(run_dir)
@@ -149,9 +133,9 @@ def test_more_updates_are_advised_unless_there_was_a_cooldown(recipe, corpus_dir
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--recipe", "wmt15"], "Cannot read the recipe wmt15: No such file.* one of: demo, .*"),
-        (["--set", "stepz=3"], "Unknown setting stepz. There are: data, .*"),
-        (["--set", "steps=many"], "`steps` must be a valid integer. Received: steps='many'"),
+        (["--recipe", "wmt15"], "Cannot read the recipe wmt15: .*"),
+        (["--set", "stepz=3"], "Unknown setting stepz.*"),
+        (["--set", "steps=many"], "`steps` .* steps='many'"),
     ],
 )
 def test_wrong_settings(corpus_dir, tmp_path, arguments, message):
@@ -169,9 +153,8 @@ def test_the_corpus_may_be_elsewhere(recipe_run):
 
 def test_no_average_during_a_training(recipe_run):
     with locked(recipe_run):
-        assert_refused(cli("average", recipe_run), f"Another call is writing {recipe_run}: .*")
+        assert_refused(cli("average", recipe_run), f".*{recipe_run}: .*")
 
 
 def test_no_data(tmp_path):
-    message = "The setting `data` is missing: give --data, or a --recipe that has it"
-    assert_refused(cli("train", "--run-dir", tmp_path / "run"), message)
+    assert_refused(cli("train", "--run-dir", tmp_path / "run"), ".*`data`.*")

@@ -93,7 +93,7 @@ def report(run_dir):
         result = plot(run_dir)
     assert (result.exit_code, result.stdout) == (0, "")
     folder = run_dir / "report"
-    assert result.stderr == f"Report: {folder / 'report.html'}\n"
+    assert str(folder / "report.html") in result.stderr
     return folder
 
 
@@ -177,7 +177,7 @@ def test_damaged_scores(run_dir, tmp_path):
     path = tmp_path / "run"
     shutil.copytree(run_dir, path, ignore=shutil.ignore_patterns("report"))
     (path / "evaluation" / "test.scores.json").write_text("{")
-    with pytest.raises(InputError, match=r"test\.scores\.json .*: evaluate the split again"):
+    with pytest.raises(InputError, match=r"test\.scores\.json"):
         plot(path)
 
 
