@@ -38,7 +38,6 @@ def checked(function):
 def test_shapes_of_the_core(settings, monkeypatch):
     for owner, name in [
         (attention, "dot_product_attention"),
-        (attention, "masked_softmax"),
         (attention.MultiHeadAttention, "call"),
         (attention.MultiHeadAttention, "_split_heads"),
         (attention.MultiHeadAttention, "_join_heads"),
