@@ -18,10 +18,10 @@ from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef, SignatureDef
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from keras_transformer.errors import InputError, one_line
-from keras_transformer.export import session
 from keras_transformer.export.metadata import read_metadata
+from keras_transformer.export.rows import columns_of
 from keras_transformer.export.warmup import read_warmup
-from keras_transformer.files import file_sha256
+from keras_transformer.files import check_file
 
 PYTHON_OPS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}  # only a Python process can run these
 
@@ -36,6 +36,16 @@ SIGNATURES = {
     "document": (("text",), {"translation", "score", "sentences"}),
 }
 SCORE_TOLERANCE = 1e-3  # another runtime adds in another order
+# Answers requests, one a line.
+PROGRAM = """
+import json, sys
+from keras_transformer.export.rows import columns_of
+from keras_transformer.export.session import SavedModelSession
+
+session = SavedModelSession(sys.argv[1], optimize=True)
+for line in sys.stdin:
+    print(json.dumps(columns_of(session.run(*json.loads(line)))))
+"""
 
 Request = tuple[str, dict[str, list[str]]]  # a signature, and its inputs by name
 
@@ -109,11 +119,9 @@ def open_export(path: Path) -> Export:
 
 def check_files(export: Export) -> str:
     """Checks that no file has changed since the export."""
-    written = export.metadata["files"]
-    for name, digest in written.items():
-        if file_sha256(export.path / name) != digest:
-            raise InputError(f"{name} has changed since the export")
-    return f"{len(written)}, unchanged since the export"
+    for name, digest in export.metadata["files"].items():
+        check_file(export.path / name, digest, "export the run again")
+    return f"{len(export.metadata['files'])}, unchanged since the export"
 
 
 def check_signatures(export: Export) -> str:
@@ -174,8 +182,8 @@ def check_session(export: Export) -> str:
         if len(sizes) > 1:
             raise InputError(f"{name} must return as many rows as it takes. Received: {sizes}")
     rows = zip(*answers[0].values(), strict=True)
-    for example, row in zip(examples, rows, strict=True):
-        answer = {"text": example["text"], **dict(zip(answers[0], row, strict=True))}
+    for example, values in zip(examples, rows, strict=True):
+        answer = {"text": example["text"], **dict(zip(answers[0], values, strict=True))}
         close = abs(answer["score"] - example["score"]) <= SCORE_TOLERANCE
         if not close or answer | {"score": example["score"]} != example:
             raise InputError(f"the answer is {answer}, but the model gives {example}")
@@ -186,19 +194,14 @@ def check_session(export: Export) -> str:
 
 
 def _warmup_requests(export: Export) -> list[Request]:
-    requests = []
-    for request in read_warmup(export.path):
-        arrays = {name: tf.make_ndarray(tensor) for name, tensor in request.inputs.items()}
-        requests.append((request.model_spec.signature_name, session.columns_of(arrays)))
-    return requests
+    return [(name, columns_of(arrays)) for name, arrays in read_warmup(export.path)]
 
 
 def _run_session(path: Path, requests: Iterable[Request]) -> list[dict[str, list[Any]]]:
     """Returns the outputs of each request, computed in a new process."""
-    lines = [json.dumps({"signature_name": name, "inputs": inputs}) for name, inputs in requests]
     process = subprocess.run(
-        [sys.executable, "-P", session.__file__, str(path)],
-        input="\n".join(lines) + "\n",
+        [sys.executable, "-P", "-c", PROGRAM, str(path)],
+        input="".join(json.dumps(request) + "\n" for request in requests),
         capture_output=True,
         encoding="utf-8",
         check=False,

@@ -6,14 +6,16 @@ send requests of a few texts of about the same length. Threads may share a clien
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, Self
 
 import urllib3
 from urllib3.exceptions import HTTPError, MaxRetryError, ReadTimeoutError
 
 from keras_transformer.errors import InputError, one_line
-from keras_transformer.export.rows import DEFAULT_SIGNATURE, REQUEST_BYTES, Row, by_length
+from keras_transformer.export.options import DEFAULT_SIGNATURE, REQUEST_BYTES
+from keras_transformer.export.rows import Row, by_length, rows_of
 
 REQUEST_ROWS = 32
 TIMEOUT = 60.0
@@ -23,7 +25,44 @@ BACKOFF_SECONDS = 0.2
 MAX_CONNECTIONS = 64  # kept open: one for each thread that uses a client
 
 
-class RestClient:
+class _Client(ABC):
+    def __init__(self, server: str, signature: str, timeout: float, max_rows: int) -> None:
+        self._server, self._signature = server, signature
+        self._timeout, self._max_rows = timeout, max_rows
+
+    @abstractmethod
+    def _predict(self, texts: list[str]) -> Any:
+        """Returns what the server answers."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Closes the connections."""
+
+    def translate(self, texts: Sequence[str | bytes]) -> list[Row]:
+        """Returns the signature's outputs for each text.
+
+        Args:
+            texts: any number; bytes are UTF-8, and invalid ones are replaced.
+
+        Raises:
+            InputError: if the server cannot be reached, takes too long, refuses the request, or
+                does not answer with a translation for each text.
+        """
+        return by_length(
+            texts, self._translate_batch, max_rows=self._max_rows, max_size=REQUEST_BYTES
+        )
+
+    def _translate_batch(self, texts: list[bytes]) -> list[Row]:
+        rows = self._predict([text.decode(errors="replace") for text in texts])
+        is_list = isinstance(rows, list) and len(rows) == len(texts)
+        if is_list and all(isinstance(row, dict) and "translation" in row for row in rows):
+            return list(rows)
+        raise InputError(
+            f"{self._server} must answer with a `translation` for each of {len(texts)} texts"
+        )
+
+
+class RestClient(_Client):
     """Translates over HTTP, without TensorFlow.
 
     Args:
@@ -48,18 +87,13 @@ class RestClient:
         retries: int = RETRIES,
         max_rows: int = REQUEST_ROWS,
     ) -> None:
-        self._url = url.rstrip("/")
-        if not re.fullmatch(
-            r"https?://[^/?#]+/([^?#]+/)?v1/models/[^/:?#]+((/versions/\d+)|(/labels/\w+))?",
-            self._url,
-        ):
+        super().__init__(url.rstrip("/"), signature, timeout, max_rows)
+        form = r"https?://[^/?#]+/([^?#]+/)?v1/models/[^/:?#]+((/versions/\d+)|(/labels/\w+))?"
+        if not re.fullmatch(form, self._server):
             raise InputError(
                 "The URL must have the form http://HOST:PORT/v1/models/NAME, and "
                 f"optionally /versions/VERSION or /labels/LABEL. Received: {url}"
             )
-        self._signature = signature
-        self._timeout = timeout
-        self._max_rows = max_rows
         self._pool = urllib3.PoolManager(
             maxsize=MAX_CONNECTIONS,
             timeout=urllib3.Timeout(connect=min(timeout, CONNECT_TIMEOUT), read=timeout),
@@ -75,27 +109,15 @@ class RestClient:
             ),
         )
 
-    def translate(self, texts: Sequence[str | bytes]) -> list[Row]:
-        """Returns the signature's outputs for each text.
-
-        Args:
-            texts: any number; bytes are UTF-8, and invalid ones are replaced.
-
-        Raises:
-            InputError: if the server cannot be reached, takes too long, refuses the request, or
-                does not answer with a translation for each text.
-        """
-        return _translate(texts, self._predict, self._max_rows, self._url)
-
     def _predict(self, texts: list[str]) -> Any:
         question = {"signature_name": self._signature, "instances": texts}
         try:
-            response = self._pool.request("POST", f"{self._url}:predict", json=question)
+            response = self._pool.request("POST", f"{self._server}:predict", json=question)
         except ReadTimeoutError as error:
-            raise InputError(f"{self._url} did not answer within {self._timeout:g} s") from error
+            raise InputError(f"{self._server} did not answer within {self._timeout:g} s") from error
         except HTTPError as error:
             cause = error.reason if isinstance(error, MaxRetryError) else error
-            raise InputError(f"{self._url} cannot be reached: {one_line(cause)}") from error
+            raise InputError(f"{self._server} cannot be reached: {one_line(cause)}") from error
         try:
             answer = response.json()
         except ValueError:
@@ -103,7 +125,7 @@ class RestClient:
         answer = answer if isinstance(answer, dict) else {}
         if response.status != 200:
             reason = one_line(answer.get("error") or response.reason)
-            raise InputError(f"{self._url} answered with status {response.status}: {reason}")
+            raise InputError(f"{self._server} answered with status {response.status}: {reason}")
         return answer.get("predictions")
 
     def close(self) -> None:
@@ -111,7 +133,16 @@ class RestClient:
         self._pool.clear()
 
 
-class GrpcClient:
+class _Retries(urllib3.Retry):
+    """Retries that do not repeat a request that timed out."""
+
+    def increment(self, *args: Any, **kwargs: Any) -> Self:
+        if isinstance(kwargs.get("error"), ReadTimeoutError):
+            raise kwargs["error"]
+        return super().increment(*args, **kwargs)
+
+
+class GrpcClient(_Client):
     """Translates over gRPC, with TensorFlow's tensors.
 
     Args:
@@ -135,9 +166,9 @@ class GrpcClient:
         max_rows: int = REQUEST_ROWS,
     ) -> None:
         import grpc
-        from tensorflow_serving.apis.model_pb2 import ModelSpec
         from tensorflow_serving.apis.prediction_service_pb2_grpc import PredictionServiceStub
 
+        super().__init__(f"grpc://{target}/{model}", signature, timeout, max_rows)
         policy = {
             "maxAttempts": min(1 + retries, 5),  # gRPC's maximum
             "initialBackoff": f"{BACKOFF_SECONDS}s",
@@ -146,10 +177,7 @@ class GrpcClient:
             "retryableStatusCodes": ["UNAVAILABLE"],
         }
         config = {"methodConfig": [{"name": [{}], "retryPolicy": policy}]} if retries else {}
-        self._name = f"grpc://{target}/{model}"
-        self._spec = ModelSpec(name=model, signature_name=signature)
-        self._timeout = timeout
-        self._max_rows = max_rows
+        self._model = model
         self._channel = grpc.insecure_channel(
             target,
             options=[
@@ -160,26 +188,21 @@ class GrpcClient:
         )
         self._stub = PredictionServiceStub(self._channel)
 
-    def translate(self, texts: Sequence[str | bytes]) -> list[Row]:
-        """Returns the signature's outputs for each text; as `RestClient.translate`."""
-        return _translate(texts, self._predict, self._max_rows, self._name)
-
     def _predict(self, texts: list[str]) -> Any:
         import grpc
         import tensorflow as tf
         from tensorflow_serving.apis.predict_pb2 import PredictRequest
 
-        from keras_transformer.export.session import rows_of
-
-        inputs = {"text": tf.make_tensor_proto(texts, tf.string)}
-        request = PredictRequest(model_spec=self._spec, inputs=inputs)
+        request = PredictRequest(inputs={"text": tf.make_tensor_proto(texts, tf.string)})
+        request.model_spec.name = self._model
+        request.model_spec.signature_name = self._signature
         try:
             response = self._stub.Predict(request, timeout=self._timeout)
         except grpc.RpcError as error:
             message = f"answered with {error.code().name}: {one_line(error.details())}"
             if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
                 message = f"did not answer within {self._timeout:g} s"
-            raise InputError(f"{self._name} {message}") from error
+            raise InputError(f"{self._server} {message}") from error
         outputs = {name: tf.make_ndarray(tensor) for name, tensor in response.outputs.items()}
         try:
             return rows_of(outputs)
@@ -189,37 +212,3 @@ class GrpcClient:
     def close(self) -> None:
         """Closes the connection."""
         self._channel.close()
-
-
-class _Retries(urllib3.Retry):
-    """Retries that do not repeat a request that timed out."""
-
-    def increment(self, *args: Any, **kwargs: Any) -> Self:
-        if isinstance(kwargs.get("error"), ReadTimeoutError):
-            raise kwargs["error"]
-        return super().increment(*args, **kwargs)
-
-
-def _translate(
-    texts: Sequence[str | bytes],
-    predict: Callable[[list[str]], Any],
-    max_rows: int,
-    server: str,
-) -> list[Row]:
-    """Returns the rows that `predict` returns for the texts, in batches of about one length."""
-
-    def translate_batch(batch: list[bytes]) -> list[Row]:
-        rows = predict([text.decode(errors="replace") for text in batch])
-        if (
-            isinstance(rows, list)
-            and len(rows) == len(batch)
-            and all(isinstance(row, dict) and "translation" in row for row in rows)
-        ):
-            return rows
-        raise InputError(
-            f"{server} must answer with a `translation` for each of {len(batch)} texts"
-        )
-
-    # A lone surrogate, which UTF-8 does not have, becomes a question mark.
-    encoded = [text if isinstance(text, bytes) else text.encode(errors="replace") for text in texts]
-    return by_length(encoded, translate_batch, max_rows=max_rows, max_size=REQUEST_BYTES)

@@ -6,7 +6,15 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from keras_transformer.config import checked_dataclass
-from keras_transformer.export.rows import BATCH_ROWS
+
+DEFAULT_SIGNATURE = "serving_default"
+
+# The maximum number of texts in a batch. Every export takes as many in a request (`max_texts`).
+BATCH_ROWS = 64
+
+# The maximum of the texts of a request times the bytes of its longest text. Even with a token for
+# each byte, a request to `document` keeps to the default of `max_document_tokens`.
+REQUEST_BYTES = 2**13
 
 # Types to store weights in: those of an export, and those of CTranslate2.
 WeightsType = Literal["float32", "float16", "bfloat16"]

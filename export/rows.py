@@ -1,81 +1,54 @@
-"""Texts in batches of about the same length, and the signatures that translate them."""
+"""Texts in batches of about the same length, and the outputs of a signature as rows."""
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from keras_transformer.errors import InputError, one_line
+import numpy as np
 
-DEFAULT_SIGNATURE = "serving_default"
-
-# The maximum number of texts in a batch. Every export takes as many in a request (`max_texts`).
-BATCH_ROWS = 64
-
-# The maximum of the texts of a request times the bytes of its longest text. Even with a token for
-# each byte, a request to `document` keeps to the default of `max_document_tokens`.
-REQUEST_BYTES = 2**13
+from keras_transformer.export.options import BATCH_ROWS
 
 Row = dict[str, Any]  # a signature's outputs for one text, by name
-Text = TypeVar("Text", str, bytes)
-Answer = TypeVar("Answer")
 
 
 def by_length(
-    texts: Sequence[Text],
-    translate: Callable[[list[Text]], Sequence[Answer]],
+    texts: Sequence[str | bytes],
+    translate: Callable[[list[bytes]], Sequence[Row]],
     *,
     max_rows: int = BATCH_ROWS,
     max_size: float = math.inf,
-) -> list[Answer]:
-    """Translates texts in batches of about one length; the answers keep the order of the texts.
+) -> list[Row]:
+    """Translates texts in batches of about one length; the rows keep the order of the texts.
 
     A batch takes as long as its longest text. It has at most `max_rows` texts, and their number
-    times the length of the longest is at most `max_size`. A longer text is a batch of its own.
+    times the bytes of the longest is at most `max_size`. A longer text is a batch of its own.
     """
+    # A lone surrogate, which UTF-8 does not have, becomes a question mark.
+    encoded = [text if isinstance(text, bytes) else text.encode(errors="replace") for text in texts]
     batches: list[list[int]] = []
-    for number in sorted(range(len(texts)), key=lambda number: len(texts[number])):
+    for number in sorted(range(len(encoded)), key=lambda number: len(encoded[number])):
         count = len(batches[-1]) if batches else max_rows
-        if count == max_rows or (count + 1) * len(texts[number]) > max_size:
+        if count == max_rows or (count + 1) * len(encoded[number]) > max_size:
             batches.append([])
         batches[-1].append(number)
-    answers: dict[int, Answer] = {}
+    rows: dict[int, Row] = {}
     for batch in batches:
-        answers |= zip(batch, translate([texts[number] for number in batch]), strict=True)
-    return [answers[number] for number in range(len(texts))]
+        rows |= zip(batch, translate([encoded[number] for number in batch]), strict=True)
+    return [rows[number] for number in range(len(encoded))]
 
 
-def open_saved_model(
-    path: str, signature: str, optimize: bool = False
-) -> Callable[[Sequence[str | bytes]], list[Row]]:
-    """Loads a version, and returns a function from texts to the outputs of a signature.
+def columns_of(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Returns arrays as nested lists of numbers and strings."""
+    return {name: _decoded(array.tolist()) for name, array in arrays.items()}
 
-    With `optimize`, the first call takes longer, and later ones less time.
 
-    Raises:
-        InputError: if the signature does not turn `text` into `translation`, or cannot be loaded;
-            by the function, if the graph refuses the texts.
-    """
-    from keras_transformer.export.session import SavedModelSession, SessionError, message_of
+def rows_of(arrays: Mapping[str, np.ndarray]) -> list[Row]:
+    """Turns arrays with a leading dimension of B into B rows of numbers and strings."""
+    columns = columns_of(arrays)
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
-    try:
-        session = SavedModelSession(path, optimize)
-    except ValueError as error:
-        raise InputError(one_line(error)) from error
-    suitable = [
-        name
-        for name, tensors in session.signatures.items()
-        if list(tensors.inputs) == ["text"] and "translation" in tensors.outputs
-    ]
-    if signature not in suitable:
-        raise InputError(
-            f"{path} has no signature {signature} that translates. There are: "
-            f"{', '.join(sorted(suitable)) or 'none'}"
-        )
 
-    def translate(texts: Sequence[str | bytes]) -> list[Row]:
-        try:
-            return session.translate(texts, signature)
-        except SessionError as error:
-            raise InputError(message_of(error)) from error
-
-    return translate
+def _decoded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_decoded(item) for item in value]
+    return value.decode() if isinstance(value, bytes) else value

@@ -18,7 +18,7 @@ from keras_transformer.errors import InputError, one_line
 from keras_transformer.export.check import SIGNATURES, Finding, check_saved_model, require_success
 from keras_transformer.export.metadata import write_metadata
 from keras_transformer.export.options import ComputeType, ServingOptions, WeightsType
-from keras_transformer.export.session import rows_of
+from keras_transformer.export.rows import rows_of
 from keras_transformer.export.warmup import write_warmup
 from keras_transformer.files import atomic_folder
 from keras_transformer.model.encoder_decoder import EncoderDecoder

@@ -4,10 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
 from keras_transformer.export.metadata import FOLDER
+from keras_transformer.export.options import DEFAULT_SIGNATURE
 
 WARMUP = "tf_serving_warmup_requests"  # the name that TF Serving looks for
 
@@ -28,9 +30,11 @@ def write_warmup(path: Path, name: str, requests: Sequence[tuple[str, Mapping[st
             writer.write(prediction_log_pb2.PredictionLog(predict_log=log).SerializeToString())
 
 
-def read_warmup(path: Path) -> Iterator[predict_pb2.PredictRequest]:
-    """Yields the warm-up requests of the SavedModel at `path`."""
+def read_warmup(path: Path) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+    """Yields the requests of the SavedModel at `path`: a signature, and an array for each input."""
     file = path / FOLDER / WARMUP
     if file.exists():
         for record in tf.data.TFRecordDataset(str(file)).as_numpy_iterator():
-            yield prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
+            request = prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
+            arrays = {name: tf.make_ndarray(tensor) for name, tensor in request.inputs.items()}
+            yield request.model_spec.signature_name or DEFAULT_SIGNATURE, arrays

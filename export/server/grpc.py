@@ -21,9 +21,10 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
 )
 
-from keras_transformer.export.rows import DEFAULT_SIGNATURE
-from keras_transformer.export.server.models import STOP_SECONDS, ServedModel, invalid
-from keras_transformer.export.session import SessionError, message_of
+from keras_transformer.errors import one_line
+from keras_transformer.export.c_api import SessionError
+from keras_transformer.export.options import DEFAULT_SIGNATURE
+from keras_transformer.export.server.models import STOP_SECONDS, ServedModel
 
 # The fields in which TF Serving sends the values of an output, by the kind of its NumPy type.
 FIELDS = {"O": "string_val", "b": "bool_val", "f": "float_val", "i": "int_val"}
@@ -36,7 +37,7 @@ def _errors_as_status(context: grpc.ServicerContext) -> Iterator[None]:
     try:
         yield
     except SessionError as error:
-        context.abort(CODES[error.code], message_of(error))
+        context.abort(CODES[error.code], str(error))
 
 
 def proto_of(array: np.ndarray) -> TensorProto:
@@ -62,11 +63,15 @@ class _Service(
         with _errors_as_status(context):
             spec = request.model_spec
             loaded = self._model.find(*_model_and_version(spec))
-            outputs = loaded.predict(request)
+            spec.signature_name = spec.signature_name or DEFAULT_SIGNATURE
+            try:
+                inputs = {name: tf.make_ndarray(tensor) for name, tensor in request.inputs.items()}
+            except (TypeError, ValueError) as error:  # more or fewer values than the shape says
+                raise SessionError(f"An input cannot be read: {one_line(error)}") from None
+            outputs = loaded.run(spec.signature_name, inputs)
             wanted = request.output_filter or outputs.keys()
             if unknown := set(wanted) - outputs.keys():
-                raise invalid(f"There are no outputs {sorted(unknown)}")
-            spec.signature_name = spec.signature_name or DEFAULT_SIGNATURE
+                raise SessionError(f"There are no outputs {sorted(unknown)}")
             spec.version.value = loaded.number
             protos = {name: proto_of(outputs[name]) for name in wanted}
             return predict_pb2.PredictResponse(model_spec=spec, outputs=protos)
@@ -78,7 +83,7 @@ class _Service(
     ) -> get_model_metadata_pb2.GetModelMetadataResponse:
         with _errors_as_status(context):
             if list(request.metadata_field) != ["signature_def"]:
-                raise invalid("`metadata_field` must be signature_def")
+                raise SessionError("`metadata_field` must be signature_def")
             spec = request.model_spec
             loaded = self._model.find(*_model_and_version(spec))
             spec.version.value = loaded.number
@@ -96,9 +101,9 @@ class _Service(
 def _model_and_version(spec: model_pb2.ModelSpec) -> tuple[str, int | None]:
     """Returns the model and the version that a request asks for; None is any version."""
     if not spec.name:
-        raise invalid("ModelSpec has no name specified.")
+        raise SessionError("ModelSpec has no name specified.")
     if spec.HasField("version_label"):
-        raise invalid(f"Unrecognized servable version label: {spec.version_label}")
+        raise SessionError(f"Unrecognized servable version label: {spec.version_label}")
     return spec.name, spec.version.value if spec.HasField("version") else None
 
 

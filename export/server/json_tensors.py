@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.export.server.models import invalid
-from keras_transformer.export.session import columns_of, rows_of
+from keras_transformer.export.c_api import SessionError
+from keras_transformer.export.rows import columns_of, rows_of
 
 
 def parse(body: bytes) -> dict[str, Any]:
@@ -21,9 +21,9 @@ def parse(body: bytes) -> dict[str, Any]:
     try:
         document = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise invalid(f"JSON Parse error: {error}") from None
+        raise SessionError(f"JSON Parse error: {error}") from None
     if not isinstance(document, dict):
-        raise invalid("JSON Parse error: The document is not an object")
+        raise SessionError("JSON Parse error: The document is not an object")
     return document
 
 
@@ -32,20 +32,20 @@ def inputs_from_json(document: Mapping[str, Any], names: Iterable[str]) -> dict[
     keys = set(names)
     needed = f"with the keys {sorted(keys)}"
     if ("instances" in document) == ("inputs" in document):
-        raise invalid("A request must have one of the keys 'instances' and 'inputs'")
+        raise SessionError("A request must have one of the keys 'instances' and 'inputs'")
     columns = document.get("inputs")
     if "instances" in document:
         columns = document["instances"]
         if not isinstance(columns, list) or not columns:
-            raise invalid("'instances' must be a list with at least one item")
+            raise SessionError("'instances' must be a list with at least one item")
         if any(map(_is_object, columns)):
             if not all(_is_object(row) and row.keys() == keys for row in columns):
-                raise invalid(f"Each of 'instances' must be an object {needed}")
+                raise SessionError(f"Each of 'instances' must be an object {needed}")
             columns = {key: [row[key] for row in columns] for key in keys}
     if not _is_object(columns) and len(keys) == 1:
         columns = dict.fromkeys(keys, columns)
     if not isinstance(columns, dict) or not columns.keys() >= keys:
-        raise invalid(f"The inputs must be an object {needed}")
+        raise SessionError(f"The inputs must be an object {needed}")
     return {key: _array(columns[key]) for key in keys}
 
 
@@ -56,9 +56,7 @@ def answer(outputs: Mapping[str, np.ndarray], row_format: bool) -> dict[str, Any
         name: array.astype(str).astype(float) if array.dtype == np.float32 else array
         for name, array in outputs.items()
     }
-    if row_format:
-        return {"predictions": rows_of(arrays)}
-    return {"outputs": columns_of(arrays)}
+    return {"predictions": rows_of(arrays)} if row_format else {"outputs": columns_of(arrays)}
 
 
 def _is_object(value: object) -> bool:
@@ -77,4 +75,4 @@ def _bytes(value: Any) -> bytes:
             return base64.b64decode(value["b64"], validate=True)
         return value.encode()
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise invalid(f"A JSON value is not a string: {value!r:.100}") from None
+        raise SessionError(f"A JSON value is not a string: {value!r:.100}") from None

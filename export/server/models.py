@@ -1,7 +1,4 @@
-"""The versions of a model on disk: the newest is loaded, warmed up and served.
-
-Errors are `SessionError`, with TensorFlow's codes, which are those of gRPC.
-"""
+"""The versions of a model on disk: the newest is loaded, warmed up and served."""
 
 import logging
 import os
@@ -10,35 +7,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework.types_pb2 import DataType
-from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 from tensorflow_serving.apis.get_model_metadata_pb2 import SignatureDefMap
 from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusResponse, ModelVersionStatus
-from tensorflow_serving.apis.predict_pb2 import PredictRequest
 
-from keras_transformer.errors import InputError
-from keras_transformer.export.rows import DEFAULT_SIGNATURE
+from keras_transformer.errors import InputError, one_line
+from keras_transformer.export.c_api import SessionError
 from keras_transformer.export.server.versions import version_paths
-from keras_transformer.export.session import (
-    FAILED_PRECONDITION,
-    INVALID_ARGUMENT,
-    NOT_FOUND,
-    SavedModelSession,
-    SessionError,
-    message_of,
-)
+from keras_transformer.export.session import SavedModelSession
 from keras_transformer.export.warmup import read_warmup
 
 STOP_SECONDS = 60  # how long a server that stops waits for the requests that have begun
 
 _logger = logging.getLogger(__name__)
-
-
-def invalid(message: str) -> SessionError:
-    """Returns the error of a request that is not valid."""
-    return SessionError(INVALID_ARGUMENT, message)
 
 
 class LoadedVersion(SavedModelSession):
@@ -48,28 +29,8 @@ class LoadedVersion(SavedModelSession):
         super().__init__(path, optimize=True)
         self.path, self.number = path, int(path.name)
         self.signature_map = SignatureDefMap(signature_def=self.signatures)
-        for request in read_warmup(path):
-            self.predict(request)
-
-    def signature(self, name: str) -> SignatureDef:
-        """Returns a signature; raises `SessionError` if there is none of this name."""
-        if name not in self.signatures:
-            raise SessionError(FAILED_PRECONDITION, f'Serving signature key "{name}" not found.')
-        return self.signatures[name]
-
-    def predict(self, request: PredictRequest) -> dict[str, np.ndarray]:
-        """Returns the outputs; raises `SessionError` if the request does not fit its signature."""
-        name = request.model_spec.signature_name or DEFAULT_SIGNATURE
-        inputs = self.signature(name).inputs
-        expected = {key: DataType.Name(info.dtype) for key, info in inputs.items()}
-        received = {key: DataType.Name(tensor.dtype) for key, tensor in request.inputs.items()}
-        if received != expected:
-            raise invalid(f"The inputs of {name} must be {expected}. Received: {received}")
-        try:
-            arrays = {key: tf.make_ndarray(tensor) for key, tensor in request.inputs.items()}
-        except (TypeError, ValueError) as error:  # more or fewer values than the shape says
-            raise invalid(f"An input cannot be read: {message_of(error)}") from None
-        return self.run(name, arrays)
+        for signature, inputs in read_warmup(path):
+            self.run(signature, inputs)
 
 
 class ServedModel:
@@ -95,7 +56,7 @@ class ServedModel:
         try:
             self._loaded = LoadedVersion(path)
         except Exception as error:  # the files may hold anything
-            message = f"Version {path.name} of {self.name} cannot be loaded: {message_of(error)}"
+            message = f"Version {path.name} of {self.name} cannot be loaded: {one_line(error)}"
             raise InputError(message) from error
         _logger.info("Version %s of %s is available", path.name, self.name)
 
@@ -124,7 +85,8 @@ class ServedModel:
         loaded = self._loaded
         if name != self.name or loaded is None or version not in (None, loaded.number):
             which = f"Latest({name})" if version is None else f"Specific({name}, {version})"
-            raise SessionError(NOT_FOUND, f"Servable not found for request: {which}")
+            message = f"Servable not found for request: {which}"
+            raise SessionError(message, tf.errors.NOT_FOUND)
         return loaded
 
     def status(self, name: str, version: int | None = None) -> GetModelStatusResponse:

@@ -4,7 +4,9 @@ The URLs, status codes and answers are those of TF Serving's
 `model_servers/http_rest_api_handler.cc`.
 """
 
+import gzip
 import html
+import io
 import ipaddress
 import json
 import socket
@@ -13,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
+import tensorflow as tf
 import uvicorn
 from google.protobuf import json_format
 from google.protobuf.message import Message
@@ -27,26 +30,18 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from keras_transformer.errors import InputError
+from keras_transformer.export.c_api import SessionError
 from keras_transformer.export.metadata import read_metadata
-from keras_transformer.export.rows import DEFAULT_SIGNATURE
+from keras_transformer.export.options import DEFAULT_SIGNATURE
 from keras_transformer.export.server import json_tensors
-from keras_transformer.export.server.models import STOP_SECONDS, ServedModel, invalid
-from keras_transformer.export.session import (
-    FAILED_PRECONDITION,
-    INVALID_ARGUMENT,
-    NOT_FOUND,
-    RESOURCE_EXHAUSTED,
-    UNAVAILABLE,
-    SessionError,
-    message_of,
-)
+from keras_transformer.export.server.models import STOP_SECONDS, ServedModel
 
 HTTP_STATUS = {
-    INVALID_ARGUMENT: 400,
-    FAILED_PRECONDITION: 400,
-    NOT_FOUND: 404,
-    RESOURCE_EXHAUSTED: 429,
-    UNAVAILABLE: 503,
+    tf.errors.INVALID_ARGUMENT: 400,
+    tf.errors.FAILED_PRECONDITION: 400,
+    tf.errors.NOT_FOUND: 404,
+    tf.errors.RESOURCE_EXHAUSTED: 429,
+    tf.errors.UNAVAILABLE: 503,
 }
 LOCAL_HOSTS = ["localhost", "127.0.0.1", "[::1]"]
 
@@ -60,9 +55,8 @@ register_url_convertor("model", _ModelName())
 
 def _make_app(model: ServedModel, allowed_hosts: Sequence[str], max_body_bytes: int) -> Starlette:
     """Returns an ASGI application: the REST interface, `/healthz`, and the page at `/`."""
-    text = (
-        resources.files("keras_transformer.export.server").joinpath("page.html").read_text("utf-8")
-    )
+    folder = resources.files("keras_transformer.export.server")
+    text = folder.joinpath("page.html").read_text("utf-8")
 
     def page(request: Request) -> Response:
         about = html.escape(json.dumps(about_model(model)))
@@ -74,7 +68,9 @@ def _make_app(model: ServedModel, allowed_hosts: Sequence[str], max_body_bytes: 
         return JSONResponse({"status": "ok"})
 
     async def predict(request: Request) -> Response:
-        body = await _body(request, max_body_bytes)
+        body = await request.body()
+        if request.headers.get("content-encoding") == "gzip":
+            body = _unzipped(body, max_body_bytes)
         return await run_in_threadpool(_predict, model, request.path_params, body)
 
     def status(request: Request) -> Response:
@@ -96,9 +92,14 @@ def _make_app(model: ServedModel, allowed_hosts: Sequence[str], max_body_bytes: 
         ]
     # TF Serving ignores the label of a status.
     routes.append(Route("/v1/models/{name:model}/labels/{label}", status))
-    hosts = Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts, www_redirect=False)
-    handlers = dict.fromkeys((HTTPException, SessionError, Exception), _error)
-    app = Starlette(routes=routes, middleware=[hosts], exception_handlers=handlers)
+    app = Starlette(
+        routes=routes,
+        middleware=[
+            Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts, www_redirect=False)
+        ],
+        exception_handlers=dict.fromkeys((HTTPException, SessionError, Exception), _error),
+        max_body_size=max_body_bytes,
+    )
     app.router.redirect_slashes = False
     return app
 
@@ -107,30 +108,21 @@ def about_model(model: ServedModel) -> dict[str, Any]:
     """Returns the languages of the loaded version and examples of texts, as far as known."""
     try:
         found = read_metadata(model.find(model.name).path)
-    except (SessionError, InputError):
+    except InputError:
         found = {}
     examples = [each["text"] for each in found.get("examples", [])]
     return {"source": found.get("source"), "target": found.get("target"), "examples": examples}
 
 
-async def _body(request: Request, max_bytes: int) -> bytes:
-    """Reads a body, and keeps at most one byte more than is allowed in memory."""
-    kept = bytearray()
-    async for chunk in request.stream():
-        kept += chunk[: max_bytes + 1 - len(kept)]
-    body, is_complete = bytes(kept), True
-    if request.headers.get("content-encoding") == "gzip" and len(body) <= max_bytes:
-        reader = zlib.decompressobj(wbits=31)  # the format of gzip
-        try:
-            body = reader.decompress(body, max_bytes + 1)
-        except zlib.error as error:
-            raise invalid(f"The request is not valid gzip: {error}") from None
-        is_complete = reader.eof and not reader.unused_data
-    if len(body) > max_bytes:
+def _unzipped(body: bytes, max_bytes: int) -> bytes:
+    try:
+        with gzip.open(io.BytesIO(body)) as file:
+            content = file.read(max_bytes + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise SessionError(f"The request is not valid gzip: {error}") from None
+    if len(content) > max_bytes:
         raise HTTPException(413, f"The request is larger than {max_bytes} bytes")
-    if not is_complete:
-        raise invalid("The request must be one complete gzip stream")
-    return body
+    return content
 
 
 def _predict(model: ServedModel, path_params: Mapping[str, Any], body: bytes) -> Response:
@@ -138,7 +130,7 @@ def _predict(model: ServedModel, path_params: Mapping[str, Any], body: bytes) ->
     loaded = model.find(**path_params)
     name = document.get("signature_name") or DEFAULT_SIGNATURE
     if not isinstance(name, str):
-        raise invalid("'signature_name' must be a string")
+        raise SessionError("'signature_name' must be a string")
     inputs = json_tensors.inputs_from_json(document, loaded.signature(name).inputs)
     outputs = loaded.run(name, inputs)
     return JSONResponse(json_tensors.answer(outputs, row_format="instances" in document))
@@ -150,10 +142,10 @@ def _to_dict(message: Message) -> dict[str, Any]:
     )
 
 
-async def _error(request: Request, error: Exception) -> Response:
+def _error(request: Request, error: Exception) -> Response:
     status, message = 500, f"Internal error: {type(error).__name__}"
     if isinstance(error, SessionError):
-        status, message = HTTP_STATUS.get(error.code, 500), message_of(error)
+        status, message = HTTP_STATUS.get(error.code, 500), str(error)
     elif isinstance(error, HTTPException):
         status, message = error.status_code, error.detail
         if status in (404, 405):  # no route has this path and method
@@ -185,6 +177,7 @@ class HttpServer:
         max_body_bytes: int,
         allow_hosts: Sequence[str] = (),
     ) -> None:
+        # uvicorn's own socket would end the process if the port is in use.
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.create_server((host, port), family=family)
         # asyncio sets it only for sockets that name their protocol; without it an answer takes

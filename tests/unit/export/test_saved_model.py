@@ -9,10 +9,9 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-from keras_transformer.config import TransformerConfig
+from keras_transformer.config import DecodingOptions, TransformerConfig
 from keras_transformer.errors import InputError
 from keras_transformer.export import saved_model as saved_model_module
-from keras_transformer.config import DecodingOptions
 from keras_transformer.export.check import SIGNATURES, Finding
 from keras_transformer.export.metadata import read_metadata
 from keras_transformer.export.options import ServingOptions
@@ -293,41 +292,6 @@ def test_folder_is_a_file(tiny_translator, tmp_path):
     with pytest.raises(InputError, match=r"Cannot write .*tiny: it is a file, not a folder"):
         export_saved_model(tiny_translator, tmp_path / "tiny")
     assert (tmp_path / "tiny").read_text() == "here"
-
-
-@pytest.mark.parametrize("signature", ["serving_default", "greedy", "document"])
-def test_a_session_need_not_optimize(exported, served, signature):
-    loaded = SavedModelSession(exported.path)
-    inputs = {"text": [text.encode() for text in TEXTS]}
-    assert_outputs(loaded.run(signature, inputs), **served.run(signature, inputs))
-
-
-def test_a_session_may_optimize_everything(exported, served):
-    with tf.compat.v1.Session(graph=tf.Graph()) as session:  # as in TF Serving
-        loaded = tf.compat.v1.saved_model.load(session, ["serve"], str(exported.path))
-        signature = loaded.signature_def["serving_default"]
-        texts = [text.encode() for text in TEXTS]
-        outputs = {name: info.name for name, info in signature.outputs.items()}
-        answers = session.run(outputs, {signature.inputs["text"].name: texts})
-    assert_outputs(answers, **served.run("serving_default", {"text": texts}))
-
-
-@pytest.mark.parametrize("content", [None, b"no protocol buffer"])
-def test_not_a_saved_model(tmp_path, content):
-    if content is not None:
-        (tmp_path / "saved_model.pb").write_bytes(content)
-    with pytest.raises(ValueError, match="does not hold a complete SavedModel"):
-        SavedModelSession(tmp_path)
-
-
-def test_what_a_session_refuses(exported):
-    session = SavedModelSession(exported.path)
-    with pytest.raises(TypeError, match="must hold strings"):
-        session.run("serving_default", {"text": ["red", 7]})
-    session.close()
-    session.close()
-    with pytest.raises(ValueError, match="closed"):
-        session.run("serving_default", {"text": ["red"]})
 
 
 @pytest.mark.distributed

@@ -8,20 +8,17 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.errors import InputError
+from keras_transformer.export.c_api import SessionError
 from keras_transformer.export.check import SIGNATURES
 from keras_transformer.export.options import ServingOptions
+from keras_transformer.export.rows import columns_of
 from keras_transformer.export.saved_model import (
     MAX_BYTES,
     _merged,
     _signature_graph,
     _warmup_requests,
 )
-from keras_transformer.export.session import (
-    INVALID_ARGUMENT,
-    SavedModelSession,
-    SessionError,
-    columns_of,
-)
+from keras_transformer.export.session import SavedModelSession
 
 LIMITS = ServingOptions()  # of the fixture `exported`
 WAIT = 10_000_000  # microseconds, the maximum; all batches are full, so none waits
@@ -35,7 +32,7 @@ def send(session, *requests):
         try:
             return columns_of(session.run(signature, arrays))
         except SessionError as error:
-            return str(error) if error.code == INVALID_ARGUMENT else error
+            return str(error) if error.code == tf.errors.INVALID_ARGUMENT else error
 
     with ThreadPoolExecutor(len(requests)) as pool:
         return list(pool.map(answer, *zip(*requests, strict=True)))

@@ -1,7 +1,17 @@
-"""The rest of the session's tests are in test_saved_model.py."""
+"""A session of TensorFlow's C API: what it takes and returns, and how it ends."""
 
 import subprocess
 import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer.errors import InputError
+from keras_transformer.export.session import SavedModelSession
+
+TEXTS = ["red dog .", "", "😀 öl", "one two " * 31, "שלום"]
+LENGTHS = [0, 1, 22, 23, 24, 5_000]  # TensorFlow keeps up to 22 bytes in the tensor
 
 SCRIPT = """
 import sys
@@ -9,6 +19,9 @@ import numpy
 from keras_transformer.export.session import SavedModelSession
 
 numpy.kept = SavedModelSession(sys.argv[1])  # outlives the modules that it uses
+assert not {"tensorflow", "tensorflow_text", "keras"} & set(sys.modules)
+import tensorflow
+assert tensorflow.config  # the package itself
 try:
     SavedModelSession()
 except TypeError:
@@ -16,7 +29,80 @@ except TypeError:
 """
 
 
-def test_session_that_is_open_at_the_exit_of_python(exported):
+def test_imports_no_tensorflow_and_may_be_open_at_the_end(exported):
     command = [sys.executable, "-c", SCRIPT, str(exported.path)]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "Error" not in result.stderr
+
+
+def test_strings_and_numbers(tmp_path):
+    """Fails if TensorFlow's library has another layout of strings, or other numbers of types."""
+
+    @tf.function(input_signature=[tf.TensorSpec(None, tf.string, name="text")], autograph=False)
+    def graph(text):
+        length = tf.strings.length(text)
+        scores = {"score": tf.cast(length, tf.float32) / 3, "long": length > 22}
+        numbers = {"int32": length, "int64": tf.cast(length, tf.int64) * 2**33}
+        return {"text": text, **scores, **numbers}
+
+    tf.saved_model.save(tf.Module(), tmp_path / "1", graph)
+    session = SavedModelSession(tmp_path / "1")
+    texts = [[b"\0\xff\n" * length, b"x" * length] for length in LENGTHS]
+    lengths = np.outer(LENGTHS, [3, 1])
+    found = session.run("serving_default", {"text": texts})
+    assert found["text"].tolist() == texts
+    np.testing.assert_array_equal(found["int32"], lengths.astype("int32"), strict=True)
+    np.testing.assert_array_equal(found["int64"], lengths * 2**33, strict=True)
+    np.testing.assert_allclose(found["score"], (lengths / 3).astype("float32"), strict=True)
+    np.testing.assert_array_equal(found["long"], lengths > 22, strict=True)
+    assert session.run("serving_default", {"text": "ö"})["text"] == "ö".encode()
+    assert session.run("serving_default", {"text": "a\ud800"})["text"] == b"a?"
+
+
+def same(outputs, expected):
+    assert outputs.keys() == expected.keys()
+    for name, values in expected.items():
+        if values.dtype == object:
+            assert outputs[name].tolist() == values.tolist(), name
+        else:
+            np.testing.assert_allclose(outputs[name], values, atol=1e-4, err_msg=name)
+
+
+@pytest.mark.parametrize("signature", ["serving_default", "greedy", "document"])
+def test_need_not_optimize(exported, served, signature):
+    loaded = SavedModelSession(exported.path)
+    same(loaded.run(signature, {"text": TEXTS}), served.run(signature, {"text": TEXTS}))
+
+
+def test_answers_as_a_session_of_python(exported, served):
+    with tf.compat.v1.Session(graph=tf.Graph()) as session:
+        loaded = tf.compat.v1.saved_model.load(session, ["serve"], str(exported.path))
+        signature = loaded.signature_def["serving_default"]
+        outputs = {name: info.name for name, info in signature.outputs.items()}
+        answers = session.run(outputs, {signature.inputs["text"].name: TEXTS})
+    same(answers, served.run("serving_default", {"text": TEXTS}))
+
+
+@pytest.mark.parametrize("content", [None, b"no protocol buffer"])
+def test_not_a_saved_model(tmp_path, content):
+    if content is not None:
+        (tmp_path / "saved_model.pb").write_bytes(content)
+    for optimize in (False, True):
+        with pytest.raises(InputError, match="does not hold a complete SavedModel"):
+            SavedModelSession(tmp_path, optimize)
+
+
+def test_what_a_session_refuses(exported):
+    session = SavedModelSession(exported.path)
+    for signature, inputs, message in (
+        ("serving_default", {"text": ["red", 7]}, "must hold strings"),
+        ("serving_default", {"words": ["red"]}, r"\['text'\]\. Received: \['words'\]"),
+        ("score", {"text": ["red"]}, "target"),
+        ("none", {"text": ["red"]}, '"none" not found'),
+    ):
+        with pytest.raises(InputError, match=message):
+            session.run(signature, inputs)
+    session.close()
+    session.close()
+    with pytest.raises(InputError, match="closed"):
+        session.run("serving_default", {"text": ["red"]})

@@ -55,62 +55,48 @@ def post(server, http):
 
 def test_rows_and_columns(post):
     assert post({"instances": TEXTS}) == (200, {"predictions": ROWS})
-    columns = {name: [row[name] for row in ROWS] for name in ROWS[0]}
-    assert post({"inputs": {"text": TEXTS}}) == (200, {"outputs": columns})
-    answer = post({"signature_name": "nbest", "instances": ["a"]})
-    row = {"translations": ["a1", "a2", ""], "scores": [-0.5, -1.2500001, -1e9]}  # float32
-    assert answer == (200, {"predictions": [row]})
+    answer = post({"signature_name": "nbest", "inputs": {"text": ["a"]}})
+    outputs = {"translations": [["a1", "a2", ""]], "scores": [[-0.5, -1.2500001, -1e9]]}  # float32
+    assert answer == (200, {"outputs": outputs})
     rows = [{"text": "a", "target": "x"}, {"text": "b", "target": "y"}]
     answer = post({"signature_name": "pairs", "instances": rows})
     assert answer == (200, {"predictions": [{"joined": "a:x"}, {"joined": "b:y"}]})
-    columns = {"target": ["x", "y"], "text": ["a", "b"]}
-    answer = post({"signature_name": "pairs", "inputs": columns})
-    assert answer == (200, {"outputs": {"joined": ["a:x", "b:y"]}})
-
-
-@pytest.mark.parametrize(
-    ("host", "allow_hosts", "allowed", "refused"),
-    [
-        ("127.0.0.1", [], ["LocalHost:8501", "127.0.0.1:1", "[::1]"], ["evil.example:8501"]),
-        ("127.0.0.1", ["My.example"], ["my.example:8501", "localhost"], ["evil.example"]),
-        ("127.0.0.1", ["*"], ["any.example"], []),
-        ("0.0.0.0", [], ["any.example"], []),
-        ("0.0.0.0", ["my.example"], ["my.example", "localhost"], ["evil.example"]),
-    ],
-    ids=range(5),
-)
-def test_hosts(folder, http, host, allow_hosts, allowed, refused):
-    with serving(folder, host, allow_hosts) as server:
-        url = f"http://127.0.0.1:{server.url.rpartition(':')[2]}"
-        for name in allowed + refused:
-            for path in ("/", "/healthz", "/v1/models/fake"):
-                response = http.request("GET", url + path, headers={"Host": name})
-                assert response.status == (200 if name in allowed else 400), name
 
 
 @pytest.mark.parametrize(
     ("body", "message"),
     [
         (b'{"instances": ["a"]} x', "JSON Parse error"),
-        (b'{"instances": ["\xff"]}', "JSON Parse error"),
         (b"[" * 1_500, "JSON Parse error"),
         (b'{"instances": ' + b"[" * 70 + b'"a"' + b"]" * 70 + b"}", "not a string: ["),
         (b'{"instances": ["\\ud800"]}', "not a string: '\\ud800'"),
-        ({"instances": [{"b64": "YWI"}]}, "not a string: {'b64': 'YWI'}"),
-        ({"instances": [{"words": "a"}]}, "['text']"),
-        ({"signature_name": "pairs", "instances": ["a"]}, "['target', 'text']"),
         ({"signature_name": "pairs", "inputs": {"text": ["a"]}}, "['target', 'text']"),
-        ({"signature_name": "pairs", "inputs": ["a"]}, "['target', 'text']"),
-        ({"signature_name": "no", "instances": ["a"]}, '"no"'),
         ({"signature_name": "checked", "inputs": ["bad"]}, "assertion failed: [bad]"),
     ],
-    ids=range(12),
+    ids=range(6),
 )
 def test_errors_name_what_is_wrong(post, body, message):
     status, answer = post(body)
     assert (status, [*answer]) == (400, ["error"])
     assert message in answer["error"]
-    assert ".py" not in answer["error"]
+
+
+@pytest.mark.parametrize(
+    ("host", "allow_hosts", "allowed", "refused"),
+    [
+        ("127.0.0.1", [], ["LocalHost:8501", "127.0.0.1:1", "[::1]"], ["evil.example:8501"]),
+        ("::1", ["*"], ["any.example"], []),
+        ("0.0.0.0", [], ["any.example"], []),
+        ("0.0.0.0", ["My.example"], ["my.example:8501", "localhost"], ["evil.example"]),
+    ],
+    ids=range(4),
+)
+def test_hosts(folder, http, host, allow_hosts, allowed, refused):
+    with serving(folder, host, allow_hosts) as server:
+        for name in allowed + refused:
+            for path in ("/", "/healthz", "/v1/models/fake"):
+                response = http.request("GET", server.url + path, headers={"Host": name})
+                assert response.status == (200 if name in allowed else 400), name
 
 
 def test_not_healthy_without_a_version(http, tmp_path):
@@ -125,21 +111,14 @@ def test_not_healthy_without_a_version(http, tmp_path):
         (gzip.compress(b" " * 1_000_000), "gzip", 413),
         (b'{"instances": ["abc"]}', "gzip", 400),
         (gzip.compress(b'{"instances": ["abc"]}')[:-1], "gzip", 400),
-        (gzip.compress(b'{"instances": ["abc"]}') + b"more", "gzip", 400),
         (b"a" * 60_001, "identity", 413),
     ],
-    ids=range(6),
+    ids=range(5),
 )
-def test_size_and_compression(post, body, encoding, expected):
-    status, answer = post(body, headers={"Content-Encoding": encoding})
-    assert (status, [*answer]) == (expected, ["predictions" if expected == 200 else "error"])
-
-
-def test_concurrent_requests_are_merged(post):
-    with ThreadPoolExecutor(4) as threads:
-        bodies = [{"signature_name": "merged", "instances": [text]} for text in "abcd"]
-        answers = list(threads.map(post, bodies))
-    assert answers == [(200, {"predictions": [{"size": 4}]})] * 4
+def test_size_and_compression(server, http, body, encoding, expected):
+    headers = {"Content-Encoding": encoding}
+    response = http.request("POST", server.url + PREDICT, body=body, headers=headers)
+    assert response.status == expected
 
 
 def test_stop_answers_requests_that_have_begun(folder, http, monkeypatch):
@@ -159,12 +138,6 @@ def test_stop_answers_requests_that_have_begun(folder, http, monkeypatch):
         assert answer.result(20).status == 200
 
 
-def test_ipv6(folder, http):
-    with serving(folder, host="::1") as server:
-        assert server.url.startswith("http://[::1]:")
-        assert http.request("GET", server.url + "/v1/models/fake").status == 200
-
-
 @pytest.fixture(scope="module")
 def predict(server):
     with grpc.insecure_channel(server.grpc) as channel:
@@ -172,20 +145,23 @@ def predict(server):
         yield lambda request: stub.Predict(request, timeout=20)
 
 
+def text_request(texts, signature="", **spec):
+    return predict_request(signature, {"text": tf.make_tensor_proto(texts)}, **spec)
+
+
 def test_grpc_outputs_are_in_the_fields_of_their_types(predict):
-    inputs = {"text": tf.make_tensor_proto(TEXTS)}
-    outputs = predict(predict_request("", inputs)).outputs
+    outputs = predict(text_request(TEXTS)).outputs
     assert outputs["translation"].string_val == [row["translation"].encode() for row in ROWS]
     assert outputs["score"].float_val == [-3.0, -23.0]
     assert outputs["truncated"].bool_val == [False, True]
-    assert predict(predict_request("checked", inputs)).outputs["length"].int_val == [3, 24]
-    request = predict_request("", inputs, version=3)
+    assert predict(text_request(TEXTS, "checked")).outputs["length"].int_val == [3, 24]
+    request = text_request(TEXTS, version=3)
     request.output_filter.append("score")
     assert list(predict(request).outputs) == ["score"]
 
 
-def text_request(texts, signature="", **spec):
-    return predict_request(signature, {"text": tf.make_tensor_proto(texts)}, **spec)
+MISFIT = text_request(["a", "b", "c"])
+MISFIT.inputs["text"].tensor_shape.dim[0].size = 2
 
 
 @pytest.mark.parametrize(
@@ -193,18 +169,13 @@ def text_request(texts, signature="", **spec):
     [
         (text_request(["a"], version=9), "NOT_FOUND"),
         (text_request([1]), "INVALID_ARGUMENT"),
+        (MISFIT, "INVALID_ARGUMENT"),
         (text_request(["bad"], "checked"), "INVALID_ARGUMENT"),
         (text_request(["a" * 70_000]), "RESOURCE_EXHAUSTED"),
     ],
+    ids=range(5),
 )
 def test_grpc_errors(predict, request_, code):
     with pytest.raises(grpc.RpcError) as error:
         predict(request_)
     assert error.value.code().name == code
-
-
-def test_grpc_values_that_do_not_fit_the_shape(predict):
-    request = text_request(["a", "b", "c"])
-    request.inputs["text"].tensor_shape.dim[0].size = 2
-    with pytest.raises(grpc.RpcError, match="cannot be read"):
-        predict(request)
