@@ -113,7 +113,10 @@ def export_command(
     opened = Run.load(run)
     translator = Translator.of(opened, checkpoint)
     decoding = translator.decoding_options(
-        beam_size, length_penalty, max_source_length, early_stopping
+        beam_size=beam_size,
+        length_penalty=length_penalty,
+        max_source_length=max_source_length,
+        early_stopping=early_stopping,
     )
     pairs = read_validation_pairs(corpus_folder(opened))
     sources = [pair.source for pair in pairs if pair.source.strip()]

@@ -126,29 +126,10 @@ class Translator:
         defaults = DecodingOptions.of(run.settings)
         return cls(run.model(checkpoint), run.tokenizer(), defaults)
 
-    def decoding_options(
-        self,
-        beam_size: int | None = None,
-        length_penalty: float | None = None,
-        max_source_length: int | None = None,
-        early_stopping: EarlyStopping | None = None,
-    ) -> DecodingOptions:
-        """Returns the default options with changes, which are as for `translate`.
-
-        Args:
-            beam_size: number of beams.
-            length_penalty: strength of the length penalty.
-            max_source_length: maximum length of a source in tokens.
-            early_stopping: when the search of a text ends.
-        """
-        given = {
-            "beam_size": beam_size,
-            "length_penalty": length_penalty,
-            "max_source_length": max_source_length,
-            "early_stopping": early_stopping,
-        }
-        changes = {name: value for name, value in given.items() if value is not None}
-        return dataclasses.replace(self.defaults, **changes)  # type: ignore[arg-type]
+    def decoding_options(self, **changes: Any) -> DecodingOptions:
+        """Returns the default options with those of `translate` that are given and not None."""
+        given = {name: value for name, value in changes.items() if value is not None}
+        return dataclasses.replace(self.defaults, **given)
 
     def translate(
         self,
@@ -194,7 +175,10 @@ class Translator:
                     f"`{name}` must be an integer, at least 1. Received: {name}={value!r}"
                 )
         options = self.decoding_options(
-            beam_size, length_penalty, max_source_length, early_stopping
+            beam_size=beam_size,
+            length_penalty=length_penalty,
+            max_source_length=max_source_length,
+            early_stopping=early_stopping,
         )
         graph = self._graph(options, num_best)
         encoded = [text.encode("utf-8", errors="replace") for text in texts]

@@ -7,7 +7,7 @@ V vocabulary.
 from typing import Any, ClassVar, NamedTuple, Self
 
 import keras
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from keras import ops
 
 from keras_transformer.errors import InputError
@@ -68,47 +68,22 @@ class EncoderDecoder(keras.Model):
         """Returns the layers by the names of their attributes."""
         raise NotImplementedError
 
-    def encode(self, source_ids: Int[Tensor, "B S"], training: bool | None = None) -> Any:
-        """Runs the encoder.
-
-        Args:
-            source_ids: int32 [B, S].
-            training: whether dropout is on.
-
-        Returns:
-            float [B, S, ...], what the decoder reads.
-        """
+    def encode(self, source_ids: Tensor, training: bool | None = None) -> Any:
+        """Runs the encoder; see `Transformer`."""
         raise NotImplementedError
 
     def decode(
         self,
-        target_ids: Int[Tensor, "B T"],
+        target_ids: Tensor,
         encoder_output: Any,
-        source_ids: Int[Tensor, "B S"],
+        source_ids: Tensor,
         training: bool | None = None,
     ) -> Any:
-        """Runs the decoder and the output projection on all target positions.
-
-        Args:
-            target_ids: int32 [B, T], the target shifted right.
-            encoder_output: the output of `encode`.
-            source_ids: int32 [B, S]; the decoder does not attend to its padding.
-            training: whether dropout is on.
-
-        Returns:
-            Logits, float32 [B, T, V].
-        """
+        """Runs the decoder and the output projection on all positions; see `Transformer`."""
         raise NotImplementedError
 
-    def attention_scores(
-        self, source_ids: Int[Tensor, "B S"], target_ids: Int[Tensor, "B T"]
-    ) -> AttentionScores:
-        """Returns the attention weights of all layers and heads, without dropout.
-
-        Args:
-            source_ids: int32 [B, S].
-            target_ids: int32 [B, T], the target shifted right.
-        """
+    def attention_scores(self, source_ids: Tensor, target_ids: Tensor) -> AttentionScores:
+        """Returns the attention weights, without dropout; see `Transformer`."""
         raise NotImplementedError
 
     @classmethod

@@ -9,33 +9,22 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from keras_transformer.parsing.next_word import NextWordTransformer, at_words, is_word, word_indices
-from keras_transformer.search.decoder_step import Beams, DecoderStep, RowState
+from keras_transformer.search.decoder_step import DecoderStep, RowState
 
 
 class WordBeams(NamedTuple):
-    """What the decoder keeps of each hypothesis.
+    """The `cache` of the search: that of a `DecoderStep`, and each hypothesis's number of words."""
 
-    Attributes:
-        beams: of a `DecoderStep`.
-        num_words: int32 [B, K], number of words so far.
-    """
-
-    beams: Beams
-    num_words: tf.Tensor
+    self_mask: tf.Tensor  # float [B, K, C]
+    num_words: tf.Tensor  # int32 [B, K]
 
 
 class WordRows(NamedTuple):
-    """What the decoder keeps of a batch of sentences.
-
-    Attributes:
-        rows: of a `DecoderStep`.
-        encoder_output: float [B, S, D].
-        indices: int32 [B, S], the `word_indices`.
-    """
+    """The `row_state` of the search: that of a `DecoderStep`, and the source's words."""
 
     rows: RowState
-    encoder_output: tf.Tensor
-    indices: tf.Tensor
+    encoder_output: tf.Tensor  # float [B, S, D]
+    indices: tf.Tensor  # int32 [B, S], the `word_indices`
 
 
 class NextWordStep:
@@ -53,10 +42,10 @@ class NextWordStep:
     def initial_state(self, source_ids: tf.Tensor, beam_size: int) -> tuple[WordBeams, WordRows]:
         """Encodes sources and returns the state before the first step; see `DecoderStep`."""
         encoder_output = self.decoder.model.encode(source_ids, training=False)  # [B, S, D]
-        beams, rows = self.decoder.state_of(encoder_output, source_ids, beam_size)
+        self_mask, rows = self.decoder.state_of(encoder_output, source_ids, beam_size)
         num_words = tf.zeros([tf.shape(source_ids)[0], beam_size], tf.int32)
         indices = word_indices(source_ids, self.source_end)
-        return WordBeams(beams, num_words), WordRows(rows, encoder_output, indices)
+        return WordBeams(self_mask, num_words), WordRows(rows, encoder_output, indices)
 
     def __call__(
         self, target_ids: tf.Tensor, position: tf.Tensor, beams: WordBeams, rows: WordRows
@@ -66,11 +55,7 @@ class NextWordStep:
         next_words = at_words(rows.encoder_output, rows.indices, num_words)  # [B, K, D]
         x = self.decoder.embed(target_ids, position)  # [R, D]
         x += tf.cast(tf.reshape(next_words, tf.shape(x)), tf.float32)
-        logits, decoder_beams, decoder_rows = self.decoder.decode(
-            x, target_ids.shape[1], beams.beams, rows.rows
+        logits, self_mask, decoder_rows = self.decoder.decode(
+            x, target_ids.shape[1], beams.self_mask, rows.rows
         )
-        return (
-            logits,
-            WordBeams(decoder_beams, num_words),
-            rows._replace(rows=decoder_rows),
-        )
+        return logits, WordBeams(self_mask, num_words), rows._replace(rows=decoder_rows)

@@ -44,17 +44,6 @@ class KeysValues(NamedTuple):
     values: tf.Tensor
 
 
-class Beams(NamedTuple):
-    """What the decoder keeps of each hypothesis: the `cache` of `beam_search`.
-
-    Attributes:
-        self_mask: float [B, K, C], 0 at the positions in the sentence's cache that belong to a
-            hypothesis, and `MASKED_SCORE` at others.
-    """
-
-    self_mask: tf.Tensor
-
-
 class RowState(NamedTuple):
     """What the decoder keeps of a batch of sentences.
 
@@ -76,7 +65,8 @@ class RowState(NamedTuple):
 class DecoderStep:
     """The step function of `beam_search`, with the current weights of a model.
 
-    For the search, its `cache` is a `Beams`, and its `row_state` is a `RowState`.
+    For the search, its `row_state` is a `RowState`. Its `cache` is a mask, float [B, K, C]: 0 at
+    the positions in the sentence's cache that belong to a hypothesis, and `MASKED_SCORE` at others.
 
     Args:
         model: the model.
@@ -98,7 +88,7 @@ class DecoderStep:
             kernel, bias = model.output_dense.kernel, model.output_dense.bias
         self.output = _Linear(kernel, bias, model.compute_dtype)
 
-    def initial_state(self, source_ids: tf.Tensor, beam_size: int) -> tuple[Beams, RowState]:
+    def initial_state(self, source_ids: tf.Tensor, beam_size: int) -> tuple[tf.Tensor, RowState]:
         """Encodes sources and returns the state before the first step.
 
         Args:
@@ -109,7 +99,7 @@ class DecoderStep:
 
     def state_of(
         self, encoder_output: tf.Tensor, source_ids: tf.Tensor, beam_size: int
-    ) -> tuple[Beams, RowState]:
+    ) -> tuple[tf.Tensor, RowState]:
         """Returns the state before the first step.
 
         Args:
@@ -126,24 +116,26 @@ class DecoderStep:
             kv_cache=tuple(layer.empty_cache(num_rows) for layer in self.layers),
             step_mask=tf.tile(others[None], [num_rows, 1, 1]),
         )
-        return Beams(tf.zeros([num_rows, beam_size, 0], tf.float32)), row_state
+        return tf.zeros([num_rows, beam_size, 0], tf.float32), row_state
 
     def __call__(
-        self, target_ids: tf.Tensor, position: tf.Tensor, beams: Beams, row_state: RowState
-    ) -> tuple[tf.Tensor, Beams, RowState]:
+        self, target_ids: tf.Tensor, position: tf.Tensor, self_mask: tf.Tensor, row_state: RowState
+    ) -> tuple[tf.Tensor, tf.Tensor, RowState]:
         """Computes the logits that follow one more token of each hypothesis.
 
         Args:
             target_ids: int32 [B, K], the newest token of each hypothesis.
             position: int32 [], its position, counted from 0 (the start symbol's).
-            beams: the result of `initial_state` or of the previous step. The search gathers it when
-                hypotheses change places.
+            self_mask: the result of `initial_state` or of the previous step. The search gathers it
+                when hypotheses change places.
             row_state: the result of `initial_state` or of the previous step.
 
         Returns:
-            Logits, float32 [B, K, V], and `beams` and `row_state` with K more positions.
+            Logits, float32 [B, K, V], and `self_mask` and `row_state` with K more positions.
         """
-        return self.decode(self.embed(target_ids, position), target_ids.shape[1], beams, row_state)
+        return self.decode(
+            self.embed(target_ids, position), target_ids.shape[1], self_mask, row_state
+        )
 
     def embed(self, target_ids: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
         """Returns the embeddings of tokens, int32 [B, K], at a position: float32 [R, D]."""
@@ -151,10 +143,10 @@ class DecoderStep:
         return tf.cast(x, tf.float32) * self.scale + tf.gather(self.positions, position)
 
     def decode(
-        self, x: tf.Tensor, num_beams: int, beams: Beams, row_state: RowState
-    ) -> tuple[tf.Tensor, Beams, RowState]:
+        self, x: tf.Tensor, num_beams: int, self_mask: tf.Tensor, row_state: RowState
+    ) -> tuple[tf.Tensor, tf.Tensor, RowState]:
         """Runs the layers and the output projection on `embed`'s result; see `__call__`."""
-        self_mask, mask = beams.self_mask, None  # a single hypothesis attends to all positions
+        mask = None  # a single hypothesis attends to all positions
         if num_beams > 1:
             self_mask = tf.concat([self_mask, row_state.step_mask], axis=2)  # [B, K, C + K]
             mask = tf.expand_dims(self_mask, 1)  # [B, 1, K, C + K]
@@ -166,7 +158,7 @@ class DecoderStep:
             kv_cache.append(cache)
         logits = tf.cast(self.output(x), tf.float32)  # [R, V]
         logits = tf.reshape(logits, [-1, num_beams, logits.shape[1]])
-        return logits, Beams(self_mask), row_state._replace(kv_cache=tuple(kv_cache))
+        return logits, self_mask, row_state._replace(kv_cache=tuple(kv_cache))
 
 
 class _LayerStep:

@@ -95,7 +95,9 @@ def evaluate(
     # Wrong arguments raise an error before the translation, which may take long.
     tokenized = read_sentences(tokenized_references, len(pairs)) if tokenized_references else None
     scorer = chosen.scorer(pairs, Protocol(language, source_language, tokenize, tokenized))
-    options = translator.decoding_options(beam_size, length_penalty, early_stopping=early_stopping)
+    options = translator.decoding_options(
+        beam_size=beam_size, length_penalty=length_penalty, early_stopping=early_stopping
+    )
     decoding = {
         "beam_size": options.beam_size,
         "length_penalty": options.length_penalty,
