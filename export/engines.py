@@ -42,15 +42,12 @@ def export_ctranslate2(
         InputError: if the folder exists or cannot be written, or if CTranslate2 is not installed or
             has no form for the model.
     """
-    with needs_extra("ctranslate2"):
-        import ctranslate2
-
-    class Converter(ctranslate2.converters.Converter):
-        def _load(self) -> Any:
-            return _ctranslate2_spec(translator)
-
-    with _new_folder(folder, translator, "CTranslate2") as written:
-        Converter().convert(str(written), quantization=quantization, force=True)
+    with _new_folder(folder, translator.tokenizer) as written:
+        with needs_extra("ctranslate2"):
+            spec = _ctranslate2_spec(translator)
+        spec.validate()
+        spec.optimize(quantization=quantization)
+        spec.save(str(written))
 
 
 def export_marian(translator: Translator, folder: str | Path, source: str, target: str) -> None:
@@ -117,7 +114,7 @@ def export_marian(translator: Translator, folder: str | Path, source: str, targe
     for name, pieces in vocabularies.items():
         named = [*SPECIAL_NAMES, *(pieces[i] for i in order[2:-1]), "<pad>"]
         files[name] = {piece: i for i, piece in enumerate(named)}
-    with _new_folder(folder, translator, "Hugging Face") as written:
+    with _new_folder(folder, tokenizer) as written:
         for name, content in files.items():
             text = json.dumps(content, indent=2, ensure_ascii=False)
             (written / name).write_text(f"{text}\n", encoding="utf-8")
@@ -125,22 +122,20 @@ def export_marian(translator: Translator, folder: str | Path, source: str, targe
 
 
 def _huggingface_config(config: TransformerConfig, num_ids: int) -> dict[str, Any]:
-    of_layers = {
-        f"{side}_{name}": value
-        for side in ("encoder", "decoder")
-        for name, value in (("ffn_dim", config.d_ff), ("attention_heads", config.num_heads))
-    }
     return {
-        **of_layers,
         "activation_dropout": config.feed_forward_dropout_rate,
         "activation_function": config.activation,
         "architectures": ["MarianMTModel"],
         "attention_dropout": config.attention_dropout_rate,
         "d_model": config.d_model,
+        "decoder_attention_heads": config.num_heads,
+        "decoder_ffn_dim": config.d_ff,
         "decoder_layers": config.num_decoder_layers,
         "decoder_start_token_id": num_ids - 1,
         "decoder_vocab_size": num_ids,
         "dropout": config.dropout_rate,
+        "encoder_attention_heads": config.num_heads,
+        "encoder_ffn_dim": config.d_ff,
         "encoder_layers": config.num_encoder_layers,
         "eos_token_id": 0,
         "forced_eos_token_id": 0,
@@ -257,10 +252,19 @@ def _positions(embedding: PositionalEmbedding) -> np.ndarray:
 
 
 def _transformer(translator: Translator, engine: str) -> Transformer:
-    if not isinstance(translator.model, Transformer):
+    """Returns the model; `InputError` if the engine has no form for it or for its tokenizer."""
+    model = translator.model
+    if not isinstance(model, Transformer):
         raise InputError(f"Only a Transformer can become a model for {engine}, not a Recurrent")
+    config = model.config
+    head_size = config.d_model // config.num_heads
+    if {config.d_k, config.d_v} - {None, head_size}:
+        raise InputError(
+            f"{engine} has no heads of sizes of their own: `d_k` and `d_v` must be {head_size}. "
+            f"Received: d_k={config.d_k}, d_v={config.d_v}"
+        )
     translator.tokenizer.sentencepiece_models()  # raises an error if there are none
-    return translator.model
+    return model
 
 
 def _pieces(tokenizer: Tokenizer) -> list[str]:
@@ -272,19 +276,12 @@ def _pieces(tokenizer: Tokenizer) -> list[str]:
 
 
 @contextmanager
-def _new_folder(folder: str | Path, translator: Translator, engine: str) -> Iterator[Path]:
+def _new_folder(folder: str | Path, tokenizer: Tokenizer) -> Iterator[Path]:
     """Makes a folder with the SentencePiece models; it gets its name when all is written."""
-    path, config = Path(folder), _transformer(translator, engine).config
-    head_size = config.d_model // config.num_heads
-    if {config.d_k, config.d_v} - {None, head_size}:
-        raise InputError(
-            f"{engine} has no heads of sizes of their own: `d_k` and `d_v` must be {head_size}. "
-            f"Received: d_k={config.d_k}, d_v={config.d_v}"
-        )
-    models = translator.tokenizer.sentencepiece_models()
+    path = Path(folder)
     if path.exists():
         raise InputError(f"{path} exists already: choose another folder")
     with named_failure(path), atomic_folder(path) as written:
         yield written
-        for side, model in zip(("source", "target"), models, strict=True):
+        for side, model in zip(("source", "target"), tokenizer.sentencepiece_models(), strict=True):
             (written / f"{side}.spm").write_bytes(model)
