@@ -79,16 +79,16 @@ def test_is_validated_as_a_checkpoint(tiny_run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("file", "reason"), [("val-00000.npy", "is missing, damaged"), ("corpus.json", "is not there")]
+    ("file", "named"), [("val-00000.npy", "val-00000.npy"), ("corpus.json", "corpus of")]
 )
-def test_is_made_without_its_corpus(file, reason, tiny_run, tmp_path, caplog):
+def test_is_made_without_its_corpus(file, named, tiny_run, tmp_path, caplog):
     run = Run.load(shutil.copytree(tiny_run.path, tmp_path / "run"))
     (run.path / "corpus" / file).unlink()
     assert average_checkpoints(run, 1).metrics == {"of_steps": [5]}
     assert run.choice()[0] == "averaged"
     (message,) = caplog.messages
     assert message.startswith("The average is not validated: ")
-    assert reason in message
+    assert named in message
 
 
 @pytest.mark.parametrize(
@@ -125,9 +125,7 @@ def test_what_is_not_validated(run, model):
 @pytest.mark.parametrize("last", [0, 5])
 def test_from_one_to_all_that_are_kept(run, last):
     before = contents(run)
-    with pytest.raises(
-        InputError, match=f"^`last` must be at least 1 .*, 4, .* Received: last={last}$"
-    ):
+    with pytest.raises(InputError, match=f"^`last` .* 4, .*: last={last}$"):
         average_checkpoints(run, last)
     assert contents(run) == before
 

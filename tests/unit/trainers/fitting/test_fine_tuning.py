@@ -51,14 +51,6 @@ def test_frozen_layers_keep_their_weights(freeze, kept, tuning, tiny_run, tmp_pa
     assert frozen == {path for path in before if path.startswith(kept)}
 
 
-def test_keeps_to_the_architecture(tuning, tmp_path):
-    settings = dataclasses.replace(tuning, architecture="recurrent")
-    with pytest.raises(InputError, match=r"that of `init_from`, 'transformer'\. Received"):
-        train(settings, tmp_path / "run", verbose=0)
-    inherited = inherit({"data": tuning.data, "init_from": tuning.init_from})
-    assert inherited["architecture"] == "transformer"
-
-
 def test_resumes_exactly_without_the_initial_run(tuning, tmp_path):
     settings = dataclasses.replace(tuning, steps=2, steps_per_validation=1, freeze="encoder")
     complete = train(settings, tmp_path / "complete", verbose=0)
@@ -84,7 +76,7 @@ def test_mixed_pairs_are_spread_over_the_others(share, numbers, caplog):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"preset": "base"}, {"vocab_size": 300}, {"tokenizer": "unigram"}]
+    "changes", [{"architecture": "recurrent"}, {"preset": "base"}, {"tokenizer": "unigram"}]
 )
 def test_what_the_run_decides_is_refused(changes, tuning, tmp_path):
     (name,) = changes
@@ -147,6 +139,6 @@ def test_learned_positions_bound_the_length(tuning):
 def test_settings_are_inherited(tiny_run):
     values = {"data": "x", "init_from": str(tiny_run.path), "beam_size": 7}
     found = inherit(values)
-    assert found["beam_size"] == 7
+    assert (found["beam_size"], found["architecture"]) == (7, "transformer")
     assert found["length_penalty_kind"] == Run.load(tiny_run.path).settings["length_penalty_kind"]
     assert "steps" not in found
