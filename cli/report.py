@@ -12,7 +12,6 @@ import jinja2
 
 from keras_transformer import plots
 from keras_transformer.config import CheckpointName
-from keras_transformer.model.schedules import WarmupSchedule
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.batches import BatchPlan
 from keras_transformer.trainers.data.prepared import (
@@ -124,13 +123,7 @@ def _learning_rate(folder: Path, run: Run) -> Picture | None:
     if (run.last and not run.last.step) or "warmup_steps" not in run.settings:  # trained elsewhere
         return None
     settings = _train_settings(run)
-    schedule = WarmupSchedule(
-        run.config.d_model,
-        settings.warmup_steps,
-        settings.peak_rate,
-        cooldown=settings.cooldown,
-        total_steps=settings.steps,
-    )
+    schedule = settings.schedule(run.config.to_dict()["d_model"])
     schedules = {f"{settings.warmup_steps:,} updates of warm-up": schedule}
     steps = run.last.step if run.last else settings.steps
     caption = "The learning rate by update (section 5.3 of the paper)."
@@ -144,7 +137,7 @@ def _results(
     lowercase = run.tokenizer().lowercase
     split = re.sub(r"[^\w-]", "-", evaluation.name)
     overview = task.overview(evaluation, lowercase)
-    examples = []
+    examples: list[Any] = []
     name, scores = task.sentence_scores(evaluation, lowercase)
     for label, row, score in choose_examples(scores, task.num_examples):
         heading = f"{label}, {name} {score:.1f}, sentence {row + 1:,}"

@@ -5,7 +5,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field
 
@@ -24,6 +24,9 @@ from keras_transformer.config import (
 from keras_transformer.errors import InputError, one_line, require
 from keras_transformer.run import Run
 from keras_transformer.trainers.tasks import find_task
+
+if TYPE_CHECKING:
+    from keras_transformer.model.schedules import WarmupSchedule
 
 _FOLDER = Path(__file__).with_name("recipes")
 
@@ -245,6 +248,18 @@ class TrainSettings:
                 raise InputError(f"Unknown setting {name}: it is the model's, model.{name}")
         defaults = find_task(values.get("task", "translation")).defaults
         return cls(**{**defaults, **values})
+
+    def schedule(self, d_model: int) -> "WarmupSchedule":
+        """Returns the learning rate by update, of a model of this width."""
+        from keras_transformer.model.schedules import WarmupSchedule  # imports Keras
+
+        return WarmupSchedule(
+            d_model,
+            self.warmup_steps,
+            self.peak_rate,
+            cooldown=self.cooldown,
+            total_steps=self.steps,
+        )
 
     def with_absolute_paths(self) -> Self:
         """Returns the settings with absolute paths, which hold in any current directory."""

@@ -54,7 +54,7 @@ def drawing(
         import matplotlib.style
         from matplotlib.figure import Figure
     theme = THEMES[style]
-    settings = {"figure.facecolor": theme.paper, "axes.facecolor": theme.paper}
+    settings: dict[str, Any] = {"figure.facecolor": theme.paper, "axes.facecolor": theme.paper}
     settings |= {"axes.titlesize": "medium", "axes.axisbelow": True, "grid.alpha": 0.3}
     settings |= {"legend.fontsize": 9, "font.family": find_fonts(frozenset().union(*texts))}
     settings["text.parse_math"] = False  # a dollar sign does not start a formula

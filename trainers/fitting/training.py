@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from keras_transformer.architectures import build_model
 from keras_transformer.model.encoder_decoder import EncoderDecoder
-from keras_transformer.model.schedules import WarmupSchedule
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.batches import BatchPlan, distribute
 from keras_transformer.trainers.data.preparation import Progress
@@ -151,15 +150,8 @@ def _compile(
     """Returns the model for `fit`, and its metrics."""
     trained = TrainingModel(model, settings.r_drop, settings.accumulate, settings.jit)
     loss, metrics = loss_and_metrics(settings)
-    schedule = WarmupSchedule(
-        model.config.d_model,
-        settings.warmup_steps,
-        settings.peak_rate,
-        cooldown=settings.cooldown,
-        total_steps=settings.steps,
-    )
     optimizer = Adam(
-        schedule,
+        settings.schedule(model.config.d_model),
         beta_1=0.9,
         beta_2=0.98,
         epsilon=1e-9,
