@@ -178,7 +178,6 @@ def translate_lines(lines: Sequence[bytes], translate: Translate) -> list[Row]:
 def write_shard(translated: tuple[Shard, list[Row]], output: str) -> None:
     """Writes the translations of a shard, and its problems if there are any."""
     shard, rows = translated
-    failed = sum("failed" in row for row in rows)
     problems = [
         f"{shard.path}\t{number}\t{row.get('failed', TOO_LONG)}"
         for number, row in enumerate(rows, start=shard.first_line)
@@ -188,6 +187,7 @@ def write_shard(translated: tuple[Shard, list[Row]], output: str) -> None:
         _write(FileSystems.join(output, f"problems-{shard.name}.tsv"), problems)
     lines = [" ".join(row["translation"].splitlines()) for row in rows]
     _write(FileSystems.join(output, f"translation-{shard.name}"), lines)
+    failed = sum("failed" in row for row in rows)
     truncated = len(problems) - failed
     counts = {"lines": len(lines), "failed": failed, "truncated": truncated, "shards": 1}
     for name, count in counts.items():
@@ -207,7 +207,7 @@ def _write(path: str, lines: Sequence[str]) -> None:
 
 
 def _absolute(path: str) -> str:
-    """Returns an absolute path: workers may run in another folder."""
+    """Returns a path that workers in another folder understand."""
     return path if FileSystems.get_scheme(path) else os.path.abspath(path)
 
 
