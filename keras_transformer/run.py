@@ -152,9 +152,9 @@ class Run:
                 f"Received: {found[0]}, version {found[1]}"
             )
         try:
-            config = config_type(manifest.pop("architecture"))(**manifest.pop("config"))
+            config = config_type(manifest.pop("architecture")).from_dict(manifest.pop("config"))
             return cls(path=path, config=config, **manifest)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(
                 f"{file} is damaged ({one_line(error)}): restore it from a copy"
             ) from error
@@ -430,10 +430,8 @@ def _upgrade(manifest: dict[str, Any]) -> int:
     Version 3 had `next_word` as settings of the architecture "transformer".
     """
     manifest["settings"].pop("next_word_input", None)
-    ends = manifest["config"].pop("word_id_ends", None)
-    if ends is not None:
+    if manifest["config"].get("word_id_ends") is not None:
         manifest["architecture"] = manifest["settings"]["architecture"] = "next_word"
-        manifest["config"]["word_id_ends"] = ends
     return 4
 
 

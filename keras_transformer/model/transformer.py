@@ -177,9 +177,15 @@ class Transformer(EncoderDecoder):
         source_ids: Int[Tensor, "B S"],
         training: bool | None = None,
     ) -> Float[Tensor, "B T D"]:
-        """Returns the input of the decoder's layers, float [B, T, D], as for `decode`.
+        """Returns the input of the decoder's layers: the embedding, float [B, T, D].
 
-        It is the embedding. A subclass may add to it what it takes from the source.
+        A subclass may add to it what it takes from the source.
+
+        Args:
+            target_ids: as for `decode`.
+            encoder_output: as for `decode`.
+            source_ids: as for `decode`.
+            training: whether dropout is on.
         """
         return self.target_embedding(target_ids, training=training)
 

@@ -138,14 +138,26 @@ class DecoderStep:
         )
 
     def embed(self, target_ids: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
-        """Returns the embeddings of tokens, int32 [B, K], at a position: float32 [R, D]."""
+        """Returns the embeddings of tokens, float32 [R, D].
+
+        Args:
+            target_ids: int32 [B, K].
+            position: int32 [], counted from 0.
+        """
         x = tf.gather(self.embeddings, tf.reshape(target_ids, [-1]))  # [R, D]
         return tf.cast(x, tf.float32) * self.scale + tf.gather(self.positions, position)
 
     def decode(
         self, x: tf.Tensor, num_beams: int, self_mask: tf.Tensor, row_state: RowState
     ) -> tuple[tf.Tensor, tf.Tensor, RowState]:
-        """Runs the layers and the output projection on `embed`'s result; see `__call__`."""
+        """Runs the layers and the output projection.
+
+        Args:
+            x: float32 [R, D], what `embed` returns.
+            num_beams: K.
+            self_mask: as for a call.
+            row_state: as for a call.
+        """
         mask = None  # a single hypothesis attends to all positions
         if num_beams > 1:
             self_mask = tf.concat([self_mask, row_state.step_mask], axis=2)  # [B, K, C + K]

@@ -34,7 +34,11 @@ def test_survives_json():
         scale_embeddings=False,
         scale_attention=False,
     )
-    assert TransformerConfig(**json.loads(json.dumps(config.to_dict()))) == config
+    saved = json.loads(json.dumps(config.to_dict()))
+    assert TransformerConfig.from_dict(saved) == config
+    assert TransformerConfig.from_dict({**saved, "gone": None}) == config
+    with pytest.raises(InputError, match="gone"):
+        TransformerConfig.from_dict({**saved, "gone": 1})
 
 
 def test_numbers_of_numpy():
