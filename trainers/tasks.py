@@ -189,7 +189,7 @@ class Translation(Task):
     def figures(self, scores: "Scores") -> dict[str, Any]:
         """Returns each score with its signature."""
         return {
-            name: value._asdict() if isinstance(value, tuple) else value
+            name: value._asdict() if hasattr(value, "_asdict") else value
             for name, value in scores._asdict().items()
         }
 

@@ -15,7 +15,7 @@ class LengthGroup(NamedTuple):
 
     shortest: int
     longest: int
-    count: int  # number of translations
+    num_pairs: int
     bleu: float
 
 

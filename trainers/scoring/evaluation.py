@@ -98,7 +98,7 @@ def evaluate(
     options = translator.decoding_options(
         beam_size=beam_size, length_penalty=length_penalty, early_stopping=early_stopping
     )
-    decoding = {
+    decoding: dict[str, Any] = {
         "beam_size": options.beam_size,
         "length_penalty": options.length_penalty,
         "early_stopping": options.early_stopping,

@@ -33,7 +33,7 @@ def test_bleu_of_a_language_without_spaces():
 
 def test_groups_hold_about_as_many_sentences():
     references = ["w " * n for n in range(1, 61)]
-    counts = [group.count for group in bleu_by_length(references, references)]
+    counts = [group.num_pairs for group in bleu_by_length(references, references)]
     assert sum(counts) == 60
     assert len(counts) == 6
     assert all(9 <= count <= 11 for count in counts)
