@@ -187,8 +187,12 @@ def _corpus(folder: Path, run: Run) -> dict[str, Any] | None:
     lengths = TokenizedPairs(corpus, "train", check_files=False).lengths
     settings = _train_settings(run)
     plan = BatchPlan(lengths, settings.tokens_per_batch, settings.seed)
-    options = {"names": (run.source, run.target), "padding_share": plan.padding_share}
-    draw = partial(plots.length_histogram, lengths, **options)
+    draw = partial(
+        plots.length_histogram,
+        lengths,
+        names=(run.source, run.target),
+        padding_share=plan.padding_share,
+    )
     drawn = _draw(folder, "lengths", "Lengths of the training sentences.", draw)
     return {"report": str(Manifest.read(corpus).train), "lengths": drawn}
 

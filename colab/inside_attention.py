@@ -81,10 +81,10 @@ from keras_transformer import (
     WarmupSchedule,
     plots,
 )
-from keras_transformer.embedding import sinusoidal_encoding
-from keras_transformer.masks import causal_mask, decoder_mask, padding_mask
-from keras_transformer.trainers.recipes import TrainSettings, load_recipe
-from keras_transformer.trainers.training import train
+from keras_transformer.model.embedding import sinusoidal_encoding
+from keras_transformer.model.masks import causal_mask, decoder_mask, padding_mask
+from keras_transformer.trainers.fitting.training import train
+from keras_transformer.trainers.settings import TrainSettings, load_recipe
 
 # %matplotlib inline
 

@@ -59,10 +59,10 @@ load_tensorflow()  # without its start-up messages
 from itertools import islice
 
 from keras_transformer import Translator, plots
-from keras_transformer.trainers.corpora import load_corpus
-from keras_transformer.trainers.evaluation import evaluate
-from keras_transformer.trainers.recipes import TrainSettings, load_recipe
-from keras_transformer.trainers.training import train
+from keras_transformer.trainers.data.corpora import load_corpus
+from keras_transformer.trainers.fitting.training import train
+from keras_transformer.trainers.scoring.evaluation import evaluate
+from keras_transformer.trainers.settings import TrainSettings, load_recipe
 
 # %matplotlib inline
 

@@ -14,6 +14,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.files import named_failure, write_atomically
 
 RESUME_ADVICE = "What was saved before is complete, and training with --resume continues from it"
+PER_TOKEN = ("val_loss", "val_token_loss", "val_perplexity", "val_accuracy")
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -86,9 +87,10 @@ class MetricsFile(NamedTuple):
 def quality(metrics: Mapping[str, Any], metric: str | None = None) -> tuple[float, float]:
     """Returns the score of a validation, and minus its loss, which decides between equal scores.
 
-    The score is 0 if `metric` is "loss". It is BLEU or F1 if `metric` is None.
+    The score is 0 if `metric` is "loss". If `metric` is None, it is the usual score of the task, the
+    first one that is not a mean over tokens.
     """
-    names = [f"val_{metric}"] if metric else ["val_bleu", "val_f1"]
-    found = [metrics[name] for name in names if name in metrics]
-    score = 0.0 if metric == "loss" else max(found, default=-math.inf)
+    of_results = (name for name in metrics if name.startswith("val_") and name not in PER_TOKEN)
+    name = f"val_{metric}" if metric else next(of_results, "")
+    score = 0.0 if metric == "loss" else metrics.get(name, -math.inf)
     return round(score, 2), -metrics.get("val_token_loss", math.inf)

@@ -36,9 +36,6 @@ class EncoderDecoder(keras.Model):
 
     Args:
         config: sizes and rates.
-
-    Attributes:
-        num_cross_attentions: the number of `cross` in `attention_scores`.
     """
 
     config_type: ClassVar[Any]
@@ -48,7 +45,6 @@ class EncoderDecoder(keras.Model):
     target_embedding: Any
     decoder_layers: list[Any]
     output_dense: keras.layers.Dense | None  # None where the target's embedding is shared
-    num_cross_attentions: int
 
     def __init__(self, config: Any, **kwargs: Any) -> None:
         if not isinstance(config, self.config_type):
@@ -68,18 +64,19 @@ class EncoderDecoder(keras.Model):
         """Returns the layers by the names of their attributes."""
         raise NotImplementedError
 
-    def encode(self, source_ids: Tensor, training: bool | None = None) -> Any:
+    def encode(self, source_ids: Tensor, *args: Any, **kwargs: Any) -> Any:
         """Runs the encoder; see `Transformer`."""
         raise NotImplementedError
 
     def decode(
-        self,
-        target_ids: Tensor,
-        encoder_output: Any,
-        source_ids: Tensor,
-        training: bool | None = None,
+        self, target_ids: Tensor, encoder_output: Any, source_ids: Tensor, *args: Any, **kwargs: Any
     ) -> Any:
         """Runs the decoder and the output projection on all positions; see `Transformer`."""
+        raise NotImplementedError
+
+    @property
+    def num_cross_attentions(self) -> int:
+        """The number of `cross` in `attention_scores`."""
         raise NotImplementedError
 
     def attention_scores(self, source_ids: Tensor, target_ids: Tensor) -> AttentionScores:

@@ -67,7 +67,6 @@ class Recurrent(EncoderDecoder):
     """
 
     config_type = RecurrentConfig
-    num_cross_attentions = 1  # after the first layer of the decoder
 
     config: RecurrentConfig
     source_embedding: keras.layers.ReversibleEmbedding
@@ -229,6 +228,11 @@ class Recurrent(EncoderDecoder):
         return self.attention(
             [query, values, keys], mask=[None, mask], return_attention_scores=True
         )
+
+    @property
+    def num_cross_attentions(self) -> int:
+        """The number of `cross` in `attention_scores`: one, after the decoder's first layer."""
+        return 1
 
     def attention_scores(
         self, source_ids: Int[Tensor, "B S"], target_ids: Int[Tensor, "B T"]

@@ -19,8 +19,9 @@ from keras_transformer import Transformer, TransformerConfig, Translator
 from keras_transformer.config import DecodingOptions
 from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.session import SavedModelSession
+from keras_transformer.parsing.tokenizer import TreeTokenizer
 from keras_transformer.recurrent.model import Recurrent, RecurrentConfig
-from keras_transformer.tokenizers import TreeTokenizer, WordPieceTokenizer
+from keras_transformer.tokenizers import WordPieceTokenizer
 from keras_transformer.trainers.marian.importing import import_marian
 
 pytestmark = [pytest.mark.programs, pytest.mark.timeout(900)]

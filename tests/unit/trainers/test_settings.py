@@ -3,9 +3,7 @@ import re
 import pytest
 
 from keras_transformer.architectures import build_model
-from keras_transformer.config import TransformerConfig
 from keras_transformer.errors import InputError
-from keras_transformer.recurrent.config import RecurrentConfig
 from keras_transformer.trainers.settings import (
     TrainSettings,
     change_recipe,
@@ -51,16 +49,14 @@ def test_wmt14_is_the_papers(name, values, dropout):
     assert settings.config({"vocab_size": 11}).dropout_rate == dropout
 
 
-@pytest.mark.parametrize("name", ["tiny", "cased", "recurrent"])
+@pytest.mark.parametrize("name", ["tiny", "cased"])
 def test_multi30k_keeps_to_the_published_budget(name):
     """2.6 million parameters and 8,000 updates: Wu et al. (2021)."""
     settings = TrainSettings.from_dict(load_recipe(f"multi30k-ende-{name}"))
-    # The recurrent model takes more updates of smaller batches.
-    assert settings.steps <= 8_000 or name == "recurrent"
+    assert settings.steps <= 8_000
     assert settings.steps * settings.tokens_per_batch <= 8_000 * 3_072
     num_params = build_model(settings.config({"vocab_size": settings.vocab_size})).count_params()
     assert 2_500_000 < num_params <= 2_605_056
-    assert isinstance(settings.config(), RecurrentConfig) == (name == "recurrent")
 
 
 def test_file(tmp_path):
@@ -160,13 +156,9 @@ def test_wrong_values(name, value, expected):
             {"model": {"d_modle": 7}},
             "^Unknown setting d_modle. There are: vocab_size, target_vocab_size",
         ),
-        ({"units": 7}, "^Unknown setting units: .* model.units$"),
-        ({"architecture": "recurrent", "model": {"d_ff": 7}}, "^Unknown setting d_ff. .* units"),
-        ({"architecture": "recurrent", "preset": "big"}, "one of tiny, base .*'big'"),
         ({"model": {"vocab_size": 7}}, "`vocab_size` must not be in `model`"),
         ({"preset": "huge"}, "`preset` must be one of tiny, base, big, A-1-head, .*'huge'"),
-        ({"architecture": "next_word"}, "`architecture` next_word needs `task` parsing"),
-        ({"task": "singing"}, "`task` must be one of translation, parsing. .*'singing'"),
+        ({"task": "singing"}, "`task` must be one of translation.*'singing'"),
         ({"metric": "f1", "bleu_sentences": 7}, "`metric` must be bleu, chrf or loss .*'f1'"),
         ({"metric": "chrf"}, "metric='chrf', bleu_sentences=0"),
         ({"average_last": 6, "keep_checkpoints": 5}, "average_last=6, keep_checkpoints=5"),
@@ -182,24 +174,3 @@ def test_wrong_values(name, value, expected):
 def test_settings_that_contradict_each_other(values, message):
     with pytest.raises(InputError, match=message):
         TrainSettings.from_dict({"data": "bundled", **values})
-
-
-def test_parsers():
-    """Section 6.3: 4 layers, d_model 1024, beam 21, length penalty 0.3, input + 300 symbols."""
-    paper, craft = (
-        TrainSettings.from_dict(load_recipe(f"parsing-{name}")) for name in ("wsj", "craft")
-    )
-    assert craft.config({"vocab_size": 31, "word_id_ends": (19, 11)}).word_id_ends == (19, 11)
-    assert type(paper.config()) is TransformerConfig
-    recurrent = {"data": "x", "task": "parsing", "architecture": "recurrent"}
-    assert TrainSettings.from_dict(recurrent).architecture == "recurrent"
-    for settings in (paper, craft):
-        search = settings.beam_size, settings.length_penalty, settings.extra_length
-        assert search == (21, 0.3, 300)
-        assert (settings.task, settings.target) == ("parsing", "trees")
-    config = paper.config({"vocab_size": 16_000})
-    assert (paper.vocab_size, config.d_model) == (16_000, 1_024)
-    assert (config.num_encoder_layers, config.num_decoder_layers) == (4, 4)
-    assert (config.d_ff, config.num_heads) == (2_048, 8)  # unchanged, as the batches
-    assert (config.dropout_rate, config.attention_dropout_rate) == (0.2, 0.2)  # tensor2tensor's
-    assert (paper.tokens_per_batch, paper.steps, paper.label_smoothing) == (30_000, 100_000, 0.1)

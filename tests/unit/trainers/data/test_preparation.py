@@ -6,7 +6,6 @@ from disk import full_disk
 
 from keras_transformer.config import EOS_ID
 from keras_transformer.errors import InputError
-from keras_transformer.parsing.tokenizer import TreeTokenizer
 from keras_transformer.tokenizers import WordPieceTokenizer
 from keras_transformer.trainers import tasks
 from keras_transformer.trainers.data import preparation, prepared
@@ -203,16 +202,6 @@ def test_rules(write, corpus, settings, reasons):
             examples.setdefault(reason, []).append(pair)
     dropped = {reason: len(pairs) for reason, pairs in examples.items()}
     assert report(corpus) == (len(kept(corpus)), dropped, examples)
-
-
-def test_trees_with_symbols_that_the_tokenizer_lacks(tmp_path, corpus):
-    trees = ["(S (NN a) (VB b))", "(S (NN a) (RB b))", "(X (NN a))", "(S (VB a))"]
-    (tmp_path / "train.trees").write_text("\n".join(trees))
-    tokenizer = TreeTokenizer.train([("a b", "S NN VB /S")], vocab_size=270)
-    settings = TrainSettings(data=str(tmp_path), task="parsing", target="trees")
-    prepare(settings, corpus, tokenizer=tokenizer)
-    dropped = [("a b", "S NN RB /S"), ("a", "X NN /X")]
-    assert report(corpus) == (2, {"unknown": 2}, {"unknown": dropped})
 
 
 def test_duplicates_across_shards(write, corpus):
