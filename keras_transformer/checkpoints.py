@@ -87,8 +87,8 @@ class MetricsFile(NamedTuple):
 def quality(metrics: Mapping[str, Any], metric: str | None = None) -> tuple[float, float]:
     """Returns the score of a validation, and minus its loss, which decides between equal scores.
 
-    The score is 0 if `metric` is "loss". If `metric` is None, it is the usual score of the task, the
-    first one that is not a mean over tokens.
+    The score is 0 if `metric` is "loss". If `metric` is None, it is the first one that is not a
+    mean over tokens: the usual score of the task.
     """
     of_results = (name for name in metrics if name.startswith("val_") and name not in PER_TOKEN)
     name = f"val_{metric}" if metric else next(of_results, "")
