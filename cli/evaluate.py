@@ -84,11 +84,11 @@ def evaluate_command(
         read_sentences,
     )
     from keras_transformer.trainers.scoring.scores import compare
-    from keras_transformer.trainers.tasks import find_task
+    from keras_transformer.trainers.tasks import task_of
     from keras_transformer.translator import Translator
 
     opened = Run.load(run)
-    task = find_task(opened.settings.get("task", "translation"))
+    task = task_of(opened.settings)
     task.check_options(
         {
             "test_set": test_set,

@@ -145,12 +145,12 @@ def export_command(
 def _details(run: "Run", checkpoint: "CheckpointName | None") -> dict[str, Any]:
     """Returns where the model comes from, for its metadata."""
     from keras_transformer.trainers.scoring.evaluation import read_scores
-    from keras_transformer.trainers.tasks import find_task
+    from keras_transformer.trainers.tasks import task_of
 
     name, reason = (checkpoint, "--checkpoint") if checkpoint else run.choice()
     chosen = run.checkpoint(name)
     evaluations = read_scores(run.path / "evaluation")
-    metric = find_task(run.settings.get("task", "translation")).metrics[0]
+    metric = next(iter(task_of(run.settings).metrics))
     return {
         "source": run.source,
         "target": run.target,
@@ -172,7 +172,6 @@ def _details(run: "Run", checkpoint: "CheckpointName | None") -> dict[str, Any]:
 
 def _compare(path: Path, translator: "Translator", pairs: "list[Pair]", run: "Run") -> None:
     """Prints what rounding weights or products costs."""
-    from keras_transformer.cli.progress import METRICS
     from keras_transformer.export.rows import by_length
     from keras_transformer.export.session import SavedModelSession
     from keras_transformer.trainers.settings import TrainSettings
@@ -187,14 +186,14 @@ def _compare(path: Path, translator: "Translator", pairs: "list[Pair]", run: "Ru
         rows = by_length(sources, SavedModelSession(path).translate)
     rounded = [row["translation"] for row in rows]
     settings = TrainSettings.from_dict({**run.settings, "target": run.target})
-    lowercase = translator.tokenizer.lowercase
-    scorers = find_task(settings.task).validation_scorers(settings, lowercase)
-    name, scorer = next(iter(scorers.items()))
+    task, lowercase = find_task(settings.task), translator.tokenizer.lowercase
+    label, *_ = task.metrics.values()
+    scorer, *_ = task.validation_scorers(settings, lowercase).values()
     score, exact_score = scorer(rounded, pairs), scorer(exact, pairs)
     same = sum(map(operator.eq, exact, rounded))
     num_bytes = sum(file.stat().st_size for file in (path / "variables").glob("*.data-*"))
     say(
-        f"Rounded: {num_bytes / 1e6:.1f} MB; {METRICS[name].split()[0]} {score:.2f}, with float32 "
+        f"Rounded: {num_bytes / 1e6:.1f} MB; {label} {score:.2f}, with float32 "
         f"{exact_score:.2f}; {same:,} of {len(pairs):,} validation sentences have the same "
         "translation"
     )

@@ -10,6 +10,7 @@ import keras
 
 from keras_transformer.cli.console import ProgressBar, say
 from keras_transformer.run import Run
+from keras_transformer.trainers.tasks import metric_labels
 
 # How the metrics of a validation are shown.
 METRICS = {
@@ -17,9 +18,7 @@ METRICS = {
     "val_token_loss": "validation loss {:.3f}",
     "val_perplexity": "perplexity {:.1f}",
     "val_accuracy": "accuracy {:.3f}",
-    "val_bleu": "BLEU {:.1f}",
-    "val_chrf": "chrF {:.1f}",
-    "val_f1": "F1 {:.1f}",
+    **{f"val_{name}": f"{label} {{:.1f}}" for name, label in metric_labels().items()},
 }
 
 

@@ -23,7 +23,7 @@ from keras_transformer.trainers.data.prepared import (
 )
 from keras_transformer.trainers.scoring.evaluation import Evaluation, read_evaluations
 from keras_transformer.trainers.settings import TrainSettings
-from keras_transformer.trainers.tasks import Task, find_task
+from keras_transformer.trainers.tasks import Task, task_of
 from keras_transformer.translator import Translator
 
 DPI = 144  # 1.5 dots for each of a page's 96 pixels an inch
@@ -52,7 +52,7 @@ def write_report(
     Raises:
         InputError: if a file of the run is damaged.
     """
-    task = find_task(run.settings.get("task", "translation"))
+    task = task_of(run.settings)
     evaluations = read_evaluations(run.path / "evaluation")
     folder.mkdir(parents=True, exist_ok=True)
     chosen = run.checkpoint(checkpoint) if run.last else None

@@ -9,6 +9,7 @@ from typer import Argument, Option
 from keras_transformer.cli.console import load_tensorflow, print_json, say
 from keras_transformer.cli.options import Json
 from keras_transformer.errors import InputError
+from keras_transformer.trainers.tasks import metric_labels
 
 
 def runs_command(
@@ -35,6 +36,7 @@ def runs_command(
             say(f"warning: {error}")
     if not runs:
         raise InputError(f"There is no run in {folder}: train writes one")
+    labels = {"token_loss": "loss", **metric_labels()}
     rows = {
         name: {
             "status": run.status,
@@ -42,7 +44,7 @@ def runs_command(
             "best_step": run.best.step if run.best else None,
             **{
                 field: run.best.metrics.get(f"val_{field}") if run.best else None
-                for field in ("token_loss", "bleu", "chrf", "f1")
+                for field in labels
             },
         }
         for name, run in runs.items()
@@ -51,9 +53,8 @@ def runs_command(
         print_json(rows)
     else:
         width = max(len(name) for name in (*rows, "run"))
-        form = f"{{:{width}}}  {{:8}}  {{:>9}}  {{:>9}}  {{:>10}}  {{:>6}}  {{:>6}}  {{:>6}}"
-        names = ("run", "status", "updates", "best at", "loss", "BLEU", "chrF", "F1")
-        typer.echo(form.format(*names))
+        form = f"{{:{width}}}  {{:8}}  {{:>9}}  {{:>9}}" + "  {:>6}" * len(labels)
+        typer.echo(form.format("run", "status", "updates", "best at", *labels.values()))
         for name, row in rows.items():
             values = [
                 "-" if value is None else f"{value:.2f}" if isinstance(value, float) else f"{value}"

@@ -23,7 +23,7 @@ from keras_transformer.config import (
 )
 from keras_transformer.errors import InputError, one_line, require
 from keras_transformer.run import Run
-from keras_transformer.trainers.tasks import find_task
+from keras_transformer.trainers.tasks import find_task, task_of
 
 if TYPE_CHECKING:
     from keras_transformer.model.schedules import WarmupSchedule
@@ -246,8 +246,7 @@ class TrainSettings:
         for name in values.keys() - known:
             if any(hasattr(kind, name) for kind in kinds):
                 raise InputError(f"Unknown setting {name}: it is the model's, model.{name}")
-        defaults = find_task(values.get("task", "translation")).defaults
-        return cls(**{**defaults, **values})
+        return cls(**{**task_of(values).defaults, **values})
 
     def schedule(self, d_model: int) -> "WarmupSchedule":
         """Returns the learning rate by update, of a model of this width."""

@@ -2,7 +2,7 @@
 
 A task says where its data comes from, which tokenizer and scores it has, and which settings fit it.
 Translation is the first one. An optional room brings another by the name of its class
-(`keras_transformer/rooms.py`), which is imported when a training has that task.
+(`keras_transformer/rooms.py`), which is imported when a run has that task.
 
 Settings are checked before TensorFlow is imported: a task's module imports it in functions only.
 """
@@ -52,7 +52,8 @@ class Task(abc.ABC):
     Attributes:
         name: the setting `task`.
         defaults: the settings that differ from the defaults of `TrainSettings`.
-        metrics: the scores that the setting `metric` may name; the first one is the usual one.
+        metrics: the scores that the setting `metric` may name, the usual one first, with what
+            people call them.
         drops_unknown: whether training drops a pair with a token that the tokenizer does not have.
         options: the options of an evaluation that not all tasks have.
         labels: what people read for each of the `figures`, the important ones first.
@@ -61,7 +62,7 @@ class Task(abc.ABC):
 
     name: str
     defaults: Mapping[str, Any] = MappingProxyType({})
-    metrics: tuple[str, ...]
+    metrics: Mapping[str, str]
     drops_unknown: bool = False
     options: tuple[str, ...] = ()
     labels: Mapping[str, str]
@@ -133,7 +134,7 @@ class Translation(Task):
     """From one language to another."""
 
     name = "translation"
-    metrics = ("bleu", "chrf")
+    metrics = MappingProxyType({"bleu": "BLEU", "chrf": "chrF"})
     options = ("test_set", "tokenized_references", "baseline", "tokenize")
     labels = MappingProxyType(
         {
@@ -228,3 +229,14 @@ def find_task(name: Any) -> Task:
         raise InputError(f"`task` must be one of {names}. Received: task={name!r}")
     found: Task = load(brought("TASKS")[name])()
     return found
+
+
+def task_of(settings: Mapping[str, Any]) -> Task:
+    """Returns the task that settings name, as plain values; they may be older than the setting."""
+    return find_task(settings.get("task", Translation.name))
+
+
+def metric_labels() -> dict[str, str]:
+    """Returns the `metrics` of all tasks."""
+    tasks = map(find_task, task_names())
+    return {name: label for task in tasks for name, label in task.metrics.items()}

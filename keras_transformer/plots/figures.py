@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from keras_transformer.checkpoints import PER_TOKEN
 from keras_transformer.errors import InputError
 from keras_transformer.plots.style import (
     PIECE_SIZE,
@@ -209,8 +210,8 @@ def learning_rate(
 
 # Prefix of the metrics' names -> how the curves differ.
 _SPLITS = {"": {"alpha": 0.6, "linewidth": 1.0}, "val_": {"alpha": 1.0, "linewidth": 1.8}}
-_METRICS = {"loss": "Loss, label-smoothed", "perplexity": "Perplexity"}
-_METRICS |= {"bleu": "BLEU", "f1": "F1", "chrf": "chrF"}
+# Other metrics, which are scores, have their name in capitals.
+_TITLES = {"loss": "Loss, label-smoothed", "perplexity": "Perplexity", "chrf": "chrF"}
 
 
 def training_curves(
@@ -223,7 +224,10 @@ def training_curves(
         style: "light" or "dark".
     """
     measured = {name for metrics in runs.values() for line in metrics for name in line}
-    shown = [name for name in _METRICS if measured & {f"{split}{name}" for split in _SPLITS}]
+    means = ("loss", "perplexity")
+    shown = [name for name in means if measured & {f"{split}{name}" for split in _SPLITS}]
+    scores = (name for name in measured - {*PER_TOKEN} if name.startswith("val_"))
+    shown += sorted(name.removeprefix("val_") for name in scores)
     if not shown:
         raise InputError("There are no metrics to draw: training has not reached a validation")
     size = (2.0 + 3.5 * len(shown), 3.7)
@@ -240,7 +244,8 @@ def training_curves(
                     if points:
                         marker = "o" if len(points) == 1 else None
                         panel.plot(*zip(*points, strict=True), marker=marker, **(look | weight))
-            panel.set(title=_METRICS[metric], xlabel="Update", xlim=(0, None))
+            title = _TITLES.get(metric, metric.upper())
+            panel.set(title=title, xlabel="Update", xlim=(0, None))
             if metric == "perplexity":
                 panel.set_yscale("log")
                 panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

@@ -39,7 +39,7 @@ class Parsing(Task):
             "extra_length": 300,
         }
     )
-    metrics = ("f1",)
+    metrics = MappingProxyType({"f1": "F1"})
     num_examples = 1
     drops_unknown = True  # a sentence has no unknown token
     labels = MappingProxyType(

@@ -207,18 +207,19 @@ METRICS = [
 
 
 def test_training_curves():
-    other = [{"step": 7, "loss": 6.0, "perplexity": 200.0}]
+    other = [{"step": 7, "loss": 6.0, "perplexity": 200.0, "val_rouge": 3.5}]
     figure = plots.training_curves({"first": METRICS, "second $": other})
-    loss, perplexity, bleu = figure.axes  # no panel for chrF, which was not measured
+    loss, perplexity, bleu, rouge = figure.axes  # no panel for chrF, which was not measured
+    assert [panel.get_title() for panel in (bleu, rouge)] == ["BLEU", "ROUGE"]
     assert [line.tolist() for line in lines(loss)] == [
         [[10, 5.0], [20, 4.0]], [[10, 4.5], [20, 4.1]], [[7, 6.0]],
     ]  # fmt: skip
     assert lines(perplexity)[1].tolist() == [[10, 60.0], [20, 35.0]]
     assert [line.tolist() for line in lines(bleu)] == [[[20, 12.5]]]
     assert perplexity.get_yscale() == "log"
-    assert legend(bleu) == ["first", "second $", "training", "validation"]
-    box = bleu.get_legend().get_window_extent()  # beside the curves, and not cut
-    assert bleu.get_window_extent().x1 < box.x0 < box.x1 < figure.bbox.x1
+    assert legend(rouge) == ["first", "second $", "training", "validation"]
+    box = rouge.get_legend().get_window_extent()  # beside the curves, and not cut
+    assert rouge.get_window_extent().x1 < box.x0 < box.x1 < figure.bbox.x1
     looks = {(line.get_color(), line.get_linestyle()) for line in loss.get_lines()}
     assert len(looks) == 2  # a run, a look
 
