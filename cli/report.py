@@ -123,7 +123,7 @@ def _learning_rate(folder: Path, run: Run) -> Picture | None:
     if (run.last and not run.last.step) or "warmup_steps" not in run.settings:  # trained elsewhere
         return None
     settings = _train_settings(run)
-    schedule = settings.schedule(run.config.to_dict()["d_model"])
+    schedule = settings.schedule(run.config.d_model)
     schedules = {f"{settings.warmup_steps:,} updates of warm-up": schedule}
     steps = run.last.step if run.last else settings.steps
     caption = "The learning rate by update (section 5.3 of the paper)."
@@ -173,7 +173,7 @@ def _attention(
     pictures = [
         _draw(folder, name, ATTENTION_CAPTIONS[name], partial(draw, layers[-1], queries, keys))
         for name, (draw, layers, queries, keys) in drawings.items()
-        if len(layers)  # a recurrent model has no self-attention
+        if len(layers)  # a model may have no self-attention
     ]
     translation = translator.translate([text])[0].text
     texts = [("Source", run.source, text), ("Result", run.target, translation)]

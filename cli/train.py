@@ -13,7 +13,7 @@ from typer import Option
 from keras_transformer.architectures import architectures
 from keras_transformer.cli import options
 from keras_transformer.cli.console import ProgressBar, load_tensorflow, print_json, say, say_next
-from keras_transformer.config import PRESETS, TABLE_3
+from keras_transformer.config import TransformerConfig
 from keras_transformer.errors import InputError
 from keras_transformer.trainers import settings as recipes
 from keras_transformer.trainers.settings import TrainSettings
@@ -55,7 +55,7 @@ def train_command(
         Option(
             help="Size of the model: tiny, base, big, or a row of the paper's Table 3, such as "
             "A-16-heads; recurrent models have tiny and base. [default: tiny]",
-            autocompletion=lambda: list({**PRESETS, **TABLE_3}),
+            autocompletion=lambda: list(TransformerConfig.presets),
         ),
     ] = None,
     vocab_size: options.VocabSize = None,

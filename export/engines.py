@@ -170,9 +170,6 @@ def _write_safetensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
             file.write(np.ascontiguousarray(tensor, "<f4").tobytes())
 
 
-# --- CTranslate2's description of a model ---------------------------------------------------------
-
-
 def _ctranslate2_spec(translator: Translator) -> Any:
     from ctranslate2.specs import TransformerSpec
     from ctranslate2.specs.common_spec import Activation
@@ -248,14 +245,13 @@ def _positions(embedding: PositionalEmbedding) -> np.ndarray:
     return np.asarray(sinusoidal_encoding(positions, embedding.d_model, embedding.divisor))
 
 
-# --- What both have in common ---------------------------------------------------------------------
-
-
 def _transformer(translator: Translator, engine: str) -> Transformer:
     """Returns the model; `InputError` if the engine has no form for it or for its tokenizer."""
     model = translator.model
     if not isinstance(model, Transformer):
-        raise InputError(f"Only a Transformer can become a model for {engine}, not a Recurrent")
+        raise InputError(
+            f"Only a Transformer can become a model for {engine}. Received: a {type(model).__name__}"
+        )
     config = model.config
     head_size = config.d_model // config.num_heads
     if {config.d_k, config.d_v} - {None, head_size}:

@@ -144,6 +144,7 @@ class ModelConfig:
         target_vocab_size: number of token ids of the target, if it has its own vocabulary; None for
             one vocabulary.
         share_embeddings: whether source, target and output share one matrix.
+        d_model: width of the embeddings, D, which scales the learning rate.
     """
 
     architecture: ClassVar[str]
@@ -155,6 +156,7 @@ class ModelConfig:
     vocab_size: int
     target_vocab_size: int | None
     share_embeddings: bool
+    d_model: int
 
     @classmethod
     def from_preset(cls, /, preset: str, *, vocab_size: int, **overrides: Any) -> Self:

@@ -3,8 +3,8 @@
     RUN/
       run.json          format, versions, languages, architecture, model sizes, settings,
                       checkpoints, hashes
-      tokenizer.model   of both languages: a SentencePiece model, word-pieces, Marian's tables, or
-                        a parser's words and symbols
+      tokenizer.model   of both languages: a SentencePiece model, word-pieces, or the file of an
+                        optional room's tokenizer
       checkpoints/      weights by step, the average, and the two newest training states
       metrics.jsonl     one line per validation: step and metrics
       corpus/           token ids of the training data; may be deleted after training

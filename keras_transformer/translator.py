@@ -51,7 +51,7 @@ class Attention(NamedTuple):
     """The attention weights of all layers and heads, as in `AttentionScores`, of a translation.
 
     Query t of `decoder` and `cross` predicts `target_pieces[t]` from `decoder_pieces[: t + 1]`.
-    A `Recurrent` has `cross` only, with L = N = 1; `encoder` and `decoder` then have L = 0.
+    A model without self-attention has `cross` only: `encoder` and `decoder` then have L = 0.
 
     Attributes:
         source_pieces: the S tokens of the source, its end included.
@@ -258,7 +258,7 @@ class Translator:
 
         def scores_of(source_ids: tf.Tensor, decoder_ids: tf.Tensor) -> tuple[tf.Tensor, ...]:
             scores = self.model.attention_scores(source_ids, decoder_ids)
-            none = tf.zeros([0, 1, 0, 0])  # a recurrent model has cross-attention only
+            none = tf.zeros([0, 1, 0, 0])  # of a model without self-attention
             return tuple(
                 tf.cast(tf.stack(kind), tf.float32)[:, 0] if kind else none for kind in scores
             )

@@ -1,4 +1,4 @@
-"""The settings of a training, and recipes: TOML files of settings."""
+"""The settings of a run, and recipes: TOML files of settings."""
 
 import dataclasses
 import re
@@ -277,7 +277,7 @@ class TrainSettings:
 
 # What the run of `init_from` decides, so that nothing else may be given.
 DECIDED = ("task", "architecture", "preset", "tokenizer", "vocab_size", "lowercase")
-# What a training takes from that run, unless it is given.
+# What a new run takes from that run, unless it is given.
 INHERITED = ("source", "target", *(field.name for field in dataclasses.fields(DecodingOptions)))
 # What may differ from that run's model.
 RATES = ("dropout_rate", "attention_dropout_rate", "feed_forward_dropout_rate")
@@ -302,8 +302,8 @@ def completed(settings: TrainSettings, run_dir: Path | None = None) -> TrainSett
     """Returns settings in which all that the run `init_from` decides is that run's.
 
     Args:
-        settings: of a training. A setting that has its default value counts as not given.
-        run_dir: the directory of a training to resume. If its run began from the same run, it has
+        settings: of a run. A setting that has its default value counts as not given.
+        run_dir: the directory of a run to resume. If its run began from the same run, it has
             all that is decided, and `init_from` may be gone; a rate that is not given stays.
 
     Raises:

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 import keras_transformer
+from keras_transformer.rooms import ROOMS
 
 ROOT = Path(__file__).parents[2]
 GROUND = "keras_transformer"
 WINGS = ("trainers", "export", "cli")
 # The folders and files of the ground floor: each imports only those before it.
 ORDER = ("_version", "errors", "files", "checkpoints", "rooms", "config", "architectures")
-ORDER += ("model", "tokenizers", "search", "plots", "marian", "recurrent", "parsing")
-ORDER += ("run", "translator")
+ORDER += ("model", "tokenizers", "search", "plots", *ROOMS, "run", "translator")
 FREE = ("config", "errors", "model")  # of TensorFlow
 
 
