@@ -1,1 +1,1 @@
-"""From a run to a served model: SavedModel and session. May import `keras_transformer` only."""
+"""From a run to a served model: SavedModel and session. Imports neither `trainers` nor `cli`."""

@@ -249,9 +249,8 @@ def _transformer(translator: Translator, engine: str) -> Transformer:
     """Returns the model; `InputError` if the engine has no form for it or for its tokenizer."""
     model = translator.model
     if not isinstance(model, Transformer):
-        raise InputError(
-            f"Only a Transformer can become a model for {engine}. Received: a {type(model).__name__}"
-        )
+        kind = type(model).__name__
+        raise InputError(f"Only a Transformer can become a model for {engine}. Received: a {kind}")
     config = model.config
     head_size = config.d_model // config.num_heads
     if {config.d_k, config.d_v} - {None, head_size}:

@@ -9,8 +9,8 @@ door: it says what the room brings, in these dictionaries. Their values are "mod
     TASKS          name of a task -> its `Task` of the trainers
 
 To add a room, write its folders, and name them in `setup.cfg`, and the room in `ROOMS`. To remove
-one, take these away. Then only its own names in `__init__.pyi` and its own commands fail: `Recurrent`
-and `RecurrentConfig`; `import`, and `convert --to marian`.
+one, take these away. Then only what is its own fails: of `recurrent`, the public names in
+`__init__.pyi`; of `marian`, the commands `import` and `convert --to marian`.
 """
 
 from importlib import import_module

@@ -1,1 +1,1 @@
-"""From text to a run: corpora, batches, training, evaluation. May import `keras_transformer` only."""
+"""From text to a run: corpora, batches, training, evaluation. Imports neither `export` nor `cli`."""
