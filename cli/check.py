@@ -10,7 +10,7 @@ from keras_transformer.cli.options import Json
 from keras_transformer.errors import InputError
 from keras_transformer.export.metadata import read_metadata
 from keras_transformer.export.options import computes_bfloat16
-from keras_transformer.export.server.versions import find_version
+from keras_transformer.export.versions import find_version
 
 if TYPE_CHECKING:
     from keras_transformer.export.check import Finding

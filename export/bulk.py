@@ -31,8 +31,8 @@ from apache_beam.utils.shared import Shared
 from keras_transformer.errors import InputError, one_line
 from keras_transformer.export.options import BATCH_ROWS, DEFAULT_SIGNATURE
 from keras_transformer.export.rows import Row, by_length
-from keras_transformer.export.server.versions import find_version
 from keras_transformer.export.session import open_saved_model
+from keras_transformer.export.versions import find_version
 
 # The maximum of the lines of a batch times the bytes of its longest line: 64 ordinary sentences are
 # one batch, and a page of text is a batch of its own.

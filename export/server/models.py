@@ -13,8 +13,8 @@ from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusResponse,
 
 from keras_transformer.errors import InputError, one_line
 from keras_transformer.export.c_api import SessionError
-from keras_transformer.export.server.versions import version_paths
 from keras_transformer.export.session import SavedModelSession
+from keras_transformer.export.versions import version_paths
 from keras_transformer.export.warmup import read_warmup
 
 STOP_SECONDS = 60  # how long a server that stops waits for the requests that have begun
