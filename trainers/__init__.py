@@ -1,1 +1,1 @@
-"""From text to a run: corpora, batches, training, evaluation. Imports neither `export` nor `cli`."""
+"""From text to a run: data, fitting and scores. Imports neither `export` nor `cli`."""

@@ -1,4 +1,4 @@
-"""All tokenizers, and how they are learned from text."""
+"""The tokenizers, and how they are learned from text."""
 
 import itertools
 from collections.abc import Iterable

@@ -59,16 +59,15 @@ def evaluate(
     notes: dict[str, str] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Any:
-    """Translates or parses a corpus, scores the results, and writes both to files.
+    """Computes the results for a corpus, scores them, and writes both to files.
 
     Args:
         translator: model and tokenizer.
-        pairs: sources and reference translations; for parsing, sentences and the symbols of their
-            trees, as `load_treebank` reads them.
-        output: common path of the files: `.source`, `.reference` and `.hypothesis`, one sentence,
-            or tree in brackets, per line, and `.scores.json`.
+        pairs: sources and targets, as the task reads them: for translation, sentences.
+        output: common path of the files: `.source`, `.reference` and `.hypothesis`, one sentence or
+            result per line, and `.scores.json`.
         language: target language.
-        task: the setting of this name, "translation" or "parsing".
+        task: the setting of this name.
         beam_size: beams; 1 is greedy search; None for the translator's default.
         length_penalty: strength of the length penalty; None for the translator's default.
         early_stopping: when the search of a sentence ends; None for the translator's default.
@@ -82,7 +81,7 @@ def evaluate(
             total.
 
     Returns:
-        `Scores` of translations, or `BracketScores` of trees.
+        The task's scores: for translation, `Scores`.
 
     Raises:
         InputError: if there are no pairs, an option is out of range, or a file cannot be read.
