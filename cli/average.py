@@ -6,6 +6,8 @@ from typer import Option
 
 from keras_transformer.cli.console import ProgressBar, load_tensorflow, say, say_next
 from keras_transformer.cli.options import RunDirectory
+from keras_transformer.files import locked
+from keras_transformer.run import Run
 
 
 def average_command(
@@ -21,8 +23,6 @@ def average_command(
     """
     load_tensorflow()
     from keras_transformer.cli.progress import describe
-    from keras_transformer.files import locked
-    from keras_transformer.run import Run
     from keras_transformer.trainers.data.prepared import is_prepared
     from keras_transformer.trainers.fitting.averaging import average_checkpoints
 

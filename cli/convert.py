@@ -9,6 +9,7 @@ from keras_transformer.cli.console import cleaned_up, load_tensorflow, say
 from keras_transformer.cli.options import Checkpoint, RunDirectory
 from keras_transformer.errors import InputError
 from keras_transformer.export.options import Quantization
+from keras_transformer.run import Run
 
 
 def convert_command(
@@ -32,7 +33,6 @@ def convert_command(
         raise InputError(f"--quantization is for CTranslate2. Received: --to {to}")
     load_tensorflow()
     from keras_transformer.export.engines import export_ctranslate2, export_marian
-    from keras_transformer.run import Run
     from keras_transformer.translator import Translator
 
     opened = Run.load(run)

@@ -10,6 +10,8 @@ from typer import Option
 from keras_transformer.cli import options
 from keras_transformer.cli.console import ProgressBar, load_tensorflow, print_json, say, say_next
 from keras_transformer.errors import InputError
+from keras_transformer.run import Run
+from keras_transformer.trainers.tasks import task_of
 
 
 def _test_sets() -> list[str]:
@@ -77,14 +79,12 @@ def evaluate_command(
     if test_set is not None and (data is not None or split is not None):
         raise InputError("Give either --test-set, or --data and --split")
     load_tensorflow()
-    from keras_transformer.run import Run
     from keras_transformer.trainers.scoring.evaluation import (
         evaluate,
         load_test_set,
         read_sentences,
     )
     from keras_transformer.trainers.scoring.scores import compare
-    from keras_transformer.trainers.tasks import task_of
     from keras_transformer.translator import Translator
 
     opened = Run.load(run)

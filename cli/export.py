@@ -16,17 +16,19 @@ from keras_transformer.cli.console import (
     say,
     say_next,
 )
-from keras_transformer.config import DecodingOptions
+from keras_transformer.config import CheckpointName, DecodingOptions
 from keras_transformer.export.options import (
     ComputeType,
     ServingOptions,
     WeightsType,
 )
+from keras_transformer.export.rows import by_length
+from keras_transformer.run import Run
+from keras_transformer.trainers.data.corpora import Pair
+from keras_transformer.trainers.settings import TrainSettings
+from keras_transformer.trainers.tasks import task_of
 
 if TYPE_CHECKING:
-    from keras_transformer.config import CheckpointName
-    from keras_transformer.run import Run
-    from keras_transformer.trainers.data.corpora import Pair
     from keras_transformer.translator import Translator
 
 MAX_EXAMPLES = 3  # validation sentences, to check, to warm up with, and to try
@@ -105,7 +107,6 @@ def export_command(
     )
     load_tensorflow()
     from keras_transformer.export.saved_model import export_saved_model
-    from keras_transformer.run import Run
     from keras_transformer.trainers.data.prepared import corpus_folder, read_validation_pairs
     from keras_transformer.translator import Translator
 
@@ -142,10 +143,9 @@ def export_command(
     say_next(["serve", folder], ["translate", path, "TEXT"])
 
 
-def _details(run: "Run", checkpoint: "CheckpointName | None") -> dict[str, Any]:
+def _details(run: Run, checkpoint: CheckpointName | None) -> dict[str, Any]:
     """Returns where the model comes from, for its metadata."""
     from keras_transformer.trainers.scoring.evaluation import read_scores
-    from keras_transformer.trainers.tasks import task_of
 
     name, reason = (checkpoint, "--checkpoint") if checkpoint else run.choice()
     chosen = run.checkpoint(name)
@@ -170,12 +170,9 @@ def _details(run: "Run", checkpoint: "CheckpointName | None") -> dict[str, Any]:
     }
 
 
-def _compare(path: Path, translator: "Translator", pairs: "list[Pair]", run: "Run") -> None:
+def _compare(path: Path, translator: "Translator", pairs: list[Pair], run: Run) -> None:
     """Prints what rounding weights or products costs."""
-    from keras_transformer.export.rows import by_length
     from keras_transformer.export.session import SavedModelSession
-    from keras_transformer.trainers.settings import TrainSettings
-    from keras_transformer.trainers.tasks import find_task
 
     if not pairs:
         say("The run holds no validation text to compare the rounded model on")
@@ -186,7 +183,7 @@ def _compare(path: Path, translator: "Translator", pairs: "list[Pair]", run: "Ru
         rows = by_length(sources, SavedModelSession(path).translate)
     rounded = [row["translation"] for row in rows]
     settings = TrainSettings.from_dict({**run.settings, "target": run.target})
-    task, lowercase = find_task(settings.task), translator.tokenizer.lowercase
+    task, lowercase = task_of(run.settings), translator.tokenizer.lowercase
     label, *_ = task.metrics.values()
     scorer, *_ = task.validation_scorers(settings, lowercase).values()
     score, exact_score = scorer(rounded, pairs), scorer(exact, pairs)

@@ -9,6 +9,7 @@ from typer import Option
 from keras_transformer.cli.console import ProgressBar, load_tensorflow, say
 from keras_transformer.cli.options import Checkpoint, RunDirectory
 from keras_transformer.errors import needs_extra
+from keras_transformer.run import Run
 
 
 def plot_command(
@@ -34,7 +35,6 @@ def plot_command(
         import matplotlib  # noqa: F401
 
         from keras_transformer.cli.report import write_report
-    from keras_transformer.run import Run
 
     # The pictures show a box for a character that no installed font has.
     warnings.filterwarnings("ignore", "Glyph .* missing from font")

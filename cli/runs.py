@@ -9,6 +9,7 @@ from typer import Argument, Option
 from keras_transformer.cli.console import load_tensorflow, print_json, say
 from keras_transformer.cli.options import Json
 from keras_transformer.errors import InputError
+from keras_transformer.run import Run
 from keras_transformer.trainers.tasks import metric_labels
 
 
@@ -25,7 +26,6 @@ def runs_command(
         raise InputError(f"`--curves` must end in .png or .svg. Received: {curves}")
     load_tensorflow()
     from keras_transformer.plots import training_curves
-    from keras_transformer.run import Run
 
     paths = sorted(path.parent for path in folder.glob("**/run.json"))
     runs = {}

@@ -5,7 +5,7 @@ import sys
 import time
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 from typer import Option
@@ -15,11 +15,9 @@ from keras_transformer.cli import options
 from keras_transformer.cli.console import ProgressBar, load_tensorflow, print_json, say, say_next
 from keras_transformer.config import TransformerConfig
 from keras_transformer.errors import InputError
+from keras_transformer.run import Run
 from keras_transformer.trainers import settings as recipes
 from keras_transformer.trainers.settings import TrainSettings
-
-if TYPE_CHECKING:
-    from keras_transformer.run import Run
 
 
 def train_command(
@@ -115,7 +113,7 @@ def train_command(
         print_json(summary)
 
 
-def train_with_progress(settings: TrainSettings, run_dir: Path, resume: bool) -> "Run":
+def train_with_progress(settings: TrainSettings, run_dir: Path, resume: bool) -> Run:
     """Trains with a progress bar; the arguments are those of `train`."""
     from keras_transformer.cli.progress import TrainingDisplay
     from keras_transformer.trainers.fitting.host_memory import keep_freed_memory
