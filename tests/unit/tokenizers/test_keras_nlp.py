@@ -11,7 +11,7 @@ import sentencepiece
 import tensorflow as tf
 
 from keras_transformer.errors import InputError
-from keras_transformer.export import session
+from keras_transformer.export.check import PROGRAM
 from keras_transformer.tokenizers import Tokenizer
 from keras_transformer.tokenizers.keras_nlp import from_keras_nlp
 
@@ -91,8 +91,8 @@ def test_word_pieces_in_a_fresh_process(tmp_path):
     tf.saved_model.save(module, tmp_path / "model", {"serving_default": module.join})
     request = {"signature_name": "serving_default", "inputs": {"text": TEXTS}}
     process = subprocess.run(
-        [sys.executable, "-P", session.__file__, str(tmp_path / "model")],
-        input=json.dumps(request).encode(),
+        [sys.executable, "-P", "-c", PROGRAM, str(tmp_path / "model")],
+        input=json.dumps(request).encode() + b"\n",
         capture_output=True,
         check=False,
     )
