@@ -182,7 +182,7 @@ def _compare(path: Path, translator: "Translator", pairs: list[Pair], run: Run) 
         exact = [each.text for each in translator.translate(sources)]
         rows = by_length(sources, SavedModelSession(path).translate)
     rounded = [row["translation"] for row in rows]
-    settings = TrainSettings.from_dict({**run.settings, "target": run.target})
+    settings = TrainSettings.of(run)
     task, lowercase = task_of(run.settings), translator.tokenizer.lowercase
     label, *_ = task.metrics.values()
     scorer, *_ = task.validation_scorers(settings, lowercase).values()

@@ -15,10 +15,9 @@ from keras_transformer.config import CheckpointName
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.batches import BatchPlan
 from keras_transformer.trainers.data.prepared import (
-    Manifest,
     TokenizedPairs,
+    complete_corpus,
     corpus_folder,
-    is_complete,
     read_validation_pairs,
 )
 from keras_transformer.trainers.scoring.evaluation import Evaluation, read_evaluations
@@ -122,7 +121,7 @@ def _curves(folder: Path, run: Run) -> Picture | None:
 def _learning_rate(folder: Path, run: Run) -> Picture | None:
     if (run.last and not run.last.step) or "warmup_steps" not in run.settings:  # trained elsewhere
         return None
-    settings = _train_settings(run)
+    settings = TrainSettings.of(run)
     schedule = settings.schedule(run.config.d_model)
     schedules = {f"{settings.warmup_steps:,} updates of warm-up": schedule}
     steps = run.last.step if run.last else settings.steps
@@ -181,11 +180,11 @@ def _attention(
 
 
 def _corpus(folder: Path, run: Run) -> dict[str, Any] | None:
-    corpus = corpus_folder(run)
-    if not is_complete(corpus):
+    manifest = complete_corpus(corpus_folder(run))
+    if manifest is None:
         return None
-    lengths = TokenizedPairs(corpus, "train", check_files=False).lengths
-    settings = _train_settings(run)
+    lengths = TokenizedPairs(manifest, "train", check_files=False).lengths
+    settings = TrainSettings.of(run)
     plan = BatchPlan(lengths, settings.tokens_per_batch, settings.seed)
     draw = partial(
         plots.length_histogram,
@@ -194,9 +193,4 @@ def _corpus(folder: Path, run: Run) -> dict[str, Any] | None:
         padding_share=plan.padding_share,
     )
     drawn = _draw(folder, "lengths", "Lengths of the training sentences.", draw)
-    return {"report": str(Manifest.read(corpus).train), "lengths": drawn}
-
-
-def _train_settings(run: Run) -> TrainSettings:
-    """Returns the settings of a run, with the defaults of those that it does not have."""
-    return TrainSettings.from_dict({"data": "", **run.settings})
+    return {"report": str(manifest.train), "lengths": drawn}

@@ -248,6 +248,11 @@ class TrainSettings:
                 raise InputError(f"Unknown setting {name}: it is the model's, model.{name}")
         return cls(**{**task_of(values).defaults, **values})
 
+    @classmethod
+    def of(cls, run: Run) -> Self:
+        """Returns the settings of a run; those that are newer than the run are the defaults."""
+        return cls.from_dict({"data": "", "target": run.target, **run.settings})
+
     def schedule(self, d_model: int) -> "WarmupSchedule":
         """Returns the learning rate by update, of a model of this width."""
         from keras_transformer.model.schedules import WarmupSchedule  # imports Keras

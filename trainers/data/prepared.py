@@ -197,9 +197,11 @@ def is_prepared(folder: str | Path) -> bool:
     return (Path(folder) / "corpus.json").is_file()
 
 
-def is_complete(folder: Path) -> bool:
-    """Returns whether `prepare` finished a folder; it writes the training split last."""
-    return is_prepared(folder) and Manifest.read(folder).train.is_complete
+def complete_corpus(folder: Path) -> Manifest | None:
+    """Returns the manifest of a folder that `prepare` finished; None of another."""
+    manifest = Manifest.read(folder) if is_prepared(folder) else None
+    # The training split is written last.
+    return manifest if manifest and manifest.train.is_complete else None
 
 
 def corpus_folder(run: Run) -> Path:

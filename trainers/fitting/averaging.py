@@ -11,10 +11,9 @@ from keras_transformer.model.encoder_decoder import EncoderDecoder
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.batches import BatchPlan, make_dataset
 from keras_transformer.trainers.data.prepared import (
-    Manifest,
     TokenizedPairs,
+    complete_corpus,
     corpus_folder,
-    is_complete,
     read_validation_pairs,
 )
 from keras_transformer.trainers.fitting.training_model import Adam, TrainingModel
@@ -52,7 +51,7 @@ def average_checkpoints(run: Run, last: int) -> Checkpoint:
             f"{kept}, which the setting `keep_checkpoints` limits. Received: last={last}"
         )
     chosen = run.checkpoints[-last:]
-    settings = TrainSettings.from_dict({"data": "", **run.settings})
+    settings = TrainSettings.of(run)
     with precision(settings):
         model = build_model(run.config)
     total = [np.zeros(weights.shape) for weights in model.get_weights()]  # float64
@@ -68,11 +67,12 @@ def _validate(run: Run, model: EncoderDecoder, settings: TrainSettings) -> dict[
     """Returns the validation metrics of a model; none if the validation split is not there."""
     folder = corpus_folder(run)
     try:
-        if not is_complete(folder):
+        manifest = complete_corpus(folder)
+        if manifest is None:
             raise InputError(f"the corpus of {run.path} is not there")
-        if Manifest.read(folder).val is None:
+        if manifest.val is None:
             return {}
-        tokenized = TokenizedPairs(folder, "val")
+        tokenized = TokenizedPairs(manifest, "val")
         pairs = read_validation_pairs(folder)[: settings.bleu_sentences]
         if settings.bleu_sentences and not pairs:
             raise InputError(f"the validation text of {run.path} is not there")

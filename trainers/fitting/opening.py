@@ -14,8 +14,8 @@ from keras_transformer.trainers.data.preparation import Progress, prepare
 from keras_transformer.trainers.data.prepared import (
     Manifest,
     PreparedCorpus,
+    complete_corpus,
     corpus_folder,
-    is_complete,
     is_prepared,
     open_prepared,
 )
@@ -92,7 +92,7 @@ def _open_as_chief(
         return run, None
     if is_prepared(settings.data):
         corpus = open_prepared(settings.data, settings)
-    elif run is not None and is_complete(path / "corpus"):
+    elif run is not None and complete_corpus(path / "corpus"):
         corpus = open_prepared(path / "corpus", settings)  # without the text, which may be gone
     else:
         corpus = prepare(settings, path / "corpus", progress)
@@ -159,9 +159,7 @@ def _check_settings(run: Run, settings: TrainSettings) -> None:
             f"`steps` must be more than the {newest} updates that {run.path} has saved. "
             f"Received: steps={settings.steps}"
         )
-    # With settings that are newer than the run.
-    before_now = TrainSettings.from_dict(run.settings).with_absolute_paths()
-    saved = completed(before_now, run.path).to_dict()
+    saved = completed(TrainSettings.of(run).with_absolute_paths(), run.path).to_dict()
     for name, value in settings.to_dict().items():
         before = saved[name]
         is_fixed_by_cooldown = name == "steps" and settings.cooldown > 0

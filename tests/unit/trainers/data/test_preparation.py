@@ -14,7 +14,7 @@ from keras_transformer.trainers.data.preparation import prepare
 from keras_transformer.trainers.data.prepared import (
     Manifest,
     TokenizedPairs,
-    is_complete,
+    complete_corpus,
     open_prepared,
 )
 from keras_transformer.trainers.fitting.fine_tuning import initial_config
@@ -264,7 +264,7 @@ def test_interrupted(write, corpus, tmp_path, after):
     prepare(settings, tmp_path / "expected")
     interrupted(settings, corpus, after)
     refuses(lambda: open_prepared(corpus), f"{corpus} is not complete", corpus)
-    assert not is_complete(corpus)
+    assert complete_corpus(corpus) is None
     done = sorted(corpus.glob("train-*.npy"))
     assert len(done) == after
     before = {path: path.stat().st_mtime_ns for path in done}
