@@ -89,7 +89,7 @@ def test_word_pieces_in_a_fresh_process(tmp_path):
         autograph=False,
     )
     tf.saved_model.save(module, tmp_path / "model", {"serving_default": module.join})
-    request = {"signature_name": "serving_default", "inputs": {"text": TEXTS}}
+    request = "serving_default", {"text": TEXTS}
     process = subprocess.run(
         [sys.executable, "-P", "-c", PROGRAM, str(tmp_path / "model")],
         input=json.dumps(request).encode() + b"\n",
