@@ -1,4 +1,4 @@
-"""Trainings that start from another run: its tokenizer, its sizes and its weights."""
+"""The first sizes and weights of a run: its own, or those of the run that it starts from."""
 
 from keras_transformer.architectures import config_type
 from keras_transformer.config import ModelConfig
@@ -10,7 +10,7 @@ from keras_transformer.trainers.settings import TrainSettings
 
 
 def initial_config(settings: TrainSettings, tokenizer: Tokenizer) -> ModelConfig:
-    """Returns the sizes of a training's model: its own, or those of the run that it starts from."""
+    """Returns the sizes of a new run's model."""
     if settings.init_from is None:
         return settings.config(config_type(settings.architecture).sizes_of(tokenizer))
     initial = Run.load(settings.init_from)
@@ -24,7 +24,7 @@ def initial_config(settings: TrainSettings, tokenizer: Tokenizer) -> ModelConfig
 
 
 def initialize(model: EncoderDecoder, settings: TrainSettings, is_new: bool) -> None:
-    """Gives the model of a new training its initial weights, and freezes some of its layers."""
+    """Gives the model of a new run the weights that it starts from, and freezes some layers."""
     if settings.init_from is not None and is_new:
         initial = Run.load(settings.init_from)
         initial.load_weights(model, initial.checkpoint())

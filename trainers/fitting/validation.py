@@ -1,4 +1,4 @@
-"""What a validation measures: the loss of a split, and the scores of its translations or trees."""
+"""What a validation measures: the loss of a split, and the scores of results."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -50,7 +50,7 @@ def make_translator(
 def validation_scores(
     translator: Translator, pairs: Sequence[Pair], settings: TrainSettings
 ) -> dict[str, float]:
-    """Translates or parses sentences greedily, and scores the results.
+    """Finds results for sentences greedily, and scores them.
 
     There are no scores if those of the model are not finite: then the loss is not finite either,
     which ends the training.
