@@ -179,6 +179,7 @@ class TreeConstraint(NamedTuple):
         special ids. Otherwise, a model that is sure of a forbidden tag would open a constituent
         instead.
         """
+        allowed &= logits > -float("inf")  # another constraint may allow less
         sizes = [NUM_SPECIAL_IDS, len(self.symbols.tags), *[len(self.symbols.labels)] * 2]
         groups = []
         for group, may in zip(

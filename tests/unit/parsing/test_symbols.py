@@ -103,6 +103,11 @@ def test_allowed_symbols_have_the_probability_of_their_group():
     np.testing.assert_allclose(
         np.exp(found[0, 0]), [0, 0, 0, 0, 0.125 + 0.25, 0, 0.2, 0], rtol=1e-6
     )
+    # Another constraint has forbidden the only tag that this one allows.
+    forbidden = np.array(np.log(probabilities), np.float32)
+    forbidden[4] = -np.inf
+    found = constraint.restrict(tf.constant([[forbidden]]), tf.constant([[allowed]]))
+    np.testing.assert_allclose(np.exp(found[0, 0]), [0, 0, 0, 0, 0, 0, 0.2, 0], rtol=1e-6)
 
 
 def test_a_tree_is_not_deeper_than_the_maximum(monkeypatch):
