@@ -90,7 +90,7 @@ else:
     recipe = load_recipe("demo")
 settings = TrainSettings.from_dict({**recipe, "steps": STEPS})
 
-config = settings.config(vocab_size=8_000)  # the real size is known once subwords are learned
+config = settings.config({"vocab_size": 8_000})  # the real size is known once subwords are learned
 print(f"{config.num_encoder_layers} + {config.num_decoder_layers} layers, {config.num_heads} heads")
 print(f"d_model = {config.d_model}, d_ff = {config.d_ff}, dropout {config.dropout_rate}")
 

@@ -32,7 +32,8 @@ def script(corpus_dir, tmp_path, monkeypatch):
         "model": {**sizes, "num_decoder_layers": 1, "dropout_rate": 0.0},
     }
     settings = TrainSettings(**given)
-    model = Transformer(settings.config(prepare(settings, "my-corpus").tokenizer.vocab_size))
+    tokenizer = prepare(settings, "my-corpus").tokenizer
+    model = Transformer(settings.config({"vocab_size": tokenizer.vocab_size}))
     randomize(model).save_weights("initial.weights.h5")
     (text,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S)
     changes = {'data="my-data"': f"**{given!r}", "steps=10_000": f"steps={STEPS}"}
