@@ -1,9 +1,9 @@
 """A SavedModel in a session of TensorFlow's C API: the loader and the runtime of TF Serving.
 
-It takes strings, and returns strings, numbers and truth values. It does without TensorFlow's
-Python, whose import takes longer than most translations: `translate EXPORT` starts in 3 s and
-0.6 GB, where it takes 7 s and 1.0 GB with `tf.compat.v1.Session`. And `check` needs a process that,
-like a server, has no ops of Python.
+It takes strings, and returns strings, numbers and truth values. It does not import TensorFlow's
+Python, which takes longer than most translations: a call of `translate EXPORT` takes 3.7 s and
+0.6 GB, and 7.1 s and 1.0 GB with `tf.compat.v1.Session` (docs/log.md). `check` also needs a process
+that has no Python ops, as a server has none.
 """
 
 import copy

@@ -24,8 +24,9 @@ class Architecture(NamedTuple):
 
     Attributes:
         config: its `ModelConfig`.
-        model: its `EncoderDecoder`, built of the config.
-        step: the step function of a search, built of a model and the maximum length of a result.
+        model: its `EncoderDecoder`, built from the config.
+        step: the step function of a search, built from a model and the maximum length of a
+            hypothesis.
     """
 
     config: str

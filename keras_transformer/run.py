@@ -141,7 +141,8 @@ class Run:
             manifest = json.loads(file.read_bytes())
             found = manifest.pop("format"), manifest.pop("format_version")
             if found == (FORMAT, 3):
-                found = FORMAT, _upgrade(manifest)
+                _upgrade(manifest)
+                found = FORMAT, FORMAT_VERSION
         except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
             raise InputError(
                 f"{file} is damaged, or not the manifest of a run: restore it from a copy"
@@ -424,15 +425,14 @@ class Run:
         self._delete_unnamed()
 
 
-def _upgrade(manifest: dict[str, Any]) -> int:
-    """Changes a manifest of version 3, and returns its new version.
+def _upgrade(manifest: dict[str, Any]) -> None:
+    """Makes a manifest of version 3 one of version 4.
 
     Version 3 had `next_word` as settings of the architecture "transformer".
     """
     manifest["settings"].pop("next_word_input", None)
     if manifest["config"].get("word_id_ends") is not None:
         manifest["architecture"] = manifest["settings"]["architecture"] = "next_word"
-    return 4
 
 
 def _versions() -> dict[str, str]:

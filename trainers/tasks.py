@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Scorer = Callable[[Sequence[str], Sequence[Pair]], float]
 
 
-class Protocol(NamedTuple):
+class ScoringProtocol(NamedTuple):
     """How to score a test set; the attributes are arguments of `score`."""
 
     language: str
@@ -102,7 +102,9 @@ class Task(abc.ABC):
         """
 
     @abc.abstractmethod
-    def scorer(self, pairs: Sequence[Pair], protocol: Protocol) -> Callable[[Sequence[str]], Any]:
+    def scorer(
+        self, pairs: Sequence[Pair], protocol: ScoringProtocol
+    ) -> Callable[[Sequence[str]], Any]:
         """Returns a function that scores the results of a test set."""
 
     @abc.abstractmethod
@@ -177,7 +179,7 @@ class Translation(Task):
         return scorers
 
     def scorer(
-        self, pairs: Sequence[Pair], protocol: Protocol
+        self, pairs: Sequence[Pair], protocol: ScoringProtocol
     ) -> Callable[[Sequence[str]], "Scores"]:
         """Returns `score` of translations."""
         from keras_transformer.trainers.scoring import scores

@@ -46,7 +46,8 @@ class NextWordTransformer(Transformer):
         source_end, target_end = self.config.word_id_ends
         num_words = ops.cumsum(ops.cast(is_word(target_ids, target_end), "int32"), axis=1)
         next_words = at_words(encoder_output, word_indices(source_ids, source_end), num_words)
-        return self.target_embedding(target_ids, training=training) + next_words
+        x = super().embed_target(target_ids, encoder_output, source_ids, training)
+        return x + next_words
 
 
 def is_word(ids: Int[Tensor, "B T"], end: int) -> Bool[Tensor, "B T"]:

@@ -11,7 +11,7 @@ from keras_transformer.search.beam_search import StepFunction
 
 
 class Constraint(Protocol):
-    """Restricts what a search finds for the sources of a call, its rows."""
+    """Restricts what a search finds. The rows of a call are its sources."""
 
     @property
     def min_lengths(self) -> tf.Tensor:

@@ -25,7 +25,14 @@ SPINE = (
 def test_without_a_room(room):
     tests = [str(ROOT / "tests" / name) for name in SPINE]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
-    environment = {**os.environ, "HIDDEN_ROOM": room}
+    environment = {**os.environ, "HIDDEN_ROOM": room, "PYTHONPATH": str(ROOT / "tests")}
+    for module, is_there in (
+        (f"keras_transformer.{room}", False),
+        ("keras_transformer.rooms", True),
+    ):
+        program = f"import hidden_room, {module}"
+        imported = subprocess.run([sys.executable, "-c", program], env=environment, check=False)
+        assert (imported.returncode == 0) == is_there
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )

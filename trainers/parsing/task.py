@@ -10,7 +10,7 @@ from keras_transformer.parsing.trees import Tree, delinearize, parse_trees
 from keras_transformer.trainers.data.corpora import Corpus, Pair
 from keras_transformer.trainers.parsing.bracketing import BracketScores, score_brackets
 from keras_transformer.trainers.parsing.treebank import load_treebank
-from keras_transformer.trainers.tasks import Drawing, Protocol, Scorer, Task
+from keras_transformer.trainers.tasks import Drawing, Scorer, ScoringProtocol, Task
 
 if TYPE_CHECKING:
     from keras_transformer.config import ModelConfig
@@ -83,7 +83,7 @@ class Parsing(Task):
         return {"val_f1": lambda trees, pairs: _score(trees, pairs).f1_all}
 
     def scorer(
-        self, pairs: Sequence[Pair], protocol: Protocol
+        self, pairs: Sequence[Pair], protocol: ScoringProtocol
     ) -> Callable[[Sequence[str]], BracketScores]:
         """Returns a function that scores trees in brackets as EVALB does."""
         return lambda trees: _score(trees, pairs)

@@ -10,7 +10,7 @@ import sacrebleu
 from keras_transformer.config import EarlyStopping
 from keras_transformer.errors import InputError
 from keras_transformer.trainers.data.corpora import Pair, read_lines
-from keras_transformer.trainers.tasks import Protocol, find_task
+from keras_transformer.trainers.tasks import ScoringProtocol, find_task
 from keras_transformer.translator import Translator
 
 
@@ -93,7 +93,7 @@ def evaluate(
     chosen.check_options({"tokenize": tokenize, "tokenized_references": tokenized_references})
     # Wrong arguments raise an error before the translation, which may take long.
     tokenized = read_sentences(tokenized_references, len(pairs)) if tokenized_references else None
-    scorer = chosen.scorer(pairs, Protocol(language, source_language, tokenize, tokenized))
+    scorer = chosen.scorer(pairs, ScoringProtocol(language, source_language, tokenize, tokenized))
     options = translator.decoding_options(
         beam_size=beam_size, length_penalty=length_penalty, early_stopping=early_stopping
     )
