@@ -99,6 +99,14 @@ def load_tensorflow() -> None:
         del sys.modules[_KERAS]
 
 
+def use_one_thread() -> None:
+    """Gives each operation one thread, before TensorFlow is loaded.
+
+    A search computes many texts side by side. Training needs all threads for each operation.
+    """
+    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
+
+
 def load_session() -> None:
     """Imports `export.session`: TensorFlow's library, and not its Python, which takes seconds."""
     with _quiet_library():

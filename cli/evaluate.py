@@ -8,7 +8,14 @@ import typer
 from typer import Option
 
 from keras_transformer.cli import options
-from keras_transformer.cli.console import ProgressBar, load_tensorflow, print_json, say, say_next
+from keras_transformer.cli.console import (
+    ProgressBar,
+    load_tensorflow,
+    print_json,
+    say,
+    say_next,
+    use_one_thread,
+)
 from keras_transformer.errors import InputError
 from keras_transformer.run import Run
 from keras_transformer.trainers.tasks import task_of
@@ -78,6 +85,7 @@ def evaluate_command(
     """
     if test_set is not None and (data is not None or split is not None):
         raise InputError("Give either --test-set, or --data and --split")
+    use_one_thread()
     load_tensorflow()
     from keras_transformer.trainers.scoring.evaluation import (
         evaluate,

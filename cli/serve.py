@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import shlex
 import signal
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from urllib.parse import quote
 from typer import Argument, Option
 
 from keras_transformer.cli.check import find_export
-from keras_transformer.cli.console import load_tensorflow, say
+from keras_transformer.cli.console import load_tensorflow, say, use_one_thread
 from keras_transformer.errors import InputError, needs_extra
 
 
@@ -51,8 +50,7 @@ def serve_command(
     the model. It loads new versions that appear in the folder.
     """
     say(f"Loading {folder} ...")
-    # Products run in the thread of the request too: a single text takes less time.
-    os.environ.setdefault("TF_ONEDNN_THREADPOOL_USE_CALLER_THREAD", "1")
+    use_one_thread()
     load_tensorflow()
     with needs_extra("serve"):
         from keras_transformer.export.server.grpc import GrpcServer

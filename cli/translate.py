@@ -15,7 +15,13 @@ import typer
 from typer import Argument, Option
 
 from keras_transformer.cli.check import find_export
-from keras_transformer.cli.console import ProgressBar, load_session, load_tensorflow, say
+from keras_transformer.cli.console import (
+    ProgressBar,
+    load_session,
+    load_tensorflow,
+    say,
+    use_one_thread,
+)
 from keras_transformer.cli.options import BeamSize, EarlyStop, LengthPenalty
 from keras_transformer.errors import InputError
 from keras_transformer.export.options import DEFAULT_SIGNATURE, REQUEST_BYTES
@@ -91,6 +97,8 @@ def translate_command(
         "early_stopping": early_stopping,
     }
     fixed = [name.replace("_", "-") for name, value in search.items() if value is not None]
+    # The optimization of a graph takes a second or two, and saves a few percent of a search.
+    optimize = not texts and (_count_input_lines(input_file) or 0) > CHUNK_LINES
     is_run = server is None and Path(model_or_text or "", "run.json").is_file()
     if server is not None:
         translate = _open_server(url, grpc, model, signature or DEFAULT_SIGNATURE, timeout)
@@ -99,9 +107,9 @@ def translate_command(
     elif is_run:
         if signature is not None:
             raise InputError(f"{model_or_text} is a run directory: it has no signature {signature}")
-        translate = _open_run(model_or_text, search)
+        translate = _open_run(model_or_text, search, optimize)
     elif version := find_export(model_or_text):
-        translate = _open_export(str(version), signature or DEFAULT_SIGNATURE)
+        translate = _open_export(str(version), signature or DEFAULT_SIGNATURE, optimize)
     else:
         raise InputError(f"{model_or_text} must be a run directory or a SavedModel")
     if fixed and not is_run:
@@ -151,14 +159,14 @@ def _open_server(
     return lambda texts, progress: _counted(client.translate(texts), progress)
 
 
-def _open_run(folder: str, search: Mapping[str, Any]) -> Translate:
+def _open_run(folder: str, search: Mapping[str, Any], optimize: bool) -> Translate:
+    use_one_thread()
     load_tensorflow()
     import tensorflow as tf
 
     from keras_transformer.translator import Translator
 
-    # The optimization of the graph takes longer than it saves in a short run.
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not optimize})
     translator = Translator.load(folder)
     # The names are those of an export's outputs.
     return lambda texts, progress: [
@@ -167,11 +175,11 @@ def _open_run(folder: str, search: Mapping[str, Any]) -> Translate:
     ]
 
 
-def _open_export(version: str, signature: str) -> Translate:
+def _open_export(version: str, signature: str, optimize: bool) -> Translate:
     load_session()
     from keras_transformer.export.session import open_saved_model
 
-    translate = open_saved_model(version, signature)
+    translate = open_saved_model(version, signature, optimize)
     max_size = REQUEST_BYTES if signature == "document" else math.inf
     return lambda texts, progress: by_length(
         [text.encode(errors="replace") for text in texts],
@@ -235,6 +243,14 @@ class _Lines:
                 yield line + b"\n"
         if rest:
             yield rest
+
+
+def _count_input_lines(path: Path | None) -> int | None:
+    """Returns the number of lines of a file, or of standard input if it is a file."""
+    if path is None:
+        return _count_lines(sys.stdin.buffer)
+    with path.open("rb") as file:
+        return _count_lines(file)
 
 
 def _count_lines(stream: Any) -> int | None:

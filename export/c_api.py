@@ -25,6 +25,7 @@ POINTERS = [
     "TF_GraphOperationByName",
     "TF_LoadLibrary",
     "TF_LoadSessionFromSavedModel",
+    "TF_NewBufferFromString",
     "TF_NewGraph",
     "TF_NewSessionOptions",
     "TF_NewStatus",

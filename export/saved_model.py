@@ -154,7 +154,8 @@ def _with_weights(
     def compute(*tensors: tf.Tensor) -> Any:
         # Read once, so that no loop reads or converts the weights again.
         is_exact = model.compute_dtype == stored[0].dtype.name  # then products need no float32
-        values = [tf.cast(each, each.dtype if is_exact else "float32") for each in stored]
+        dtype = stored[0].dtype if is_exact else tf.float32
+        values = [tf.cast(tf.convert_to_tensor(each), dtype) for each in stored]
         with keras.StatelessScope(state_mapping=zip(model.weights, values, strict=True)):
             return function(*tensors)
 

@@ -9,6 +9,7 @@ that has no Python ops, as a server has none.
 import copy
 import ctypes
 import itertools
+import os
 import tempfile
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -34,9 +35,14 @@ from keras_transformer.export.c_api import (
 from keras_transformer.export.options import DEFAULT_SIGNATURE
 from keras_transformer.export.rows import Row, rows_of
 
+SHORT_BYTES = 1_000  # a text of more is likely to be a document of several sentences
+
 
 class SavedModelSession:
     """Runs the signatures of a SavedModel. Threads may share it.
+
+    Each operation takes one thread, unless `TF_NUM_INTRAOP_THREADS` is set: the graph searches many
+    texts side by side on all cores. All sessions of a process have the number of the first.
 
     Args:
         path: the folder of a version, `MODELS/NAME/VERSION`.
@@ -53,10 +59,14 @@ class SavedModelSession:
 
     def __init__(self, path: str | Path, optimize: bool = False) -> None:
         self._graph, self._session = c_void_p(library.TF_NewGraph()), c_void_p()
-        self._free = weakref.finalize(self, _free, self._graph, self._session)
+        in_caller = config_pb2.RunOptions(inter_op_thread_pool=-1).SerializeToString()
+        length = c_size_t(len(in_caller))
+        self._in_caller = c_void_p(library.TF_NewBufferFromString(in_caller, length))
+        self._free = weakref.finalize(self, _free, self._graph, self._session, self._in_caller)
         self._free.atexit = False
-        # In the caller's thread: other threads cost a small model 10 % of the time.
-        config = config_pb2.ConfigProto(inter_op_parallelism_threads=-1)
+        # Rows are searched side by side, so an operation needs no threads (docs/speed.md).
+        num_threads = int(os.environ.get("TF_NUM_INTRAOP_THREADS") or 1)
+        config = config_pb2.ConfigProto(intra_op_parallelism_threads=num_threads)
         config.graph_options.rewrite_options.disable_meta_optimizer = True
         try:
             # TensorFlow says less. It also reads other file systems, such as "gs://".
@@ -113,7 +123,8 @@ class SavedModelSession:
             feeds.extend(make_strings(inputs[name]) for name in tensors.inputs)
             fed = self._places(tensors.inputs), (c_void_p * len(feeds))(*feeds), len(feeds)
             fetched = self._places(tensors.outputs), results, len(results)
-            call("TF_SessionRun", self._session, None, *fed, *fetched, None, 0, None)
+            options = self._in_caller if _is_short(inputs) else None
+            call("TF_SessionRun", self._session, options, *fed, *fetched, None, 0, None)
             arrays = [take_array(c_void_p(result)) for result in results]
             return dict(zip(tensors.outputs, arrays, strict=True))
         finally:  # no earlier: an output may be an input
@@ -147,11 +158,18 @@ class SavedModelSession:
         self._free()
 
 
-def _free(graph: c_void_p, session: c_void_p) -> None:
+def _free(graph: c_void_p, session: c_void_p, options: c_void_p) -> None:
     if session:
         call("TF_DeleteSession", session)
     library.TF_DeleteGraph(graph)
+    library.TF_DeleteBuffer(options)
     session.value = None
+
+
+def _is_short(inputs: Mapping[str, Any]) -> bool:
+    """Returns whether there is little to do: a short text runs fastest in the caller's thread."""
+    texts = [text for each in inputs.values() for text in np.array(each, object).ravel()]
+    return len(texts) <= len(inputs) and sum(map(len, texts)) <= SHORT_BYTES
 
 
 def _unoptimized(path: Path, folder: str, config: Any) -> str:

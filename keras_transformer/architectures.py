@@ -44,12 +44,14 @@ def build_model(config: "ModelConfig") -> "EncoderDecoder":
     return found
 
 
-def step_of(model: "EncoderDecoder", max_length: Any) -> "Step":
+def step_of(model: "EncoderDecoder", max_length: Any, num_sequences: Any) -> "Step":
     """Returns the step function of a search.
 
     Args:
         model: the model.
         max_length: int32 [], the maximum length of a hypothesis in tokens.
+        num_sequences: int32 [], the number of hypotheses of all rows.
     """
-    found: Step = load(architectures()[model.config.architecture].step)(model, max_length)
+    step = load(architectures()[model.config.architecture].step)
+    found: Step = step(model, max_length, num_sequences)
     return found

@@ -25,8 +25,8 @@ class Architecture(NamedTuple):
     Attributes:
         config: its `ModelConfig`.
         model: its `EncoderDecoder`, built from the config.
-        step: the step function of a search, built from a model and the maximum length of a
-            hypothesis.
+        step: the step function of a search, built from a model, the maximum length of a hypothesis
+            and the number of hypotheses of all rows.
     """
 
     config: str

@@ -24,7 +24,7 @@ def slow_logits(model, prefixes):
 
 def fast_logits(model, prefixes):
     """The same, step by step."""
-    step, found = step_of(model, prefixes.shape[2]), []
+    step, found = step_of(model, prefixes.shape[2], prefixes[..., 0].size), []
     state = step.initial_state(tf.constant(SOURCE_IDS), prefixes.shape[1])
     for position in range(prefixes.shape[2]):
         logits, *state = step(tf.constant(prefixes[:, :, position]), tf.constant(position), *state)
@@ -38,7 +38,7 @@ def assert_chosen_are_continued(model, all_prefixes):
     # The hypotheses that stay live, two times; one of them twice, and one that had died before.
     choices = {1: np.array([[2, 0, 0], [1, 1, 2]]), 2: np.array([[1, 0, 2], [2, 0, 0]])}
     continued = all_prefixes[:, :, :0]
-    step = step_of(model, all_prefixes.shape[2])
+    step = step_of(model, all_prefixes.shape[2], all_prefixes[..., 0].size)
     beams, row_state = step.initial_state(tf.constant(SOURCE_IDS), all_prefixes.shape[1])
     for position in range(all_prefixes.shape[2]):
         ids = all_prefixes[:, :, position]

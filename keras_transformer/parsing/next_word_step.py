@@ -33,10 +33,16 @@ class NextWordStep:
     Args:
         model: the model.
         max_length: int32 [], the maximum length of a hypothesis in tokens.
+        num_sequences: int32 [], the number of hypotheses of all rows.
     """
 
-    def __init__(self, model: NextWordTransformer, max_length: int | tf.Tensor) -> None:
-        self.decoder = DecoderStep(model, max_length)
+    def __init__(
+        self,
+        model: NextWordTransformer,
+        max_length: int | tf.Tensor,
+        num_sequences: int | tf.Tensor,
+    ) -> None:
+        self.decoder = DecoderStep(model, max_length, num_sequences)
         self.source_end, self.target_end = model.config.word_id_ends
 
     def initial_state(self, source_ids: tf.Tensor, beam_size: int) -> tuple[WordBeams, WordRows]:

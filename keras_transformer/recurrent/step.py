@@ -41,9 +41,12 @@ class RecurrentStep:
     Args:
         model: the model.
         max_length: the maximum length of a hypothesis, which a recurrent decoder does not need.
+        num_sequences: the number of hypotheses of all rows, which it does not need either.
     """
 
-    def __init__(self, model: Recurrent, max_length: int | tf.Tensor) -> None:
+    def __init__(
+        self, model: Recurrent, max_length: int | tf.Tensor, num_sequences: int | tf.Tensor
+    ) -> None:
         self.model = model
 
     def initial_state(self, source_ids: tf.Tensor, beam_size: int) -> tuple[States, EncodedRows]:

@@ -5,7 +5,8 @@ Every optimization of the decoder is in this module, those of the search are in 
 (docs/log.md has the figures):
 
 - The weights are prepared once for each call: queries, keys and values of self-attention get one
-  matrix, and the shared embedding is transposed.
+  matrix, the shared embedding is transposed, and for few hypotheses large matrices are laid out in
+  blocks.
 - The encodings of all positions are computed once for each call.
 - All hypotheses of a sentence share its keys and values, those of the encoder's output and those
   of earlier positions. They are never moved; a mask selects the positions of each hypothesis.
@@ -30,6 +31,11 @@ from keras_transformer.model.masks import padding_mask
 from keras_transformer.model.transformer import Transformer
 
 ONEDNN_MIN_MULTIPLICATIONS = 2**20  # a product of more multiplications is faster by oneDNN
+# Kernels of at least this size are stored in blocks of columns for a call of at most so many
+# hypotheses. Of the widths, the largest that divides the number of columns is taken.
+MIN_BLOCKED_SIZE = 2**18
+MAX_BLOCKED_SEQUENCES = 64
+BLOCK_WIDTHS = (64, 32, 16, 1)
 
 
 class KeysValues(NamedTuple):
@@ -71,22 +77,30 @@ class DecoderStep:
     Args:
         model: the model.
         max_length: int32 [], the maximum length of a hypothesis in tokens.
+        num_sequences: int32 [], the number of hypotheses of all rows, B * K; the weights are laid
+            out in memory for few or for many. The results are the same.
     """
 
-    def __init__(self, model: Transformer, max_length: int | tf.Tensor) -> None:
+    def __init__(
+        self,
+        model: Transformer,
+        max_length: int | tf.Tensor,
+        num_sequences: int | tf.Tensor = tf.int32.max,
+    ) -> None:
         self.model = model
-        self.layers = [_LayerStep(layer) for layer in model.decoder_layers]
+        in_blocks = tf.convert_to_tensor(num_sequences) <= MAX_BLOCKED_SEQUENCES
+        self.layers = [_LayerStep(layer, in_blocks) for layer in model.decoder_layers]
         embedding = model.target_embedding
         # Read here: a gather from the variable itself would make TensorFlow copy it at each read.
         self.embeddings = tf.convert_to_tensor(embedding.token_embedding.embeddings)
         self.scale = embedding.scale
         positions = embedding.encoding(tf.range(max_length))  # [T, D]
         self.positions = tf.cast(positions, tf.float32)
-        if model.output_dense is None:
-            kernel, bias = tf.transpose(self.embeddings), embedding.output_bias
-        else:
+        kernel, bias = self.embeddings, embedding.output_bias
+        if model.output_dense is not None:
             kernel, bias = model.output_dense.kernel, model.output_dense.bias
-        self.output = _Linear(kernel, bias, model.compute_dtype)
+        is_tied = model.output_dense is None
+        self.output = _Linear(kernel, bias, model.compute_dtype, in_blocks, transposed=is_tied)
 
     def initial_state(self, source_ids: tf.Tensor, beam_size: int) -> tuple[tf.Tensor, RowState]:
         """Encodes sources and returns the state before the first step.
@@ -176,8 +190,8 @@ class DecoderStep:
 class _LayerStep:
     """A decoder layer for one more position of each hypothesis, without dropout."""
 
-    def __init__(self, layer: DecoderLayer) -> None:
-        self.layer = layer
+    def __init__(self, layer: DecoderLayer, in_blocks: tf.Tensor) -> None:
+        self.layer, self.in_blocks = layer, in_blocks
         attention = layer.self_attention
         num_heads, d_k, d_v = attention.num_heads, attention.d_k, attention.d_v
         self.sizes = [d_k, d_k, d_v]
@@ -195,7 +209,7 @@ class _LayerStep:
 
         kernel = join([each.kernel for each in dense])
         bias = join([each.bias for each in dense])
-        self.self_qkv = _Linear(kernel, bias, layer.compute_dtype)
+        self.self_qkv = _Linear(kernel, bias, layer.compute_dtype, in_blocks)
         self.self_output = self._linear(attention.output_dense)
         self.self_norm = _AddNorm(layer.self_attention_norm)
         cross = layer.cross_attention
@@ -211,7 +225,7 @@ class _LayerStep:
         kernel, bias = dense.kernel, dense.bias
         if scale != 1.0:
             kernel, bias = kernel * scale, bias * scale
-        return _Linear(kernel, bias, self.layer.compute_dtype)
+        return _Linear(kernel, bias, self.layer.compute_dtype, self.in_blocks)
 
     def __call__(
         self,
@@ -254,15 +268,60 @@ class _LayerStep:
 
 
 class _Linear:
-    """The linear map of a kernel, [in, out], and maybe a bias, [out], computed in `dtype`."""
+    """The linear map of a kernel, [in, out], and maybe a bias, [out], computed in `dtype`.
 
-    def __init__(self, kernel: tf.Tensor, bias: tf.Tensor | None, dtype: str) -> None:
-        self.kernel = tf.cast(tf.convert_to_tensor(kernel), dtype)
+    For a few rows, a large kernel is stored in blocks of columns, [out / W, in, W], so that a
+    product reads memory in order.
+
+    Args:
+        kernel: float [in, out].
+        bias: float [out], or None.
+        dtype: of the products.
+        in_blocks: bool [], whether to store a large kernel in blocks.
+        transposed: whether `kernel` is [out, in].
+    """
+
+    def __init__(
+        self,
+        kernel: tf.Tensor,
+        bias: tf.Tensor | None,
+        dtype: str,
+        in_blocks: tf.Tensor,
+        transposed: bool = False,
+    ) -> None:
+        kernel = tf.cast(tf.convert_to_tensor(kernel), dtype)
+        size_in, size_out = kernel.shape[::-1] if transposed else kernel.shape
+        width = max(width for width in BLOCK_WIDTHS if size_out % width == 0)
+        is_large = width > 1 and size_in * size_out >= MIN_BLOCKED_SIZE
+        self.blocks_shape = [size_out // width, size_in, width] if is_large else None
+        self.in_blocks = in_blocks
+
+        def blocks() -> tf.Tensor:
+            if transposed:
+                found = tf.transpose(tf.reshape(kernel, [-1, width, size_in]), [0, 2, 1])
+            else:
+                found = tf.transpose(tf.reshape(kernel, [size_in, -1, width]), [1, 0, 2])
+            return tf.reshape(found, [size_in, size_out])  # the memory of `blocks_shape`
+
+        def plain() -> tf.Tensor:
+            return tf.transpose(kernel) if transposed else kernel
+
+        self.kernel = tf.cond(in_blocks, blocks, plain) if is_large else plain()
         self.negative_bias = None if bias is None else tf.cast(-bias, dtype)
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """[R, in] -> [R, out]."""
-        products = tf.matmul(tf.cast(x, self.kernel.dtype), self.kernel)
+        x = tf.cast(x, self.kernel.dtype)
+
+        def multiply() -> tf.Tensor:
+            return tf.matmul(x, self.kernel)
+
+        def multiply_blocks() -> tf.Tensor:
+            blocks = tf.matmul(x[None], tf.reshape(self.kernel, self.blocks_shape))
+            return tf.reshape(_transpose(blocks, [1, 0, 2]), [-1, self.kernel.shape[1]])
+
+        is_large = self.blocks_shape is not None
+        products = tf.cond(self.in_blocks, multiply_blocks, multiply) if is_large else multiply()
         # TensorFlow would fuse product and sum, which is slower for few rows.
         return products if self.negative_bias is None else products - self.negative_bias
 
@@ -319,11 +378,13 @@ def _split_heads(x: tf.Tensor, length: int | tf.Tensor, size: int) -> tf.Tensor:
 
 
 def _swap(x: tf.Tensor) -> tf.Tensor:
-    """Swaps axes 1 and 2 of a tensor of rank 4.
-
-    It moves the bits as integers, because a transposition of floats starts oneDNN.
-    """
+    """Swaps axes 1 and 2 of a tensor of rank 4."""
     if 1 in x.shape[1:3] and None not in x.shape[1:3]:  # nothing moves
         return tf.reshape(x, [-1, x.shape[2], x.shape[1], x.shape[3]])
+    return _transpose(x, [0, 2, 1, 3])
+
+
+def _transpose(x: tf.Tensor, axes: list[int]) -> tf.Tensor:
+    """Transposes the bits as integers, because a transposition of floats starts oneDNN."""
     integer = {8: tf.int64, 4: tf.int32, 2: tf.int16}[x.dtype.size]
-    return tf.bitcast(tf.transpose(tf.bitcast(x, integer), [0, 2, 1, 3]), x.dtype)
+    return tf.bitcast(tf.transpose(tf.bitcast(x, integer), axes), x.dtype)

@@ -10,6 +10,7 @@ group.
 
 from typing import NamedTuple
 
+import keras
 import tensorflow as tf
 
 from keras_transformer.architectures import step_of
@@ -27,7 +28,7 @@ from keras_transformer.search.sentences import are_blank, cut_rows, split_senten
 from keras_transformer.tokenizers import Tokenizer, shifted, with_end
 
 # Bounds of a group: rows, tokens of all hypotheses, and logits in memory at once.
-GROUP_ROWS = 128
+GROUP_ROWS = 64
 GROUP_TOKENS = 2**15
 GROUP_LOGITS = 2**25
 
@@ -104,6 +105,12 @@ class TextSearch:
                 tokens.
             num_best: number of translations of each source, an int or int32 [].
         """
+        with self._weights_read():
+            return self._search(source_ids, source_lengths, num_best)
+
+    def _search(
+        self, source_ids: tf.Tensor, source_lengths: tf.Tensor, num_best: int | tf.Tensor
+    ) -> Hypotheses:
         options, vocab_size = self.options, self.model.config.num_target_ids
         beam_size = options.beam_size
         max_lengths = tf.minimum(source_lengths + options.extra_length, self.max_target_tokens)
@@ -113,7 +120,7 @@ class TextSearch:
             max_lengths = tf.maximum(max_lengths, constraint.min_lengths)
         # `reduce_max` of no lengths is the smallest int32.
         longest = tf.maximum(tf.reduce_max(max_lengths), 0)
-        step = step_of(self.model, longest)
+        step = step_of(self.model, longest, tf.size(max_lengths) * beam_size)
 
         def search_group(rows: tf.Tensor) -> Hypotheses:
             step_fn: StepFunction = step
@@ -215,13 +222,14 @@ class TextSearch:
             is_token = tf.cast(target_ids != PAD_ID, tf.float32)  # [G, T]
             return -tf.reduce_sum(cross_entropy(logits, target_ids) * is_token, axis=1)
 
-        log_probs = map_groups(
-            log_probs_of,
-            costs=source.lengths + target.lengths + 2,
-            max_cost=GROUP_LOGITS // self.model.config.num_target_ids,
-            max_rows=GROUP_ROWS,
-            empty=tf.zeros([0]),
-        )
+        with self._weights_read():
+            log_probs = map_groups(
+                log_probs_of,
+                costs=source.lengths + target.lengths + 2,
+                max_cost=GROUP_LOGITS // self.model.config.num_target_ids,
+                max_rows=GROUP_ROWS,
+                empty=tf.zeros([0]),
+            )
         divisor = length_divisor(
             target.lengths + 1, self.options.length_penalty, self.options.length_penalty_kind
         )
@@ -243,18 +251,27 @@ class TextSearch:
             return tf.where((target_ids != PAD_ID)[..., None], mean, 0.0)
 
         sizes = [tf.shape(best)[1], tf.shape(source.ids)[1]]
-        return Alignments(
-            source_pieces=_pieces(self.tokenizer, source.ids),
-            target_pieces=_pieces(self.tokenizer.target, best),
-            source_lengths=_lengths(source.ids),
-            target_lengths=target_lengths,
-            attention=map_groups(
+        with self._weights_read():
+            attention = map_groups(
                 attention_of,
                 costs=source.lengths + target_lengths + 1,
                 max_cost=GROUP_TOKENS,
                 max_rows=GROUP_ROWS,
                 empty=tf.zeros([0, *sizes]),
-            ),
+            )
+        return Alignments(
+            source_pieces=_pieces(self.tokenizer, source.ids),
+            target_pieces=_pieces(self.tokenizer.target, best),
+            source_lengths=_lengths(source.ids),
+            target_lengths=target_lengths,
+            attention=attention,
+        )
+
+    def _weights_read(self) -> keras.StatelessScope:
+        """Reads the weights once for all groups, which may then be computed side by side."""
+        weights = self.model.weights
+        return keras.StatelessScope(
+            state_mapping=[(weight, tf.convert_to_tensor(weight.value)) for weight in weights]
         )
 
 

@@ -152,7 +152,7 @@ def test_steps_are_the_decoder(model):
     chosen = np.array([[2, 0, 0], [1, 1, 2], [0, 2, 1]])
     prefixes = np.random.default_rng(41).integers(1, V, (len(SOURCE_IDS), K, 4)).astype("int32")
     continued = prefixes[:, :, :0]
-    step = step_of(model, 4)
+    step = step_of(model, 4, 1)
     cache, rows = step.initial_state(tf.constant(INPUTS["source_ids"]), K)
     for position in range(4):
         ids = prefixes[:, :, position]
@@ -174,7 +174,7 @@ def test_a_wide_beam_is_an_exhaustive_search():
 
     @tf.function(autograph=False)
     def search(source_ids):
-        step = step_of(model, 4)
+        step = step_of(model, 4, 1)
         cache, rows = step.initial_state(source_ids, beam_size)
         return beam_search(step, cache, tf.constant(max_lengths), beam_size, 0.7, rows)
 

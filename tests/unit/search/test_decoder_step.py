@@ -53,6 +53,14 @@ def test_steps_in_other_precisions(policy, tolerance, variant):
     assert error.mean() < tolerance
 
 
+@pytest.mark.parametrize("max_sequences", [2 * K, 2 * K - 1], ids=["blocks", "no blocks"])
+def test_steps_with_kernels_in_blocks(model, max_sequences, monkeypatch):
+    monkeypatch.setattr(decoder_step, "MIN_BLOCKED_SIZE", 0)
+    monkeypatch.setattr(decoder_step, "BLOCK_WIDTHS", (6, 4, 1))
+    monkeypatch.setattr(decoder_step, "MAX_BLOCKED_SEQUENCES", max_sequences)
+    assert_close(fast_logits(model, PREFIXES), slow_logits(model, PREFIXES))
+
+
 def test_chosen_hypotheses_are_continued(model):
     assert_chosen_are_continued(model, PREFIXES)
 

@@ -1,8 +1,12 @@
 """Groups of rows, by hand."""
 
+import threading
+
 import pytest
 import tensorflow as tf
+from tensorflow.python.ops import script_ops
 
+from keras_transformer.search import groups
 from keras_transformer.search.groups import map_groups
 
 
@@ -29,3 +33,44 @@ def test_groups_by_hand(costs, max_cost, sizes):
     assert found.numpy().tolist() == sizes
     for row, line in enumerate(rows.numpy()):
         assert line[: int(costs[row])].tolist() == [row] * int(costs[row])
+
+
+# Parts of 17 rows: at least 3 rows a part, or two parts of 2; at most 4 parts.
+@pytest.mark.parametrize(
+    ("num_rows", "num_parts"), [(3, 1), (4, 2), (8, 2), (9, 3), (12, 4), (17, 4)]
+)
+def test_rows_are_dealt_to_parts(num_rows, num_parts, monkeypatch):
+    monkeypatch.setattr(groups, "MIN_PART_ROWS", 3)
+    monkeypatch.setattr(groups, "MIN_HALF_ROWS", 2)
+    costs = tf.random.shuffle(tf.range(1, num_rows + 1), seed=1)
+
+    def rows_and_highest(rows):
+        return rows, tf.fill([tf.size(rows)], costs[rows[0]])
+
+    empty = (tf.zeros([0], tf.int32), tf.zeros([0], tf.int32))
+    rows, highest = map_groups(rows_and_highest, costs, 1_000, 100, empty, max_parts=4)
+    assert rows.numpy().tolist() == list(range(num_rows))
+    # Each part is one group. The rows of the highest costs come first in one part each.
+    assert set(highest.numpy()) == {num_rows - part for part in range(num_parts)}
+    assert (highest.numpy() >= costs.numpy()).all()
+
+
+def test_parts_are_computed_side_by_side():
+    """Each of two parts waits for the other."""
+    barrier = threading.Barrier(2, timeout=20)
+
+    def function(rows):
+        # The op is stateless, unlike `py_function`, so that the parts may overlap.
+        waited = tf.raw_ops.PyFuncStateless(
+            input=[rows], token=script_ops._py_funcs.insert(wait), Tout=[tf.int32]
+        )
+        return tf.ensure_shape(waited[0], [None])
+
+    def wait(rows):
+        barrier.wait()
+        return rows
+
+    compute = tf.function(
+        lambda costs: map_groups(function, costs, 1_000, 100, tf.zeros([0], tf.int32))
+    )
+    assert compute(tf.fill([8], 1)).numpy().tolist() == list(range(8))

@@ -181,3 +181,18 @@ def test_alignments_are_the_models(run, model, tokenizer, small_groups):
 def id_of(tokenizer, piece):
     pieces = tokenizer.pieces(tf.range(tokenizer.vocab_size)).numpy().tolist()
     return pieces.index(piece.encode())
+
+
+@pytest.mark.parametrize("name", ["translate", "score", "align"])
+def test_parts_may_run_side_by_side(model, tokenizer, name):
+    """TensorFlow computes calls of a stateful function one after another."""
+    function = getattr(TextSearch(model, tokenizer, OPTIONS), name)
+    specs = [tf.TensorSpec([None], tf.string)] * (2 if name == "score" else 1)
+    graph = tf.function(function, specs, autograph=False).get_concrete_function().graph
+    ops = {
+        node.op
+        for each in graph.as_graph_def().library.function
+        for node in each.node_def
+        if "part_of" in node.attr["f"].func.name
+    }
+    assert ops == {"PartitionedCall"}
