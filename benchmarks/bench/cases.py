@@ -12,8 +12,9 @@ from keras_transformer.config import PRESETS, DecodingOptions, TransformerConfig
 
 Case = dict[str, Any]
 
-DECODERS = ("session", "session-bfloat16", "process", "ctranslate2", "ctranslate2-int8")
-DECODERS += ("marian", "keras-hub")
+SESSIONS = ("session", "session-bfloat16")
+CTRANSLATE2 = ("ctranslate2", "ctranslate2-split", "ctranslate2-int8", "ctranslate2-int8-split")
+DECODERS = (*SESSIONS, "process", *CTRANSLATE2, "marian", "keras-hub")
 TRAINERS = ("fit", "fit-xla", "keras-hub-fit", "keras-hub-fit-xla")
 TRAINERS += ("torch-transformer", "marian-training")
 CEILINGS = ("product-torch", "product-tensorflow")
@@ -93,7 +94,7 @@ def multi30k(beam: int) -> Case:
         "max_tokens": None,
         "batch": 64,
         "beam": beam,
-        "systems": DECODERS[:6],
+        "systems": DECODERS[:-1],
     }
 
 
@@ -131,7 +132,18 @@ def growth(axis: str, value: int, size: str = "small") -> Case:
 def start(size: str) -> Case:
     """Starts a process, loads a model and translates a sentence."""
     case = decoding(size, "forced", 25, 1, 4)
-    return case | {"id": f"start/{size}", "kind": "start", "systems": DECODERS[:5]}
+    return case | {
+        "id": f"start/{size}",
+        "kind": "start",
+        "systems": (*SESSIONS, "process", "ctranslate2", "ctranslate2-int8"),
+    }
+
+
+def serving(size: str, clients: int) -> Case:
+    """Answers clients that each send single sentences, one after another."""
+    case = decoding(size, "natural", 25, 128, 4)
+    changes = {"id": f"serving/{size}/{clients:02d}", "kind": "serving", "clients": clients}
+    return case | changes | {"systems": (*SESSIONS, *CTRANSLATE2)}
 
 
 def all_cases() -> Iterator[Case]:
@@ -141,6 +153,7 @@ def all_cases() -> Iterator[Case]:
         for shape in shapes:
             yield decoding(size, stop, *shape)
     yield from map(multi30k, (4, 1))
+    yield from (serving("tiny", clients) for clients in (1, 8, 32))
     batches = itertools.product(sizes[::-1], ("multi30k", "wmt", "full"))
     yield from itertools.starmap(training, batches)
     yield from (growth("target", target, "base") for target in (32, 256))

@@ -37,7 +37,7 @@ def make(case: Case) -> None:
     folder.mkdir(exist_ok=True, parents=True)
     if not run_dir.exists():
         _write_run(run_dir, sizes_of(case["size"]), case["model"].endswith("natural"))
-    if case["kind"] == "growth" or (folder / "marian").exists():
+    if case["kind"] == "growth" or (folder / "saved_model_float32").exists():
         return
     from keras_transformer import Translator
     from keras_transformer.export.engines import export_ctranslate2, export_marian
@@ -52,7 +52,7 @@ def make(case: Case) -> None:
             export_saved_model(
                 translator,
                 folder / f"saved_model_{compute}",
-                serving=ServingOptions(batching=False, max_texts=2**16),
+                serving=ServingOptions(max_texts=2**16),
                 weights=compute,
                 compute=compute,
                 check=False,
@@ -60,7 +60,8 @@ def make(case: Case) -> None:
     if importlib.util.find_spec("ctranslate2"):
         for quantization in ("float32", "int8"):
             export_ctranslate2(translator, folder / f"ctranslate2-{quantization}", quantization)
-    export_marian(translator, folder / "marian", "en", "de")
+    if importlib.util.find_spec("transformers") and importlib.util.find_spec("torch"):
+        export_marian(translator, folder / "marian", "en", "de")
 
 
 def options(beam_size: int) -> DecodingOptions:

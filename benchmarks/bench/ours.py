@@ -3,6 +3,7 @@
 import ctypes
 import functools
 import itertools
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -30,6 +31,7 @@ class Session(Translating):
         self.stored = f"saved_model_{compute}"
 
     def load(self, case: Case) -> None:
+        os.environ["TF_NUM_INTRAOP_THREADS"] = "1"  # as the commands do
         from keras_transformer.export.session import SavedModelSession
 
         super().load(case)
@@ -38,8 +40,8 @@ class Session(Translating):
         self.session = SavedModelSession(path, optimize=case["kind"] != "start")
         self.signature = {1: "greedy", 4: "serving_default"}[case["beam"]]
 
-    def run(self) -> list[str]:
-        outputs = self.session.run(self.signature, {"text": [each.encode() for each in self.texts]})
+    def translate(self, texts: list[str]) -> list[str]:
+        outputs = self.session.run(self.signature, {"text": [each.encode() for each in texts]})
         return [text.decode() for text in outputs["translation"]]
 
 
@@ -50,6 +52,7 @@ class InProcess(Translating):
     stored = "run"
 
     def load(self, case: Case) -> None:
+        os.environ["TF_NUM_INTRAOP_THREADS"] = "1"  # as the commands do
         from keras_transformer import Translator
         from keras_transformer.run import Run
 
@@ -57,9 +60,9 @@ class InProcess(Translating):
         run = Run.load(case["run"])
         self.translator = Translator(run.model(), run.tokenizer(), options(case["beam"]))
 
-    def run(self) -> list[str]:
+    def translate(self, texts: list[str]) -> list[str]:
         with fixed_length(self.case["max_tokens"]):  # when the graph is traced
-            found = self.translator.translate(self.texts)
+            found = self.translator.translate(texts)
         return [translation.text for translation in found]
 
 
@@ -72,6 +75,7 @@ class Memory(InProcess):
         for option, value in ((-3, 2**14), (-1, 0), (-8, 1)):  # mmap and trim threshold, arenas
             libc.mallopt(option, value)
         self.load(case)
+        self.clients = None
         with fixed_length(case["max_tokens"]):
             self.translator.translate(self.texts[0].split()[:1])
 

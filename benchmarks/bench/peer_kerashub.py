@@ -156,8 +156,8 @@ class KerasHubTranslator(Translating):
 
         self.generate = tf.function(generate, jit_compile=True, autograph=False)
 
-    def run(self) -> list[str]:
-        ids = [[*pieces, EOS_ID] for pieces in self.pieces.encode(self.texts)]
+    def translate(self, texts: list[str]) -> list[str]:
+        ids = [[*pieces, EOS_ID] for pieces in self.pieces.encode(texts)]
         longest = max(map(len, ids))
         batch = [row + [PAD_ID] * (longest - len(row)) for row in ids]
         found = self.generate(tf.constant(batch, tf.int32)).numpy().tolist()

@@ -34,13 +34,13 @@ class Marian(Translating):
             if isinstance(module, nn.LayerNorm):
                 module.eps = TransformerConfig.layer_norm_epsilon
 
-    def run(self) -> list[str]:
-        translations = [""] * len(self.texts)
+    def translate(self, texts: list[str]) -> list[str]:
+        translations = [""] * len(texts)
         pieces = [*self.ids]
-        order = sorted(range(len(self.texts)), key=lambda i: -len(self.texts[i]))
+        order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
         for start in range(0, len(order), self.case["batch"]):
             rows = order[start : start + self.case["batch"]]
-            encoded = (self.pieces.encode(self.texts[row], out_type=str) for row in rows)
+            encoded = (self.pieces.encode(texts[row], out_type=str) for row in rows)
             ids = [torch.tensor([*map(self.ids.get, each), self.end]) for each in encoded]
             batch = nn.utils.rnn.pad_sequence(ids, batch_first=True, padding_value=self.padding)
             with torch.inference_mode():

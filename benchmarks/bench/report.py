@@ -16,23 +16,27 @@ TEMPLATE = Path(__file__).with_name("page.md.jinja")
 BUSY = 0.15  # cores that other processes may use
 # Only some kinds of cases have these; a run of others does not write them.
 COUNTS = ("tokens", "flops", "grown", "peak", "prepare", "same", "bleu", "sentences")
-COUNTS += ("import", "load", "first", "bytes")
+COUNTS += ("import", "load", "first", "bytes", "p50", "p99")
 
 FIT, TORCH = ("fit", "fit-xla"), ("torch-transformer",)
 HUB = ("keras-hub-fit", "keras-hub-fit-xla")
 BATCH, ONE = "decoding/base/forced/S25/B32/K4", "decoding/base/forced/S25/B1/K4"
-SMALL_ONE = "decoding/tiny/forced/S25/B1/K4"
+SMALL_ONE, SMALL_BATCH = "decoding/tiny/forced/S25/B1/K4", "decoding/tiny/forced/S25/B32/K4"
+FLOAT32, INT8 = ["ctranslate2", "ctranslate2-split"], ["ctranslate2-int8", "ctranslate2-int8-split"]
+BFLOAT16 = ["session-bfloat16"]
 # A label, a case, systems of ours, systems of peers, and how many times as fast the fastest of ours
 # must be.
 TARGETS = [
-    ("Decoding, base, one sentence, beam 4", ONE, ["session"], ["ctranslate2"], 1.0),
-    ("the same in bfloat16", ONE, ["session-bfloat16"], ["ctranslate2"], 1.3),
-    ("the same in float32", ONE, ["session"], ["marian"], 2.5),
-    ("Decoding, tiny, one sentence, beam 4", SMALL_ONE, ["session"], ["ctranslate2"], 0.7),
-    ("Decoding, base, 32 sentences, beam 4", BATCH, ["session"], ["ctranslate2"], 1.5),
-    ("the same", BATCH, ["session"], ["ctranslate2-int8"], 1.0),
+    ("Decoding, base, 32 sentences, beam 4", BATCH, ["session"], FLOAT32, 1.35),
     ("the same", BATCH, ["session"], ["marian"], 1.6),
-    ("Multi30k, text to text, beam 4", "multi30k/K4", ["session"], ["ctranslate2"], 1.1),
+    ("the same in bfloat16", BATCH, BFLOAT16, INT8, 0.8),
+    ("Decoding, base, one sentence, beam 4", ONE, ["session"], FLOAT32, 1.0),
+    ("the same one sentence", ONE, ["session"], ["marian"], 2.5),
+    ("Decoding, tiny, 32 sentences, beam 4", SMALL_BATCH, ["session"], FLOAT32, 1.2),
+    ("Decoding, tiny, one sentence, beam 4", SMALL_ONE, ["session"], FLOAT32, 0.45),
+    ("Multi30k, text to text, beam 4", "multi30k/K4", ["session"], FLOAT32, 0.95),
+    ("the same in bfloat16", "multi30k/K4", BFLOAT16, FLOAT32, 1.1),
+    ("Multi30k, text to text, greedy", "multi30k/K1", ["session"], FLOAT32, 1.0),
 ] + [
     (f"Training, {size}, lengths of {name}", f"training/{size}/{name.lower()}", FIT, peers, ratio)
     for size, ratios in (("tiny", (2.0, 1.3)), ("base", (1.5, 1.3)))
@@ -49,11 +53,13 @@ PANELS = {
 # Columns of tables: heads, where they differ from the name, and forms, where they are numbers.
 HEADS = {"kind": "", "size": "", "label": "", "rate": "target tokens per second"}
 HEADS |= {"sentences": "captions", "bleu": "BLEU, lower-cased", "peak": "memory"}
+HEADS |= {"requests": "requests per second", "p50": "median, ms", "p99": "99th percentile, ms"}
 HEADS |= {"same": "equal to our first row's", "first": "first translation", "bytes": "on disk"}
 FORMS = dict.fromkeys(("seconds", "bleu", "import", "load", "first"), "{:.2f}")
 FORMS |= {"rate": "{:,.0f}", "same": "{:.1%}", "prepare": "{:.1f}"}
-FORMS |= dict.fromkeys(("peak", "bytes", "sentences"), "{:,.0f}")
+FORMS |= dict.fromkeys(("peak", "bytes", "sentences", "requests", "p50", "p99"), "{:,.0f}")
 OF_TEXTS = ("sentences", "beam", "label", "rate", "seconds", "bleu", "same")
+OF_CLIENTS = ("clients", "label", "requests", "p50", "p99")
 OF_STARTS = ("size", "label", "import", "load", "first", "seconds", "peak", "bytes")
 
 
@@ -71,6 +77,7 @@ class Results:
         medians = self.rounds.groupby(["case", "system"]).median(numeric_only=True).reset_index()
         medians["label"] = medians.system.map(LABELS)
         medians["rate"] = medians.tokens / medians.seconds
+        medians["requests"] = medians.sentences / medians.seconds
         medians[["peak", "bytes"]] /= 1e6  # megabytes
         order = {name: number for number, name in enumerate([*cases.index, *LABELS])}
         medians = medians.sort_values(["case", "system"], key=lambda names: names.map(order))
@@ -157,6 +164,7 @@ def render(results: Results, picture: str | None) -> str:
         targets=_targets(results),
         decoding=list(_decoding(results)),
         multi30k=table(results.kind("multi30k"), *OF_TEXTS),
+        serving=table(results.kind("serving"), *OF_CLIENTS),
         training=_rates(results, results.kind("training"), ["size", "lengths"], FIT),
         growth=_growth(results),
         start=table(results.kind("start"), *OF_STARTS),
@@ -203,7 +211,7 @@ def _targets(results: Results) -> str:
 
     for label, case, ours, peers, least in TARGETS:
         peer, ratio = results.ratio(case, ours, peers)
-        add(label, LABELS[peer], f"{least:.1f} x", "**{:.2f} x**", ratio, ratio - least)
+        add(label, LABELS[peer], f"{least:.2f} x", "**{:.2f} x**", ratio, ratio - least)
     share, label = results.share("training/base/full", FIT), "Training step, base, without padding"
     add(label, "matrix product", "75%", "**{:.0%}**", share, share - 0.75)
     start = results.seconds("start/tiny", ["session"]).min()

@@ -1,12 +1,19 @@
 """The systems by name, what those that translate share, and the ceiling."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from typing import Any
+
+import numpy as np
 
 from bench.cases import EXTRA_LENGTH, Case
 
 THREADS = 2
 SIDE, PRODUCTS = 2048, 4  # of the ceiling
+
+CTRANSLATE2 = "peer_ctranslate2", "CTranslate2"
+SPLIT, INT8 = {"num_batches": THREADS}, {"quantization": "int8"}
 
 # Name: module, class, arguments, label on the page.
 SYSTEMS: dict[str, tuple[str, str, dict[str, Any], str | None]] = {
@@ -15,8 +22,10 @@ SYSTEMS: dict[str, tuple[str, str, dict[str, Any], str | None]] = {
     "process": ("ours", "InProcess", {}, "ours, in process"),
     "memory": ("ours", "Memory", {}, None),
     "pipeline": ("ours", "Pipeline", {}, "ours"),
-    "ctranslate2": ("peer_ctranslate2", "CTranslate2", {}, "CTranslate2 float32"),
-    "ctranslate2-int8": ("peer_ctranslate2", "CTranslate2Int8", {}, "CTranslate2 int8"),
+    "ctranslate2": (*CTRANSLATE2, {}, "CTranslate2 float32, 1 x 2 threads"),
+    "ctranslate2-split": (*CTRANSLATE2, {**SPLIT}, "CTranslate2 float32, 2 x 1 threads"),
+    "ctranslate2-int8": (*CTRANSLATE2, {**INT8}, "CTranslate2 int8, 1 x 2 threads"),
+    "ctranslate2-int8-split": (*CTRANSLATE2, {**INT8, **SPLIT}, "CTranslate2 int8, 2 x 1 threads"),
     "marian": ("peer_marian", "Marian", {}, "MarianMT, generate"),
     "keras-hub": ("peer_kerashub", "KerasHubTranslator", {}, "KerasHub, XLA"),
     "fit": ("ours", "Fit", {}, "ours"),
@@ -45,6 +54,8 @@ class Translating:
 
     def prepare(self, case: Case) -> None:
         self.load(case)
+        self.latencies: list[float] = []
+        self.clients = ThreadPoolExecutor(case["clients"]) if case.get("clients") else None
         self.run()
 
     def load(self, case: Case) -> None:
@@ -58,6 +69,19 @@ class Translating:
         self.max_tokens: int = case["max_tokens"] or longest + EXTRA_LENGTH
 
     def run(self) -> list[str]:
+        """Translates the texts at once, or each as the request of one of several clients."""
+        if self.clients is None:
+            return self.translate(self.texts)
+        self.latencies.clear()
+        return list(self.clients.map(self._ask, self.texts))
+
+    def _ask(self, text: str) -> str:
+        started = time.perf_counter()
+        (translation,) = self.translate([text])
+        self.latencies.append(time.perf_counter() - started)
+        return translation
+
+    def translate(self, texts: list[str]) -> list[str]:
         raise NotImplementedError
 
     def count(self, output: list[str]) -> dict[str, Any]:
@@ -67,7 +91,11 @@ class Translating:
         if target is not None and set(lengths) != {target}:
             raise RuntimeError(f"Translations must be of {target} tokens. Received: {lengths}")
         ends = len(output) if target is None else 0
-        return {"tokens": sum(lengths) + ends, "answers": output}
+        counts = {"tokens": sum(lengths) + ends, "answers": output}
+        if self.clients is not None:
+            p50, p99 = np.percentile(1000 * np.array(self.latencies), [50, 99])
+            counts |= {"p50": p50, "p99": p99}
+        return counts
 
 
 class Product:

@@ -77,7 +77,9 @@ def test_targets_reached_missed_and_not_measured():
         **{
             f"{B32}@session": [2.0, 20.0, 2.0],  # the second round was slow for both
             f"{B32}@process": [4.0, 4.0, 5.0],
-            f"{B32}@ctranslate2": [3.0, 30.0, 3.0],
+            f"{B32}@ctranslate2": [3.5, 40.0, 3.5],
+            f"{B32}@ctranslate2-split": [3.0, 30.0, 3.0],
+            "serving/tiny/08@session": ([4.0], {"sentences": 128, "p50": 61.2, "p99": 75.0}),
             f"{B32}@marian": [3.0, 3.0, 3.0],
             "start/tiny@session": ([4.5], dict.fromkeys(("import", "load", "first"), 1.5)),
             "training/base/full@fit-xla": ([2.0], {"flops": 6e9}),
@@ -91,17 +93,20 @@ def test_targets_reached_missed_and_not_measured():
         }
     )
     label = "Decoding, base, 32 sentences, beam 4"
-    assert [label, "CTranslate2 float32", "1.5 x", "**1.50 x**", "reached"] in cells
-    assert ["the same", "MarianMT, generate", "1.6 x", "**1.50 x**", "not reached"] in cells
-    assert ["the same in float32", "MarianMT, generate", "2.5 x", "-", "not measured"] in cells
+    fastest = "CTranslate2 float32, 2 x 1 threads"
+    assert [label, fastest, "1.35 x", "**1.50 x**", "reached"] in cells
+    assert ["the same", "MarianMT, generate", "1.60 x", "**1.50 x**", "not reached"] in cells
+    one = "the same one sentence"
+    assert [one, "MarianMT, generate", "2.50 x", "-", "not measured"] in cells
+    assert ["8", "ours, SavedModel in a Session", "32", "61", "75"] in cells
     verdicts = {row[0]: row[3:] for row in cells}
     start = verdicts["From the shell to the first translation, tiny"]
     assert start == ["**4.5 s**", "not reached"]
     assert verdicts["Training step, base, without padding"] == ["**75%**", "reached"]
     cost = verdicts["Cost of a target token at 256, base, beam 4"]
     assert cost == ["**2.00 x**", "not reached"]
-    # 960 tokens in 2, 4, 3 and 3 seconds
-    assert ["25", "32", "4", "**480**", "240", "320", "320", "-"] in cells
+    # 960 tokens in 2, 4, 3.5, 3 and 3 seconds
+    assert ["25", "32", "4", "**480**", "240", "274", "320", "320", "-"] in cells
     assert ["base", "full", "**480**", "320", "75%"] in cells
     assert ["target, base", "32 256", "1 16", "**1.33**", "200 800", "**0.67**"] in cells
 
@@ -119,7 +124,7 @@ def test_the_files_of_a_report(tmp_path):
     report.write(tmp_path / "rounds.csv", tmp_path / "page.md", tmp_path / "0.1.csv")
     page = (tmp_path / "page.md").read_text()
     assert "during 1 of 2 cases" in page
-    assert "CTranslate2 float32 50.0%" in page
+    assert "CTranslate2 float32, 1 x 2 threads 50.0%" in page
     assert "(page-speed.png)" in page
     assert (tmp_path / "page-speed.png").read_bytes().startswith(b"\x89PNG")
     lines = (tmp_path / "0.1.csv").read_text().splitlines()
