@@ -19,6 +19,7 @@ from keras_transformer.export.check import SIGNATURES, Finding, check_saved_mode
 from keras_transformer.export.metadata import write_metadata
 from keras_transformer.export.options import ComputeType, ServingOptions, WeightsType
 from keras_transformer.export.rows import rows_of
+from keras_transformer.export.session import set_config
 from keras_transformer.export.warmup import write_warmup
 from keras_transformer.files import atomic_folder
 from keras_transformer.model.encoder_decoder import EncoderDecoder
@@ -343,6 +344,7 @@ def export_saved_model(
     try:
         with atomic_folder(path) as written:
             tf.saved_model.save(module, written, signatures=module.graphs)
+            set_config(written, _function_config())
             name = os.path.basename(os.path.abspath(folder))
             write_warmup(written, name, _warmup_requests(texts))
             is_rounded = {weights, compute} != {"float32"}
@@ -354,6 +356,16 @@ def export_saved_model(
     except (OSError, tf.errors.OpError) as error:
         raise InputError(f"Cannot write {path}: {one_line(error)}") from error
     return path
+
+
+def _function_config() -> tf.compat.v1.ConfigProto:
+    """Returns how a server optimizes each function: what saves time takes a third as long."""
+    config = tf.compat.v1.ConfigProto()
+    options = config.graph_options.rewrite_options
+    options.meta_optimizer_iterations = options.ONE
+    options.layout_optimizer = options.memory_optimization = options.OFF
+    options.loop_optimization = options.shape_optimization = options.OFF
+    return config
 
 
 def _answers(

@@ -177,14 +177,21 @@ def _unoptimized(path: Path, folder: str, config: Any) -> str:
 
     A function is called with the config of its export, and not with that of the session.
     """
-    saved_model = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
+    Path(folder, "saved_model.pb").write_bytes((path / "saved_model.pb").read_bytes())
+    Path(folder, "variables").symlink_to((path / "variables").resolve())
+    set_config(Path(folder), config)
+    return folder
+
+
+def set_config(path: Path, config: Any) -> None:
+    """Changes the config that the functions of a SavedModel are called with."""
+    file = path / "saved_model.pb"
+    saved_model = saved_model_pb2.SavedModel.FromString(file.read_bytes())
     for graph in (each.graph_def for each in saved_model.meta_graphs):
         for node in itertools.chain(graph.node, *(f.node_def for f in graph.library.function)):
             if "config_proto" in node.attr:
                 node.attr["config_proto"].s = config.SerializeToString()
-    Path(folder, "saved_model.pb").write_bytes(saved_model.SerializeToString())
-    Path(folder, "variables").symlink_to((path / "variables").resolve())
-    return folder
+    file.write_bytes(saved_model.SerializeToString())
 
 
 def open_saved_model(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import tensorflow as tf
 from tensorflow_serving.apis.get_model_metadata_pb2 import SignatureDefMap
 from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusResponse, ModelVersionStatus
@@ -23,14 +24,30 @@ _logger = logging.getLogger(__name__)
 
 
 class LoadedVersion(SavedModelSession):
-    """The version in `MODELS/NAME/VERSION`, loaded and warmed up."""
+    """The version in `MODELS/NAME/VERSION`, loaded and warmed up.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: its folder.
+        wait: whether all signatures are warm at once, or the first one, and the rest a little
+            later. A request to a signature that is not warm yet takes longer.
+    """
+
+    def __init__(self, path: Path, wait: bool) -> None:
         super().__init__(path, optimize=True)
         self.path, self.number = path, int(path.name)
         self.signature_map = SignatureDefMap(signature_def=self.signatures)
-        for signature, inputs in read_warmup(path):
-            self.run(signature, inputs)
+        requests = list(read_warmup(path))
+        now = len(requests) if wait else 1
+        for request in requests[:now]:
+            self.run(*request)
+        threading.Thread(target=self._warm_up, args=(requests[now:],), daemon=True).start()
+
+    def _warm_up(self, requests: list[tuple[str, dict[str, np.ndarray]]]) -> None:
+        for signature, inputs in requests:
+            try:
+                self.run(signature, inputs)
+            except SessionError as error:
+                _logger.warning("Warm-up of %s: %s", signature, one_line(error))
 
 
 class ServedModel:
@@ -54,7 +71,7 @@ class ServedModel:
             return
         self._tried = files
         try:
-            self._loaded = LoadedVersion(path)
+            self._loaded = LoadedVersion(path, wait=self._loaded is not None)
         except Exception as error:  # the files may hold anything
             message = f"Version {path.name} of {self.name} cannot be loaded: {one_line(error)}"
             raise InputError(message) from error
