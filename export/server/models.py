@@ -40,7 +40,8 @@ class LoadedVersion(SavedModelSession):
         now = len(requests) if wait else 1
         for request in requests[:now]:
             self.run(*request)
-        threading.Thread(target=self._warm_up, args=(requests[now:],), daemon=True).start()
+        later = (requests[now:],)
+        threading.Thread(target=self._warm_up, args=later, name="warm-up", daemon=True).start()
 
     def _warm_up(self, requests: list[tuple[str, dict[str, np.ndarray]]]) -> None:
         for signature, inputs in requests:

@@ -1,6 +1,7 @@
 """The newest version is served; a swap loses nothing; a broken version leaves the old in place."""
 
 import shutil
+import threading
 
 import pytest
 from fake_models import save_model
@@ -105,3 +106,16 @@ def test_warmup_is_replayed(model, folder):
         with pytest.raises(InputError, match=f"Version {version} of .* cannot .*: {message}"):
             model.poll()
     assert model.find("fake").number == 4
+
+
+def test_first_version_answers_before_all_signatures_are_warm(folder, caplog):
+    """Requests after the first are sent in a thread, and one that fails is a warning."""
+    good, bad = ("", {"text": ["a"]}), ("checked", {"text": ["bad"]})
+    write_warmup(folder / "3", "fake", [good, bad])
+    model = ServedModel(folder)
+    model.poll()
+    assert ask(model.find("fake"), "on") == "3:ON"
+    for thread in threading.enumerate():
+        if thread.name == "warm-up":
+            thread.join(20)
+    assert "Warm-up of checked: assertion failed: [bad" in caplog.text
