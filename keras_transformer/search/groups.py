@@ -22,7 +22,7 @@ def map_groups(
     max_cost: int,
     max_rows: int,
     empty: Any,
-    max_parts: int = MAX_PARTS,
+    max_parts: int | None = None,
 ) -> Any:
     """Returns what `function` computes for all rows, rows of similar cost together.
 
@@ -39,8 +39,11 @@ def map_groups(
         max_rows: maximum number of rows of a group.
         empty: the result for 0 rows. The other dimensions of each result are padded with zeros to
             those of `empty`.
-        max_parts: maximum number of parts.
+        max_parts: maximum number of parts; None for 1 if TensorFlow sees a GPU, which computes a
+            large batch fastest, and for `MAX_PARTS` otherwise.
     """
+    if max_parts is None:
+        max_parts = 1 if tf.config.list_physical_devices("GPU") else MAX_PARTS
     num_rows = tf.size(costs)
     num_parts = tf.maximum(num_rows // MIN_PART_ROWS, tf.minimum(num_rows // MIN_HALF_ROWS, 2))
     num_parts = tf.clip_by_value(num_parts, 1, max_parts)
