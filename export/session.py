@@ -54,10 +54,17 @@ class SavedModelSession:
         signatures: the protocol buffers of the signatures, by name.
 
     Raises:
-        InputError: if it does not hold a complete SavedModel.
+        InputError: if it does not hold a complete SavedModel, or `TF_NUM_INTRAOP_THREADS` is not a
+            number.
     """
 
     def __init__(self, path: str | Path, optimize: bool = False) -> None:
+        num_threads = os.environ.get("TF_NUM_INTRAOP_THREADS") or "1"
+        if not num_threads.isdecimal():
+            raise InputError(
+                "`TF_NUM_INTRAOP_THREADS` must be the number of threads of an operation, or 0 for "
+                f"all cores. Received: TF_NUM_INTRAOP_THREADS={num_threads}"
+            )
         self._graph, self._session = c_void_p(library.TF_NewGraph()), c_void_p()
         in_caller = config_pb2.RunOptions(inter_op_thread_pool=-1).SerializeToString()
         length = c_size_t(len(in_caller))
@@ -65,8 +72,7 @@ class SavedModelSession:
         self._free = weakref.finalize(self, _free, self._graph, self._session, self._in_caller)
         self._free.atexit = False
         # Rows are searched side by side, so an operation needs no threads (docs/speed.md).
-        num_threads = int(os.environ.get("TF_NUM_INTRAOP_THREADS") or 1)
-        config = config_pb2.ConfigProto(intra_op_parallelism_threads=num_threads)
+        config = config_pb2.ConfigProto(intra_op_parallelism_threads=int(num_threads))
         config.graph_options.rewrite_options.disable_meta_optimizer = True
         try:
             # TensorFlow says less. It also reads other file systems, such as "gs://".

@@ -81,3 +81,9 @@ def test_what_a_session_refuses(exported):
     session.close()
     with pytest.raises(InputError, match="closed"):
         session.run("serving_default", {"text": ["red"]})
+
+
+def test_threads_of_an_operation_must_be_a_number(exported, monkeypatch):
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "many")
+    with pytest.raises(InputError, match="`TF_NUM_INTRAOP_THREADS` must .*: .*=many"):
+        SavedModelSession(exported.path)
