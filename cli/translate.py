@@ -98,7 +98,7 @@ def translate_command(
     }
     fixed = [name.replace("_", "-") for name, value in search.items() if value is not None]
     # The optimization of a graph takes a second or two, and saves a few percent of a search.
-    optimize = not texts and (_count_input_lines(input_file) or 0) > CHUNK_LINES
+    optimize = not (server or texts) and (_count_input_lines(input_file) or 0) > CHUNK_LINES
     is_run = server is None and Path(model_or_text or "", "run.json").is_file()
     if server is not None:
         translate = _open_server(url, grpc, model, signature or DEFAULT_SIGNATURE, timeout)

@@ -28,8 +28,8 @@ class LoadedVersion(SavedModelSession):
 
     Args:
         path: its folder.
-        wait: whether all signatures are warm at once, or the first one, and the rest a little
-            later. A request to a signature that is not warm yet takes longer.
+        wait: whether to replay all warm-up requests here. Otherwise a thread replays all but the
+            first, and a request to a signature that is not warm yet takes longer.
     """
 
     def __init__(self, path: Path, wait: bool) -> None:

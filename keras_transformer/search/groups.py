@@ -10,10 +10,8 @@ from typing import Any
 import tensorflow as tf
 
 MAX_PARTS = 8  # more than most machines have cores
-MIN_PART_ROWS = (
-    16  # more parts than two have at least so many rows: smaller ones take longer in all
-)
-MIN_HALF_ROWS = 4  # each of two parts has at least so many rows
+# The fewest rows of each of two parts, and of each of more parts: smaller ones take longer in all.
+MIN_HALF_ROWS, MIN_PART_ROWS = 4, 16
 
 
 def map_groups(

@@ -54,7 +54,9 @@ def test_steps_in_other_precisions(policy, tolerance, variant):
 
 
 @pytest.mark.parametrize("max_sequences", [2 * K, 2 * K - 1], ids=["blocks", "no blocks"])
-def test_steps_with_kernels_in_blocks(model, max_sequences, monkeypatch):
+@pytest.mark.parametrize("variant", ["tied", "untied learned"])
+def test_steps_with_kernels_in_blocks(variant, max_sequences, monkeypatch):
+    model = make_model(**{**VARIANTS[variant], "vocab_size": 20})  # five blocks of four
     monkeypatch.setattr(decoder_step, "MIN_BLOCKED_SIZE", 0)
     monkeypatch.setattr(decoder_step, "BLOCK_WIDTHS", (6, 4, 1))
     monkeypatch.setattr(decoder_step, "MAX_BLOCKED_SEQUENCES", max_sequences)

@@ -4,7 +4,6 @@ import threading
 
 import pytest
 import tensorflow as tf
-from tensorflow.python.ops import script_ops
 
 from keras_transformer.search import groups
 from keras_transformer.search.groups import map_groups
@@ -35,7 +34,7 @@ def test_groups_by_hand(costs, max_cost, sizes):
         assert line[: int(costs[row])].tolist() == [row] * int(costs[row])
 
 
-# Parts of 17 rows: at least 3 rows a part, or two parts of 2; at most 4 parts.
+# At least 3 rows a part, or two parts of at least 2; at most 4 parts.
 @pytest.mark.parametrize(
     ("num_rows", "num_parts"), [(3, 1), (4, 2), (8, 2), (9, 3), (12, 4), (17, 4)]
 )
@@ -60,11 +59,7 @@ def test_parts_are_computed_side_by_side():
     barrier = threading.Barrier(2, timeout=20)
 
     def function(rows):
-        # The op is stateless, unlike `py_function`, so that the parts may overlap.
-        waited = tf.raw_ops.PyFuncStateless(
-            input=[rows], token=script_ops._py_funcs.insert(wait), Tout=[tf.int32]
-        )
-        return tf.ensure_shape(waited[0], [None])
+        return tf.ensure_shape(tf.numpy_function(wait, [rows], tf.int32, stateful=False), [None])
 
     def wait(rows):
         barrier.wait()
