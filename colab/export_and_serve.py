@@ -155,11 +155,13 @@ body = shlex.quote(json.dumps({"instances": [SENTENCE]}))
 # %% [markdown]
 # ## n-best
 #
-# The signature `nbest` returns the hypotheses of all beams, best first.
+# The signature `nbest` returns the hypotheses of all beams, best first. The server prepares its
+# signatures in the background, so a first request may take some seconds.
 
 # %%
 question = {"signature_name": "nbest", "instances": [SENTENCE]}
-(answer,) = urllib3.request("POST", f"{url}:predict", json=question).json()["predictions"]
+response = urllib3.request("POST", f"{url}:predict", json=question, timeout=60)
+(answer,) = response.json()["predictions"]
 for text, score in zip(answer["translations"], answer["scores"], strict=True):
     print(f"{score:7.2f}  {text}")
 
