@@ -94,7 +94,7 @@ def multi30k(beam: int) -> Case:
         "max_tokens": None,
         "batch": 64,
         "beam": beam,
-        "systems": DECODERS[:-1],
+        "systems": (*DECODERS[:-1], *(["process-first"] if beam > 1 else [])),
     }
 
 

@@ -64,9 +64,13 @@ def make(case: Case) -> None:
         export_marian(translator, folder / "marian", "en", "de")
 
 
-def options(beam_size: int) -> DecodingOptions:
+def options(
+    beam_size: int, early_stopping: str = DecodingOptions.early_stopping
+) -> DecodingOptions:
     """How to search."""
-    return DecodingOptions(beam_size=beam_size, max_source_length=1024)
+    return DecodingOptions(
+        beam_size=beam_size, max_source_length=1024, early_stopping=early_stopping
+    )
 
 
 @contextmanager

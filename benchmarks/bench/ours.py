@@ -13,6 +13,7 @@ from bench.cases import Case, sizes_of
 from bench.inputs import write_text
 from bench.models import fixed_length, options
 from bench.systems import Translating
+from keras_transformer.config import DecodingOptions
 
 if TYPE_CHECKING:
     import keras
@@ -51,6 +52,9 @@ class InProcess(Translating):
     imports = ("keras_transformer.translator",)
     stored = "run"
 
+    def __init__(self, early_stopping: str = DecodingOptions.early_stopping) -> None:
+        self.early_stopping = early_stopping
+
     def load(self, case: Case) -> None:
         os.environ["TF_NUM_INTRAOP_THREADS"] = "1"  # as the commands do
         from keras_transformer import Translator
@@ -58,7 +62,9 @@ class InProcess(Translating):
 
         super().load(case)
         run = Run.load(case["run"])
-        self.translator = Translator(run.model(), run.tokenizer(), options(case["beam"]))
+        self.translator = Translator(
+            run.model(), run.tokenizer(), options(case["beam"], self.early_stopping)
+        )
 
     def translate(self, texts: list[str]) -> list[str]:
         with fixed_length(self.case["max_tokens"]):  # when the graph is traced

@@ -1,6 +1,7 @@
 """Hugging Face's MarianMTModel, on torch."""
 
 import json
+import time
 from typing import Any
 
 import torch
@@ -19,7 +20,6 @@ class Marian(Translating):
     stored = "marian"
 
     def load(self, case: Case) -> None:
-        torch.set_num_threads(THREADS)
         if torch.cuda.is_available():
             torch.set_default_device("cuda")
         super().load(case)
@@ -33,6 +33,17 @@ class Marian(Translating):
         for module in self.model.modules():
             if isinstance(module, nn.LayerNorm):
                 module.eps = TransformerConfig.layer_norm_epsilon
+        if not torch.cuda.is_available():
+            torch.set_num_threads(min(range(1, THREADS + 1), key=self._seconds))
+
+    def _seconds(self, threads: int) -> float:
+        """Translates one batch with a number of threads, once warm."""
+        torch.set_num_threads(threads)
+        texts = self.texts[: self.case["batch"]]
+        self.translate(texts)
+        started = time.perf_counter()
+        self.translate(texts)
+        return time.perf_counter() - started
 
     def translate(self, texts: list[str]) -> list[str]:
         translations = [""] * len(texts)

@@ -20,6 +20,12 @@ SYSTEMS: dict[str, tuple[str, str, dict[str, Any], str | None]] = {
     "session": ("ours", "Session", {}, "ours, SavedModel in a Session"),
     "session-bfloat16": ("ours", "Session", {"compute": "bfloat16"}, "ours, Session in bfloat16"),
     "process": ("ours", "InProcess", {}, "ours, in process"),
+    "process-first": (
+        "ours",
+        "InProcess",
+        {"early_stopping": "first"},
+        "ours, in process, until K have ended",
+    ),
     "memory": ("ours", "Memory", {}, None),
     "pipeline": ("ours", "Pipeline", {}, "ours"),
     "ctranslate2": (*CTRANSLATE2, {}, "CTranslate2 float32, 1 x 2 threads"),
