@@ -7,6 +7,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from keras_transformer.config import CheckpointName, EarlyStopping
+from keras_transformer.rooms import brought
 from keras_transformer.trainers.settings import TrainSettings, recipe_names
 from keras_transformer.trainers.tasks import task_names
 
@@ -72,6 +73,21 @@ Changes = Annotated[
 ]
 Source = Annotated[str | None, Option(help="Source language. [default: en]")]
 Target = Annotated[str | None, Option(help="Target language. [default: de]")]
+PROTECTS = brought("PROTECTS")
+Protect = Annotated[
+    list[str] | None,
+    Option(
+        metavar="SETS|REGEX",
+        help="What translations must keep as it is, separated by commas: "
+        f"{'; '.join(f'{name}, {what}' for name, what in PROTECTS.items())}; or a regular "
+        "expression. May be repeated. [default: nothing]",
+        autocompletion=lambda: list(PROTECTS),
+    ),
+]
+ProtectFree = Annotated[
+    bool | None,
+    Option("--protect-free", help="The model may leave protected strings out, and repeat them."),
+]
 VocabSize = Annotated[
     int | None,
     Option(help="Maximum number of subwords, for both languages together. [default: 8000]"),

@@ -22,6 +22,8 @@ def prepare_command(
     source: options.Source = None,
     target: options.Target = None,
     vocab_size: options.VocabSize = None,
+    protect: options.Protect = None,
+    protect_free: options.ProtectFree = None,
     as_json: options.Json = False,
 ) -> None:
     """Clean and tokenize a corpus once, for many runs.
@@ -49,6 +51,8 @@ def prepare_command(
         if (value := context.params[name]) is not None
         for word in (f"--{name.replace('_', '-')}", value)
     ]
+    words += [word for each in protect or () for word in ("--protect", each)]
+    words += ["--protect-free"] if protect_free else []
     words += [word for change in changes or () for word in ("--set", change)]
     say_next(["train", *words, "--data", folder, "--run-dir", "RUN"])
     if as_json:

@@ -57,6 +57,8 @@ def train_command(
         ),
     ] = None,
     vocab_size: options.VocabSize = None,
+    protect: options.Protect = None,
+    protect_free: options.ProtectFree = None,
     steps: Annotated[int | None, Option(help="Number of updates. [default: 10000]")] = None,
     seed: Annotated[
         int | None, Option(help="Seed of weights, dropout and batches. [default: 1]")
@@ -126,12 +128,20 @@ def train_with_progress(settings: TrainSettings, run_dir: Path, resume: bool) ->
         return train(settings, run_dir, 0, resume=resume, progress=bar, callbacks=[shown])
 
 
+def _sets_of(protect: str) -> list[str]:
+    """Returns the names of sets in a list with commas, or a regular expression as it is."""
+    parts = [part.strip() for part in protect.split(",")]
+    return parts if set(parts) <= set(options.PROTECTS) else [protect]
+
+
 def make_settings(context: typer.Context) -> TrainSettings:
     """Makes settings of a command's options: a recipe, changed by options, then by `--set`."""
-    given = {name: value for name, value in context.params.items() if value is not None}
+    given = {name: value for name, value in context.params.items() if value not in (None, ())}
     values = recipes.load_recipe(given["recipe"]) if "recipe" in given else {}
     names = {field.name for field in dataclasses.fields(TrainSettings)}
     values |= {name: value for name, value in given.items() if name in names}
+    if given.get("protect"):
+        values["protect"] = [part for each in given["protect"] for part in _sets_of(each)]
     values = recipes.inherit(recipes.change_recipe(values, given.get("changes", ())))
     if "data" not in values:
         raise InputError("The setting `data` is missing: give --data, or a --recipe that has it")

@@ -24,6 +24,7 @@ from keras_transformer.cli.console import (
 )
 from keras_transformer.cli.options import BeamSize, EarlyStop, LengthPenalty
 from keras_transformer.errors import InputError
+from keras_transformer.export.metadata import read_metadata
 from keras_transformer.export.options import DEFAULT_SIGNATURE, REQUEST_BYTES
 from keras_transformer.export.rows import Row, by_length
 from keras_transformer.files import decode_lines
@@ -71,6 +72,13 @@ def translate_command(
             f"[default: {DEFAULT_SIGNATURE}]"
         ),
     ] = None,
+    terms: Annotated[
+        Path | None,
+        Option(
+            help="A glossary for a model that protects strings: on each line a word of the source, "
+            "a tab and its translation."
+        ),
+    ] = None,
     timeout: Annotated[float, Option(min=0.001, help="Seconds to wait for the server.")] = 60,
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
@@ -107,8 +115,10 @@ def translate_command(
     elif is_run:
         if signature is not None:
             raise InputError(f"{model_or_text} is a run directory: it has no signature {signature}")
-        translate = _open_run(model_or_text, search, optimize)
+        translate = _open_run(model_or_text, search, optimize, terms is not None)
     elif version := find_export(model_or_text):
+        if terms is not None:
+            _require_protection(version, read_metadata(version).get("protect", []))
         translate = _open_export(str(version), signature or DEFAULT_SIGNATURE, optimize)
     else:
         raise InputError(f"{model_or_text} must be a run directory or a SavedModel")
@@ -117,6 +127,8 @@ def translate_command(
             f"The search of {server or model_or_text} was fixed when it was exported: "
             f"--{', --'.join(fixed)} cannot be changed"
         )
+    if terms is not None:
+        translate = _with_terms(translate, terms)
     if len(texts) == 1 and os.path.isfile(texts[0]):
         say(f"warning: {texts[0]} is a file: --input {texts[0]} translates its lines")
     with contextlib.ExitStack() as stack:
@@ -159,7 +171,7 @@ def _open_server(
     return lambda texts, progress: _counted(client.translate(texts), progress)
 
 
-def _open_run(folder: str, search: Mapping[str, Any], optimize: bool) -> Translate:
+def _open_run(folder: str, search: Mapping[str, Any], optimize: bool, has_terms: bool) -> Translate:
     use_one_thread()
     load_tensorflow()
     import tensorflow as tf
@@ -168,11 +180,18 @@ def _open_run(folder: str, search: Mapping[str, Any], optimize: bool) -> Transla
 
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not optimize})
     translator = Translator.load(folder)
+    if has_terms:
+        _require_protection(folder, translator.tokenizer.protect)
     # The names are those of an export's outputs.
     return lambda texts, progress: [
         {"translation": each.text, "score": each.score, "truncated": each.truncated}
         for each in translator.translate(texts, **search, progress=progress)
     ]
+
+
+def _require_protection(model: str | Path, protect: Sequence[str]) -> None:
+    if not protect:
+        raise InputError(f"--terms needs a model that protects strings. {model} protects none")
 
 
 def _open_export(version: str, signature: str, optimize: bool) -> Translate:
@@ -185,6 +204,15 @@ def _open_export(version: str, signature: str, optimize: bool) -> Translate:
         [text.encode(errors="replace") for text in texts],
         lambda batch: _counted(translate(batch), progress),
         max_size=max_size,
+    )
+
+
+def _with_terms(translate: Translate, path: Path) -> Translate:
+    from keras_transformer.protection.terms import mark_terms, read_glossary
+
+    glossary = read_glossary(path)
+    return lambda texts, progress: translate(
+        [mark_terms(text, glossary) for text in texts], progress
     )
 
 

@@ -25,7 +25,7 @@ from keras_transformer.files import atomic_folder
 from keras_transformer.model.encoder_decoder import EncoderDecoder
 from keras_transformer.search.beam_search import Hypotheses
 from keras_transformer.search.texts import TextSearch
-from keras_transformer.tokenizers import Tokenizer
+from keras_transformer.tokenizers import EncodedTexts, Tokenizer
 from keras_transformer.translator import Translator
 
 NO_SCORE = -1e9  # instead of -inf and NaN, which JSON does not have
@@ -152,7 +152,7 @@ def _with_weights(
     """Returns the function, computed with the stored weights instead of the model's own."""
 
     @functools.wraps(function)
-    def compute(*tensors: tf.Tensor) -> Any:
+    def compute(*tensors: Any) -> Any:
         # Read once, so that no loop reads or converts the weights again.
         is_exact = model.compute_dtype == stored[0].dtype.name  # then products need no float32
         dtype = stored[0].dtype if is_exact else tf.float32
@@ -178,15 +178,13 @@ class _SharedSearch(TextSearch):
         stored: Sequence[tf.Variable],
     ) -> None:
         super().__init__(model, tokenizer, options)
-        specs = [tf.TensorSpec(shape, tf.int32) for shape in ([None, None], [None], [])]
+        specs = [EncodedTexts.spec(), tf.TensorSpec([], tf.int32)]
         search = _with_weights(super().search, model, stored)
         self._graph = tf.function(search, specs, autograph=False)
 
-    def search(
-        self, source_ids: tf.Tensor, source_lengths: tf.Tensor, num_best: int | tf.Tensor = 1
-    ) -> Hypotheses:
+    def search(self, source: EncodedTexts, num_best: int | tf.Tensor = 1) -> Hypotheses:
         """Calls the function; see `TextSearch`."""
-        found: Hypotheses = self._graph(source_ids, source_lengths, num_best)
+        found: Hypotheses = self._graph(source, num_best)
         return found
 
 
@@ -336,6 +334,7 @@ def export_saved_model(
         "num_params": translator.model.count_params(),
         "weights": weights,
         "compute": compute,
+        "protect": list(translator.tokenizer.protect),
         "tokenizer_sha256": translator.tokenizer.fingerprint,
         "decoding": dataclasses.asdict(translator.defaults),
         "serving": dataclasses.asdict(serving),

@@ -1,22 +1,24 @@
 """The optional rooms: capabilities that the model, the search and the tokenizers know nothing of.
 
 A room is a folder, here and perhaps one of the same name in `trainers/`. Its `__init__.py` is its
-door: it says what the room brings, in these dictionaries. Their values are "module:name" in
-`keras_transformer`, and are imported when they are needed.
+door: it says what the room brings, in these dictionaries. A value "module:name" is in
+`keras_transformer`, and is imported when it is needed.
 
     ARCHITECTURES  name of an architecture -> its `Architecture`
     TOKENIZERS     how the file of a tokenizer begins -> the tokenizer's class
     TASKS          name of a task -> its `Task` of the trainers
+    PROTECTS       name of a set of strings that a translation keeps -> what it has
 
 To add a room, write its folders, and name them in `setup.cfg`, and the room in `ROOMS`. To remove
 one, take these away. Then only what is its own fails: of `recurrent`, the public names in
-`__init__.pyi`; of `marian`, the commands `import` and `convert --to marian`.
+`__init__.pyi`; of `marian`, the commands `import` and `convert --to marian`; of `protection`, the
+setting `protect`.
 """
 
 from importlib import import_module
 from typing import Any, NamedTuple
 
-ROOMS = ("marian", "parsing", "recurrent")
+ROOMS = ("marian", "parsing", "protection", "recurrent")
 
 
 class Architecture(NamedTuple):

@@ -206,13 +206,13 @@ class Translator:
             if not isinstance(text, str):
                 raise InputError(f"`{name}` must be a string. Received: {name}={text!r}")
         tokenizer, search = self.tokenizer, self._search(self.defaults)
-        encoded = _encode(tokenizer, source, search.max_source_tokens)
-        if target is not None:
-            target_ids = _encode(tokenizer.target, target, search.max_target_tokens).ids
-        elif encoded.lengths[0]:
-            target_ids = self._best_ids(encoded.ids, encoded.lengths)  # [1, T]
-        else:
-            target_ids = _encode(tokenizer, "", 2).ids  # an empty translation is its end symbol
+        given = [_to_tensor(text or "") for text in (source, target)]
+        lengths = search.max_source_tokens, search.max_target_tokens
+        # Without a target, this is the end symbol: the translation of a text without tokens.
+        target_ids = tokenizer.encode_pairs(*given, *lengths)[1].ids
+        encoded = tokenizer.encode(given[0], lengths[0])
+        if target is None and encoded.lengths[0]:
+            target_ids = self._best_ids(encoded)  # [1, T]
         decoder_ids = shifted(target_ids)
         encoder, decoder, cross = self._attention_scores(encoded.ids, decoder_ids)
         return Attention(
@@ -240,17 +240,10 @@ class Translator:
     def _best_ids(self) -> Any:
         """The graph from sources to the ids of their best translations, by the default options."""
 
-        def best_ids(ids: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
-            return self._search(self.defaults).search(ids, lengths).ids[:, 0]
+        def best_ids(source: EncodedTexts) -> tf.Tensor:
+            return self._search(self.defaults).search(source).ids[:, 0]
 
-        return tf.function(
-            best_ids,
-            input_signature=[
-                tf.TensorSpec([None, None], tf.int32),
-                tf.TensorSpec([None], tf.int32),
-            ],
-            autograph=False,
-        )
+        return tf.function(best_ids, input_signature=[EncodedTexts.spec()], autograph=False)
 
     @functools.cached_property
     def _attention_scores(self) -> Any:
@@ -267,9 +260,8 @@ class Translator:
         return tf.function(scores_of, input_signature=specs, autograph=False)
 
 
-def _encode(tokenizer: Tokenizer, text: str, max_length: int) -> EncodedTexts:
-    utf8 = text.encode("utf-8", errors="replace")
-    return tokenizer.encode(tf.constant([utf8], tf.string), max_length)
+def _to_tensor(text: str) -> tf.Tensor:
+    return tf.constant([text.encode("utf-8", errors="replace")], tf.string)
 
 
 def _pieces(tokenizer: Tokenizer, ids: tf.Tensor) -> tuple[str, ...]:

@@ -7,7 +7,8 @@ from hidden_room import HIDDEN_ROOM
 from xdist.scheduler import LoadScopeScheduling
 
 # The tests of a hidden room, beside those in folders of its name.
-OTHERS = {"marian": ["unit/export/test_engines.py"], "parsing": [], "recurrent": []}
+OTHERS = {"marian": ["unit/export/test_engines.py"]}
+OTHERS |= {"parsing": [], "protection": [], "recurrent": []}
 if HIDDEN_ROOM:
     collect_ignore = [*OTHERS[HIDDEN_ROOM], "integration/test_tensorflow_serving.py"]
     collect_ignore += [f"unit/{HIDDEN_ROOM}", f"unit/trainers/{HIDDEN_ROOM}"]

@@ -54,6 +54,10 @@ class TrainSettings:
             fewer. None for 8,000.
         lowercase: whether the tokenizer lower-cases all text, so that translations are in lower
             case and validation BLEU ignores case; not for "wordpiece".
+        protect: what a translation must keep as it is: any of "tags", "urls", "placeholders",
+            "symbols" and "foreign" (letters of scripts that the training text does not have), and
+            regular expressions of RE2; not for "wordpiece".
+        protect_free: whether a translation may leave protected strings out, and repeat them.
         max_length: training drops pairs with more tokens on a side, end symbol included.
         max_length_ratio: training drops pairs if one side has more than this many times the tokens
             of the other (9: Moses); None drops none.
@@ -130,6 +134,8 @@ class TrainSettings:
     tokenizer: Literal["bpe", "unigram", "wordpiece"] = "bpe"
     vocab_size: _Count | None = None
     lowercase: bool = False
+    protect: list[str] = dataclasses.field(default_factory=list)
+    protect_free: bool = False
     max_length: Annotated[int, Field(ge=2)] = 256
     max_length_ratio: Annotated[float, Field(ge=1)] | None = 9.0
     drop_duplicates: bool = False
@@ -189,6 +195,16 @@ class TrainSettings:
             not self.lowercase or self.tokenizer != "wordpiece",
             "`lowercase` needs the `tokenizer` bpe or unigram",
             tokenizer=self.tokenizer,
+        )
+        require(
+            not self.protect or self.tokenizer != "wordpiece",
+            "`protect` needs the `tokenizer` bpe or unigram",
+            tokenizer=self.tokenizer,
+        )
+        require(
+            self.protect or not self.protect_free,
+            "`protect_free` needs `protect`",
+            protect=self.protect,
         )
         require(
             not self.cooldown or (self.patience is None and self.max_hours is None),
@@ -283,7 +299,8 @@ class TrainSettings:
 # What the run of `init_from` decides, so that nothing else may be given.
 DECIDED = ("task", "architecture", "preset", "tokenizer", "vocab_size", "lowercase")
 # What a new run takes from that run, unless it is given.
-INHERITED = ("source", "target", *(field.name for field in dataclasses.fields(DecodingOptions)))
+INHERITED = ("source", "target", "protect", "protect_free")
+INHERITED += tuple(field.name for field in dataclasses.fields(DecodingOptions))
 # What may differ from that run's model.
 RATES = ("dropout_rate", "attention_dropout_rate", "feed_forward_dropout_rate")
 

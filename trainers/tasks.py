@@ -92,6 +92,12 @@ class Task(abc.ABC):
     ) -> "Tokenizer":
         """Learns the tokenizer of a corpus, with at most so many subwords."""
 
+    def adapt_tokenizer(
+        self, settings: "TrainSettings", corpus: Corpus, tokenizer: "Tokenizer"
+    ) -> "Tokenizer":
+        """Returns the tokenizer of another run, with what settings add to it."""
+        return tokenizer
+
     @abc.abstractmethod
     def validation_scorers(self, settings: "TrainSettings", lowercase: bool) -> dict[str, Scorer]:
         """Returns the scores of a validation by name, the usual one first.
@@ -158,9 +164,31 @@ class Translation(Task):
         """Learns a tokenizer of both languages."""
         from keras_transformer.tokenizers import train_tokenizer
 
+        if settings.protect:
+            from keras_transformer.protection.tokenizer import ProtectingTokenizer
+
+            return ProtectingTokenizer.learn(
+                lambda: corpus.pairs("train"),
+                vocab_size,
+                settings.protect,
+                settings.protect_free,
+                "bpe" if settings.tokenizer == "bpe" else "unigram",
+                settings.lowercase,
+            )
         pairs, same_pairs = itertools.tee(corpus.pairs("train"))
         sources, targets = (pair.source for pair in pairs), (pair.target for pair in same_pairs)
         return train_tokenizer(settings.tokenizer, sources, vocab_size, settings.lowercase, targets)
+
+    def adapt_tokenizer(
+        self, settings: "TrainSettings", corpus: Corpus, tokenizer: "Tokenizer"
+    ) -> "Tokenizer":
+        """Adds protection to a tokenizer that has none."""
+        if not settings.protect:
+            return tokenizer
+        from keras_transformer.protection.tokenizer import ProtectingTokenizer
+
+        pairs = corpus.pairs("train")
+        return ProtectingTokenizer.extend(tokenizer, pairs, settings.protect, settings.protect_free)
 
     def validation_scorers(self, settings: "TrainSettings", lowercase: bool) -> dict[str, Scorer]:
         """Returns BLEU by the target's tokenizer, and chrF if it is `metric`."""

@@ -17,7 +17,12 @@ from keras_transformer.config import EOS_ID
 from keras_transformer.errors import InputError, one_line
 from keras_transformer.parsing import HEADER
 from keras_transformer.parsing.symbols import TreeConstraint, TreeSymbols
-from keras_transformer.tokenizers.base import SPECIAL_PIECES, Tokenizer, index_pieces
+from keras_transformer.tokenizers.base import (
+    SPECIAL_PIECES,
+    EncodedTexts,
+    Tokenizer,
+    index_pieces,
+)
 from keras_transformer.tokenizers.learning import WORD_MARK, parse_sentencepiece, train_by_rules
 from keras_transformer.tokenizers.subword import SentencePieceTokenizer, WordPieceTokenizer
 
@@ -103,9 +108,9 @@ class TreeTokenizer(Tokenizer):
         }
         return cls(HEADER + json.dumps(content).encode())
 
-    def constraint(self, source_ids: tf.Tensor) -> TreeConstraint:
+    def constraint(self, source: EncodedTexts) -> TreeConstraint:
         """Returns the constraint of trees with the words of sources; see `Tokenizer`."""
-        words = self._split(source_ids)
+        words = self._split(source)
         entries = tf.ragged.map_flat_values(self._entries, words).to_tensor(0)
         return TreeConstraint(
             self.symbols,
@@ -114,18 +119,18 @@ class TreeTokenizer(Tokenizer):
             num_words=tf.cast(words.row_lengths(), tf.int32),
         )
 
-    def write(self, source_ids: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+    def write(self, source: EncodedTexts, ids: tf.Tensor) -> tf.Tensor:
         """Writes trees in brackets, with the words of their sources.
 
         Args:
-            source_ids: as for `Tokenizer.write`.
+            source: as for `Tokenizer.write`.
             ids: as for `Tokenizer.write`.
         """
-        return self.symbols.write(self._split(source_ids), ids)
+        return self.symbols.write(self._split(source), ids)
 
-    def _split(self, source_ids: tf.Tensor) -> tf.RaggedTensor:
+    def _split(self, source: EncodedTexts) -> tf.RaggedTensor:
         """Returns the words of sources, string [B, (words)]."""
-        return tf.strings.split(self.detokenize(source_ids))
+        return tf.strings.split(self.detokenize(source.ids))
 
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         for pattern, replacement in (

@@ -25,7 +25,7 @@ from keras_transformer.search.beam_search import (
 )
 from keras_transformer.search.groups import map_groups
 from keras_transformer.search.sentences import are_blank, cut_rows, split_sentences
-from keras_transformer.tokenizers import Tokenizer, shifted, with_end
+from keras_transformer.tokenizers import EncodedTexts, Tokenizer, shifted
 
 # Bounds of a group: rows, tokens of all hypotheses, and logits in memory at once.
 GROUP_ROWS = 64
@@ -94,28 +94,22 @@ class TextSearch:
         longest = options.max_source_length + options.extra_length
         self.max_target_tokens = min(longest, max_positions)
 
-    def search(
-        self, source_ids: tf.Tensor, source_lengths: tf.Tensor, num_best: int | tf.Tensor = 1
-    ) -> Hypotheses:
+    def search(self, source: EncodedTexts, num_best: int | tf.Tensor = 1) -> Hypotheses:
         """Searches for the best translations of sources, group by group.
 
         Args:
-            source_ids: int32 [B, S].
-            source_lengths: int32 [B], without the end. A source of length 0 has a translation of no
-                tokens.
+            source: the texts. One of no tokens has a translation of no tokens.
             num_best: number of translations of each source, an int or int32 [].
         """
         with self._weights_read():
-            return self._search(source_ids, source_lengths, num_best)
+            return self._search(source, num_best)
 
-    def _search(
-        self, source_ids: tf.Tensor, source_lengths: tf.Tensor, num_best: int | tf.Tensor
-    ) -> Hypotheses:
+    def _search(self, source: EncodedTexts, num_best: int | tf.Tensor) -> Hypotheses:
         options, vocab_size = self.options, self.model.config.num_target_ids
         beam_size = options.beam_size
-        max_lengths = tf.minimum(source_lengths + options.extra_length, self.max_target_tokens)
-        max_lengths = tf.where(source_lengths == 0, 1, max_lengths)  # [B]
-        constraint = self.tokenizer.constraint(source_ids)
+        max_lengths = tf.minimum(source.lengths + options.extra_length, self.max_target_tokens)
+        max_lengths = tf.where(source.lengths == 0, 1, max_lengths)  # [B]
+        constraint = self.tokenizer.constraint(source)
         if constraint is not None:
             max_lengths = tf.maximum(max_lengths, constraint.min_lengths)
         # `reduce_max` of no lengths is the smallest int32.
@@ -124,7 +118,7 @@ class TextSearch:
 
         def search_group(rows: tf.Tensor) -> Hypotheses:
             step_fn: StepFunction = step
-            cache, row_state = step.initial_state(_rows(source_ids, rows), beam_size)
+            cache, row_state = step.initial_state(_rows(source.ids, rows), beam_size)
             limits = tf.gather(max_lengths, rows)
             if constraint is not None:
                 step_fn, cache, row_state = constraint.apply(
@@ -141,7 +135,7 @@ class TextSearch:
                 options.early_stopping,
                 options.length_penalty_kind,
             )
-            is_empty = tf.gather(source_lengths, rows) == 0  # [G]
+            is_empty = tf.gather(source.lengths, rows) == 0  # [G]
             scores_of_empty = tf.where(tf.range(num_best) == 0, 0.0, -float("inf"))  # [num_best]
             return Hypotheses(
                 ids=tf.where(is_empty[:, None, None], PAD_ID, found.ids[:, :num_best]),
@@ -163,9 +157,11 @@ class TextSearch:
 
         A text without tokens, such as white space, has one empty translation.
         """
-        ids, lengths, truncated = self.tokenizer.encode(texts, self.max_source_tokens)
-        found = self.search(ids, lengths, num_best)
-        return TranslatedTexts(self.tokenizer.write(ids, found.ids), found.scores, truncated)
+        source = self.tokenizer.encode(texts, self.max_source_tokens)
+        found = self.search(source, num_best)
+        return TranslatedTexts(
+            self.tokenizer.write(source, found.ids), found.scores, source.truncated
+        )
 
     def translate_documents(
         self, texts: tf.Tensor, max_tokens: int | None = None
@@ -181,7 +177,7 @@ class TextSearch:
         num_texts, num_segments = tf.shape(texts)[0], tf.size(segments)
         is_blank = are_blank(segments)
         sentences = tf.where(~is_blank)[:, 0]  # numbers of the segments that are translated
-        tokens = self.tokenizer.tokenize(tf.gather(segments, sentences))
+        tokens, kept = self.tokenizer.read(tf.gather(segments, sentences))
         parts, sentence_of_part = cut_rows(tokens, self.max_source_tokens - 1)
         if max_tokens is not None:
             num_tokens = tf.size(parts.values) + tf.size(sentence_of_part)
@@ -190,9 +186,10 @@ class TextSearch:
                 [tf.debugging.Assert(num_tokens <= max_tokens, [message, num_tokens])]
             ):
                 parts = tf.identity(parts)  # [P, (tokens)]
-        ids, lengths = with_end(parts)
-        found = self.search(ids, lengths)
-        best = self.tokenizer.write(ids, found.ids)  # [P, 1]
+        kept = None if kept is None else parts.with_values(kept.values)
+        source = EncodedTexts.of(parts, kept)
+        found = self.search(source)
+        best = self.tokenizer.write(source, found.ids)  # [P, 1]
         segment_of_part = tf.gather(sentences, sentence_of_part)
         translated = tf.strings.unsorted_segment_join(
             best[:, 0], segment_of_part, num_segments, " "
@@ -211,8 +208,9 @@ class TextSearch:
 
     def score(self, sources: tf.Tensor, targets: tf.Tensor) -> ScoredTexts:
         """Computes the log probabilities of given translations, string [B], of sources."""
-        source = self.tokenizer.encode(sources, self.max_source_tokens)
-        target = self.tokenizer.target.encode(targets, self.max_target_tokens)
+        source, target = self.tokenizer.encode_pairs(
+            sources, targets, self.max_source_tokens, self.max_target_tokens
+        )
 
         def log_probs_of(rows: tf.Tensor) -> tf.Tensor:
             source_ids, target_ids = _rows(source.ids, rows), _rows(target.ids, rows)
@@ -241,7 +239,7 @@ class TextSearch:
         It is the mean over the layer's heads.
         """
         source = self.tokenizer.encode(texts, self.max_source_tokens)
-        best = self.search(source.ids, source.lengths).ids[:, 0]  # [B, T]
+        best = self.search(source).ids[:, 0]  # [B, T]
         target_lengths = _lengths(best)
 
         def attention_of(rows: tf.Tensor) -> tf.Tensor:

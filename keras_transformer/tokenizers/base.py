@@ -7,7 +7,7 @@ import abc
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import tensorflow as tf
@@ -33,11 +33,66 @@ class EncodedTexts(NamedTuple):
         ids: int32 [B, S], each row's tokens, then `EOS_ID`, then padding.
         lengths: int32 [B], number of tokens without `EOS_ID`.
         truncated: bool [B], True where a text was cut to the maximum length.
+        kept: string [B, S], what a translation keeps as it is: the string that an id stands for,
+            "" for all ids of usual tokenizers.
     """
 
     ids: tf.Tensor
     lengths: tf.Tensor
     truncated: tf.Tensor
+    kept: tf.Tensor
+
+    @classmethod
+    def spec(cls) -> Self:
+        """Returns the types of its tensors, for the signature of a graph."""
+        rows, tokens = [None], [None, None]
+        shapes = {"ids": tokens, "lengths": rows, "truncated": rows, "kept": tokens}
+        types = {"truncated": tf.bool, "kept": tf.string}
+        return cls(
+            **{
+                name: tf.TensorSpec(shape, types.get(name, tf.int32))
+                for name, shape in shapes.items()
+            }
+        )
+
+    @classmethod
+    def of(
+        cls,
+        tokens: tf.RaggedTensor,
+        kept: tf.RaggedTensor | None = None,
+        max_length: int | None = None,
+    ) -> Self:
+        """Ends and pads rows.
+
+        Args:
+            tokens: int32 [B, (tokens)].
+            kept: string [B, (tokens)], or None where all are "".
+            max_length: maximum number of tokens of a row, `EOS_ID` included; None cuts nothing.
+        """
+        max_length = tf.int32.max if max_length is None else max_length
+        if max_length < 1:
+            raise InputError(f"`max_length` must be at least 1. Received: max_length={max_length}")
+        ids, lengths = with_end(tokens[:, : max_length - 1])
+        if kept is None:
+            strings = tf.fill(tf.shape(ids), "")
+        else:
+            end = tf.fill([kept.nrows(), 1], "")
+            strings = tf.concat([kept[:, : max_length - 1], end], axis=1).to_tensor("")
+        return cls(ids, lengths, tokens.row_lengths() >= max_length, strings)
+
+
+class TokenizedPairs(NamedTuple):
+    """Pairs of texts as tokens, without bos and eos.
+
+    Attributes:
+        source: int32 [B, (tokens)].
+        target: int32 [B, (tokens)].
+        agree: bool [B], whether both sides keep the same strings; True for usual tokenizers.
+    """
+
+    source: tf.RaggedTensor
+    target: tf.RaggedTensor
+    agree: tf.Tensor
 
 
 class Tokenizer(abc.ABC):
@@ -50,6 +105,7 @@ class Tokenizer(abc.ABC):
         model: the content of the file that `save` writes.
         vocab_size: number of ids.
         lowercase: whether it lower-cases all text.
+        protect: what a translation keeps as it is, by sets and regular expressions.
         own_target: the tokenizer of the target language, if that is another one.
 
     Raises:
@@ -59,6 +115,7 @@ class Tokenizer(abc.ABC):
     model: bytes
     vocab_size: int
     lowercase: bool = False
+    protect: Sequence[str] = ()
     own_target: "Tokenizer | None" = None
 
     @classmethod
@@ -105,6 +162,28 @@ class Tokenizer(abc.ABC):
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """`tokenize` of valid UTF-8 without control characters."""
 
+    def read(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor | None]:
+        """Splits texts into ids as `tokenize` does, and returns what each id stands for.
+
+        Args:
+            texts: string [B].
+
+        Returns:
+            int32 [B, (tokens)]; and `EncodedTexts.kept`, string [B, (tokens)], or None where all
+            are "".
+        """
+        return self.tokenize(texts), None
+
+    def read_pairs(self, sources: tf.Tensor, targets: tf.Tensor) -> TokenizedPairs:
+        """Splits texts and their translations.
+
+        Args:
+            sources: string [B].
+            targets: string [B].
+        """
+        source, target = self.tokenize(sources), self.target.tokenize(targets)
+        return TokenizedPairs(source, target, tf.fill([source.nrows()], True))
+
     @abc.abstractmethod
     def detokenize(self, ids: tf.Tensor) -> tf.Tensor:
         """Joins ids, int32 [B, S], into texts, string [B]; drops pad, bos and eos."""
@@ -113,20 +192,20 @@ class Tokenizer(abc.ABC):
     def pieces(self, ids: tf.Tensor) -> tf.Tensor:
         """Returns the pieces of ids, int32 of any shape, as strings of the same shape."""
 
-    def constraint(self, source_ids: tf.Tensor) -> "Constraint | None":
+    def constraint(self, source: EncodedTexts) -> "Constraint | None":
         """Returns what the results of a search must keep to; None for nothing.
 
         Args:
-            source_ids: int32 [B, S].
+            source: the texts to translate.
         """
         return None
 
-    def write(self, source_ids: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+    def write(self, source: EncodedTexts, ids: tf.Tensor) -> tf.Tensor:
         """Writes the results of a search.
 
         Args:
-            source_ids: int32 [B, S].
-            ids: int32 [B, K, T], what was found for each source.
+            source: the texts that were translated.
+            ids: int32 [B, K, T], what was found for each text.
 
         Returns:
             string [B, K].
@@ -156,15 +235,30 @@ class Tokenizer(abc.ABC):
         """
         if isinstance(texts, str | bytes):
             raise InputError(f"`texts` must be a list of strings. Received: {texts!r}")
-        tokens = self.tokenize(texts)  # [B, (tokens)]
-        max_length = tf.int32.max if max_length is None else max_length
-        if max_length < 1:
-            raise InputError(f"`max_length` must be at least 1. Received: max_length={max_length}")
-        return EncodedTexts(
-            *with_end(tokens[:, : max_length - 1]), truncated=tokens.row_lengths() >= max_length
-        )
+        return EncodedTexts.of(*self.read(texts), max_length)
 
     __call__ = encode
+
+    def encode_pairs(
+        self,
+        sources: tf.Tensor,
+        targets: tf.Tensor,
+        max_source_length: int | None = None,
+        max_target_length: int | None = None,
+    ) -> tuple[EncodedTexts, EncodedTexts]:
+        """Prepares texts for the encoder, and their translations as labels; see `encode`.
+
+        Args:
+            sources: string [B].
+            targets: string [B].
+            max_source_length: maximum number of tokens of a source, its end included.
+            max_target_length: the same of a target.
+        """
+        pairs = self.read_pairs(sources, targets)
+        return (
+            EncodedTexts.of(pairs.source, max_length=max_source_length),
+            EncodedTexts.of(pairs.target, max_length=max_target_length),
+        )
 
     def decode(self, ids: tf.Tensor | EncodedTexts) -> list[str]:
         """Returns the texts of ids, int [B, S], or of what `encode` returns, as Python strings.

@@ -6,7 +6,7 @@ Shapes (the package's glossary): B batch, S length in tokens.
 import itertools
 import json
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, Self
 
 import regex
@@ -88,6 +88,7 @@ class SentencePieceTokenizer(Tokenizer):
         model_type: Literal["bpe", "unigram"] = "bpe",
         lowercase: bool = False,
         targets: Iterable[str] | None = None,
+        symbols: Sequence[str] = (),
     ) -> Self:
         """Learns subwords from texts of both languages.
 
@@ -99,6 +100,7 @@ class SentencePieceTokenizer(Tokenizer):
             model_type: SentencePiece's algorithm.
             lowercase: whether to lower-case all text, here and in `tokenize`.
             targets: sentences of the target language.
+            symbols: characters that are pieces by themselves; they get the last ids.
         """
         sources, targets = ((), texts) if targets is None else (texts, targets)
         normalizer = sentencepiece.SentencePieceNormalizer(
@@ -118,7 +120,11 @@ class SentencePieceTokenizer(Tokenizer):
                 yield target
 
         rules = {**compositions(), WORD_MARK: "_"}
-        message = train_by_rules(as_read(), vocab_size, rules, model_type=model_type)
+        options = {"model_type": model_type, "user_defined_symbols": list(symbols)}
+        message = train_by_rules(as_read(), vocab_size, rules, **options)
+        ordered = sorted(message.pieces, key=lambda each: each.piece in symbols)
+        del message.pieces[:]
+        message.pieces.extend(ordered)
         message.target_normalizer_spec.CopyFrom(message.normalizer_spec)
         of_source = parse_sentencepiece(normalizer.serialized_model_proto()).normalizer_spec
         for name in ("name", "precompiled_charsmap"):

@@ -21,6 +21,7 @@ from bench.systems import SYSTEMS
 
 from keras_transformer import DecodingOptions, TransformerConfig
 from keras_transformer.search.texts import TextSearch
+from keras_transformer.tokenizers import EncodedTexts
 
 SIZES = TransformerConfig(
     vocab_size=5, d_model=2, d_ff=3, num_heads=1, num_encoder_layers=1, num_decoder_layers=1
@@ -169,8 +170,8 @@ def test_fixed_length(tiny_translator):
     model, tokenizer = tiny_translator.model, tiny_translator.tokenizer
     with fixed_length(7):
         search = TextSearch(model, tokenizer, DecodingOptions(beam_size=1))
-    ids = tf.constant([[5, 6, 3, 0], [4, 5, 6, 3]])
-    assert search.search(ids, tf.constant([2, 3])).ids.shape[2] <= 7
+    source = EncodedTexts.of(tf.ragged.constant([[5, 6], [4, 5, 6]], dtype=tf.int32))
+    assert search.search(source).ids.shape[2] <= 7
     assert search.max_target_tokens == 7 < 2 + search.options.extra_length
 
 

@@ -52,6 +52,7 @@ REASONS = {
     "script": "most letters of a side are of another script",
     "duplicate": "an earlier pair is the same",
     "unknown": "the tokenizer does not have all of its symbols",
+    "protected": "the sides do not protect the same strings",
 }
 
 Progress = Callable[[int], None]
@@ -83,6 +84,7 @@ def prepare(
     others = task.load_data(settings.mix, *languages) if settings.mix else None
     if tokenizer is None and settings.init_from is not None:
         tokenizer = Run.load(settings.init_from).tokenizer()
+        tokenizer = task.adapt_tokenizer(settings, corpus, tokenizer)
     first = list(itertools.islice(corpus.pairs("train"), 1_000))
     if sum(pair.source == pair.target for pair in first) > len(first) / 10:
         logger.warning("%s: both sides are equal in many pairs", corpus.name)
@@ -264,14 +266,18 @@ class _Cleaner:
 
     def _tokenize(
         self, sources: tf.Tensor, targets: tf.Tensor
-    ) -> tuple[tf.RaggedTensor, tf.Tensor]:
-        """Returns the ids of each pair, [B, (tokens)], and both lengths without EOS_ID, [B, 2]."""
-        size = tf.size(sources)
-        target = self.tokenizer.target
-        sides = self.tokenizer.tokenize(sources), target.tokenize(targets)  # [B, (tokens)]
-        end = tf.fill([size, 1], EOS_ID)  # [B, 1]
-        ids = tf.concat([sides[0], end, sides[1], end], axis=1)  # [B, (tokens)]
-        return ids, tf.stack([side.row_lengths() for side in sides], axis=1)
+    ) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
+        """Tokenizes pairs.
+
+        Returns:
+            The ids of each pair, int32 [B, (tokens)]; both lengths without EOS_ID, [B, 2]; and
+            `TokenizedPairs.agree`.
+        """
+        pairs = self.tokenizer.read_pairs(sources, targets)
+        end = tf.fill([tf.size(sources), 1], EOS_ID)  # [B, 1]
+        ids = tf.concat([pairs.source, end, pairs.target, end], axis=1)  # [B, (tokens)]
+        lengths = [side.row_lengths() for side in (pairs.source, pairs.target)]
+        return ids, tf.stack(lengths, axis=1), pairs.agree
 
     def clean(
         self, pairs: list[Pair], is_repeated: np.ndarray, progress: Progress
@@ -281,12 +287,13 @@ class _Cleaner:
         dropped: dict[str, list[Pair]] = {}
         for start in range(0, len(pairs), PAIRS_PER_CALL):
             chunk = pairs[start : start + PAIRS_PER_CALL]
-            tokens, num_tokens = self.tokenize(*zip(*chunk, strict=True))
+            tokens, num_tokens, agree = self.tokenize(*zip(*chunk, strict=True))
             ids, lengths = tokens.flat_values.numpy(), num_tokens.numpy()
             reasons = self.reasons(chunk, lengths, is_repeated[start : start + len(chunk)])
             if self.drops_unknown:
                 is_unknown = tf.reduce_any(tokens == UNK_ID, axis=1).numpy()
                 reasons = np.where((reasons == "") & is_unknown, "unknown", reasons)
+            reasons = np.where((reasons == "") & ~agree.numpy(), "protected", reasons)
             for row in np.flatnonzero(reasons):
                 dropped.setdefault(str(reasons[row]), []).append(chunk[row])
             lengths += 1  # the end symbols

@@ -38,6 +38,8 @@ SETTINGS = (
     "tokenizer",
     "vocab_size",
     "lowercase",
+    "protect",
+    "protect_free",
     "max_length",
     "max_length_ratio",
     "drop_duplicates",

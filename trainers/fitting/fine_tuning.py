@@ -1,5 +1,8 @@
 """The first sizes and weights of a run: its own, or those of the run that it starts from."""
 
+import keras
+import tensorflow as tf
+
 from keras_transformer.architectures import config_type
 from keras_transformer.config import ModelConfig
 from keras_transformer.errors import InputError
@@ -14,20 +17,37 @@ def initial_config(settings: TrainSettings, tokenizer: Tokenizer) -> ModelConfig
     if settings.init_from is None:
         return settings.config(config_type(settings.architecture).sizes_of(tokenizer))
     initial = Run.load(settings.init_from)
-    if initial.tokenizer_sha256 != tokenizer.fingerprint:
+    is_own = initial.tokenizer_sha256 == tokenizer.fingerprint
+    if not is_own and not _extends(tokenizer, initial.tokenizer()):
         raise InputError(
             f"{settings.data} was prepared with another tokenizer than that of {initial.path}: "
             f"prepare it with --set init_from={initial.path}"
         )
+    if not is_own:
+        return settings.config(type(initial.config).sizes_of(tokenizer))
     config = initial.config
     return settings.config({name: getattr(config, name) for name in config.of_tokenizer})
+
+
+def _extends(tokenizer: Tokenizer, initial: Tokenizer) -> bool:
+    """Returns whether a tokenizer has all ids of another, and more."""
+    ids = tf.range(initial.vocab_size)
+    has_more = tokenizer.vocab_size > initial.vocab_size
+    return has_more and bool(tf.reduce_all(tokenizer.pieces(ids) == initial.pieces(ids)))
 
 
 def initialize(model: EncoderDecoder, settings: TrainSettings, is_new: bool) -> None:
     """Gives the model of a new run the weights that it starts from, and freezes some layers."""
     if settings.init_from is not None and is_new:
         initial = Run.load(settings.init_from)
-        initial.load_weights(model, initial.checkpoint())
+        if initial.config.vocab_size == model.config.vocab_size:
+            initial.load_weights(model, initial.checkpoint())
+        else:  # the ids that are new keep their first weights
+            for weight, known in zip(model.weights, initial.model().weights, strict=True):
+                part = tuple(map(slice, known.shape))
+                values = keras.ops.convert_to_numpy(weight)
+                values[part] = keras.ops.convert_to_numpy(known)
+                weight.assign(values)
     frozen = {
         None: [],
         "embeddings": [model.source_embedding, model.target_embedding],

@@ -53,9 +53,8 @@ def text_batches(
     """
 
     def batch(sources: tf.Tensor, targets: tf.Tensor) -> tuple[Inputs, tf.Tensor]:
-        labels = tokenizer.target.encode(targets, max_length).ids
-        source_ids = tokenizer.encode(sources, max_length).ids
-        return {"source_ids": source_ids, "target_ids": shifted(labels)}, labels
+        source, target = tokenizer.encode_pairs(sources, targets, max_length, max_length)
+        return {"source_ids": source.ids, "target_ids": shifted(target.ids)}, target.ids
 
     if len(sources) != len(targets):
         raise InputError(

@@ -190,12 +190,12 @@ def test_trees_are_written_with_the_words_of_their_sentences(tokenizer, tmp_path
     source = tokenizer.encode(tf.constant(sentences))
     trees = ["S NP CD NNS PRN -LRB- DT NN -RRB- /PRN /NP . /S", PAIRS[0][1]]
     ids = tokenizer.target.encode(tf.constant(trees)).ids  # [2, T]
-    written = tokenizer.write(source.ids, tf.stack([ids, ids[:, ::-1]], axis=1))  # [2, 2]
+    written = tokenizer.write(source, tf.stack([ids, ids[:, ::-1]], axis=1))  # [2, 2]
     assert written[0, 0].numpy().decode() == (
         "(S (NP (CD two) (NNS dogs) (PRN (-LRB- -LRB-) (DT the) (NN dog) (-RRB- -RRB-))) (. .))"
     )
     assert written[1, 0].numpy().decode() == "(S (NP (DT the) (NN dog)) (VP (VBZ barks)) (. .))"
-    assert tokenizer.constraint(source.ids).num_words.numpy().tolist() == [7, 4]
+    assert tokenizer.constraint(source).num_words.numpy().tolist() == [7, 4]
     tokenizer.save(tmp_path / "tokenizer.model")
     loaded = Tokenizer.load(tmp_path / "tokenizer.model")
     assert isinstance(loaded, TreeTokenizer)
@@ -206,7 +206,7 @@ def test_trees_are_written_with_the_words_of_their_sentences(tokenizer, tmp_path
 def test_any_word_is_kept_as_it_is(tokenizer):
     words = ["\u00bdNF-\u03baB", "\u00a8", "x\u2581y", "\U0001f600", "#", "/S", "</s>", "A\u030a"]
     source = tokenizer.encode(tf.constant([" ".join(words)]))
-    (split,) = tokenizer._split(source.ids).to_list()
+    (split,) = tokenizer._split(source).to_list()
     assert [word.decode() for word in split] == [word.replace("\u2581", "_") for word in words]
 
 
@@ -220,7 +220,7 @@ def test_slips_are_not_in_the_dictionary():
     pairs = [("a", "S X /S"), *[("a", "S DT /S")] * 1199]
     pairs += [*[("b", "S NN /S")] * 4, ("c", "S RB /S")]
     tokenizer = TreeTokenizer.train(pairs, vocab_size=270)
-    constraint = tokenizer.constraint(tokenizer.encode(tf.constant(["a b d"])).ids)
+    constraint = tokenizer.constraint(tokenizer.encode(tf.constant(["a b d"])))
     assert tokenizer.symbols.tags == ("DT", "NN", "RB", "X")
     a, *others = constraint.entries.numpy()[0, :3]
     assert constraint.tags.numpy()[a].tolist() == [True, False, False, False]
@@ -230,8 +230,7 @@ def test_slips_are_not_in_the_dictionary():
 
 def test_frequent_words_have_their_tags_only(tokenizer):
     """ "the" is a DT in the treebank, "dogs" an NNS, and "cats" is not in it."""
-    ids = tokenizer.encode(tf.constant(["cats the dogs"])).ids
-    constraint = tokenizer.constraint(ids)
+    constraint = tokenizer.constraint(tokenizer.encode(tf.constant(["cats the dogs"])))
 
     def step_fn(ids, position, cache, row_state):
         return tf.zeros([1, 1, 4 + len(tokenizer.symbols.pieces)]), cache, row_state

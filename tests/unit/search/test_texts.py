@@ -11,7 +11,7 @@ from keras_transformer.config import BOS_ID, DecodingOptions
 from keras_transformer.model.transformer import Transformer
 from keras_transformer.search import texts as search_texts
 from keras_transformer.search.texts import TextSearch
-from keras_transformer.tokenizers import with_end
+from keras_transformer.tokenizers import EncodedTexts
 
 OPTIONS = DecodingOptions(beam_size=3, length_penalty=0.7, extra_length=5, max_source_length=23)
 GREEDY = DecodingOptions(beam_size=1, max_source_length=23)
@@ -116,8 +116,8 @@ def test_nothing_of_a_long_sentence_is_lost(run, model, tokenizer):
 
     @tf.function(autograph=False)
     def translate_parts():
-        source = with_end(tf.ragged.constant(parts, tf.int32))
-        return TextSearch(model, tokenizer, OPTIONS).search(*source).ids[:, 0]
+        source = EncodedTexts.of(tf.ragged.constant(parts, tf.int32))
+        return TextSearch(model, tokenizer, OPTIONS).search(source).ids[:, 0]
 
     expected = b" ".join(tokenizer.detokenize(translate_parts()).numpy())
     assert run(TextSearch.translate_documents, [text]).translations.tolist() == [expected]

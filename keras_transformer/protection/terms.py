@@ -1,0 +1,84 @@
+"""Terms: words of a source whose translation is given, marked as ⟦file|soubor⟧."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import regex
+
+from keras_transformer.errors import InputError
+from keras_transformer.files import decode_lines
+
+TERM = r"⟦[^⟦⟧|]+\|([^⟦⟧|]*)⟧"  # of RE2; the group is the translation
+UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
+
+
+def mark_terms(text: str, glossary: Mapping[str, str]) -> str:
+    """Marks the terms of a glossary in a source, for a model that protects strings.
+
+    It marks words as a whole, the longest term first, in upper and lower case as in the glossary.
+    In a script without spaces, a term may stand anywhere. Marks that are there already stay.
+
+    Args:
+        text: a source.
+        glossary: translations by term.
+
+    Raises:
+        InputError: if a term is empty, or it or its translation has one of the characters ⟦|⟧.
+
+    Example:
+        >>> from keras_transformer.protection.terms import mark_terms
+        >>> mark_terms("Delete file or profile?", {"file": "soubor"})
+        'Delete ⟦file|soubor⟧ or profile?'
+    """
+    for term, translation in glossary.items():
+        if not term.strip() or regex.search("[⟦|⟧]", term + translation):
+            raise InputError(
+                "`glossary` must have terms that are not empty, and none of the characters ⟦|⟧. "
+                f"Received: {term!r}: {translation!r}"
+            )
+    if not glossary:
+        return text
+    terms = sorted(glossary, key=len, reverse=True)
+    pattern = regex.compile(f"⟦[^⟦⟧]*⟧|{'|'.join(map(_as_word, terms))}")
+
+    def marked(match: regex.Match[str]) -> str:
+        found = match[0]
+        return f"⟦{found}|{glossary[found]}⟧" if found in glossary else found
+
+    return pattern.sub(marked, text)
+
+
+def _as_word(term: str) -> str:
+    """Returns a pattern of a term that no letter or digit touches, unless its script has none."""
+    before, after = (
+        "" if UNSPACED.match(edge) or not edge.isalnum() else look
+        for edge, look in ((term[0], r"(?<![\p{L}\p{N}])"), (term[-1], r"(?![\p{L}\p{N}])"))
+    )
+    return f"{before}{regex.escape(term, literal_spaces=True)}{after}"
+
+
+def read_glossary(path: str | Path) -> dict[str, str]:
+    """Reads a glossary: a term and its translation on each line, separated by a tab.
+
+    Raises:
+        InputError: if the file cannot be read, a line has not two columns, or a term has two
+            translations.
+    """
+    try:
+        lines = Path(path).read_bytes().splitlines(keepends=True)
+    except OSError as error:
+        raise InputError(f"Cannot read the glossary {path}: {error.strerror}") from error
+    glossary: dict[str, str] = {}
+    for number, line in enumerate(decode_lines(lines, path), start=1):
+        columns = line.split("\t")
+        if not line.strip():
+            continue
+        if len(columns) != 2 or not all(map(str.strip, columns)):
+            raise InputError(
+                f"{path}, line {number}: a line must have a term, a tab and its translation. "
+                f"Received: {line[:40]!r}"
+            )
+        term, translation = map(str.strip, columns)
+        if glossary.setdefault(term, translation) != translation:
+            raise InputError(f"{path}, line {number}: {term!r} has another translation before")
+    return glossary

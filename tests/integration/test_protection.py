@@ -1,0 +1,158 @@
+"""Protected strings from training text to a served answer, and in sources of every kind."""
+
+import dataclasses
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from eager import eagerly
+from layer_weights import randomize
+
+from keras_transformer.config import DecodingOptions
+from keras_transformer.errors import InputError
+from keras_transformer.export.saved_model import export_saved_model
+from keras_transformer.export.session import SavedModelSession
+from keras_transformer.model.transformer import Transformer
+from keras_transformer.protection.tokenizer import ProtectingTokenizer
+from keras_transformer.search.texts import TextSearch
+from keras_transformer.trainers.data.prepared import Manifest
+from keras_transformer.trainers.fitting.training import train
+from keras_transformer.translator import Translator
+
+STRINGS = ["%s", "%1$d", "%%", "{name}", "${x}", "<b>", "</b>", "<i>", "</i>", "<br/>", "&amp;"]
+STRINGS += ["https://a.org/b?c=%20d", "me@mail.org", "👩‍👩‍👧", "🇨🇿", "→", "אור"]
+WORDS = ["red", "dog", "öl", "two", ".", "'", "(", "日", "x"]
+PROTECT = ["tags", "urls", "placeholders", "symbols", "foreign"]
+
+
+@pytest.fixture(scope="module")
+def run(tiny_settings, tmp_path_factory):
+    """A run whose training text has placeholders."""
+    folder = tmp_path_factory.mktemp("protected")
+    for split in ("train", "val"):
+        source = ["red {name} dog", "%s two", "<b>red</b> dog", "two", "öl 日 %d"] * 6
+        target = ["rot Hund {name}", "zwei %s", "<b>rot</b> Hund", "%s zwei", "%d oil 日"] * 6
+        (folder / f"en.{split}.txt").write_text("".join(f"{line}\n" for line in source))
+        (folder / f"de.{split}.txt").write_text("".join(f"{line}\n" for line in target))
+    settings = dataclasses.replace(
+        tiny_settings, data=str(folder), vocab_size=340, protect=PROTECT, steps=2
+    )
+    with eagerly():
+        return train(settings, folder / "run", verbose=0)
+
+
+@pytest.fixture(scope="module")
+def translator(run):
+    """Random weights, with which a search finds anything."""
+    options = DecodingOptions(beam_size=3, max_source_length=120, extra_length=9)
+    return Translator(randomize(Transformer(run.config)), run.tokenizer(), options)
+
+
+@pytest.fixture(scope="module")
+def served(translator, tmp_path_factory):
+    path = export_saved_model(
+        translator, tmp_path_factory.mktemp("models") / "tiny", examples=["red %s"], check=False
+    )
+    return SavedModelSession(path, optimize=True)
+
+
+def answer(served, signature, **inputs):
+    encoded = {name: [each.encode() for each in texts] for name, texts in inputs.items()}
+    return served.run(signature, encoded)
+
+
+def sources(count, seed=1):
+    """Random texts with the strings that each protects: few, many, adjacent, unbalanced."""
+    chance = random.Random(seed)
+    for number in range(count):
+        share, length = chance.choice([0.1, 0.5, 1.0]), chance.randint(0, 40 if number % 5 else 4)
+        pool = chance.sample(STRINGS, chance.randint(1, 6))
+        parts = [chance.choice(pool if chance.random() < share else WORDS) for _ in range(length)]
+        # No space between most; addresses and foreign words would be one with a neighbour.
+        text = "".join(f" {part} " if part[0] in "hmאx" else part for part in parts)
+        yield text, Counter(part for part in parts if part in STRINGS)
+
+
+def found_in(translation):
+    """The strings in a translation, the longest first, because one may be part of another."""
+    found, text = Counter(), translation.decode()
+    for string in sorted(STRINGS, key=len, reverse=True):
+        found[string] = text.count(string)
+        text = text.replace(string, "\0")
+    return +found
+
+
+def test_every_string_comes_back_as_often_as_it_was(served):
+    texts, strings = zip(*sources(400), strict=True)
+    outputs = answer(served, "nbest", text=texts)
+    num_strings = 0
+    for row, expected in enumerate(strings):
+        is_found = outputs["scores"][row] > -1e9
+        assert is_found[0]
+        for translation in outputs["translations"][row][is_found]:
+            assert found_in(translation) == expected, (texts[row], translation)
+            num_strings += expected.total()
+    assert num_strings > 2000
+    for row in (3, 77):  # a row does not depend on the others
+        alone = answer(served, "nbest", text=texts[row : row + 1])
+        assert alone["translations"][0].tolist() == outputs["translations"][row].tolist()
+
+
+def test_all_signatures(served, translator):
+    text = "red {name} dog. <b>two</b> 5 %s"
+    document = answer(served, "document", text=[f"{text}\n\n{text} {'{name}' * 90}"])
+    assert found_in(document["translation"][0]) == Counter(
+        {"{name}": 92, "<b>": 2, "</b>": 2, "%s": 2}
+    )
+    (greedy,) = answer(served, "greedy", text=[text])["translation"]
+    assert found_in(greedy) == Counter({"{name}": 1, "<b>": 1, "</b>": 1, "%s": 1})
+    (best,) = translator.translate([text])
+    outputs = answer(served, "serving_default", text=[text])
+    assert outputs["translation"][0].decode() == best.text
+    np.testing.assert_allclose(outputs["score"][0], best.score, atol=1e-4)
+    attention = answer(served, "attention", text=[text])
+    pieces = [piece.decode() for piece in attention["source_pieces"][0]]
+    assert [piece for piece in pieces if "⟦" in piece] == ["⟦1⟧", "⟦2⟧", "⟦3⟧", "⟦4⟧"]
+    shown = translator.attention(text, best.text)
+    assert list(shown.source_pieces) == pieces
+    search = TextSearch(translator.model, translator.tokenizer, translator.defaults)
+    own = search.score(tf.constant([text]), tf.constant([greedy]))
+    found = answer(served, "score", text=[text], target=[greedy.decode()])
+    np.testing.assert_allclose(found["log_probability"], own.log_probs, atol=1e-4)
+
+
+def test_pairs_whose_sides_do_not_agree_are_dropped(run):
+    manifest = Manifest.read(run.path / "corpus")
+    assert manifest.train.dropped == {"protected": 6}
+    assert [*manifest.train.examples["protected"][0]] == ["two", "%s zwei"]
+    assert run.settings["protect"] == PROTECT
+
+
+def test_a_run_without_protection_gets_it(tiny_run, tiny_settings, run, tmp_path):
+    settings = dataclasses.replace(
+        tiny_settings,
+        data=run.settings["data"],
+        init_from=str(tiny_run.path),
+        protect=["placeholders"],
+        steps=1,
+    )
+    with eagerly():
+        tuned = train(settings, tmp_path / "tuned", verbose=0)
+    tokenizer, before = tuned.tokenizer(), tiny_run.tokenizer()
+    assert isinstance(tokenizer, ProtectingTokenizer)
+    assert tuned.config.vocab_size == before.vocab_size + 32
+    (translation,) = Translator.of(tuned).translate(["red %s%s dog"])
+    assert translation.text.count("%s") == 2
+    # Fine-tuned again, it protects the same without being told.
+    again = dataclasses.replace(settings, init_from=str(tuned.path))
+    with eagerly():
+        assert (
+            train(again, tmp_path / "again", verbose=0).tokenizer_sha256 == tuned.tokenizer_sha256
+        )
+    other = dataclasses.replace(again, protect=["tags"])
+    with pytest.raises(
+        InputError, match=r"`protect` must be that of `init_from`, \['placeholders'\]"
+    ):
+        train(other, tmp_path / "other", verbose=0)

@@ -1,0 +1,44 @@
+"""Terms whose translation is given."""
+
+import pytest
+
+from keras_transformer.errors import InputError
+from keras_transformer.protection.terms import mark_terms, read_glossary
+
+GLOSSARY = {"file": "soubor", "file system": "souborový systém", "C++": "C++", "硬盘": "disk"}
+
+
+@pytest.mark.parametrize(
+    ("text", "marked"),
+    [
+        ("a file, profile files", "a ⟦file|soubor⟧, profile files"),
+        ("file system", "⟦file system|souborový systém⟧"),
+        ("C++ and C++11 file2", "⟦C++|C++⟧ and ⟦C++|C++⟧11 file2"),
+        ("删除硬盘吗", "删除⟦硬盘|disk⟧吗"),
+        ("File ⟦file|spis⟧", "File ⟦file|spis⟧"),
+    ],
+)
+def test_whole_words_are_marked_the_longest_first(text, marked):
+    assert mark_terms(text, GLOSSARY) == marked
+
+
+@pytest.mark.parametrize("glossary", [{"": "x"}, {"a|b": "x"}, {"a": "⟧"}])
+def test_terms_that_cannot_be_marked(glossary):
+    with pytest.raises(InputError, match="`glossary` must have terms"):
+        mark_terms("a", glossary)
+
+
+def test_a_glossary_is_read(tmp_path):
+    path = tmp_path / "terms.tsv"
+    path.write_bytes("\ufefffile\tsoubor\r\n\r\ndisk drive\tjednotka".encode())
+    assert read_glossary(path) == {"file": "soubor", "disk drive": "jednotka"}
+    for content, message in (
+        ("file soubor", r"terms.tsv, line 1: a line must have .*Received: 'file soubor'"),
+        ("a\tb\na\tc", "line 2: 'a' has another translation before"),
+        (b"\xff\t1", "line 1: not valid UTF-8"),
+    ):
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        with pytest.raises(InputError, match=message):
+            read_glossary(path)
+    with pytest.raises(InputError, match="Cannot read the glossary"):
+        read_glossary(tmp_path / "none")

@@ -1,0 +1,151 @@
+"""Protected strings come back as they were."""
+
+import pytest
+import tensorflow as tf
+
+from keras_transformer.errors import InputError
+from keras_transformer.protection import HEADER
+from keras_transformer.protection.tokenizer import NUM_SLOTS, SLOTS, ProtectingTokenizer
+from keras_transformer.tokenizers import SentencePieceTokenizer, Tokenizer, WordPieceTokenizer
+
+PROTECT = ["tags", "placeholders", "urls", "symbols"]
+PAIRS = [
+    ("Delete {name}?", "Smazat {name}?"),
+    ("no link '%s' -> '%d'", "bez '%d' -> '%s' odkaz"),
+    ("<b>Save</b> 5 %s", "Uložit <b>5</b> %s"),
+    ("the word %s", "slovo"),
+    ("word", "slovo %s"),
+] * 9
+TEXTS = [
+    "Delete {name}?",
+    "'%s'%d%% ",
+    "<b>Save</b> a &amp; b",
+    "",
+    "word",
+    "%s" * 5,
+    "保存{0}个文件。",
+    " <a href='x\ny'>  %1$s</a>",
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return ProtectingTokenizer.learn(lambda: PAIRS, 360, PROTECT)
+
+
+def write(tokenizer, texts, ids):
+    """Writes results, the ids of each text [K, T], as Python strings."""
+    source = tokenizer.encode(tf.constant(texts))
+    written = tokenizer.write(source, tf.ragged.constant(ids).to_tensor(0))
+    return [[text.decode() for text in row] for row in written.numpy()]
+
+
+def slots(tokenizer, text):
+    """The numbers of a text's slots, from 0."""
+    ids = tokenizer.encode(tf.constant([text])).ids.numpy()[0]
+    return [int(each) - tokenizer.first_slot for each in ids if each >= tokenizer.first_slot]
+
+
+def test_a_source_is_written_as_it_was(tokenizer):
+    source = tokenizer.encode(tf.constant(TEXTS))
+    written = tokenizer.write(source, source.ids[:, None])[:, 0].numpy()
+    expected = [*TEXTS[:-1], TEXTS[-1].strip().replace(">  ", "> ")]
+    expected[1] = expected[1].strip()
+    assert [text.decode() for text in written] == expected
+
+
+def test_slots_are_numbered_by_first_appearance(tokenizer):
+    assert slots(tokenizer, "%d '%s' %d {a}<b>%s") == [0, 1, 0, 2, 3, 1]
+    source = tokenizer.encode(tf.constant(["%d of {a}", "%d"]))
+    kept = [[text.decode() for text in row if text] for row in source.kept.numpy()]
+    assert kept == [["%d", "{a}"], ["%d"]]
+
+
+def test_no_text_is_a_slot(tokenizer):
+    assert slots(tokenizer, f"a {SLOTS[0]} b{SLOTS[-1]}") == [0, 0]  # two U+FFFD, symbols
+    pieces = tokenizer.pieces(tf.range(tokenizer.vocab_size)).numpy()
+    names = {piece.decode(): number for number, piece in enumerate(pieces)}
+    spelled = [names[f"<0x{byte:02X}>"] for byte in SLOTS[0].encode()]
+    ((written,),) = write(tokenizer, ["%s"], [[[*spelled, tokenizer.first_slot]]])
+    assert written.endswith("%s")
+    assert SLOTS[0] not in written
+
+
+def test_strings_that_share_a_slot_keep_their_order(tokenizer):
+    strings = [f"<t{number}>" for number in range(NUM_SLOTS + 2)]
+    text = "".join(strings)
+    assert slots(tokenizer, text)[-3:] == [NUM_SLOTS - 1, 0, 1]
+    first = tokenizer.first_slot
+    ids = [[[first, first, first + 1], [first + 1] * 3]]
+    assert write(tokenizer, [text], ids) == [
+        ["<t0><t32><t1>", "<t1><t33><t33>"]  # more often than in the source: the last again
+    ]
+
+
+def test_the_translation_of_a_term_takes_its_place(tokenizer):
+    source = tokenizer.encode(tf.constant(["Delete ⟦the file|soubor⟧ {a}, ⟦x|⟧"]))
+    (written,) = tokenizer.write(source, source.ids[:, None])[:, 0].numpy()
+    assert written.decode() == "Delete soubor {a}, "
+
+
+def test_pairs_share_slots(tokenizer):
+    sources, targets = zip(*PAIRS[:5], strict=True)
+    pairs = tokenizer.read_pairs(tf.constant(sources), tf.constant(targets))
+    assert pairs.agree.numpy().tolist() == [True, True, True, False, False]
+    found = [
+        [number - tokenizer.first_slot for number in row if number >= tokenizer.first_slot]
+        for row in pairs.target.to_list()
+    ]
+    assert found == [[0], [1, 0], [0, 1, 2], [], []]  # what only a target protects is text
+    source, target = tokenizer.encode_pairs(tf.constant(sources), tf.constant(targets))
+    source = source._replace(kept=tokenizer.encode(tf.constant(sources)).kept)
+    written = tokenizer.write(source, target.ids[:, None])[:, 0].numpy()
+    assert [text.decode() for text in written] == list(targets)
+
+
+def test_the_constraint_counts_strings_and_pairs_tags(tokenizer):
+    source = tokenizer.encode(tf.constant(["%s <b>x</b> %s<br/>", "<i><a y></a> %d", "x"]))
+    found = tokenizer.constraint(source)
+    assert found.least.numpy()[:, :5].tolist() == [[2, 1, 1, 1, 0], [1, 1, 1, 1, 0], [0] * 5]
+    assert found.most.numpy().tolist() == found.least.numpy().tolist()
+    assert tf.where(found.opening).numpy().tolist() == [[0, 2, 1], [1, 2, 1]]
+    assert tf.where(found.closing).numpy().tolist() == [[0, 2, 2], [1, 2, 2]]
+
+
+def test_a_free_model_decides_how_often(tokenizer):
+    free = ProtectingTokenizer.learn(lambda: PAIRS, 360, PROTECT, free=True)
+    found = free.constraint(free.encode(tf.constant(["%s <b>x</b>", "x"])))
+    assert found.least.numpy().max() == 0
+    assert (found.most.numpy()[:, :4] > 0).tolist() == [[True] * 3 + [False], [False] * 4]
+
+
+def test_pieces_and_file(tokenizer, tmp_path):
+    ids = tokenizer.encode(tf.constant(["{a} word"])).ids
+    pieces = [piece.decode() for piece in tokenizer.pieces(ids)[0].numpy()]
+    assert pieces[:2] == ["▁", "⟦1⟧"]
+    assert tokenizer.shares_pieces
+    tokenizer.save(tmp_path / "tokenizer.model")
+    loaded = Tokenizer.load(tmp_path / "tokenizer.model")
+    assert isinstance(loaded, ProtectingTokenizer)
+    assert (loaded.protect, loaded.fingerprint) == (PROTECT, tokenizer.fingerprint)
+
+
+def test_extension_keeps_the_ids():
+    plain = SentencePieceTokenizer.train([text for pair in PAIRS for text in pair], 300)
+    extended = ProtectingTokenizer.extend(plain, PAIRS, PROTECT)
+    assert extended.vocab_size == plain.vocab_size + NUM_SLOTS
+    assert extended.tokenize(["the word"]).to_list() == plain.tokenize(["the word"]).to_list()
+    assert slots(extended, "the {a} word %s") == [0, 1]
+    assert ProtectingTokenizer.extend(extended, PAIRS, PROTECT) is extended
+    with pytest.raises(InputError, match=r"`protect` must be that of `init_from`, \['tags'"):
+        ProtectingTokenizer.extend(extended, PAIRS, ["tags"])
+    with pytest.raises(InputError, match=r"of SentencePiece\. Received: a WordPieceTokenizer"):
+        ProtectingTokenizer.extend(WordPieceTokenizer.train(["a b"] * 9, 40), PAIRS, PROTECT)
+
+
+def test_bad_files_and_other_engines(tokenizer):
+    for model in (HEADER + b"{}", HEADER + b'{"sentencepiece": 1}', HEADER + b"\xff"):
+        with pytest.raises(InputError, match="damaged"):
+            ProtectingTokenizer(model)
+    with pytest.raises(InputError, match="Other engines"):
+        tokenizer.sentencepiece_models()

@@ -1,0 +1,108 @@
+"""What a search must keep to, against all sequences of a small vocabulary."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID
+from keras_transformer.search.beam_search import beam_search
+from keras_transformer.search.constraints import CountConstraint
+
+WORD, OPEN, CLOSE, OTHER = 4, 5, 6, 7  # the last three ids are counted
+VOCAB_SIZE = 8
+LEAST = [[1, 1, 0], [0, 0, 2], [0, 0, 0], [2, 1, 1]]
+MAX_LENGTHS = [4, 4, 3, 4]
+
+
+def logits_of(seed):
+    """Random logits of the id after another."""
+    return 2 * np.random.default_rng(seed).normal(size=[VOCAB_SIZE] * 2).astype(np.float32)
+
+
+def constraint(least, most=None, is_ordered=True):
+    """`OPEN` opens what `CLOSE` closes."""
+    least = np.array(least, np.int32)
+    opening, closing = np.zeros([2, len(least), 3, 3], np.float32)
+    if is_ordered:
+        opening[:, 1, 0] = closing[:, 1, 1] = 1
+    most = least if most is None else np.array(most, np.int32)
+    return CountConstraint(*map(tf.constant, (least, most, opening, closing)))
+
+
+def search(logits, constraint, max_lengths, beam_size):
+    """Searches the rows in the reverse order."""
+
+    def step_fn(ids, position, cache, row_state):
+        return tf.gather(logits, ids), cache, row_state
+
+    rows = tf.range(len(max_lengths))[::-1]
+    limits = tf.gather(tf.constant(max_lengths), rows)
+    step, cache, row_state = constraint.apply(step_fn, (), (), rows, limits, beam_size)
+    found = beam_search(step, cache, limits, beam_size, 0.3, row_state)
+    return found.ids.numpy()[::-1], found.scores.numpy()[::-1]
+
+
+def is_allowed(ids, least):
+    """Whether a sequence has what it must, and `CLOSE` follows `OPEN` while there is one."""
+    if [ids.count(each) for each in (OPEN, CLOSE, OTHER)] != least:
+        return False
+    for place, each in enumerate(ids):
+        before = ids[:place]
+        is_closed = before.count(OPEN) <= before.count(CLOSE)
+        if each == CLOSE and is_closed and before.count(OPEN) < least[0]:
+            return False
+    return True
+
+
+def all_sequences(max_length):
+    """All that a search can find: sequences that end, and those that it cuts."""
+    words = (WORD, OPEN, CLOSE, OTHER)
+    for length in range(max_length):
+        yield from ((*ids, EOS_ID) for ids in itertools.product(words, repeat=length))
+    yield from itertools.product(words, repeat=max_length)
+
+
+def score(ids, logits):
+    """Of the model alone: what is forbidden keeps its probability."""
+    log_probs = logits - np.log(np.exp(logits.astype(float)).sum(axis=1, keepdims=True))
+    total = sum(log_probs[pair] for pair in itertools.pairwise((BOS_ID, *ids)))
+    return total / ((5 + len(ids)) / 6) ** 0.3
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_wide_beam_finds_the_best_of_all_sequences_with_the_counts(seed):
+    logits = logits_of(seed)
+    found, scores = search(logits, constraint(LEAST), MAX_LENGTHS, 90)
+    for row, (least, max_length) in enumerate(zip(LEAST, MAX_LENGTHS, strict=True)):
+        allowed = {ids for ids in all_sequences(max_length) if is_allowed(list(ids), least)}
+        best = max(allowed, key=lambda ids: score(ids, logits))
+        kept = [tuple(ids[ids != PAD_ID].tolist()) for ids in found[row]]
+        is_found = np.isfinite(scores[row])
+        assert kept[0] == best
+        np.testing.assert_allclose(scores[row, 0], score(best, logits), rtol=1e-5)
+        assert set(np.array(kept, object)[is_found]) == allowed
+        assert is_found.sum() == len(allowed)
+
+
+def test_at_least_and_at_most():
+    """Without a minimum, the best sequence of all that have no other than the allowed ids."""
+    logits = logits_of(7)
+    free = constraint([[0, 0, 0]], most=[[2, 0, 2**31 - 1]], is_ordered=False)
+    found, scores = search(logits, free, [4], 300)
+    allowed = [ids for ids in all_sequences(4) if ids.count(OPEN) <= 2 and CLOSE not in ids]
+    assert np.isfinite(scores).sum() == len(allowed)
+    best = max(allowed, key=lambda ids: score(ids, logits))
+    assert tuple(found[0, 0][found[0, 0] != PAD_ID]) == best
+
+
+def test_greedy_search_fits_all_in_at_the_maximum_length():
+    logits = np.zeros([VOCAB_SIZE] * 2, np.float32)
+    logits[:, WORD] = 9
+    least = [[2, 2, 1], [0, 0, 0]]
+    found, _ = search(logits, constraint(least), [7, 7], 1)
+    assert found[0, 0].tolist()[:2] == [WORD, WORD]
+    assert is_allowed(found[0, 0].tolist(), least[0])
+    assert found[1, 0].tolist() == [WORD] * 7
+    assert constraint(least).min_lengths.numpy().tolist() == [6, 1]
