@@ -16,6 +16,7 @@ from keras_transformer.cli import (
     demo,
     evaluate,
     export,
+    gateway,
     import_model,
     plot,
     prepare,
@@ -52,6 +53,7 @@ app.command("check")(check.check_command)
 app.command("plot")(plot.plot_command)
 app.command("runs")(runs.runs_command)
 app.command("serve")(serve.serve_command)
+app.command("gateway")(gateway.gateway_command)
 app.command("translate-corpus", context_settings=translate_corpus.CONTEXT_SETTINGS)(
     translate_corpus.translate_corpus_command
 )

@@ -1,0 +1,54 @@
+"""`keras-transformer gateway`."""
+
+from typing import Annotated
+
+from typer import Argument, Option
+
+from keras_transformer.cli.console import say
+from keras_transformer.errors import InputError, needs_extra
+
+
+def gateway_command(
+    models: Annotated[
+        list[str],
+        Argument(
+            metavar="SOURCE:TARGET=URL",
+            help="Languages and URL of a model, such as "
+            "en:cs=http://localhost:8501/v1/models/messages. May be repeated.",
+        ),
+    ],
+    port: Annotated[int, Option(min=1, max=65535, help="Port for HTTP.")] = 5000,
+    host: Annotated[
+        str, Option(help="Address to listen at; with 0.0.0.0, other machines can connect.")
+    ] = "127.0.0.1",
+    max_characters: Annotated[int, Option(min=1, help="Maximum of a request.")] = 20_000,
+    max_texts: Annotated[int, Option(min=1, help="Maximum of a request.")] = 64,
+    timeout: Annotated[float, Option(min=0.001, help="Seconds to wait for a model server.")] = 60,
+) -> None:
+    """Answer LibreTranslate's API by models on TensorFlow Serving or the local server.
+
+    Weblate, Nextcloud and browser extensions can then use a model.
+    """
+    with needs_extra("serve"):
+        import uvicorn
+
+        from keras_transformer.export.gateway import Pair, make_gateway
+    urls = {}
+    for model in models:
+        languages, _, url = model.partition("=")
+        source, _, target = languages.partition(":")
+        if not (source and target and url):
+            raise InputError(
+                "A model must have the form SOURCE:TARGET=URL, such as "
+                f"en:cs=http://localhost:8501/v1/models/messages. Received: {model}"
+            )
+        if Pair(source, target) in urls:
+            raise InputError(f"There must be one model from {source} to {target}. Received: two")
+        urls[Pair(source, target)] = url
+    app = make_gateway(urls, max_characters, max_texts, timeout)
+    say(f"LibreTranslate's API: http://{host}:{port}/translate")
+    (source, target), *_ = urls
+    say(
+        f"Try: curl -d q=Hello -d source={source} -d target={target} http://{host}:{port}/translate"
+    )
+    uvicorn.run(app, host=host, port=port, log_config=None, log_level="error")

@@ -1,0 +1,155 @@
+"""LibreTranslate's API in front of a model server, for the clients that speak it.
+
+Weblate, Nextcloud and browser extensions send such requests. The gateway keeps no state, and asks
+TensorFlow Serving or the local server over REST. The API: https://docs.libretranslate.com
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from keras_transformer.errors import InputError
+from keras_transformer.export.clients import RestClient
+from keras_transformer.export.options import NO_SCORE
+
+FORMATS = ("text", "html")  # the tags of HTML are for a model that protects them
+MAX_ALTERNATIVES = 10
+
+Values = Mapping[str, Any]
+
+
+class Pair(NamedTuple):
+    """A source and a target language, by their codes."""
+
+    source: str
+    target: str
+
+
+def make_gateway(
+    urls: Mapping[Pair, str], max_characters: int, max_texts: int, timeout: float
+) -> Starlette:
+    """Returns an ASGI application.
+
+    Args:
+        urls: of the model of each pair, `http://HOST:8501/v1/models/NAME`.
+        max_characters: maximum of a request.
+        max_texts: maximum of a request.
+        timeout: seconds that a model server may take to answer.
+    """
+    document, nbest = (
+        {pair: RestClient(url, signature=name, timeout=timeout) for pair, url in urls.items()}
+        for name in ("document", "nbest")
+    )
+    codes = sorted({code for pair in urls for code in pair})
+    targets = {code: [pair.target for pair in urls if pair.source == code] for code in codes}
+
+    def texts_of(values: Values) -> list[str]:
+        texts = [values["q"]] if isinstance(values.get("q"), str) else values.get("q")
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise _refusal("missing q parameter, a text or a list of texts")
+        for name, size, limit in (
+            ("batch", len(texts), max_texts),
+            ("text", sum(map(len, texts)), max_characters),
+        ):
+            if size > limit:
+                raise _refusal(f"request ({size}) exceeds {name} limit ({limit})")
+        return texts
+
+    def pair_of(values: Values) -> Pair:
+        source, target = (values.get(name) for name in Pair._fields)
+        for name, code in zip(Pair._fields, (source, target), strict=True):
+            if not code or not isinstance(code, str):
+                raise _refusal(f"missing {name} parameter")
+        sources = [pair.source for pair in urls if pair.target == target]
+        if source == "auto" and len(sources) == 1:  # no text needs to be looked at
+            source = sources[0]
+        if Pair(source, target) not in urls:
+            raise HTTPException(400, f"{source} to {target} is not supported")
+        return Pair(source, target)
+
+    def translate(values: Values) -> Any:
+        texts, pair = texts_of(values), pair_of(values)
+        count, format_name = str(values.get("alternatives") or 0), values.get("format", "text")
+        if not count.isdecimal() or int(count) > MAX_ALTERNATIVES:
+            raise _refusal(f"alternatives must be 0 to {MAX_ALTERNATIVES}")
+        if format_name not in FORMATS:
+            raise HTTPException(400, f"{format_name} format is not supported")
+        clients = document if count == "0" else nbest
+        found = list(map(_best_first, clients[pair].translate(texts)))
+        answer: dict[str, list[Any]] = {"translatedText": [best for best, *_ in found]}
+        if count != "0":
+            answer["alternatives"] = [others[: int(count)] for _, *others in found]
+        if values["source"] == "auto":
+            detected = {"confidence": 100, "language": pair.source}
+            answer["detectedLanguage"] = [detected] * len(texts)
+        is_single = isinstance(values["q"], str)
+        return {name: each[0] for name, each in answer.items()} if is_single else answer
+
+    def detect(values: Values) -> Any:
+        texts_of(values)  # the models read these languages, whatever the text is
+        sources = [code for code in codes if targets[code]]
+        return [{"confidence": 100 / len(sources), "language": code} for code in sources]
+
+    def languages(values: Values) -> Any:
+        return [{"code": code, "name": code, "targets": targets[code]} for code in codes]
+
+    def health(values: Values) -> Any:
+        for client in document.values():
+            client.translate(["."])
+        return {"status": "ok"}
+
+    return Starlette(
+        routes=[
+            _route("/translate", translate, "POST"),
+            _route("/detect", detect, "POST"),
+            _route("/languages", languages, "GET"),
+            _route("/health", health, "GET"),
+        ],
+        # Pages of any origin may ask, as at LibreTranslate.
+        middleware=[Middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["*"])],
+        exception_handlers={HTTPException: _error, InputError: _error},
+        max_body_size=16 * max_characters + 2**16,
+    )
+
+
+def _route(path: str, answer: Callable[[Values], Any], method: str) -> Route:
+    async def endpoint(request: Request) -> Response:
+        body, kind = await request.body(), request.headers.get("content-type", "")
+        try:
+            form = {name: each[-1] for name, each in parse_qs(body.decode(), True).items()}
+            values = json.loads(body) if "json" in kind else form
+        except ValueError:
+            values = None
+        if not isinstance(values, dict):
+            raise _refusal("the body must be a JSON object or a form")
+        return JSONResponse(await run_in_threadpool(answer, values))
+
+    return Route(path, endpoint, methods=[method])
+
+
+def _best_first(row: Mapping[str, Any]) -> list[str]:
+    """Returns the translations of a text."""
+    if "translation" in row:
+        return [row["translation"]]
+    scored = zip(row["translations"], row["scores"], strict=True)
+    return [text for text, score in scored if score > NO_SCORE]
+
+
+def _refusal(what: str) -> HTTPException:
+    return HTTPException(400, f"Invalid request: {what}")
+
+
+def _error(request: Request, error: Any) -> Response:
+    if isinstance(error, HTTPException):
+        return JSONResponse({"error": error.detail}, error.status_code)
+    return JSONResponse({"error": f"Cannot translate text: {error}"}, 503)

@@ -1,0 +1,163 @@
+"""LibreTranslate's API, asked by another's client and over HTTP."""
+
+import json
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlencode
+
+import pytest
+import urllib3
+import uvicorn
+from command_line import assert_refused, cli, free_ports
+from libretranslatepy import LibreTranslateAPI
+
+from keras_transformer.export import clients
+from keras_transformer.export.gateway import Pair, make_gateway
+
+
+class Model(BaseHTTPRequestHandler):
+    """A model server: `document` is upper case, `nbest` adds a digit and has two translations."""
+
+    def do_POST(self):
+        question = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        texts = question["instances"]
+        if question["signature_name"] == "nbest":
+            scores = [-0.5, -1.25, -1e9]
+            rows = [{"translations": [f"{t}1", f"{t}2", ""], "scores": scores} for t in texts]
+        else:
+            rows = [{"translation": f"{self.path[11:13]} {text.upper()}"} for text in texts]
+        content = json.dumps({"predictions": rows}).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_):
+        pass
+
+
+@contextmanager
+def running(run, stop):
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop()
+        thread.join(20)
+
+
+@pytest.fixture(scope="module")
+def url():
+    """A gateway to three models, of which the last is down."""
+    clients.BACKOFF_SECONDS, before = 0.02, clients.BACKOFF_SECONDS
+    (port, unused) = free_ports(2)
+    models = ThreadingHTTPServer(("127.0.0.1", 0), Model)
+    base = f"http://127.0.0.1:{models.server_port}/v1/models"
+    urls = {Pair("en", "cs"): f"{base}/cs", Pair("en", "ja"): f"{base}/ja"}
+    urls[Pair("de", "ja")] = f"http://127.0.0.1:{unused}/v1/models/down"
+    app = make_gateway(urls, max_characters=50, max_texts=3, timeout=5)
+    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error"))
+    with (
+        running(models.serve_forever, models.shutdown),
+        running(server.run, lambda: setattr(server, "should_exit", True)),
+    ):
+        while not server.started:
+            pass
+        yield f"http://127.0.0.1:{port}"
+    models.server_close()
+    clients.BACKOFF_SECONDS = before
+
+
+def ask(url, path, method="POST", **values):
+    response = urllib3.request(method, f"{url}{path}", json=values or None, timeout=20)
+    return response.status, response.json()
+
+
+def test_the_client_of_others(url):
+    client = LibreTranslateAPI(url)
+    assert client.translate("Hello <b>you</b>", "en", "cs") == "cs HELLO <B>YOU</B>"
+    assert [(each["code"], each["targets"]) for each in client.languages()] == [
+        ("cs", []),
+        ("de", ["ja"]),
+        ("en", ["cs", "ja"]),
+        ("ja", []),
+    ]
+    assert {each["language"] for each in client.detect("Hello")} == {"de", "en"}
+
+
+def test_translations(url):
+    to_czech = {"source": "en", "target": "cs"}
+    assert ask(url, "/translate", q=["a", "b"], **to_czech) == (
+        200,
+        {"translatedText": ["cs A", "cs B"]},
+    )
+    assert ask(url, "/translate", q="a", alternatives=2, format="html", **to_czech) == (
+        200,
+        {"translatedText": "a1", "alternatives": ["a2"]},
+    )
+    assert ask(url, "/translate", q=["a"], source="auto", target="cs") == (
+        200,
+        {
+            "translatedText": ["cs A"],
+            "detectedLanguage": [{"confidence": 100, "language": "en"}],
+        },
+    )
+    fields = {"q": "a b", "source": "en", "target": "ja", "alternatives": "1"}
+    response = urllib3.request("POST", f"{url}/translate", body=urlencode(fields))
+    assert response.json() == {"translatedText": "a b1", "alternatives": ["a b2"]}
+    headers = {"Origin": "http://other.org"}
+    response = urllib3.request("GET", f"{url}/languages", headers=headers)
+    assert response.headers["access-control-allow-origin"] == "*"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"q": None}, "Invalid request: missing q parameter, a text or a list of texts"),
+        ({"q": ["a", 1]}, "Invalid request: missing q parameter, a text or a list of texts"),
+        ({"source": ""}, "Invalid request: missing source parameter"),
+        ({"target": 3}, "Invalid request: missing target parameter"),
+        ({"target": "xx"}, "en to xx is not supported"),
+        ({"source": "auto", "target": "ja"}, "auto to ja is not supported"),
+        ({"q": ["a"] * 4}, "Invalid request: request (4) exceeds batch limit (3)"),
+        ({"q": ["a" * 26] * 2}, "Invalid request: request (52) exceeds text limit (50)"),
+        ({"alternatives": -1}, "Invalid request: alternatives must be 0 to 10"),
+        ({"format": "pdf"}, "pdf format is not supported"),
+    ],
+)
+def test_what_is_refused(url, values, message):
+    good = {"q": "a", "source": "en", "target": "cs"}
+    assert ask(url, "/translate", **{**good, **values}) == (400, {"error": message})
+
+
+def test_other_requests(url):
+    response = urllib3.request(
+        "POST", f"{url}/translate", body=b"[1]", headers={"content-type": "application/json"}
+    )
+    assert (response.status, response.json()["error"][:36]) == (
+        400,
+        "Invalid request: the body must be a ",
+    )
+    assert ask(url, "/none")[0] == 404
+    assert ask(url, "/translate", method="GET")[0] == 405
+
+
+def test_a_server_that_is_down_is_one_sentence(url):
+    status, answer = ask(url, "/translate", q="a", source="de", target="ja")
+    assert status == 503
+    assert answer["error"].startswith("Cannot translate text: http://127.0.0.1:")
+    assert ask(url, "/health", method="GET")[0] == 503
+
+
+@pytest.mark.parametrize(
+    ("models", "message"),
+    [
+        (["http://h:1/v1/models/m"], "A model must have the form SOURCE:TARGET=URL.*"),
+        (["en:de=h"], "The URL must have the form .*Received: h"),
+        (["en:de=u", "en:de=u"], "There must be one model from en to de.*"),
+    ],
+)
+def test_wrong_commands(models, message):
+    assert_refused(cli("gateway", *models), message)
