@@ -37,8 +37,8 @@ Json = Annotated[bool, Option("--json", help="Print the result as a JSON object.
 
 _TEXT = (
     "The corpus: bundled, tfds:NAME[/CONFIG], a folder of files LANGUAGE.SPLIT.txt with one "
-    "sentence per line (en.train.txt, de.train.txt, en.val.txt, ...), or a .tsv or .csv file, also "
-    ".gz, whose first line names the languages"
+    "sentence per line (en.train.txt, de.train.txt, en.val.txt, ...), a .tsv or .csv file, also "
+    ".gz, whose first line names the languages, or a .po, .mo, .xliff or .tmx file"
 )
 Data = Annotated[str | None, Option(help=f"{_TEXT}. [default: the recipe's]")]
 PreparedData = Annotated[

@@ -25,13 +25,14 @@ from keras_transformer.cli.console import (
 from keras_transformer.cli.options import BeamSize, EarlyStop, LengthPenalty
 from keras_transformer.errors import InputError
 from keras_transformer.export.metadata import read_metadata
-from keras_transformer.export.options import DEFAULT_SIGNATURE, REQUEST_BYTES
+from keras_transformer.export.options import DEFAULT_SIGNATURE, NO_SCORE, REQUEST_BYTES
 from keras_transformer.export.rows import Row, by_length
 from keras_transformer.files import decode_lines
 
 # Lines are read in chunks: enough to sort them by length, and the first result comes soon. A chunk
 # of a pipe or a terminal ends where the next line is not there yet.
 CHUNK_LINES = 1_000
+FILLED = (".po", ".xlf", ".xliff")  # files whose empty entries are filled
 READ_BYTES = 2**20
 
 Progress = Callable[[int], None]  # takes the number of texts translated since the last call
@@ -51,7 +52,12 @@ def translate_command(
         list[str] | None, Argument(metavar="TEXT", help="[default: the lines of standard input]")
     ] = None,
     input_file: Annotated[
-        Path | None, Option("--input", help="Read texts from this file, one per line.")
+        Path | None,
+        Option(
+            "--input",
+            help="Read texts from this file, one per line; or fill the empty entries of a gettext "
+            "catalogue (.po) or XLIFF, and write --output.",
+        ),
     ] = None,
     output_file: Annotated[
         Path | None, Option("--output", help="Write the output to this new file.")
@@ -70,6 +76,14 @@ def translate_command(
         Option(
             help="Signature of the export or server: greedy is fast, document cuts no text. "
             f"[default: {DEFAULT_SIGNATURE}]"
+        ),
+    ] = None,
+    num_best: Annotated[
+        int | None,
+        Option(
+            min=1,
+            help="Print so many translations of each text, best first, each on a line behind its "
+            "score; at most as many as there are beams.",
         ),
     ] = None,
     terms: Annotated[
@@ -107,19 +121,22 @@ def translate_command(
     fixed = [name.replace("_", "-") for name, value in search.items() if value is not None]
     # The optimization of a graph takes a second or two, and saves a few percent of a search.
     optimize = not (server or texts) and (_count_input_lines(input_file) or 0) > CHUNK_LINES
+    if num_best is not None and signature is not None:
+        raise InputError("Give either --num-best or --signature: the signature is nbest")
+    name = signature or (DEFAULT_SIGNATURE if num_best is None else "nbest")
     is_run = server is None and Path(model_or_text or "", "run.json").is_file()
     if server is not None:
-        translate = _open_server(url, grpc, model, signature or DEFAULT_SIGNATURE, timeout)
+        translate = _open_server(url, grpc, model, name, timeout)
     elif model_or_text is None:
         context.fail("Missing argument 'RUN|SAVEDMODEL', or --url, or --grpc.")
     elif is_run:
         if signature is not None:
             raise InputError(f"{model_or_text} is a run directory: it has no signature {signature}")
-        translate = _open_run(model_or_text, search, optimize, terms is not None)
+        translate = _open_run(model_or_text, search, optimize, num_best, terms is not None)
     elif version := find_export(model_or_text):
         if terms is not None:
             _require_protection(version, read_metadata(version).get("protect", []))
-        translate = _open_export(str(version), signature or DEFAULT_SIGNATURE, optimize)
+        translate = _open_export(str(version), name, optimize)
     else:
         raise InputError(f"{model_or_text} must be a run directory or a SavedModel")
     if fixed and not is_run:
@@ -129,6 +146,15 @@ def translate_command(
         )
     if terms is not None:
         translate = _with_terms(translate, terms)
+    if num_best is not None and not is_run:
+        translate = _with_best(translate, num_best)
+    if input_file is not None and input_file.suffix in FILLED:
+        if output_file is None or as_json or num_best is not None:
+            raise InputError(f"{input_file} needs --output, and no --json or --num-best")
+        from keras_transformer.cli.catalogue import fill_catalogue
+
+        fill_catalogue(input_file, output_file, translate)
+        return
     if len(texts) == 1 and os.path.isfile(texts[0]):
         say(f"warning: {texts[0]} is a file: --input {texts[0]} translates its lines")
     with contextlib.ExitStack() as stack:
@@ -171,21 +197,35 @@ def _open_server(
     return lambda texts, progress: _counted(client.translate(texts), progress)
 
 
-def _open_run(folder: str, search: Mapping[str, Any], optimize: bool, has_terms: bool) -> Translate:
+def _open_run(
+    folder: str,
+    search: Mapping[str, Any],
+    optimize: bool,
+    num_best: int | None,
+    has_terms: bool,
+) -> Translate:
     use_one_thread()
     load_tensorflow()
     import tensorflow as tf
 
-    from keras_transformer.translator import Translator
+    from keras_transformer.translator import Translation, Translator
 
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not optimize})
     translator = Translator.load(folder)
     if has_terms:
         _require_protection(folder, translator.tokenizer.protect)
+
     # The names are those of an export's outputs.
+    def row_of(found: Translation) -> Row:
+        row: Row = {"translation": found.text, "score": found.score}
+        if num_best is not None:
+            texts, scores = zip(*found.hypotheses, strict=True)
+            row = {"translations": list(texts), "scores": list(scores)}
+        return {**row, "truncated": found.truncated}
+
+    options = {**search, "num_best": num_best or 1}
     return lambda texts, progress: [
-        {"translation": each.text, "score": each.score, "truncated": each.truncated}
-        for each in translator.translate(texts, **search, progress=progress)
+        row_of(found) for found in translator.translate(texts, **options, progress=progress)
     ]
 
 
@@ -205,6 +245,24 @@ def _open_export(version: str, signature: str, optimize: bool) -> Translate:
         lambda batch: _counted(translate(batch), progress),
         max_size=max_size,
     )
+
+
+def _with_best(translate: Translate, num_best: int) -> Translate:
+    """Returns the best rows of the signature `nbest`, without what stands for no translation."""
+
+    def best(texts: list[str], progress: Progress) -> Sequence[Row]:
+        rows = translate(texts, progress)
+        for row in rows:
+            if len(row["scores"]) < num_best:
+                raise InputError(
+                    f"--num-best must be at most {len(row['scores'])}, the beams of the export. "
+                    f"Received: {num_best}"
+                )
+            row["scores"] = [score for score in row["scores"][:num_best] if score > NO_SCORE]
+            row["translations"] = row["translations"][: len(row["scores"])]
+        return rows
+
+    return best
 
 
 def _with_terms(translate: Translate, path: Path) -> Translate:
@@ -236,12 +294,20 @@ def _print_translations(
     with ProgressBar("Translating", total, is_bar_shown) as progress:
         rows = itertools.chain.from_iterable(translate(chunk, progress) for chunk in chunks)
         for number, row in enumerate(rows, 1):
-            text = " ".join(row["translation"].splitlines())
-            typer.echo(json.dumps(row, ensure_ascii=False) if as_json else text)
+            typer.echo(json.dumps(row, ensure_ascii=False) if as_json else "\n".join(_lines(row)))
             if row.get("truncated", False):
                 say(f"warning: text {number} is too long, and its end was left out")
     if stream is not None and not is_typed:
         say(f"Translation: lines of {name}: {number:,} in {time.monotonic() - started:.1f} s")
+
+
+def _lines(row: Row) -> Iterator[str]:
+    """Yields a translation, or the best ones behind their scores, a line each."""
+    if "translations" not in row:
+        yield " ".join(row["translation"].splitlines())
+        return
+    for text, score in zip(row["translations"], row["scores"], strict=True):
+        yield f"{score:.4f}\t{' '.join(text.splitlines())}"
 
 
 def _chunks(stream: Any, name: str) -> Iterator[list[str]]:

@@ -55,7 +55,10 @@ class _Client(ABC):
     def _translate_batch(self, texts: list[bytes]) -> list[Row]:
         rows = self._predict([text.decode(errors="replace") for text in texts])
         is_list = isinstance(rows, list) and len(rows) == len(texts)
-        if is_list and all(isinstance(row, dict) and "translation" in row for row in rows):
+        if is_list and all(
+            isinstance(row, dict) and ("translation" in row or "translations" in row)
+            for row in rows
+        ):
             return list(rows)
         raise InputError(
             f"{self._server} must answer with a `translation` for each of {len(texts)} texts"

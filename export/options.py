@@ -7,6 +7,7 @@ from pydantic import Field
 
 from keras_transformer.config import checked_dataclass
 
+NO_SCORE = -1e9  # instead of -inf and NaN, which JSON does not have
 DEFAULT_SIGNATURE = "serving_default"
 
 # The maximum number of texts in a batch. Every export takes as many in a request (`max_texts`).

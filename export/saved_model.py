@@ -17,7 +17,7 @@ from keras_transformer.config import DecodingOptions
 from keras_transformer.errors import InputError, one_line
 from keras_transformer.export.check import SIGNATURES, Finding, check_saved_model, require_success
 from keras_transformer.export.metadata import write_metadata
-from keras_transformer.export.options import ComputeType, ServingOptions, WeightsType
+from keras_transformer.export.options import NO_SCORE, ComputeType, ServingOptions, WeightsType
 from keras_transformer.export.rows import rows_of
 from keras_transformer.export.session import set_config
 from keras_transformer.export.warmup import write_warmup
@@ -28,7 +28,6 @@ from keras_transformer.search.texts import TextSearch
 from keras_transformer.tokenizers import EncodedTexts, Tokenizer
 from keras_transformer.translator import Translator
 
-NO_SCORE = -1e9  # instead of -inf and NaN, which JSON does not have
 MAX_BYTES = 4 << 20  # of the texts of a request: the tokenizer also reads what is cut later
 MAX_ENQUEUED_BATCHES = 64  # of a signature; the server refuses more as unavailable
 # The signatures that merge requests. The outputs of `attention` are as wide as the longest text of

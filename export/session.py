@@ -208,14 +208,15 @@ def open_saved_model(
     With `optimize`, the first call takes longer, and later ones less time.
 
     Raises:
-        InputError: if the signature does not turn `text` into `translation`, or cannot be loaded;
-            by the function, if the graph refuses the texts.
+        InputError: if the signature does not turn `text` into `translation` or `translations`, or
+            cannot be loaded; by the function, if the graph refuses the texts.
     """
     session = SavedModelSession(path, optimize)
     suitable = [
         name
         for name, tensors in session.signatures.items()
-        if list(tensors.inputs) == ["text"] and "translation" in tensors.outputs
+        if list(tensors.inputs) == ["text"]
+        and {"translation", "translations"} & tensors.outputs.keys()
     ]
     if signature not in suitable:
         raise InputError(

@@ -26,7 +26,8 @@ from keras_transformer.run import Run
 from keras_transformer.trainers.data.prepared import read_validation_pairs
 
 COMMANDS = ("prepare", "train", "import", "average", "evaluate", "translate", "export", "convert")
-COMMANDS += ("check", "plot", "runs", "serve", "translate-corpus", "demo")
+COMMANDS += ("check", "plot", "runs", "serve", "gateway", "translate-corpus")
+COMMANDS += ("demo",)
 HEAVY = ("tensorflow", "keras", "apache_beam", "starlette", "grpc", "matplotlib", "sacrebleu")
 MAX_SOURCE_LENGTH = 11
 ROOT = Path(__file__).parents[2]
@@ -260,6 +261,34 @@ def test_translate_for_a_machine(tiny_run, tiny_translator, saved_model):
             }
 
 
+def test_num_best(exported, tiny_run, tiny_translator):
+    options = ("--num-best", 2, "--beam-size", 3)
+    code, out, err = cli("translate", tiny_run.path, "red dog .", "one", *options)
+    assert code == 0, err
+    found = tiny_translator.translate(["red dog .", "one"], beam_size=3, num_best=2)
+    expected = [hypothesis for each in found for hypothesis in each.hypotheses]
+    printed = [line.split("\t") for line in out.splitlines()]
+    assert [text for _, text in printed] == [one_line(each.text) for each in expected]
+    assert [float(score) for score, _ in printed] == pytest.approx(
+        [each.score for each in expected], abs=1e-3
+    )
+    command = ("translate", exported.path, "red dog .", "")
+    code, out, err = cli(*command, "--num-best", 2, "--json")
+    assert code == 0, err
+    rows = [json.loads(line) for line in out.splitlines()]
+    search = {"beam_size": 3, "length_penalty": 0.7, "max_source_length": 23}
+    found = exported.translator.translate(["red dog .", ""], num_best=2, **search)
+    for row, expected in zip(rows, found, strict=True):
+        assert_documented("translate", row)
+        assert row["translations"] == [each.text for each in expected.hypotheses]
+        assert row["scores"] == pytest.approx([e.score for e in expected.hypotheses], abs=1e-4)
+    assert len(rows[1]["translations"]) == 1  # nothing has one translation
+    assert_refused(
+        cli(*command, "--num-best", 4), "--num-best must be at most 3, the beams .*Received: 4"
+    )
+    assert_refused(cli(*command, "--num-best", 2, "--signature", "greedy"), "Give either .*")
+
+
 def test_long_lines_to_document(saved_model):
     translate = ("translate", saved_model, "--signature", "document")
     code, out, err = cli(*translate, stdin=b"one . " * 1_400 + b"\n" + b"two . " * 1_400 + b"\n")
@@ -298,6 +327,8 @@ def test_a_stopped_export_leaves_nothing(tiny_run, tmp_path, monkeypatch):
         (["translate", "{run}", "x", "--beam-size", 0], "`beam_size`"),
         (["translate", "{run}", "x", "--length-penalty", "inf"], "`length_penalty`"),
         (["translate", "{run}", "x", "--signature", "greedy"], "{run} .*greedy"),
+        (["translate", "{run}", "x", "--terms", "{none}"], "{run} protects none"),
+        (["translate", "{model}", "x", "--terms", "{none}"], "{model}.* protects none"),
         (["translate", "{model}", "x", "--beam-size", 1], "{model} .*--beam-size"),
         (["translate", "x", "--url", "http://h:1/v1/models/m", "--beam-size", 1], "--beam-size"),
         (

@@ -18,7 +18,11 @@ from keras_transformer.errors import InputError, one_line
 from keras_transformer.files import decode_lines
 
 VALIDATION_SPLITS = ("val", "valid", "validation", "dev")
-KINDS = "'bundled', 'tfds:NAME', a folder of files {language}.{split}.txt, or a .tsv or .csv file"
+KINDS = (
+    "'bundled', 'tfds:NAME', a folder of files {language}.{split}.txt, or a .tsv, .csv, .po, .mo, "
+    ".xliff or .tmx file"
+)
+CATALOGUES = (".po", ".mo", ".xlf", ".xliff", ".tmx")  # files of translators
 MAX_HELD_OUT = 1_000  # about so many pairs for validation and for test, at most a twentieth each
 BUNDLED_SPLITS = {"train": 24_000, "val": 500, "test": 500}  # pairs
 
@@ -70,8 +74,8 @@ def load_corpus(data: str, source: str, target: str) -> Corpus:
 
     Args:
         data: "bundled", "tfds:NAME[/CONFIG]", a folder with a file `{language}.{split}.txt` for
-            each language and split, one sentence per line, or a file `.tsv` or `.csv`, also `.gz`,
-            whose first line names the columns.
+            each language and split, one sentence per line, a file `.tsv` or `.csv`, also `.gz`,
+            whose first line names the columns, or one of `CATALOGUES`.
         source: source language, for example "en".
         target: target language, for example "de".
 
@@ -85,6 +89,10 @@ def load_corpus(data: str, source: str, target: str) -> Corpus:
     if data.startswith("tfds:"):
         return _tfds(data, source, target)
     if Path(data).is_file():
+        if data.endswith(CATALOGUES):
+            from keras_transformer.trainers.data.catalogues import load_catalogue
+
+            return load_catalogue(Path(data), source, target)
         return _table(Path(data), source, target)
     return _folder(Path(data), source, target)
 

@@ -1,0 +1,70 @@
+"""`keras-transformer translate --input messages.po`: it fills the empty entries of a file."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from keras_transformer.cli.console import ProgressBar, say
+from keras_transformer.files import write_atomically
+from keras_transformer.trainers.data.catalogues import forms_of, is_message, open_store
+
+if TYPE_CHECKING:
+    from keras_transformer.cli.translate import Translate
+
+CHECKS = {"emails", "printf", "pythonbraceformat", "urls", "variables", "xmltags"}
+LINE = re.compile(r"(\s*)(\S.*?)?(\s*)", re.DOTALL)
+
+
+def fill_catalogue(path: Path, output: Path, translate: "Translate") -> None:
+    """Translates the entries of a file that have no translation, and writes a new file.
+
+    They are marked as fuzzy, because a person should read them. Lines of an entry are translated
+    one by one, and keep the white space around them.
+
+    Args:
+        path: a gettext catalogue or XLIFF.
+        output: the new file.
+        translate: from texts to rows with a `translation`.
+    """
+    store = open_store(path)
+    units = [unit for unit in store.units if is_message(unit) and not unit.target]
+    lines = [_split(form) for unit in units for form in forms_of(unit.source)]
+    texts = list(dict.fromkeys(text for form in lines for _, text, _ in form if text))
+    with ProgressBar("Translating", len(texts)) as progress:
+        rows = translate(texts, progress)
+    found = {text: row["translation"] for text, row in zip(texts, rows, strict=True)}
+    num_different = 0
+    for unit in units:
+        forms = [
+            "\n".join(before + found.get(text, "") + after for before, text, after in _split(form))
+            for form in forms_of(unit.source)
+        ]
+        unit.target = forms + forms[-1:] * (_num_plurals(store) - 2) if len(forms) > 1 else forms[0]
+        num_different += _differs(unit)
+        unit.markfuzzy(True)
+    write_atomically(output, bytes(store))
+    say(f"Translation: {len(units):,} empty entries, which are now fuzzy: {output}")
+    if num_different:
+        say(
+            f"warning: in {num_different:,} of them, placeholders, tags or addresses differ from "
+            "the source; a model that was trained with --protect keeps them"
+        )
+
+
+def _split(text: str) -> list[tuple[str, str, str]]:
+    """Returns the lines of a text, each with the white space before and after it."""
+    matches = (LINE.fullmatch(line) for line in text.split("\n"))
+    return [(m[1], m[2] or "", m[3]) for m in matches if m is not None]
+
+
+def _num_plurals(store: Any) -> int:
+    """Returns the number of plural forms of the target language."""
+    header = getattr(store, "getheaderplural", lambda: None)()
+    number = header[0] if header else None
+    return int(number) if number and number.isdecimal() else 2
+
+
+def _differs(unit: Any) -> bool:
+    from translate.filters.checks import StandardChecker
+
+    return bool(CHECKS & StandardChecker().run_filters(unit).keys())

@@ -1,0 +1,147 @@
+"""The files of translators: as training pairs, and filled by a model."""
+
+import struct
+
+import pytest
+
+from keras_transformer.cli.catalogue import fill_catalogue
+from keras_transformer.errors import InputError
+from keras_transformer.trainers.data.corpora import load_corpus
+
+CATALOGUE = """
+msgid ""
+msgstr ""
+"Content-Type: text/plain; charset=UTF-8\\n"
+"Language: cs_CZ\\n"
+"Plural-Forms: nplurals=3; plural=(n==1) ? 0 : (n>=2 && n<=4) ? 1 : 2;\\n"
+
+#, fuzzy
+msgid "doubtful"
+msgstr "x"
+
+msgctxt "menu"
+msgid "Open"
+msgstr "Otevřít"
+
+msgid "%d file"
+msgid_plural "%d files"
+msgstr[0] "%d soubor"
+msgstr[1] "%d soubory"
+msgstr[2] "%d souborů"
+
+msgid "empty"
+msgstr ""
+
+msgid "two\\n"
+"  lines %s\\n"
+msgstr ""
+
+msgid "%d disk"
+msgid_plural "%d disks"
+msgstr[0] ""
+msgstr[1] ""
+msgstr[2] ""
+
+#~ msgid "old"
+#~ msgstr "starý"
+"""
+XLIFF = """<?xml version="1.0"?>
+<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2">
+<file original="f" source-language="en-US" target-language="cs" datatype="plaintext"><body>
+<trans-unit id="1"><source>Open</source><target>Otevřít</target></trans-unit>
+<trans-unit id="2"><source>Close</source></trans-unit>
+<trans-unit id="3"><source>A</source><target state="needs-translation">B</target></trans-unit>
+</body></file></xliff>"""
+XLIFF_2 = """<?xml version="1.0"?>
+<xliff version="2.0" xmlns="urn:oasis:names:tc:xliff:document:2.0" srcLang="en" trgLang="cs">
+<file id="f"><unit id="1"><segment><source>Open</source><target>Otevřít</target></segment></unit>
+</file></xliff>"""
+TMX = """<?xml version="1.0"?><tmx version="1.4"><header srclang="en" datatype="plaintext"
+segtype="sentence" adminlang="en" o-tmf="x" creationtool="x" creationtoolversion="1"/><body>
+<tu><tuv xml:lang="en-GB"><seg>Open</seg></tuv><tuv xml:lang="de"><seg>Öffnen</seg></tuv>
+<tuv xml:lang="CS"><seg>Otevřít</seg></tuv></tu>
+<tu><tuv xml:lang="en"><seg>Close</seg></tuv><tuv xml:lang="de"><seg>Zu</seg></tuv></tu>
+</body></tmx>"""
+OPEN = ("Open", "Otevřít")
+FILES = ("%d file", "%d soubor"), ("%d files", "%d souborů")
+
+
+def compiled(entries):
+    """A catalogue as msgfmt compiles it."""
+    texts = [sorted(entries), [entries[key] for key in sorted(entries)]]
+    place, tables, content = 28 + 16 * len(entries), [], b""
+    for column in texts:
+        for text in column:
+            tables += [len(text.encode()), place + len(content)]
+            content += text.encode() + b"\0"
+    number = len(entries)
+    header = struct.pack("7I", 0x950412DE, 0, number, 28, 28 + 8 * number, 0, 0)
+    return header + struct.pack(f"{4 * number}I", *tables) + content
+
+
+def write(folder, name):
+    contents = {"a.po": CATALOGUE, "a.xlf": XLIFF, "b.xliff": XLIFF_2, "a.tmx": TMX}
+    entries = {"": "Content-Type: text/plain; charset=UTF-8\n", "menu\4Open": "Otevřít"}
+    entries["%d file\0%d files"] = "%d soubor\0%d soubory\0%d souborů"
+    content = compiled(entries) if name == "a.mo" else contents[name].lstrip().encode()
+    (folder / name).write_bytes(content)
+    return folder / name
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("a.po", {OPEN, *FILES}),
+        ("a.mo", {OPEN, *FILES}),
+        ("a.xlf", {OPEN}),
+        ("b.xliff", {OPEN}),
+        ("a.tmx", {OPEN}),
+    ],
+)
+def test_pairs(tmp_path, name, expected):
+    path = write(tmp_path, name)
+    corpus = load_corpus(str(path), "en", "cs")
+    assert {tuple(pair) for pair in corpus.pairs("train")} == expected
+    if name == "a.mo":  # it names no language, so the source is what the program has
+        return
+    corpus = load_corpus(str(path), "cs", "en")
+    assert {tuple(pair)[::-1] for pair in corpus.pairs("train")} == expected
+
+
+def test_what_is_left_out_is_counted(tmp_path, caplog):
+    caplog.set_level("INFO")
+    load_corpus(str(write(tmp_path, "a.po")), "en", "cs")
+    assert "3 pairs; left out: 1 fuzzy, 3 empty" in caplog.text
+
+
+def test_other_languages_and_damaged_files(tmp_path):
+    for name, message in (
+        ("a.po", r"a\.po has the language cs_CZ\. Received: 'en', 'de'"),
+        ("a.xlf", r"a\.xlf has the language cs\. Received: 'en', 'de'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            load_corpus(str(write(tmp_path, name)), "en", "de")
+    with pytest.raises(InputError, match=r"has the languages CS, de, en, en-GB\. Received: 'fr'"):
+        load_corpus(str(write(tmp_path, "a.tmx")), "en", "fr")
+    (tmp_path / "bad.tmx").write_text("<tmx>")
+    with pytest.raises(InputError, match=r"Cannot read .*bad\.tmx: "):
+        load_corpus(str(tmp_path / "bad.tmx"), "en", "cs")
+
+
+def translate(texts, progress):
+    assert len(set(texts)) == len(texts)
+    return [{"translation": text.upper().replace("%S", "").replace("%D", "%d")} for text in texts]
+
+
+def test_empty_entries_are_filled_and_fuzzy(tmp_path, capsys):
+    fill_catalogue(write(tmp_path, "a.po"), tmp_path / "b.po", translate)
+    filled = (tmp_path / "b.po").read_text("utf-8")
+    assert '#, fuzzy\nmsgid "empty"\nmsgstr "EMPTY"\n' in filled
+    assert 'msgstr ""\n"TWO\\n"\n"  LINES \\n"\n' in filled
+    assert 'msgstr[0] "%d DISK"\nmsgstr[1] "%d DISKS"\nmsgstr[2] "%d DISKS"\n' in filled
+    assert 'msgctxt "menu"\nmsgid "Open"\nmsgstr "Otevřít"\n' in filled
+    messages = capsys.readouterr().err
+    assert "Translation: 3 empty entries" in messages
+    assert "in 1 of them, placeholders" in messages
+    fill_catalogue(write(tmp_path, "a.xlf"), tmp_path / "b.xlf", translate)
+    assert ">CLOSE</target>" in (tmp_path / "b.xlf").read_text("utf-8")

@@ -1,0 +1,127 @@
+"""The files of translators: gettext catalogues, XLIFF and TMX, by translate-toolkit."""
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from keras_transformer.errors import InputError, needs_extra, one_line
+from keras_transformer.trainers.data.corpora import Corpus, Pair, hold_out
+
+logger = logging.getLogger(__name__)
+
+LANGUAGE = ("{http://www.w3.org/XML/1998/namespace}lang", "lang")  # attributes of TMX
+
+
+def load_catalogue(path: Path, source: str, target: str) -> Corpus:
+    """Reads a file of translators; its pairs are held out by the hash of the source.
+
+    Args:
+        path: a file with one of `CATALOGUES`.
+        source: source language. In a catalogue of one language, it may be the messages' own.
+        target: target language.
+
+    Raises:
+        InputError: if the file cannot be read, or has other languages.
+    """
+    counts: Counter[str] = Counter()
+    pairs = list(_pairs(path, source, target, counts))
+    logger.info(
+        "%s: %d pairs; left out: %d fuzzy, %d empty",
+        *(path, len(pairs), counts["fuzzy"], counts["empty"]),
+    )
+    return hold_out(str(path), lambda: iter(pairs))
+
+
+def open_store(path: Path) -> Any:
+    """Opens a file by translate-toolkit."""
+    with needs_extra("localisation"):
+        from translate.storage import factory, xliff2
+    try:
+        if path.suffix in (".xlf", ".xliff") and b"xliff:document:2" in path.read_bytes():
+            return xliff2.Xliff2File.parsefile(str(path))
+        return factory.getobject(str(path))
+    except Exception as error:  # of XML, of gettext, of the file
+        raise InputError(f"Cannot read {path}: {one_line(error)}") from error
+
+
+def is_message(unit: Any) -> bool:
+    """Returns whether an entry is to be translated."""
+    return bool(unit.source) and not unit.isheader() and not unit.isobsolete()
+
+
+def is_language(code: str | None, wanted: str) -> bool:
+    """Returns whether a language's code, such as "pt_BR", is that of a wanted language, "pt"."""
+    found, named = (re.split("[-_@.]", each.lower()) for each in (code or "", wanted))
+    return found[: len(named)] == named
+
+
+def _pairs(path: Path, source: str, target: str, counts: Counter[str]) -> Iterator[Pair]:
+    store = open_store(path)
+    if path.suffix == ".tmx":
+        yield from _memory(store, path, source, target, counts)
+        return
+    own, other = store.getsourcelanguage(), store.gettargetlanguage()
+    # A gettext catalogue names one language, and an older one none.
+    is_swapped = is_language(other, source) or is_language(own, target)
+    wanted = (target, source) if is_swapped else (source, target)
+    for code, name in zip((own, other), wanted, strict=True):
+        if code and not is_language(code, name):
+            raise InputError(f"{path} has the language {code}. Received: {source!r}, {target!r}")
+    for unit in store.units:
+        if not is_message(unit):
+            continue
+        if _is_fuzzy(unit):
+            counts["fuzzy"] += 1
+        elif not unit.target:
+            counts["empty"] += 1
+        else:
+            forms = [forms_of(unit.source), forms_of(unit.target)]
+            # Of plural forms, the first and the last ones are translations of each other.
+            ends = {(forms[0][0], forms[1][0]): None, (forms[0][-1], forms[1][-1]): None}
+            for texts in ends:
+                pair = [" ".join(text.splitlines()) for text in texts]
+                yield Pair(*(reversed(pair) if is_swapped else pair))
+
+
+def _is_fuzzy(unit: Any) -> bool:
+    """Returns whether a translation waits for a person."""
+    element = getattr(unit, "xmlelement", None)
+    if element is None:
+        return bool(unit.isfuzzy())
+    # translate-toolkit also takes what nobody has approved for fuzzy, which most XLIFF has.
+    states = [each.get("state", "") for each in element.iter("{*}target", "{*}segment")]
+    is_waiting = any(state.startswith("needs") or state in ("new", "initial") for state in states)
+    return is_waiting or element.get("approved") == "no"
+
+
+def _memory(
+    store: Any, path: Path, source: str, target: str, counts: Counter[str]
+) -> Iterator[Pair]:
+    """Yields the pairs of a translation memory, which may have many languages."""
+    languages = set()
+    for unit in store.units:
+        texts: dict[str, str] = {}
+        for node in unit.getlanguageNodes():
+            code = next((node.get(name) for name in LANGUAGE if node.get(name)), "")
+            languages.add(code)
+            for wanted in (source, target):
+                if is_language(code, wanted):
+                    texts.setdefault(wanted, " ".join(unit.getNodeText(node).splitlines()))
+        if texts.get(source) and texts.get(target):
+            yield Pair(texts[source], texts[target])
+        else:
+            counts["empty"] += 1
+    for wanted in (source, target):
+        if not any(is_language(code, wanted) for code in languages):
+            raise InputError(
+                f"{path} has the languages {', '.join(sorted(languages)) or 'none'}. "
+                f"Received: {wanted!r}"
+            )
+
+
+def forms_of(text: Any) -> list[str]:
+    """Returns the singular and the plural forms of a text."""
+    return [str(each) for each in getattr(text, "strings", [text])]
