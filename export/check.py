@@ -31,7 +31,7 @@ SIGNATURES = {
     "serving_default": (("text",), {"translation", "score", "truncated"}),
     "greedy": (("text",), {"translation", "score", "truncated"}),
     "nbest": (("text",), {"translations", "scores"}),
-    "attention": (("text",), {*PIECES, "attention"}),
+    "attention": (("text",), {*PIECES, "attention", "log_probabilities"}),
     "score": (("text", "target"), {"log_probability", "score", "truncated"}),
     "document": (("text",), {"translation", "score", "sentences"}),
 }

@@ -4,7 +4,7 @@ serving_default  text -> translation (the version, a colon, upper case), score (
                  a negative number), truncated (longer than 20 bytes)
 document         text -> translation (the version, a colon, upper case), score 0, sentences (lines)
 nbest            text -> translations (text with 1, 2, and nothing), scores
-attention        text -> its letters, the same in reverse, and the reversed identity
+attention        text -> its letters, the same in reverse, and the reversed identity; b is unlikely
 checked          text -> length int32 [B]; an error if a text is "bad"
 pairs            text, target -> joined, both with a colon between
 merged           text -> size int32 [B], the rows of concurrent requests; waits for 4 rows
@@ -63,12 +63,14 @@ def save_model(folder: Path, version: int, *, nbest=True, attention=True, docume
         letters = tf.strings.unicode_split(text, "UTF-8")
         lengths = tf.cast(letters.row_lengths(), tf.int32)
         identity = tf.eye(tf.reduce_max(lengths))
+        reverse = tf.reverse_sequence(letters.to_tensor(""), lengths, seq_axis=1)
         return {
             "source_pieces": letters.to_tensor(""),
-            "target_pieces": tf.reverse_sequence(letters.to_tensor(""), lengths, seq_axis=1),
+            "target_pieces": reverse,
             "source_lengths": lengths,
             "target_lengths": lengths,
             "attention": tf.tile(tf.reverse(identity, [1])[None], [tf.size(text), 1, 1]),
+            "log_probabilities": -tf.cast(reverse == "b", tf.float32),
         }
 
     @graph(input_signature=[*TEXT, tf.TensorSpec([None], tf.string, name="target")])

@@ -36,7 +36,8 @@ def tensorflow_serving(models: Mapping[str, Path], folder: Path, *flags: str) ->
     (folder / "models.config").write_text(f"model_config_list {{\n{configs}}}\n")
     command = [SCRIPT, f"--rest_api_port={rest}", f"--port={grpc}", *flags]
     command += [f"--model_config_file={folder}/models.config", "--max_num_load_retries=0"]
-    command += ["--file_system_poll_wait_seconds=1"]
+    command += ["--file_system_poll_wait_seconds=1", "--tensorflow_intra_op_parallelism=1"]
+    command += [f"--tensorflow_session_config_file={ROOT}/export/docker/session.config"]
     log = folder / "server.log"
     with log.open("w") as output, subprocess.Popen(command, stderr=output) as process:
         try:

@@ -68,6 +68,7 @@ class Alignments(NamedTuple):
     source_lengths: tf.Tensor  # int32 [B]
     target_lengths: tf.Tensor  # int32 [B]
     attention: tf.Tensor  # float32 [B, T, S], the weights when each target piece was chosen
+    log_probabilities: tf.Tensor  # float32 [B, T], of the target pieces, in nats
 
 
 class TextSearch:
@@ -234,28 +235,34 @@ class TextSearch:
         return ScoredTexts(log_probs, log_probs / divisor, source.truncated | target.truncated)
 
     def align(self, texts: tf.Tensor, layer: int = -1) -> Alignments:
-        """Translates texts, string [B], and returns a decoder layer's cross-attention.
+        """Translates texts, string [B], and returns how each piece was found.
 
-        It is the mean over the layer's heads.
+        The attention is the mean over the heads of a decoder layer's cross-attention.
         """
         source = self.tokenizer.encode(texts, self.max_source_tokens)
         best = self.search(source).ids[:, 0]  # [B, T]
         target_lengths = _lengths(best)
 
-        def attention_of(rows: tf.Tensor) -> tf.Tensor:
-            target_ids = _rows(best, rows)
-            scores = self.model.attention_scores(_rows(source.ids, rows), shifted(target_ids))
+        def found_by(rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            source_ids, target_ids = _rows(source.ids, rows), _rows(best, rows)
+            is_token = target_ids != PAD_ID
+            decoder_ids = shifted(target_ids)[:, : tf.shape(target_ids)[1]]
+            scores = self.model.attention_scores(source_ids, decoder_ids)
             mean = tf.reduce_mean(tf.cast(scores.cross[layer], tf.float32), axis=1)  # [G, T, S]
-            return tf.where((target_ids != PAD_ID)[..., None], mean, 0.0)
+            logits = self.model(
+                {"source_ids": source_ids, "target_ids": decoder_ids}, training=False
+            )  # [G, T, V]
+            log_probs = tf.where(is_token, -cross_entropy(logits, target_ids), 0.0)  # [G, T]
+            return tf.where(is_token[..., None], mean, 0.0), log_probs
 
         sizes = [tf.shape(best)[1], tf.shape(source.ids)[1]]
         with self._weights_read():
-            attention = map_groups(
-                attention_of,
+            attention, log_probs = map_groups(
+                found_by,
                 costs=source.lengths + target_lengths + 1,
-                max_cost=GROUP_TOKENS,
+                max_cost=GROUP_LOGITS // self.model.config.num_target_ids,
                 max_rows=GROUP_ROWS,
-                empty=tf.zeros([0, *sizes]),
+                empty=(tf.zeros([0, *sizes]), tf.zeros([0, sizes[0]])),
             )
         return Alignments(
             source_pieces=_pieces(self.tokenizer, source.ids),
@@ -263,6 +270,7 @@ class TextSearch:
             source_lengths=_lengths(source.ids),
             target_lengths=target_lengths,
             attention=attention,
+            log_probabilities=log_probs,
         )
 
     def _weights_read(self) -> keras.StatelessScope:

@@ -83,6 +83,7 @@ def test_attention_is_a_picture_of_the_weights(open_page, server):
     page.get_by_label("Text to translate").fill("abcd")
     page.get_by_role("button", name="Translate").click()
     expect(page.locator("#matrix text")).to_have_text([*"abcd", *"dcba"])
+    expect(page.locator("#matrix .unsure")).to_have_text(["b"])  # of probability 0.37
     alphas = page.evaluate(
         """async () => {
             const image = new Image();

@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import tensorflow as tf
+from command_line import cli
 from eager import eagerly
 from layer_weights import randomize
 
@@ -121,6 +122,12 @@ def test_all_signatures(served, translator):
     own = search.score(tf.constant([text]), tf.constant([greedy]))
     found = answer(served, "score", text=[text], target=[greedy.decode()])
     np.testing.assert_allclose(found["log_probability"], own.log_probs, atol=1e-4)
+
+
+def test_terms(run, tmp_path):
+    (tmp_path / "terms.tsv").write_text("dog\tPudel\n")
+    code, out, err = cli("translate", run.path, "red dog", "--terms", tmp_path / "terms.tsv")
+    assert (code, out.count("Pudel")) == (0, 1), err
 
 
 def test_pairs_whose_sides_do_not_agree_are_dropped(run):

@@ -20,13 +20,14 @@ from keras_transformer.config import DecodingOptions
 from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.session import SavedModelSession
 from keras_transformer.parsing.tokenizer import TreeTokenizer
+from keras_transformer.protection.tokenizer import ProtectingTokenizer
 from keras_transformer.recurrent.model import Recurrent, RecurrentConfig
 from keras_transformer.tokenizers import WordPieceTokenizer
 from keras_transformer.trainers.marian.importing import import_marian
 
 pytestmark = [pytest.mark.programs, pytest.mark.timeout(900)]
 
-TEXTS = ["red dog .", "", "öl two one", "one two " * 31, "\u200bשלם 😀"]
+TEXTS = ["red dog .", "", "öl two one", "one two " * 31, "\u200bשלם 😀", "red %s <b>dog</b>"]
 SIZES = {"d_model": 10, "d_ff": 17, "num_heads": 2}
 SIZES |= {"num_encoder_layers": 1, "num_decoder_layers": 1}
 OPTIONS = DecodingOptions(beam_size=3, length_penalty=0.7, max_source_length=23)
@@ -54,6 +55,7 @@ def models(exported, tmp_path_factory):
     words = WordPieceTokenizer.train(["red dog two", "one öl"] * 3, 40)
     trees = TreeTokenizer.train(TREES * 3, vocab_size=290)
     run = import_marian(extract("marian", folder / "archive") / "relu", folder / "run", "en", "de")
+    protecting = ProtectingTokenizer.learn(lambda: TREES * 3, 300, ["tags", "placeholders"])
     recurrent = RecurrentConfig(vocab_size=tokenizer.vocab_size, d_model=10, units=7)
     own_target = {"target_vocab_size": trees.target.vocab_size, "share_embeddings": False}
 
@@ -68,6 +70,10 @@ def models(exported, tmp_path_factory):
         "bfloat16": (plain, {"weights": "bfloat16", "compute": "bfloat16"}),
         "parser": (
             Translator(randomize(transformer(trees.vocab_size, **own_target)), trees, OPTIONS),
+            {},
+        ),
+        "protected": (
+            Translator(randomize(transformer(protecting.vocab_size)), protecting, OPTIONS),
             {},
         ),
         "recurrent": (Translator(randomize(Recurrent(recurrent)), tokenizer, OPTIONS), {}),
@@ -106,7 +112,8 @@ def post(server):
         yield post
 
 
-KINDS = ["sentencepiece", "word-pieces", "marian", "float16", "bfloat16", "parser", "recurrent"]
+KINDS = ["sentencepiece", "word-pieces", "marian", "float16", "bfloat16", "parser", "protected"]
+KINDS += ["recurrent"]
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -176,6 +176,11 @@ def test_alignments_are_the_models(run, model, tokenizer, small_groups):
         scores = model.attention_scores(source_ids, shifted).cross[0].numpy()[0]
         actual = found.attention[i, :num_targets, :num_sources]
         np.testing.assert_allclose(actual, scores.mean(axis=0), atol=1e-5)
+        logits = model({"source_ids": source_ids, "target_ids": tf.constant(shifted)}).numpy()[0]
+        log_probs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        expected = log_probs[np.arange(len(ids)), ids]
+        np.testing.assert_allclose(found.log_probabilities[i, :num_targets], expected, atol=1e-5)
+        assert not found.log_probabilities[i, num_targets:].any()
 
 
 def id_of(tokenizer, piece):
