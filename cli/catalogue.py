@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from keras_transformer.cli.console import ProgressBar, say
 from keras_transformer.files import write_atomically
-from keras_transformer.trainers.data.catalogues import forms_of, is_message, open_store
+from keras_transformer.trainers.data.catalogues import (
+    forms_of,
+    has_elements,
+    is_message,
+    open_store,
+)
 
 if TYPE_CHECKING:
     from keras_transformer.cli.translate import Translate
@@ -27,7 +32,8 @@ def fill_catalogue(path: Path, output: Path, translate: "Translate") -> None:
         translate: from texts to rows with a `translation`.
     """
     store = open_store(path)
-    units = [unit for unit in store.units if is_message(unit) and not unit.target]
+    empty = [unit for unit in store.units if is_message(unit) and not unit.target]
+    units = [unit for unit in empty if not has_elements(unit)]
     lines = [_split(form) for unit in units for form in forms_of(unit.source)]
     texts = list(dict.fromkeys(text for form in lines for _, text, _ in form if text))
     with ProgressBar("Translating", len(texts)) as progress:
@@ -39,11 +45,19 @@ def fill_catalogue(path: Path, output: Path, translate: "Translate") -> None:
             "\n".join(before + found.get(text, "") + after for before, text, after in _split(form))
             for form in forms_of(unit.source)
         ]
-        unit.target = forms + forms[-1:] * (_num_plurals(store) - 2) if len(forms) > 1 else forms[0]
+        if unit.hasplural():  # the singular, then the plural; of one form only, the plural
+            number = _num_plurals(store)
+            unit.target = [forms[0], *forms[-1:] * max(number - 1, 1)][-number:]
+        else:
+            unit.target = forms[0]
         num_different += _differs(unit)
         unit.markfuzzy(True)
     write_atomically(output, bytes(store))
     say(f"Translation: {len(units):,} empty entries, which are now fuzzy: {output}")
+    if len(units) < len(empty):
+        say(f"warning: {len(empty) - len(units):,} entries with inline elements are left empty")
+    if num_truncated := sum(bool(row.get("truncated")) for row in rows):
+        say(f"warning: the end of {num_truncated:,} lines was too long, and is not translated")
     if num_different:
         say(
             f"warning: in {num_different:,} of them, placeholders, tags or addresses differ from "

@@ -32,6 +32,7 @@ from keras_transformer.files import decode_lines
 # Lines are read in chunks: enough to sort them by length, and the first result comes soon. A chunk
 # of a pipe or a terminal ends where the next line is not there yet.
 CHUNK_LINES = 1_000
+CATALOGUES = (".po", ".pot", ".mo", ".xlf", ".xliff", ".tmx")
 FILLED = (".po", ".xlf", ".xliff")  # files whose empty entries are filled
 READ_BYTES = 2**20
 
@@ -121,8 +122,8 @@ def translate_command(
     fixed = [name.replace("_", "-") for name, value in search.items() if value is not None]
     # The optimization of a graph takes a second or two, and saves a few percent of a search.
     optimize = not (server or texts) and (_count_input_lines(input_file) or 0) > CHUNK_LINES
-    if num_best is not None and signature is not None:
-        raise InputError("Give either --num-best or --signature: the signature is nbest")
+    if signature == "nbest" or (num_best is not None and signature is not None):
+        raise InputError("Give --num-best and no --signature: the signature is nbest")
     name = signature or (DEFAULT_SIGNATURE if num_best is None else "nbest")
     is_run = server is None and Path(model_or_text or "", "run.json").is_file()
     if server is not None:
@@ -136,7 +137,7 @@ def translate_command(
     elif version := find_export(model_or_text):
         if terms is not None:
             _require_protection(version, read_metadata(version).get("protect", []))
-        translate = _open_export(str(version), name, optimize)
+        translate = _open_export(str(version), name, optimize, num_best is not None)
     else:
         raise InputError(f"{model_or_text} must be a run directory or a SavedModel")
     if fixed and not is_run:
@@ -148,7 +149,9 @@ def translate_command(
         translate = _with_terms(translate, terms)
     if num_best is not None and not is_run:
         translate = _with_best(translate, num_best)
-    if input_file is not None and input_file.suffix in FILLED:
+    if input_file is not None and input_file.suffix.lower() in CATALOGUES:
+        if input_file.suffix.lower() not in FILLED:
+            raise InputError(f"{input_file} cannot be filled: that is for {', '.join(FILLED)}")
         if output_file is None or as_json or num_best is not None:
             raise InputError(f"{input_file} needs --output, and no --json or --num-best")
         from keras_transformer.cli.catalogue import fill_catalogue
@@ -234,11 +237,12 @@ def _require_protection(model: str | Path, protect: Sequence[str]) -> None:
         raise InputError(f"--terms needs a model that protects strings. {model} protects none")
 
 
-def _open_export(version: str, signature: str, optimize: bool) -> Translate:
+def _open_export(version: str, signature: str, optimize: bool, is_nbest: bool) -> Translate:
     load_session()
     from keras_transformer.export.session import open_saved_model
 
-    translate = open_saved_model(version, signature, optimize)
+    output = "translations" if is_nbest else "translation"
+    translate = open_saved_model(version, signature, optimize, output)
     max_size = REQUEST_BYTES if signature == "document" else math.inf
     return lambda texts, progress: by_length(
         [text.encode(errors="replace") for text in texts],

@@ -65,22 +65,26 @@ def make_gateway(
                 raise _refusal(f"request ({size}) exceeds {name} limit ({limit})")
         return texts
 
+    def known(code: str) -> str:
+        """Returns the code of a model for one such as "en-US"."""
+        return code if code in codes else code.lower().split("-")[0]
+
     def pair_of(values: Values) -> Pair:
-        source, target = (values.get(name) for name in Pair._fields)
-        for name, code in zip(Pair._fields, (source, target), strict=True):
-            if not code or not isinstance(code, str):
+        for name in Pair._fields:
+            if not values.get(name):
                 raise _refusal(f"missing {name} parameter")
-        sources = [pair.source for pair in urls if pair.target == target]
-        if source == "auto" and len(sources) == 1:  # no text needs to be looked at
-            source = sources[0]
-        if Pair(source, target) not in urls:
-            raise HTTPException(400, f"{source} to {target} is not supported")
-        return Pair(source, target)
+        pair = Pair(*(known(str(values[name])) for name in Pair._fields))
+        sources = [each.source for each in urls if each.target == pair.target]
+        if pair.source == "auto" and len(sources) == 1:  # no text needs to be looked at
+            pair = pair._replace(source=sources[0])
+        if pair not in urls:
+            raise HTTPException(400, f"{pair.source} to {pair.target} is not supported")
+        return pair
 
     def translate(values: Values) -> Any:
         texts, pair = texts_of(values), pair_of(values)
-        count, format_name = str(values.get("alternatives") or 0), values.get("format", "text")
-        if not count.isdecimal() or int(count) > MAX_ALTERNATIVES:
+        count, format_name = str(values.get("alternatives") or 0), values.get("format") or "text"
+        if count not in map(str, range(MAX_ALTERNATIVES + 1)):
             raise _refusal(f"alternatives must be 0 to {MAX_ALTERNATIVES}")
         if format_name not in FORMATS:
             raise HTTPException(400, f"{format_name} format is not supported")
@@ -127,8 +131,8 @@ def _route(path: str, answer: Callable[[Values], Any], method: str) -> Route:
         body, kind = await request.body(), request.headers.get("content-type", "")
         try:
             form = {name: each[-1] for name, each in parse_qs(body.decode(), True).items()}
-            values = json.loads(body) if "json" in kind else form
-        except ValueError:
+            values = json.loads(body) if "json" in kind.lower() else form
+        except (ValueError, RecursionError):
             values = None
         if not isinstance(values, dict):
             raise _refusal("the body must be a JSON object or a form")
@@ -150,6 +154,7 @@ def _refusal(what: str) -> HTTPException:
 
 
 def _error(request: Request, error: Any) -> Response:
-    if isinstance(error, HTTPException):
-        return JSONResponse({"error": error.detail}, error.status_code)
-    return JSONResponse({"error": f"Cannot translate text: {error}"}, 503)
+    is_refused = isinstance(error, HTTPException)
+    message = error.detail if is_refused else f"Cannot translate text: {error}"
+    message = message.encode(errors="replace").decode()  # it may repeat half of a surrogate pair
+    return JSONResponse({"error": message}, error.status_code if is_refused else 503)

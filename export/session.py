@@ -201,22 +201,21 @@ def set_config(path: Path, config: Any) -> None:
 
 
 def open_saved_model(
-    path: str, signature: str, optimize: bool = False
+    path: str, signature: str, optimize: bool = False, output: str = "translation"
 ) -> Callable[[Sequence[str | bytes]], list[Row]]:
     """Loads a version, and returns a function from texts to the outputs of a signature.
 
     With `optimize`, the first call takes longer, and later ones less time.
 
     Raises:
-        InputError: if the signature does not turn `text` into `translation` or `translations`, or
-            cannot be loaded; by the function, if the graph refuses the texts.
+        InputError: if the signature does not turn `text` into `output`, or cannot be loaded; by the
+            function, if the graph refuses the texts.
     """
     session = SavedModelSession(path, optimize)
     suitable = [
         name
         for name, tensors in session.signatures.items()
-        if list(tensors.inputs) == ["text"]
-        and {"translation", "translations"} & tensors.outputs.keys()
+        if list(tensors.inputs) == ["text"] and output in tensors.outputs
     ]
     if signature not in suitable:
         raise InputError(

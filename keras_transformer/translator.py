@@ -206,11 +206,13 @@ class Translator:
             if not isinstance(text, str):
                 raise InputError(f"`{name}` must be a string. Received: {name}={text!r}")
         tokenizer, search = self.tokenizer, self._search(self.defaults)
-        given = [_to_tensor(text or "") for text in (source, target)]
-        lengths = search.max_source_tokens, search.max_target_tokens
+        sources, targets = _to_tensor(source), _to_tensor(target or "")
+        encoded = tokenizer.encode(sources, search.max_source_tokens)
         # Without a target, this is the end symbol: the translation of a text without tokens.
-        target_ids = tokenizer.encode_pairs(*given, *lengths)[1].ids
-        encoded = tokenizer.encode(given[0], lengths[0])
+        _, given = tokenizer.encode_pairs(
+            sources, targets, max_target_length=search.max_target_tokens
+        )
+        target_ids = given.ids
         if target is None and encoded.lengths[0]:
             target_ids = self._best_ids(encoded)  # [1, T]
         decoder_ids = shifted(target_ids)

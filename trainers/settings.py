@@ -202,7 +202,7 @@ class TrainSettings:
             tokenizer=self.tokenizer,
         )
         require(
-            self.protect or not self.protect_free,
+            not self.protect_free or len(self.protect) > 0,
             "`protect_free` needs `protect`",
             protect=self.protect,
         )
@@ -299,8 +299,10 @@ class TrainSettings:
 # What the run of `init_from` decides, so that nothing else may be given.
 DECIDED = ("task", "architecture", "preset", "tokenizer", "vocab_size", "lowercase")
 # What a new run takes from that run, unless it is given.
-INHERITED = ("source", "target", "protect", "protect_free")
-INHERITED += tuple(field.name for field in dataclasses.fields(DecodingOptions))
+INHERITED = (
+    *("source", "target", "protect", "protect_free"),
+    *(field.name for field in dataclasses.fields(DecodingOptions)),
+)
 # What may differ from that run's model.
 RATES = ("dropout_rate", "attention_dropout_rate", "feed_forward_dropout_rate")
 

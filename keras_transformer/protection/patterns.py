@@ -14,24 +14,27 @@ MIN_SOURCE_SHARE = 0.01  # a script with a larger share of the source's letters 
 
 _PRINTF = (
     r"%(?:[0-9]+\$)?[-+#0']*(?:[0-9]+|\*)?(?:\.(?:[0-9]+|\*)?)?(?:hh|ll|[hlLqjzt])?"
-    r"[diouxXeEfFgGaAcsSpnm]"
+    r"[diouxXeEfFgGaAcsSpnm@]"
 )
 # Of an address: the last character is no punctuation, and braces hold a placeholder.
 _BRACES = r"\{[^{}\s]*\}"
-_ADDRESS = rf"(?:{_BRACES}|[\w~:/?#\[\]@!$&'()*+,;=%|.-])*(?:{_BRACES}|[\w~/#@$&*+=%|-])"
+_ADDRESS = rf"(?:{_BRACES}|[\w~:/?#\[\]@!$&'()*+,;=%|.-])*(?:{_BRACES}|[\w~/#@$&+=%|-])"
 _EMOJI = r"[\p{So}\x{2190}-\x{21FF}\x{1F000}-\x{1FAFF}]"
 _EMOJI_MARKS = r"[\x{FE0E}\x{FE0F}\x{20E3}\x{1F3FB}-\x{1F3FF}\x{E0020}-\x{E007F}]"
+# A number with a percent sign, such as 50%: no placeholder begins there. The groups are the number
+# with what stands before it, and what follows.
+PERCENTAGE = r"((?:^|[^%L0-9$.])[0-9]+(?:[.,][0-9]+)*)%([^%]|$)"
 # In the order in which they are tried at the same place.
 NAMED = {
     # Tags, comments and entities of XML and HTML.
-    "tags": r"<!--(?s:.*?)-->|</?[A-Za-z][^<>]*>"
+    "tags": r"<!--(?s:.*?)-->|</?[A-Za-z][^<>]*>|<[!?][^<>]*>|</?[0-9]+ ?/?>"
     r"|&(?:#[0-9]+|#[xX][0-9A-Fa-f]+|[A-Za-z][A-Za-z0-9]*);",
     # Addresses of web and mail, without the punctuation after them.
     "urls": rf"(?i:(?:https?|ftps?|file)://|www\.){_ADDRESS}"
     r"|[A-Za-z0-9][\w.+-]*@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+",
-    # %(name)s, %1$d, %-5.2f, %%, %1, {{name}}, {0}, {name}, {}, ${x}.
-    "placeholders": rf"%\(\w+\)[-+#0 ]*[0-9]*(?:\.[0-9]+)?[A-Za-z]|{_PRINTF}|%%|%L?[0-9]{{1,2}}"
-    rf"|\{{\{{[^{{}}]*\}}\}}|\$?{_BRACES}",
+    # %(name)s, %1$d, %-5.2f, %%, %1, {{name}}, {% if x %}, {0}, {name}, {}, ${x}, %{x}.
+    "placeholders": rf"%\([\w.]+\)[-+#0 ]*[0-9]*(?:\.[0-9]+)?[A-Za-z]|{_PRINTF}|%%|%L?[1-9]\b"
+    rf"|\{{\{{[^{{}}]*\}}\}}|\{{%[^{{}}]*%\}}|[%$]?{_BRACES}",
     # Flags, keys such as 1 in a box, and symbols with the marks that belong to them.
     "symbols": rf"[\x{{1F1E6}}-\x{{1F1FF}}]{{2}}|[0-9#*]\x{{FE0F}}?\x{{20E3}}"
     rf"|{_EMOJI}{_EMOJI_MARKS}*(?:\x{{200D}}{_EMOJI}{_EMOJI_MARKS}*)*",
@@ -49,6 +52,11 @@ def check(protect: Sequence[str]) -> None:
     for each in protect:
         if each in PROTECTS:
             continue
+        if regex.fullmatch(r"[\w\s,]*", each):
+            raise InputError(
+                f"`protect` must be names of {', '.join(PROTECTS)}, or regular expressions, "
+                f"in which a word stands in parentheses. Received: {each!r}"
+            )
         try:
             is_empty = bool(tf.strings.regex_full_match("", each))
         except tf.errors.InvalidArgumentError as error:

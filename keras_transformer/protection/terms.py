@@ -7,8 +7,14 @@ import regex
 
 from keras_transformer.errors import InputError
 from keras_transformer.files import decode_lines
+from keras_transformer.protection.patterns import NAMED
 
 TERM = r"⟦[^⟦⟧|]+\|([^⟦⟧|]*)⟧"  # of RE2; the group is the translation
+# In Python's syntax of characters.
+_PROTECTED = [
+    regex.sub(r"\\x\{([0-9A-F]+)\}", lambda match: f"\\U{match[1]:0>8}", pattern)
+    for pattern in NAMED.values()
+]
 UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 
 
@@ -16,7 +22,8 @@ def mark_terms(text: str, glossary: Mapping[str, str]) -> str:
     """Marks the terms of a glossary in a source, for a model that protects strings.
 
     It marks words as a whole, the longest term first, in upper and lower case as in the glossary.
-    In a script without spaces, a term may stand anywhere. Marks that are there already stay.
+    In a script without spaces, a term may stand anywhere. Marks that are there already stay, and
+    so do tags, addresses and placeholders.
 
     Args:
         text: a source.
@@ -39,7 +46,8 @@ def mark_terms(text: str, glossary: Mapping[str, str]) -> str:
     if not glossary:
         return text
     terms = sorted(glossary, key=len, reverse=True)
-    pattern = regex.compile(f"⟦[^⟦⟧]*⟧|{'|'.join(map(_as_word, terms))}")
+    # Nothing is marked within a mark, a tag, an address or a placeholder.
+    pattern = regex.compile("|".join(["⟦[^⟦⟧]*⟧", *_PROTECTED, *map(_as_word, terms)]))
 
     def marked(match: regex.Match[str]) -> str:
         found = match[0]

@@ -26,7 +26,7 @@ import tensorflow as tf
 from keras_transformer.config import PAD_ID
 from keras_transformer.errors import InputError
 from keras_transformer.protection import HEADER
-from keras_transformer.protection.patterns import check, pattern_of
+from keras_transformer.protection.patterns import PERCENTAGE, check, pattern_of
 from keras_transformer.protection.terms import TERM
 from keras_transformer.search.constraints import CountConstraint
 from keras_transformer.tokenizers.base import EncodedTexts, TokenizedPairs, Tokenizer
@@ -37,7 +37,8 @@ NUM_SLOTS = 32
 SLOTS = tuple(map(chr, range(0x10FF00, 0x10FF00 + NUM_SLOTS)))
 MARK = chr(0x10FF00 + NUM_SLOTS)  # stands around a protected string, in no text
 ANY_SLOT = f"[{SLOTS[0]}-{SLOTS[-1]}]"
-RESERVED = f"[{SLOTS[0]}-{MARK}]"
+PERCENT = chr(0x10FF00 + NUM_SLOTS + 1)  # stands for the percent sign of a percentage
+RESERVED = f"[{SLOTS[0]}-{PERCENT}]"
 LEAD_BYTE = "<0xF4>"  # begins the UTF-8 of these characters, and of no character with a meaning
 USER_DEFINED = 4  # the type of a piece that is never cut
 
@@ -194,17 +195,21 @@ class ProtectingTokenizer(_SlotTokenizer):
         is_opening &= ~tf.strings.regex_full_match(strings, r"(?s).*/>")
         names = tf.strings.regex_replace(strings, r"(?s)^</?([^\s/>]*).*$", r"\1")
 
-        def of_slots(values: tf.Tensor) -> tf.Tensor:
-            """Returns values of the strings, [N] of each row; strings of a slot are equal."""
-            return tf.tensor_scatter_nd_update(tf.zeros(shape, values.dtype), cells, values)
+        def first_of(values: tf.Tensor) -> tf.Tensor:
+            """Returns the smallest value of the strings of each slot, [B, N]."""
+            largest = tf.fill(shape, values.dtype.max)
+            return tf.tensor_scatter_nd_min(largest, cells, values)
 
-        name = of_slots(tf.strings.to_hash_bucket_fast(names, 2**62))
+        name, place = first_of(tf.strings.to_hash_bucket_fast(names, 2**62)), first_of(rows[:, 1])
         opens, closes = (
-            of_slots(tf.cast(each, tf.float32))[:, None, :] for each in (is_opening, is_closing)
+            first_of(tf.cast(each, tf.int32)) == 1 for each in (is_opening, is_closing)
         )
-        same = tf.cast(name[:, :, None] == name[:, None, :], tf.float32)
-        same *= tf.transpose(closes, [0, 2, 1])  # of closing tags only
-        return CountConstraint(counts, counts, same * opens, same * closes)
+        pairs = (name[:, :, None] == name[:, None, :]) & closes[:, :, None]  # [B, N, N]
+        is_before = place[:, None, :] < place[:, :, None]  # as in the source
+        opening, closing = pairs & opens[:, None, :] & is_before, pairs & closes[:, None, :]
+        return CountConstraint(
+            counts, counts, tf.cast(opening, tf.float32), tf.cast(closing, tf.float32)
+        )
 
     def write(self, source: EncodedTexts, ids: tf.Tensor) -> tf.Tensor:
         """Writes the results of a search, with the strings of the source; see `Tokenizer`."""
@@ -261,8 +266,10 @@ class _Protected:
     def __init__(self, texts: tf.Tensor, pattern: str) -> None:
         texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
         texts = tf.strings.regex_replace(texts, RESERVED, "\ufffd")
+        texts = tf.strings.regex_replace(texts, PERCENTAGE, rf"\1{PERCENT}\2")
         texts = tf.strings.regex_replace(texts, pattern, rf"{MARK}\0{MARK}")
-        self._parts = tf.strings.split(texts, MARK)  # [B, (parts)]
+        parts = tf.strings.split(texts, MARK)  # [B, (parts)]
+        self._parts = parts.with_values(tf.strings.regex_replace(parts.values, PERCENT, "%"))
         starts = tf.gather(self._parts.row_starts(), self._parts.value_rowids())
         place = tf.range(tf.size(self._parts.values, tf.int64)) - starts
         self._is_protected = place % 2 == 1
@@ -320,10 +327,11 @@ def _slotted(pairs: Pairs, pattern: str, size: int = 2000) -> Iterator[tuple[str
     """Yields pairs with slots."""
     iterator = iter(pairs)
     while batch := list(itertools.islice(iterator, size)):
-        encoded = (
-            [text.encode(errors="replace") for text in side] for side in zip(*batch, strict=True)
+        sources, targets = (
+            tf.constant([text.encode(errors="replace") for text in side])
+            for side in zip(*batch, strict=True)
         )
-        found = _protected_pairs(*map(tf.constant, encoded), pattern)[:2]
+        found = _protected_pairs(sources, targets, pattern)[:2]
         sides = ([text.decode() for text in side.numpy()] for side in found)
         yield from zip(*sides, strict=True)
 

@@ -286,7 +286,7 @@ def test_num_best(exported, tiny_run, tiny_translator):
     assert_refused(
         cli(*command, "--num-best", 4), "--num-best must be at most 3, the beams .*Received: 4"
     )
-    assert_refused(cli(*command, "--num-best", 2, "--signature", "greedy"), "Give either .*")
+    assert_refused(cli(*command, "--num-best", 2, "--signature", "greedy"), "Give --num-best .*")
 
 
 def test_long_lines_to_document(saved_model):

@@ -55,7 +55,7 @@ def models(exported, tmp_path_factory):
     words = WordPieceTokenizer.train(["red dog two", "one öl"] * 3, 40)
     trees = TreeTokenizer.train(TREES * 3, vocab_size=290)
     run = import_marian(extract("marian", folder / "archive") / "relu", folder / "run", "en", "de")
-    protecting = ProtectingTokenizer.learn(lambda: TREES * 3, 300, ["tags", "placeholders"])
+    protecting = ProtectingTokenizer.learn(lambda: TREES * 3, 330, ["tags", "placeholders"])
     recurrent = RecurrentConfig(vocab_size=tokenizer.vocab_size, d_model=10, units=7)
     own_target = {"target_vocab_size": trees.target.vocab_size, "share_embeddings": False}
 

@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from keras_transformer.errors import InputError, needs_extra, one_line
-from keras_transformer.trainers.data.corpora import Corpus, Pair, hold_out
 
 logger = logging.getLogger(__name__)
 
 LANGUAGE = ("{http://www.w3.org/XML/1998/namespace}lang", "lang")  # attributes of TMX
 
 
-def load_catalogue(path: Path, source: str, target: str) -> Corpus:
-    """Reads a file of translators; its pairs are held out by the hash of the source.
+def read_catalogue(path: Path, source: str, target: str) -> list[tuple[str, str]]:
+    """Reads the pairs of a file of translators.
 
     Args:
-        path: a file with one of `CATALOGUES`.
+        path: a file that translate-toolkit reads.
         source: source language. In a catalogue of one language, it may be the messages' own.
         target: target language.
 
@@ -32,7 +31,7 @@ def load_catalogue(path: Path, source: str, target: str) -> Corpus:
         "%s: %d pairs; left out: %d fuzzy, %d empty",
         *(path, len(pairs), counts["fuzzy"], counts["empty"]),
     )
-    return hold_out(str(path), lambda: iter(pairs))
+    return pairs
 
 
 def open_store(path: Path) -> Any:
@@ -49,7 +48,15 @@ def open_store(path: Path) -> Any:
 
 def is_message(unit: Any) -> bool:
     """Returns whether an entry is to be translated."""
-    return bool(unit.source) and not unit.isheader() and not unit.isobsolete()
+    element = getattr(unit, "xmlelement", None)
+    is_kept = element is not None and element.get("translate") == "no"
+    return bool(unit.source) and not (unit.isheader() or unit.isobsolete() or is_kept)
+
+
+def has_elements(unit: Any) -> bool:
+    """Returns whether the source of an entry of XLIFF has inline elements."""
+    element = getattr(unit, "xmlelement", None)
+    return element is not None and any(len(each) for each in element.iter("{*}source"))
 
 
 def is_language(code: str | None, wanted: str) -> bool:
@@ -58,14 +65,15 @@ def is_language(code: str | None, wanted: str) -> bool:
     return found[: len(named)] == named
 
 
-def _pairs(path: Path, source: str, target: str, counts: Counter[str]) -> Iterator[Pair]:
+def _pairs(path: Path, source: str, target: str, counts: Counter[str]) -> Iterator[tuple[str, str]]:
     store = open_store(path)
     if path.suffix == ".tmx":
         yield from _memory(store, path, source, target, counts)
         return
     own, other = store.getsourcelanguage(), store.gettargetlanguage()
     # A gettext catalogue names one language, and an older one none.
-    is_swapped = is_language(other, source) or is_language(own, target)
+    fits = [not code or is_language(code, name) for code, name in ((own, source), (other, target))]
+    is_swapped = not all(fits) and (is_language(other, source) or is_language(own, target))
     wanted = (target, source) if is_swapped else (source, target)
     for code, name in zip((own, other), wanted, strict=True):
         if code and not is_language(code, name):
@@ -81,9 +89,9 @@ def _pairs(path: Path, source: str, target: str, counts: Counter[str]) -> Iterat
             forms = [forms_of(unit.source), forms_of(unit.target)]
             # Of plural forms, the first and the last ones are translations of each other.
             ends = {(forms[0][0], forms[1][0]): None, (forms[0][-1], forms[1][-1]): None}
-            for texts in ends:
+            for texts in filter(all, ends):
                 pair = [" ".join(text.splitlines()) for text in texts]
-                yield Pair(*(reversed(pair) if is_swapped else pair))
+                yield (pair[1], pair[0]) if is_swapped else (pair[0], pair[1])
 
 
 def _is_fuzzy(unit: Any) -> bool:
@@ -99,7 +107,7 @@ def _is_fuzzy(unit: Any) -> bool:
 
 def _memory(
     store: Any, path: Path, source: str, target: str, counts: Counter[str]
-) -> Iterator[Pair]:
+) -> Iterator[tuple[str, str]]:
     """Yields the pairs of a translation memory, which may have many languages."""
     languages = set()
     for unit in store.units:
@@ -111,7 +119,7 @@ def _memory(
                 if is_language(code, wanted):
                     texts.setdefault(wanted, " ".join(unit.getNodeText(node).splitlines()))
         if texts.get(source) and texts.get(target):
-            yield Pair(texts[source], texts[target])
+            yield texts[source], texts[target]
         else:
             counts["empty"] += 1
     for wanted in (source, target):

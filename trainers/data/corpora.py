@@ -90,9 +90,10 @@ def load_corpus(data: str, source: str, target: str) -> Corpus:
         return _tfds(data, source, target)
     if Path(data).is_file():
         if data.endswith(CATALOGUES):
-            from keras_transformer.trainers.data.catalogues import load_catalogue
+            from keras_transformer.trainers.data.catalogues import read_catalogue
 
-            return load_catalogue(Path(data), source, target)
+            pairs = [Pair(*pair) for pair in read_catalogue(Path(data), source, target)]
+            return hold_out(data, lambda: iter(pairs))
         return _table(Path(data), source, target)
     return _folder(Path(data), source, target)
 

@@ -84,6 +84,7 @@ def prepare(
     others = task.load_data(settings.mix, *languages) if settings.mix else None
     if tokenizer is None and settings.init_from is not None:
         tokenizer = Run.load(settings.init_from).tokenizer()
+    if tokenizer is not None:
         tokenizer = task.adapt_tokenizer(settings, corpus, tokenizer)
     first = list(itertools.islice(corpus.pairs("train"), 1_000))
     if sum(pair.source == pair.target for pair in first) > len(first) / 10:

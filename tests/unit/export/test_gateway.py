@@ -15,6 +15,8 @@ from libretranslatepy import LibreTranslateAPI
 from keras_transformer.export import clients
 from keras_transformer.export.gateway import Pair, make_gateway
 
+JSON = {"content-type": "application/json"}
+
 
 class Model(BaseHTTPRequestHandler):
     """A model server: `document` is upper case, `nbest` adds a digit and has two translations."""
@@ -71,7 +73,8 @@ def url():
 
 
 def ask(url, path, method="POST", **values):
-    response = urllib3.request(method, f"{url}{path}", json=values or None, timeout=20)
+    content = {"body": json.dumps(values), "headers": JSON} if values else {}
+    response = urllib3.request(method, f"{url}{path}", timeout=20, **content)
     return response.status, response.json()
 
 
@@ -104,7 +107,7 @@ def test_translations(url):
             "detectedLanguage": [{"confidence": 100, "language": "en"}],
         },
     )
-    fields = {"q": "a b", "source": "en", "target": "ja", "alternatives": "1"}
+    fields = {"q": "a b", "source": "EN-us", "target": "ja", "alternatives": "1"}
     response = urllib3.request("POST", f"{url}/translate", body=urlencode(fields))
     assert response.json() == {"translatedText": "a b1", "alternatives": ["a b2"]}
     headers = {"Origin": "http://other.org"}
@@ -118,11 +121,12 @@ def test_translations(url):
         ({"q": None}, "Invalid request: missing q parameter, a text or a list of texts"),
         ({"q": ["a", 1]}, "Invalid request: missing q parameter, a text or a list of texts"),
         ({"source": ""}, "Invalid request: missing source parameter"),
-        ({"target": 3}, "Invalid request: missing target parameter"),
+        ({"target": 3}, "en to 3 is not supported"),
         ({"target": "xx"}, "en to xx is not supported"),
         ({"source": "auto", "target": "ja"}, "auto to ja is not supported"),
         ({"q": ["a"] * 4}, "Invalid request: request (4) exceeds batch limit (3)"),
         ({"q": ["a" * 26] * 2}, "Invalid request: request (52) exceeds text limit (50)"),
+        ({"target": "\ud800"}, "en to ? is not supported"),
         ({"alternatives": -1}, "Invalid request: alternatives must be 0 to 10"),
         ({"format": "pdf"}, "pdf format is not supported"),
     ],

@@ -18,15 +18,15 @@ def found(names, text):
     [
         (
             "placeholders",
-            "'⟦%s⟧' ⟦%1$d⟧ ⟦%-5.2f⟧ ⟦%d⟧⟦%%⟧ ⟦%(name)s⟧ ⟦%ld⟧ ⟦%zu⟧ ⟦%.*s⟧ ⟦%1⟧, ⟦%L2⟧",
+            "'⟦%s⟧' ⟦%1$d⟧ ⟦%-5.2f⟧ ⟦%d⟧⟦%%⟧ ⟦%(name)s⟧ ⟦%ld⟧ ⟦%zu⟧ ⟦%.*s⟧ ⟦%1⟧, ⟦%L2⟧ ⟦%@⟧ %50",
         ),
-        ("placeholders", "⟦{}⟧ ⟦{0}⟧, ⟦{name}⟧ ⟦${x}⟧ ⟦{{ user.name }}⟧ ⟦{n:d}⟧."),
-        ("placeholders", "100 % of it, 5% increase, {one two} and a % b"),
+        ("placeholders", "⟦{}⟧ ⟦{0}⟧, ⟦{name}⟧ ⟦${x}⟧ ⟦{{ user.name }}⟧ ⟦{n:d}⟧ ⟦%{x}⟧."),
+        ("placeholders", "100 % of it, {one two} and a % b %."),
         (
             "tags",
             "⟦<b>⟧Save⟦</b>⟧⟦<br/>⟧⟦<a href='x y'>⟧a⟦&amp;⟧b⟦&#215;⟧⟦&#xD7;⟧⟦<!-- a > b -->⟧",
         ),
-        ("tags", "1 < 2 > 0 & c; AT&T <3"),
+        ("tags", "1 < 2 > 0 & c; AT&T <3 ⟦<0>⟧a⟦</0>⟧ ⟦<!DOCTYPE html>⟧"),
         (
             "urls",
             "(⟦https://a.org/b?c=d&e⟧), ⟦www.a.org⟧. ⟦me.you+x@mail.a.org⟧! at: b @ c, ftp",
@@ -64,6 +64,7 @@ def test_foreign_scripts():
     ("protect", "message"),
     [
         (["tags", "(a"], r"must be names of tags, .*, or regular expressions.*Received: '\(a'"),
+        (["tags,url"], r"must be names of tags, .* in parentheses\. Received: 'tags,url'"),
         (["x*"], r"must not match an empty string\. Received: 'x\*'"),
     ],
 )

@@ -16,6 +16,10 @@ GLOSSARY = {"file": "soubor", "file system": "souborový systém", "C++": "C++",
         ("C++ and C++11 file2", "⟦C++|C++⟧ and ⟦C++|C++⟧11 file2"),
         ("删除硬盘吗", "删除⟦硬盘|disk⟧吗"),
         ("File ⟦file|spis⟧", "File ⟦file|spis⟧"),
+        (
+            "{file} %(file)s <a file> https://a.org/file",
+            "{file} %(file)s <a file> https://a.org/file",
+        ),
     ],
 )
 def test_whole_words_are_marked_the_longest_first(text, marked):

@@ -61,6 +61,13 @@ def test_slots_are_numbered_by_first_appearance(tokenizer):
     assert kept == [["%d", "{a}"], ["%d"]]
 
 
+def test_percentages_are_text(tokenizer):
+    assert slots(tokenizer, "50%a 5.5%d %1%2 100%% %d% 3%") == [0, 1, 2, 3]
+    text = "50%a 5.5%d %1%2 100%% %d% 3%"
+    source = tokenizer.encode(tf.constant([text]))
+    assert tokenizer.write(source, source.ids[:, None])[0, 0].numpy().decode() == text
+
+
 def test_no_text_is_a_slot(tokenizer):
     assert slots(tokenizer, f"a {SLOTS[0]} b{SLOTS[-1]}") == [0, 0]  # two U+FFFD, symbols
     pieces = tokenizer.pieces(tf.range(tokenizer.vocab_size)).numpy()
@@ -104,12 +111,18 @@ def test_pairs_share_slots(tokenizer):
 
 
 def test_the_constraint_counts_strings_and_pairs_tags(tokenizer):
-    source = tokenizer.encode(tf.constant(["%s <b>x</b> %s<br/>", "<i><a y></a> %d", "x"]))
+    texts = ["%s <b>x</b> %s<br/>", "<i><a y></a> %d", "x", "</b> <b>"]
+    source = tokenizer.encode(tf.constant(texts))
     found = tokenizer.constraint(source)
-    assert found.least.numpy()[:, :5].tolist() == [[2, 1, 1, 1, 0], [1, 1, 1, 1, 0], [0] * 5]
+    assert found.least.numpy()[:, :5].tolist() == [
+        [2, 1, 1, 1, 0],
+        [1, 1, 1, 1, 0],
+        [0] * 5,
+        [1, 1, 0, 0, 0],
+    ]
     assert found.most.numpy().tolist() == found.least.numpy().tolist()
     assert tf.where(found.opening).numpy().tolist() == [[0, 2, 1], [1, 2, 1]]
-    assert tf.where(found.closing).numpy().tolist() == [[0, 2, 2], [1, 2, 2]]
+    assert tf.where(found.closing).numpy().tolist() == [[0, 2, 2], [1, 2, 2], [3, 0, 0]]
 
 
 def test_a_free_model_decides_how_often(tokenizer):

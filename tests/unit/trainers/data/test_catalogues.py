@@ -50,6 +50,8 @@ XLIFF = """<?xml version="1.0"?>
 <file original="f" source-language="en-US" target-language="cs" datatype="plaintext"><body>
 <trans-unit id="1"><source>Open</source><target>Otevřít</target></trans-unit>
 <trans-unit id="2"><source>Close</source></trans-unit>
+<trans-unit id="4"><source>A <x id="1"/></source></trans-unit>
+<trans-unit id="5" translate="no"><source>Never</source></trans-unit>
 <trans-unit id="3"><source>A</source><target state="needs-translation">B</target></trans-unit>
 </body></file></xliff>"""
 XLIFF_2 = """<?xml version="1.0"?>
@@ -114,6 +116,12 @@ def test_what_is_left_out_is_counted(tmp_path, caplog):
     assert "3 pairs; left out: 1 fuzzy, 3 empty" in caplog.text
 
 
+def test_variants_of_one_language_are_not_swapped(tmp_path):
+    (tmp_path / "a.po").write_text(CATALOGUE.lstrip().replace("cs_CZ", "en_GB"), "utf-8")
+    corpus = load_corpus(str(tmp_path / "a.po"), "en", "en-gb")
+    assert OPEN in {tuple(pair) for pair in corpus.pairs("train")}
+
+
 def test_other_languages_and_damaged_files(tmp_path):
     for name, message in (
         ("a.po", r"a\.po has the language cs_CZ\. Received: 'en', 'de'"),
@@ -144,4 +152,13 @@ def test_empty_entries_are_filled_and_fuzzy(tmp_path, capsys):
     assert "Translation: 3 empty entries" in messages
     assert "in 1 of them, placeholders" in messages
     fill_catalogue(write(tmp_path, "a.xlf"), tmp_path / "b.xlf", translate)
-    assert ">CLOSE</target>" in (tmp_path / "b.xlf").read_text("utf-8")
+    filled = (tmp_path / "b.xlf").read_text("utf-8")
+    assert ">CLOSE</target>" in filled
+    assert filled.count("<target") == 3
+    assert "1 entries with inline elements are left empty" in capsys.readouterr().err
+    one_form = CATALOGUE.lstrip().replace(
+        "nplurals=3; plural=(n==1) ? 0 : ", "nplurals=1; plural=0;"
+    )
+    (tmp_path / "ja.po").write_text(one_form, "utf-8")
+    fill_catalogue(tmp_path / "ja.po", tmp_path / "filled.po", translate)
+    assert 'msgstr[0] "%d DISKS"\n\n' in (tmp_path / "filled.po").read_text("utf-8")
