@@ -131,7 +131,13 @@ def train_with_progress(settings: TrainSettings, run_dir: Path, resume: bool) ->
 def _sets_of(protect: str) -> list[str]:
     """Returns the names of sets in a list with commas, or a regular expression as it is."""
     parts = [part.strip() for part in protect.split(",")]
-    return parts if set(parts) <= set(options.PROTECTS) else [protect]
+    known = set(options.PROTECTS).intersection(parts)
+    if known and not known.issuperset(parts):
+        raise InputError(
+            f"--protect must be names of {', '.join(options.PROTECTS)}, or one regular expression; "
+            f"give the option once for each expression. Received: {protect!r}"
+        )
+    return parts if known else [protect]
 
 
 def make_settings(context: typer.Context) -> TrainSettings:

@@ -16,24 +16,24 @@ _PRINTF = (
     r"%(?:[0-9]+\$)?[-+#0']*(?:[0-9]+|\*)?(?:\.(?:[0-9]+|\*)?)?(?:hh|ll|[hlLqjzt])?"
     r"[diouxXeEfFgGaAcsSpnm@]"
 )
-# Of an address: the last character is no punctuation, and braces hold a placeholder.
-_BRACES = r"\{[^{}\s]*\}"
-_ADDRESS = rf"(?:{_BRACES}|[\w~:/?#\[\]@!$&'()*+,;=%|.-])*(?:{_BRACES}|[\w~/#@$&+=%|-])"
+_BRACES = r"\{[^{}\s]*\}"  # a placeholder, also within an address
+_PARTS = rf"{_BRACES}|\([^\s()]*\)|[\w\p{{Latin}}~/#@$&+=%-]"
+_ADDRESS = rf"(?:{_PARTS}|[:?!'*,;.])*(?:{_PARTS})"  # it does not end in punctuation
 _EMOJI = r"[\p{So}\x{2190}-\x{21FF}\x{1F000}-\x{1FAFF}]"
 _EMOJI_MARKS = r"[\x{FE0E}\x{FE0F}\x{20E3}\x{1F3FB}-\x{1F3FF}\x{E0020}-\x{E007F}]"
-# A number with a percent sign, such as 50%: no placeholder begins there. The groups are the number
-# with what stands before it, and what follows.
-PERCENTAGE = r"((?:^|[^%L0-9$.])[0-9]+(?:[.,][0-9]+)*)%([^%]|$)"
+# A percentage with letters after it, such as 50%iger and 80%-ige, is text and no placeholder.
+PERCENTAGE = r"[0-9]+(?:[.,][0-9]+)*%(?:-\p{L}|\p{L}\p{L})\p{L}*"
 # In the order in which they are tried at the same place.
 NAMED = {
     # Tags, comments and entities of XML and HTML.
-    "tags": r"<!--(?s:.*?)-->|</?[A-Za-z][^<>]*>|<[!?][^<>]*>|</?[0-9]+ ?/?>"
+    "tags": r"<!--(?s:.*?)-->|</?[A-Za-z][\w:.-]*(?:[\s/][^<>]*)?>|<[!?][^<>]*>|</?[0-9]+ ?/?>"
     r"|&(?:#[0-9]+|#[xX][0-9A-Fa-f]+|[A-Za-z][A-Za-z0-9]*);",
     # Addresses of web and mail, without the punctuation after them.
     "urls": rf"(?i:(?:https?|ftps?|file)://|www\.){_ADDRESS}"
     r"|[A-Za-z0-9][\w.+-]*@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+",
-    # %(name)s, %1$d, %-5.2f, %%, %1, {{name}}, {% if x %}, {0}, {name}, {}, ${x}, %{x}.
-    "placeholders": rf"%\([\w.]+\)[-+#0 ]*[0-9]*(?:\.[0-9]+)?[A-Za-z]|{_PRINTF}|%%|%L?[1-9]\b"
+    # %PATH%, %(name)s, %1$d, %-5.2f, %%, %1, {{name}}, {% if x %}, {0}, {name}, {}, ${x}, %{x}.
+    "placeholders": rf"{PERCENTAGE}|%[A-Z][A-Z0-9_]+%"
+    rf"|%\([\w.]+\)[-+#0 ]*[0-9]*(?:\.[0-9]+)?[A-Za-z]|{_PRINTF}|%%|%L?[1-9]\b"
     rf"|\{{\{{[^{{}}]*\}}\}}|\{{%[^{{}}]*%\}}|[%$]?{_BRACES}",
     # Flags, keys such as 1 in a box, and symbols with the marks that belong to them.
     "symbols": rf"[\x{{1F1E6}}-\x{{1F1FF}}]{{2}}|[0-9#*]\x{{FE0F}}?\x{{20E3}}"
@@ -58,7 +58,7 @@ def check(protect: Sequence[str]) -> None:
                 f"in which a word stands in parentheses. Received: {each!r}"
             )
         try:
-            is_empty = bool(tf.strings.regex_full_match("", each))
+            is_empty = bool(tf.strings.regex_full_match("", f"(?:{each})"))
         except tf.errors.InvalidArgumentError as error:
             raise InputError(
                 f"`protect` must be names of {', '.join(PROTECTS)}, or regular expressions of RE2. "

@@ -1,5 +1,6 @@
 """Terms: words of a source whose translation is given, marked as ⟦file|soubor⟧."""
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,9 +11,11 @@ from keras_transformer.files import decode_lines
 from keras_transformer.protection.patterns import NAMED
 
 TERM = r"⟦[^⟦⟧|]+\|([^⟦⟧|]*)⟧"  # of RE2; the group is the translation
-# In Python's syntax of characters.
+# As Python writes characters; \w is ASCII's in RE2.
 _PROTECTED = [
-    regex.sub(r"\\x\{([0-9A-F]+)\}", lambda match: f"\\U{match[1]:0>8}", pattern)
+    regex.sub(r"\\x\{([0-9A-F]+)\}", lambda match: f"\\U{match[1]:0>8}", pattern).replace(
+        r"\w", "0-9A-Za-z_"
+    )
     for pattern in NAMED.values()
 ]
 UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
@@ -45,15 +48,19 @@ def mark_terms(text: str, glossary: Mapping[str, str]) -> str:
             )
     if not glossary:
         return text
-    terms = sorted(glossary, key=len, reverse=True)
-    # Nothing is marked within a mark, a tag, an address or a placeholder.
-    pattern = regex.compile("|".join(["⟦[^⟦⟧]*⟧", *_PROTECTED, *map(_as_word, terms)]))
 
     def marked(match: regex.Match[str]) -> str:
         found = match[0]
         return f"⟦{found}|{glossary[found]}⟧" if found in glossary else found
 
-    return pattern.sub(marked, text)
+    return _pattern_of(tuple(glossary)).sub(marked, text)
+
+
+@functools.lru_cache(4)  # of many texts with one glossary
+def _pattern_of(terms: tuple[str, ...]) -> regex.Pattern[str]:
+    """Returns a pattern of terms, and of what they are not marked in."""
+    words = map(_as_word, sorted(terms, key=len, reverse=True))
+    return regex.compile("|".join(["⟦[^⟦⟧]*⟧", *_PROTECTED, *words]))
 
 
 def _as_word(term: str) -> str:

@@ -37,9 +37,8 @@ NUM_SLOTS = 32
 SLOTS = tuple(map(chr, range(0x10FF00, 0x10FF00 + NUM_SLOTS)))
 MARK = chr(0x10FF00 + NUM_SLOTS)  # stands around a protected string, in no text
 ANY_SLOT = f"[{SLOTS[0]}-{SLOTS[-1]}]"
-PERCENT = chr(0x10FF00 + NUM_SLOTS + 1)  # stands for the percent sign of a percentage
-RESERVED = f"[{SLOTS[0]}-{PERCENT}]"
-LEAD_BYTE = "<0xF4>"  # begins the UTF-8 of these characters, and of no character with a meaning
+RESERVED = f"[{SLOTS[0]}-{MARK}]"
+LEAD_BYTE = "<0xF4>"  # begins the UTF-8 of these characters, and of no others that Unicode assigns
 USER_DEFINED = 4  # the type of a piece that is never cut
 
 Pairs = Iterable[tuple[str, str]]
@@ -80,7 +79,7 @@ class ProtectingTokenizer(_SlotTokenizer):
         except (ValueError, KeyError, TypeError) as error:
             raise InputError("The tokenizer is damaged") from error
         super().__init__(sentencepiece)
-        self.model, self._pattern = model, f"{TERM}|{pattern}"
+        self.model, self._pattern = model, "|".join(filter(None, (TERM, pattern)))
         if self.own_target is not None:
             self.own_target = _SlotTokenizer(sentencepiece, side=1)
         pieces = [each.piece for each in parse_sentencepiece(sentencepiece).pieces]
@@ -177,7 +176,9 @@ class ProtectingTokenizer(_SlotTokenizer):
         What only a translation protects stays text.
         """
         source, target, agree = _protected_pairs(sources, targets, self._pattern)
-        return TokenizedPairs(self.tokenize(source), self.target.tokenize(target), agree)
+        return TokenizedPairs(
+            self.tokenize(source), self.target.tokenize(target), agree | self.is_free
+        )
 
     def constraint(self, source: EncodedTexts) -> CountConstraint:
         """Returns the constraint that each string stands in a result as often as in its source."""
@@ -191,21 +192,22 @@ class ProtectingTokenizer(_SlotTokenizer):
             most = tf.where(counts > 0, tf.int32.max, 0)
             return CountConstraint(tf.zeros_like(counts), most, no_order, no_order)
         is_closing = tf.strings.regex_full_match(strings, r"(?s)</.*>")
-        is_opening = tf.strings.regex_full_match(strings, r"(?s)<[A-Za-z].*>")
+        is_opening = tf.strings.regex_full_match(strings, r"(?s)<[A-Za-z0-9].*>")
         is_opening &= ~tf.strings.regex_full_match(strings, r"(?s).*/>")
         names = tf.strings.regex_replace(strings, r"(?s)^</?([^\s/>]*).*$", r"\1")
 
-        def first_of(values: tf.Tensor) -> tf.Tensor:
+        def smallest(values: tf.Tensor) -> tf.Tensor:
             """Returns the smallest value of the strings of each slot, [B, N]."""
             largest = tf.fill(shape, values.dtype.max)
             return tf.tensor_scatter_nd_min(largest, cells, values)
 
-        name, place = first_of(tf.strings.to_hash_bucket_fast(names, 2**62)), first_of(rows[:, 1])
+        name, place = smallest(tf.strings.to_hash_bucket_fast(names, 2**62)), rows[:, 1]
         opens, closes = (
-            first_of(tf.cast(each, tf.int32)) == 1 for each in (is_opening, is_closing)
+            smallest(tf.cast(each, tf.int32)) == 1 for each in (is_opening, is_closing)
         )
         pairs = (name[:, :, None] == name[:, None, :]) & closes[:, :, None]  # [B, N, N]
-        is_before = place[:, None, :] < place[:, :, None]  # as in the source
+        first, last = smallest(place), -smallest(-place)
+        is_before = first[:, None, :] < last[:, :, None]  # as in the source
         opening, closing = pairs & opens[:, None, :] & is_before, pairs & closes[:, None, :]
         return CountConstraint(
             counts, counts, tf.cast(opening, tf.float32), tf.cast(closing, tf.float32)
@@ -229,8 +231,8 @@ class ProtectingTokenizer(_SlotTokenizer):
     def _strings(self, source: EncodedTexts, ids: tf.Tensor) -> tf.Tensor:
         """Returns the strings of the slots of ids, int32 [B, K, T], in their order.
 
-        Of a slot, the first in a result gets the first string in the source, and so on; a slot
-        that the source has not so often repeats its last string.
+        The first place of a slot in a result gets its first string in the source, and so on. If
+        there are more places than strings, the last string is repeated.
         """
         slots, source_slots = ids - self.first_slot, source.ids - self.first_slot
         places, own_places = _places(slots), _places(source_slots)
@@ -266,13 +268,13 @@ class _Protected:
     def __init__(self, texts: tf.Tensor, pattern: str) -> None:
         texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
         texts = tf.strings.regex_replace(texts, RESERVED, "\ufffd")
-        texts = tf.strings.regex_replace(texts, PERCENTAGE, rf"\1{PERCENT}\2")
         texts = tf.strings.regex_replace(texts, pattern, rf"{MARK}\0{MARK}")
-        parts = tf.strings.split(texts, MARK)  # [B, (parts)]
-        self._parts = parts.with_values(tf.strings.regex_replace(parts.values, PERCENT, "%"))
+        self._parts = tf.strings.split(texts, MARK)  # [B, (parts)]
         starts = tf.gather(self._parts.row_starts(), self._parts.value_rowids())
         place = tf.range(tf.size(self._parts.values, tf.int64)) - starts
-        self._is_protected = place % 2 == 1
+        # The pattern also finds percentages, so that no placeholder is found within them.
+        is_text = tf.strings.regex_full_match(self._parts.values, f"(?:{PERCENTAGE})?")
+        self._is_protected = (place % 2 == 1) & ~is_text
         self.strings = tf.boolean_mask(self._parts.values, self._is_protected)
         rows = tf.boolean_mask(self._parts.value_rowids(), self._is_protected)
         self.rows = tf.cast(rows, tf.int32)

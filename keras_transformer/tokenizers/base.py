@@ -45,14 +45,11 @@ class EncodedTexts(NamedTuple):
     @classmethod
     def spec(cls) -> Self:
         """Returns the types of its tensors, for the signature of a graph."""
-        rows, tokens = [None], [None, None]
-        shapes = {"ids": tokens, "lengths": rows, "truncated": rows, "kept": tokens}
-        types = {"truncated": tf.bool, "kept": tf.string}
         return cls(
-            **{
-                name: tf.TensorSpec(shape, types.get(name, tf.int32))
-                for name, shape in shapes.items()
-            }
+            ids=tf.TensorSpec([None, None], tf.int32),
+            lengths=tf.TensorSpec([None], tf.int32),
+            truncated=tf.TensorSpec([None], tf.bool),
+            kept=tf.TensorSpec([None, None], tf.string),
         )
 
     @classmethod
@@ -163,7 +160,7 @@ class Tokenizer(abc.ABC):
         """`tokenize` of valid UTF-8 without control characters."""
 
     def read(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor | None]:
-        """Splits texts into ids as `tokenize` does, and returns what each id stands for.
+        """Splits sources into ids, and returns the strings that some ids stand for.
 
         Args:
             texts: string [B].

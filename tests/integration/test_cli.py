@@ -327,6 +327,7 @@ def test_a_stopped_export_leaves_nothing(tiny_run, tmp_path, monkeypatch):
         (["translate", "{run}", "x", "--beam-size", 0], "`beam_size`"),
         (["translate", "{run}", "x", "--length-penalty", "inf"], "`length_penalty`"),
         (["translate", "{run}", "x", "--signature", "greedy"], "{run} .*greedy"),
+        (["train", "--run-dir", "x", "--data", "x", "--protect", "tags,[A]"], "--protect .*tags"),
         (["translate", "{run}", "x", "--terms", "{none}"], "{run} protects none"),
         (["translate", "{model}", "x", "--terms", "{none}"], "{model}.* protects none"),
         (["translate", "{model}", "x", "--beam-size", 1], "{model} .*--beam-size"),

@@ -19,6 +19,7 @@ from keras_transformer.model.transformer import Transformer
 from keras_transformer.protection.tokenizer import ProtectingTokenizer
 from keras_transformer.search.texts import TextSearch
 from keras_transformer.trainers.data.prepared import Manifest
+from keras_transformer.trainers.fitting.fine_tuning import initialize
 from keras_transformer.trainers.fitting.training import train
 from keras_transformer.translator import Translator
 
@@ -150,6 +151,18 @@ def test_a_run_without_protection_gets_it(tiny_run, tiny_settings, run, tmp_path
     tokenizer, before = tuned.tokenizer(), tiny_run.tokenizer()
     assert isinstance(tokenizer, ProtectingTokenizer)
     assert tuned.config.vocab_size == before.vocab_size + 32
+    model = Transformer(tuned.config)
+    initialize(model, settings, is_new=True)
+    kept = [
+        (model.target_embedding, tiny_run.model().target_embedding),
+        (model.encoder_layers[0], tiny_run.model().encoder_layers[0]),
+    ]
+    for layer, known in kept:
+        for weight, expected in zip(layer.get_weights(), known.get_weights(), strict=True):
+            np.testing.assert_array_equal(weight[: len(expected)], expected)
+    frozen = dataclasses.replace(settings, freeze="embeddings")
+    with pytest.raises(InputError, match="`freeze` must not be embeddings"):
+        train(frozen, tmp_path / "frozen", verbose=0)
     (translation,) = Translator.of(tuned).translate(["red %s%s dog"])
     assert translation.text.count("%s") == 2
     # Fine-tuned again, it protects the same without being told.

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from keras_transformer.architectures import config_type
 from keras_transformer.config import ModelConfig
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, require
 from keras_transformer.model.encoder_decoder import EncoderDecoder
 from keras_transformer.run import Run
 from keras_transformer.tokenizers import Tokenizer
@@ -24,16 +24,22 @@ def initial_config(settings: TrainSettings, tokenizer: Tokenizer) -> ModelConfig
             f"prepare it with --set init_from={initial.path}"
         )
     if not is_own:
+        require(
+            settings.freeze != "embeddings",
+            "`freeze` must not be embeddings, because `protect` adds some",
+            freeze=settings.freeze,
+        )
         return settings.config(type(initial.config).sizes_of(tokenizer))
     config = initial.config
     return settings.config({name: getattr(config, name) for name in config.of_tokenizer})
 
 
 def _extends(tokenizer: Tokenizer, initial: Tokenizer) -> bool:
-    """Returns whether a tokenizer has all ids of another, and more."""
+    """Returns whether a tokenizer is another one with protection added."""
+    if not tokenizer.protect or initial.protect:
+        return False
     ids = tf.range(initial.vocab_size)
-    has_more = tokenizer.vocab_size > initial.vocab_size
-    return has_more and bool(tf.reduce_all(tokenizer.pieces(ids) == initial.pieces(ids)))
+    return bool(tf.reduce_all(tokenizer.pieces(ids) == initial.pieces(ids)))
 
 
 def initialize(model: EncoderDecoder, settings: TrainSettings, is_new: bool) -> None:

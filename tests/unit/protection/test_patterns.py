@@ -18,8 +18,9 @@ def found(names, text):
     [
         (
             "placeholders",
-            "'⟦%s⟧' ⟦%1$d⟧ ⟦%-5.2f⟧ ⟦%d⟧⟦%%⟧ ⟦%(name)s⟧ ⟦%ld⟧ ⟦%zu⟧ ⟦%.*s⟧ ⟦%1⟧, ⟦%L2⟧ ⟦%@⟧ %50",
+            "'⟦%s⟧' ⟦%1$d⟧ ⟦%-5.2f⟧ ⟦%d⟧⟦%%⟧ ⟦%(name)s⟧ ⟦%ld⟧ ⟦%zu⟧ ⟦%.*s⟧ ⟦%1⟧, ⟦%L2⟧",
         ),
+        ("placeholders", "⟦%@⟧ %50 ⟦%PATH%⟧ sha256⟦%s⟧"),
         ("placeholders", "⟦{}⟧ ⟦{0}⟧, ⟦{name}⟧ ⟦${x}⟧ ⟦{{ user.name }}⟧ ⟦{n:d}⟧ ⟦%{x}⟧."),
         ("placeholders", "100 % of it, {one two} and a % b %."),
         (
@@ -27,6 +28,7 @@ def found(names, text):
             "⟦<b>⟧Save⟦</b>⟧⟦<br/>⟧⟦<a href='x y'>⟧a⟦&amp;⟧b⟦&#215;⟧⟦&#xD7;⟧⟦<!-- a > b -->⟧",
         ),
         ("tags", "1 < 2 > 0 & c; AT&T <3 ⟦<0>⟧a⟦</0>⟧ ⟦<!DOCTYPE html>⟧"),
+        ("urls", "⟦http://a.org/Käse_(b)⟧, [a](⟦http://a.org⟧)[b] ⟦http://a.org/%C3%A4⟧"),
         (
             "urls",
             "(⟦https://a.org/b?c=d&e⟧), ⟦www.a.org⟧. ⟦me.you+x@mail.a.org⟧! at: b @ c, ftp",

@@ -15,6 +15,7 @@ GLOSSARY = {"file": "soubor", "file system": "souborový systém", "C++": "C++",
         ("file system", "⟦file system|souborový systém⟧"),
         ("C++ and C++11 file2", "⟦C++|C++⟧ and ⟦C++|C++⟧11 file2"),
         ("删除硬盘吗", "删除⟦硬盘|disk⟧吗"),
+        ("请访问https://a.org查看硬盘", "请访问https://a.org查看⟦硬盘|disk⟧"),
         ("File ⟦file|spis⟧", "File ⟦file|spis⟧"),
         (
             "{file} %(file)s <a file> https://a.org/file",

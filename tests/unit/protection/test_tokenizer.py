@@ -62,8 +62,8 @@ def test_slots_are_numbered_by_first_appearance(tokenizer):
 
 
 def test_percentages_are_text(tokenizer):
-    assert slots(tokenizer, "50%a 5.5%d %1%2 100%% %d% 3%") == [0, 1, 2, 3]
-    text = "50%a 5.5%d %1%2 100%% %d% 3%"
+    text = "50%iger 80%-ige 5%-10%ige 3% %1%2 sha256%s 100%% https://a.org/b%20final.pdf"
+    assert slots(tokenizer, text) == [0, 1, 2, 3, 4]
     source = tokenizer.encode(tf.constant([text]))
     assert tokenizer.write(source, source.ids[:, None])[0, 0].numpy().decode() == text
 
@@ -112,6 +112,7 @@ def test_pairs_share_slots(tokenizer):
 
 def test_the_constraint_counts_strings_and_pairs_tags(tokenizer):
     texts = ["%s <b>x</b> %s<br/>", "<i><a y></a> %d", "x", "</b> <b>"]
+    texts += ["<a 1></a> <a 2></a>", "<0>x</0>"]
     source = tokenizer.encode(tf.constant(texts))
     found = tokenizer.constraint(source)
     assert found.least.numpy()[:, :5].tolist() == [
@@ -119,10 +120,31 @@ def test_the_constraint_counts_strings_and_pairs_tags(tokenizer):
         [1, 1, 1, 1, 0],
         [0] * 5,
         [1, 1, 0, 0, 0],
+        [1, 2, 1, 0, 0],
+        [1, 1, 0, 0, 0],
     ]
     assert found.most.numpy().tolist() == found.least.numpy().tolist()
-    assert tf.where(found.opening).numpy().tolist() == [[0, 2, 1], [1, 2, 1]]
-    assert tf.where(found.closing).numpy().tolist() == [[0, 2, 2], [1, 2, 2], [3, 0, 0]]
+    assert tf.where(found.opening).numpy().tolist() == [
+        [0, 2, 1],
+        [1, 2, 1],
+        [4, 1, 0],
+        [4, 1, 2],
+        [5, 1, 0],
+    ]
+    assert tf.where(found.closing).numpy().tolist() == [
+        [0, 2, 2],
+        [1, 2, 2],
+        [3, 0, 0],
+        [4, 1, 1],
+        [5, 1, 1],
+    ]
+
+
+def test_own_expressions_may_have_percentages_or_find_nothing():
+    own = ProtectingTokenizer.learn(lambda: PAIRS, 360, ["[0-9]+%", "placeholders"])
+    assert slots(own, "50% of 5%iger") == [0, 1]
+    empty = ProtectingTokenizer.learn(lambda: PAIRS, 360, [r"\b"])
+    assert slots(empty, "a word %s") == []
 
 
 def test_a_free_model_decides_how_often(tokenizer):
