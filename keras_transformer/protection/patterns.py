@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 import regex
 import tensorflow as tf
 
-from keras_transformer.errors import InputError, one_line
+from keras_transformer.errors import InputError
 from keras_transformer.protection import PROTECTS
 
 FOREIGN = "foreign"
@@ -62,7 +62,7 @@ def check(protect: Sequence[str]) -> None:
         except tf.errors.InvalidArgumentError as error:
             raise InputError(
                 f"`protect` must be names of {', '.join(PROTECTS)}, or regular expressions of RE2. "
-                f"Received: {each!r} ({one_line(error)})"
+                f"Received: {each!r}"
             ) from error
         if is_empty:
             raise InputError(f"`protect` must not match an empty string. Received: {each!r}")
