@@ -70,6 +70,13 @@ def export_command(
         int,
         Option(help="Decoder layer that the signature `attention` shows, from 0; -1 is the last."),
     ] = -1,
+    complete: Annotated[
+        bool,
+        Option(
+            "--complete",
+            help="Add the signature `complete`, which continues the beginning of a translation.",
+        ),
+    ] = False,
     batching: Annotated[
         bool, Option(help="Merge concurrent requests in the graph.")
     ] = ServingOptions.batching,
@@ -131,6 +138,7 @@ def export_command(
             weights=weights,
             compute=compute,
             attention_layer=attention_layer,
+            complete=complete,
             examples=sorted(sources, key=lambda text: len(text) > EXAMPLE_LENGTH)[:MAX_EXAMPLES],
             details=_details(opened, checkpoint),
             report=say_finding,

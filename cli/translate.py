@@ -87,6 +87,16 @@ def translate_command(
             "score; at most as many as there are beams.",
         ),
     ] = None,
+    prefix: Annotated[
+        str | None,
+        Option(
+            help="How each translation begins. Its last word may go on, unless a space follows "
+            "it. An export and a server need the signature complete."
+        ),
+    ] = None,
+    words: Annotated[
+        bool, Option("--words", help="With --json, add each word's probability; for a run.")
+    ] = False,
     terms: Annotated[
         Path | None,
         Option(
@@ -125,19 +135,27 @@ def translate_command(
     if signature == "nbest" or (num_best is not None and signature is not None):
         raise InputError("Give --num-best and no --signature: the signature is nbest")
     name = signature or (DEFAULT_SIGNATURE if num_best is None else "nbest")
+    if prefix is not None:
+        name = "complete"
     is_run = server is None and Path(model_or_text or "", "run.json").is_file()
+    if not is_run and prefix is not None and (signature is not None or num_best is not None):
+        raise InputError("Give --prefix without --signature and --num-best: it has a signature")
+    if words and not (is_run and as_json):
+        raise InputError("--words needs a run directory and --json")
     if server is not None:
-        translate = _open_server(url, grpc, model, name, timeout)
+        translate = _open_server(url, grpc, model, name, timeout, prefix)
     elif model_or_text is None:
         context.fail("Missing argument 'RUN|SAVEDMODEL', or --url, or --grpc.")
     elif is_run:
         if signature is not None:
             raise InputError(f"{model_or_text} is a run directory: it has no signature {signature}")
-        translate = _open_run(model_or_text, search, optimize, num_best, terms is not None)
+        translate = _open_run(
+            model_or_text, search, optimize, num_best, terms is not None, prefix, words
+        )
     elif version := find_export(model_or_text):
         if terms is not None:
             _require_protection(version, read_metadata(version).get("protect", []))
-        translate = _open_export(str(version), name, optimize, num_best is not None)
+        translate = _open_export(str(version), name, optimize, num_best is not None, prefix)
     else:
         raise InputError(f"{model_or_text} must be a run directory or a SavedModel")
     if fixed and not is_run:
@@ -185,16 +203,21 @@ def _new_file(path: Path) -> Iterator[TextIO]:
 
 
 def _open_server(
-    url: str | None, grpc: str | None, model: str | None, signature: str, timeout: float
+    url: str | None,
+    grpc: str | None,
+    model: str | None,
+    signature: str,
+    timeout: float,
+    prefix: str | None,
 ) -> Translate:
     from keras_transformer.export.clients import GrpcClient, RestClient
 
     client: GrpcClient | RestClient
     if url is not None and grpc is None:
-        client = RestClient(url, signature=signature, timeout=timeout)
+        client = RestClient(url, signature=signature, timeout=timeout, prefix=prefix)
     elif url is None and grpc is not None and model is not None:
         load_tensorflow()
-        client = GrpcClient(grpc, model, signature=signature, timeout=timeout)
+        client = GrpcClient(grpc, model, signature=signature, timeout=timeout, prefix=prefix)
     else:
         raise InputError("Give either --url URL, or --grpc HOST:PORT and --model NAME")
     return lambda texts, progress: _counted(client.translate(texts), progress)
@@ -206,6 +229,8 @@ def _open_run(
     optimize: bool,
     num_best: int | None,
     has_terms: bool,
+    prefix: str | None,
+    words: bool,
 ) -> Translate:
     use_one_thread()
     load_tensorflow()
@@ -224,12 +249,18 @@ def _open_run(
         if num_best is not None:
             texts, scores = zip(*found.hypotheses, strict=True)
             row = {"translations": list(texts), "scores": list(scores)}
+        if words:
+            row["words"] = [word._asdict() for word in found.words]
         return {**row, "truncated": found.truncated}
 
-    options = {**search, "num_best": num_best or 1}
-    return lambda texts, progress: [
-        row_of(found) for found in translator.translate(texts, **options, progress=progress)
-    ]
+    options = {**search, "num_best": num_best or 1, "words": words}
+
+    def translate(texts: list[str], progress: Progress) -> list[Row]:
+        prefixes = None if prefix is None else [prefix] * len(texts)
+        found = translator.translate(texts, prefixes=prefixes, progress=progress, **options)
+        return [row_of(each) for each in found]
+
+    return translate
 
 
 def _require_protection(model: str | Path, protect: Sequence[str]) -> None:
@@ -237,12 +268,15 @@ def _require_protection(model: str | Path, protect: Sequence[str]) -> None:
         raise InputError(f"--terms needs a model that protects strings. {model} protects none")
 
 
-def _open_export(version: str, signature: str, optimize: bool, is_nbest: bool) -> Translate:
+def _open_export(
+    version: str, signature: str, optimize: bool, is_nbest: bool, prefix: str | None
+) -> Translate:
     load_session()
     from keras_transformer.export.session import open_saved_model
 
     output = "translations" if is_nbest else "translation"
-    translate = open_saved_model(version, signature, optimize, output)
+    others = {} if prefix is None else {"prefix": prefix}
+    translate = open_saved_model(version, signature, optimize, output, **others)
     max_size = REQUEST_BYTES if signature == "document" else math.inf
     return lambda texts, progress: by_length(
         [text.encode(errors="replace") for text in texts],

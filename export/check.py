@@ -35,6 +35,7 @@ SIGNATURES = {
     "score": (("text", "target"), {"log_probability", "score", "truncated"}),
     "document": (("text",), {"translation", "score", "sentences"}),
 }
+COMPLETE = {"complete": (("text", "prefix"), {"translation", "score", "truncated"})}  # if asked for
 SCORE_TOLERANCE = 1e-3  # another runtime adds in another order
 # Answers requests, one a line.
 PROGRAM = """
@@ -70,6 +71,11 @@ class Export(NamedTuple):
     path: Path  # the version's folder
     metadata: dict[str, Any]  # what `write_metadata` wrote
     meta_graph: MetaGraphDef  # the graph and its signatures
+
+    @property
+    def signatures(self) -> dict[str, tuple[tuple[str, ...], set[str]]]:
+        """`SIGNATURES`, and `complete` if the export has it."""
+        return SIGNATURES | (COMPLETE if self.meta_graph.signature_def.keys() & COMPLETE else {})
 
 
 def check_saved_model(
@@ -127,11 +133,11 @@ def check_files(export: Export) -> str:
 def check_signatures(export: Export) -> str:
     """Checks that all signatures are there, with their inputs and outputs."""
     signatures = export.meta_graph.signature_def
-    for name, (inputs, outputs) in SIGNATURES.items():
+    for name, (inputs, outputs) in export.signatures.items():
         found = signatures[name] if name in signatures else SignatureDef()
         if set(found.inputs) != set(inputs) or set(found.outputs) != outputs:
             raise InputError(f"{name} must take {inputs} and return {outputs}")
-    return f"{', '.join(SIGNATURES)}: strings in, a row out for each row in"
+    return f"{', '.join(export.signatures)}: strings in, a row out for each row in"
 
 
 def check_nodes(export: Export) -> str:
@@ -165,7 +171,7 @@ def check_weights(export: Export) -> str:
 def check_warmup(export: Export) -> str:
     """Checks that each signature has a warm-up request."""
     names = [name for name, _ in _warmup_requests(export)]
-    if missing := sorted(set(SIGNATURES) - set(names)):
+    if missing := sorted(set(export.signatures) - set(names)):
         raise InputError(f"no request for {', '.join(missing)}")
     return f"{len(names)} requests"
 
@@ -175,7 +181,8 @@ def check_session(export: Export) -> str:
     examples = export.metadata["examples"]
     texts = [example["text"] for example in examples]
     requests: list[Request] = [("serving_default", {"text": texts}), *_warmup_requests(export)]
-    requests += [(name, {key: [] for key in inputs}) for name, (inputs, _) in SIGNATURES.items()]
+    signatures = export.signatures.items()
+    requests += [(name, {key: [] for key in inputs}) for name, (inputs, _) in signatures]
     answers = _run_session(export.path, requests)
     for (name, inputs), outputs in zip(requests, answers, strict=True):
         sizes = {len(column) for column in (*inputs.values(), *outputs.values())}

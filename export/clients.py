@@ -26,8 +26,11 @@ MAX_CONNECTIONS = 64  # kept open: one for each thread that uses a client
 
 
 class _Client(ABC):
-    def __init__(self, server: str, signature: str, timeout: float, max_rows: int) -> None:
+    def __init__(
+        self, server: str, signature: str, timeout: float, max_rows: int, prefix: str | None
+    ) -> None:
         self._server, self._signature = server, signature
+        self._others = {} if prefix is None else {"prefix": prefix}
         self._timeout, self._max_rows = timeout, max_rows
 
     @abstractmethod
@@ -76,6 +79,7 @@ class RestClient(_Client):
         retries: how often a request is sent again if the server cannot be reached or is
             overloaded, each time after a longer wait. A request that timed out is not sent again.
         max_rows: the maximum number of texts of a request.
+        prefix: the input `prefix` for all texts; None for a signature without it.
 
     Raises:
         InputError: if the URL has another form.
@@ -89,8 +93,9 @@ class RestClient(_Client):
         timeout: float = TIMEOUT,
         retries: int = RETRIES,
         max_rows: int = REQUEST_ROWS,
+        prefix: str | None = None,
     ) -> None:
-        super().__init__(url.rstrip("/"), signature, timeout, max_rows)
+        super().__init__(url.rstrip("/"), signature, timeout, max_rows, prefix)
         form = r"https?://[^/?#]+/([^?#]+/)?v1/models/[^/:?#]+((/versions/\d+)|(/labels/\w+))?"
         if not re.fullmatch(form, self._server):
             raise InputError(
@@ -113,7 +118,8 @@ class RestClient(_Client):
         )
 
     def _predict(self, texts: list[str]) -> Any:
-        question = {"signature_name": self._signature, "instances": texts}
+        rows = [{"text": text, **self._others} for text in texts] if self._others else texts
+        question = {"signature_name": self._signature, "instances": rows}
         try:
             response = self._pool.request("POST", f"{self._server}:predict", json=question)
         except ReadTimeoutError as error:
@@ -156,6 +162,7 @@ class GrpcClient(_Client):
         retries: how often a request is sent again if the server is not available, each time after
             a longer wait; at most 4.
         max_rows: as for `RestClient`.
+        prefix: as for `RestClient`.
     """
 
     def __init__(
@@ -167,11 +174,12 @@ class GrpcClient(_Client):
         timeout: float = TIMEOUT,
         retries: int = RETRIES,
         max_rows: int = REQUEST_ROWS,
+        prefix: str | None = None,
     ) -> None:
         import grpc
         from tensorflow_serving.apis.prediction_service_pb2_grpc import PredictionServiceStub
 
-        super().__init__(f"grpc://{target}/{model}", signature, timeout, max_rows)
+        super().__init__(f"grpc://{target}/{model}", signature, timeout, max_rows, prefix)
         policy = {
             "maxAttempts": min(1 + retries, 5),  # gRPC's maximum
             "initialBackoff": f"{BACKOFF_SECONDS}s",
@@ -196,7 +204,14 @@ class GrpcClient(_Client):
         import tensorflow as tf
         from tensorflow_serving.apis.predict_pb2 import PredictRequest
 
-        request = PredictRequest(inputs={"text": tf.make_tensor_proto(texts, tf.string)})
+        columns = {"text": texts} | {
+            name: [value] * len(texts) for name, value in self._others.items()
+        }
+        request = PredictRequest(
+            inputs={
+                name: tf.make_tensor_proto(column, tf.string) for name, column in columns.items()
+            }
+        )
         request.model_spec.name = self._model
         request.model_spec.signature_name = self._signature
         try:

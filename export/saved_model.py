@@ -15,7 +15,13 @@ import tensorflow as tf
 from keras_transformer.architectures import build_model
 from keras_transformer.config import DecodingOptions
 from keras_transformer.errors import InputError, one_line
-from keras_transformer.export.check import SIGNATURES, Finding, check_saved_model, require_success
+from keras_transformer.export.check import (
+    COMPLETE,
+    SIGNATURES,
+    Finding,
+    check_saved_model,
+    require_success,
+)
 from keras_transformer.export.metadata import write_metadata
 from keras_transformer.export.options import NO_SCORE, ComputeType, ServingOptions, WeightsType
 from keras_transformer.export.rows import rows_of
@@ -24,7 +30,8 @@ from keras_transformer.export.warmup import write_warmup
 from keras_transformer.files import atomic_folder
 from keras_transformer.model.encoder_decoder import EncoderDecoder
 from keras_transformer.search.beam_search import Hypotheses
-from keras_transformer.search.texts import TextSearch
+from keras_transformer.search.constraints import Constraint
+from keras_transformer.search.texts import TextSearch, TranslatedTexts
 from keras_transformer.tokenizers import EncodedTexts, Tokenizer
 from keras_transformer.translator import Translator
 
@@ -53,6 +60,7 @@ class ServingModule(tf.Module):
         attention_layer: int,
         weights: WeightsType,
         compute: ComputeType,
+        complete: bool,
     ) -> None:
         super().__init__()
         model = translator.model
@@ -62,14 +70,17 @@ class ServingModule(tf.Module):
         ]
         if compute == "bfloat16":
             translator = Translator(_in_bfloat16(model), translator.tokenizer, translator.defaults)
+        self.inputs = {name: inputs for name, (inputs, _) in SIGNATURES.items()}
+        functions = _signatures(translator, serving, attention_layer, self.stored)
+        if complete:
+            self.inputs["complete"] = COMPLETE["complete"][0]
+            functions["complete"] = _completion(translator, self.stored)
         self.graphs: dict[str, Any] = {}  # of each signature
-        for name, function in _signatures(
-            translator, serving, attention_layer, self.stored
-        ).items():
+        for name, function in functions.items():
             if serving.batching and name in MERGED:
                 row_shape = (translator.defaults.beam_size,) if name == "nbest" else ()
                 function = _merged(function, serving, row_shape)
-            self.graphs[name] = _signature_graph(function, serving, SIGNATURES[name][0])
+            self.graphs[name] = _signature_graph(function, serving, self.inputs[name])
 
 
 def _signatures(
@@ -88,12 +99,7 @@ def _signatures(
         greedy = _SharedSearch(model, tokenizer, one_beam, stored)
 
     def best(search: TextSearch, text: tf.Tensor) -> Outputs:
-        found = search.translate(text)
-        return {
-            "translation": found.translations[:, 0],  # [B]
-            "score": _finite(found.scores[:, 0]),  # [B]
-            "truncated": found.truncated,  # [B]
-        }
+        return _best(search.translate(text))
 
     def nbest(text: tf.Tensor) -> Outputs:
         found = search.translate(text, options.beam_size)
@@ -132,6 +138,25 @@ def _signatures(
         "attention": _with_weights(attention, model, stored),
         "score": _with_weights(score, model, stored),
         "document": document,
+    }
+
+
+def _completion(translator: Translator, stored: Sequence[tf.Variable]) -> SignatureFunction:
+    """Returns what the signature `complete` computes; its search is a graph of its own."""
+    tokenizer = _shared(translator.tokenizer)
+    search = TextSearch(translator.model, tokenizer, translator.defaults)
+
+    def complete(text: tf.Tensor, prefix: tf.Tensor) -> Outputs:
+        return _best(search.translate(text, prefixes=prefix))
+
+    return _with_weights(complete, translator.model, stored)
+
+
+def _best(found: TranslatedTexts) -> Outputs:
+    return {
+        "translation": found.translations[:, 0],  # [B]
+        "score": _finite(found.scores[:, 0]),  # [B]
+        "truncated": found.truncated,  # [B]
     }
 
 
@@ -181,8 +206,13 @@ class _SharedSearch(TextSearch):
         search = _with_weights(super().search, model, stored)
         self._graph = tf.function(search, specs, autograph=False)
 
-    def search(self, source: EncodedTexts, num_best: int | tf.Tensor = 1) -> Hypotheses:
-        """Calls the function; see `TextSearch`."""
+    def search(
+        self,
+        source: EncodedTexts,
+        num_best: int | tf.Tensor = 1,
+        constraint: Constraint | None = None,
+    ) -> Hypotheses:
+        """Calls the function, which has the tokenizer's constraint; see `TextSearch`."""
         found: Hypotheses = self._graph(source, num_best)
         return found
 
@@ -277,6 +307,7 @@ def export_saved_model(
     weights: WeightsType = "float32",
     compute: ComputeType = "float32",
     attention_layer: int = -1,
+    complete: bool = False,
     examples: Sequence[str] = EXAMPLES,
     details: Mapping[str, Any] | None = None,
     check: bool = True,
@@ -300,6 +331,8 @@ def export_saved_model(
             instructions for it (AVX512-BF16, AMX).
         attention_layer: the decoder layer that the signature `attention` shows, from 0; -1 for
             the last.
+        complete: whether to add the signature `complete`, which takes a `prefix` too, and
+            continues it. It adds to the time of the start of a server.
         examples: texts to check and to warm up with; if empty, two English sentences.
         details: more values for the metadata.
         check: whether to check the SavedModel.
@@ -325,7 +358,7 @@ def export_saved_model(
         )
     serving = serving or ServingOptions()
     translator = Translator(translator.model, translator.tokenizer, options or translator.defaults)
-    module = ServingModule(translator, serving, attention_layer, weights, compute)
+    module = ServingModule(translator, serving, attention_layer, weights, compute, complete)
     texts = list(examples or EXAMPLES)
     metadata = {
         "architecture": translator.model.config.architecture,
@@ -344,7 +377,7 @@ def export_saved_model(
             tf.saved_model.save(module, written, signatures=module.graphs)
             set_config(written, _function_config())
             name = os.path.basename(os.path.abspath(folder))
-            write_warmup(written, name, _warmup_requests(texts))
+            write_warmup(written, name, _warmup_requests(texts, module.inputs))
             is_rounded = {weights, compute} != {"float32"}
             answers = _answers(translator, module, texts, is_rounded)
             write_metadata(written, {**metadata, "examples": answers})
@@ -380,11 +413,13 @@ def _answers(
     ]
 
 
-def _warmup_requests(texts: list[str]) -> list[tuple[str, dict[str, list[str]]]]:
+def _warmup_requests(
+    texts: list[str], inputs: Mapping[str, Sequence[str]]
+) -> list[tuple[str, dict[str, list[str]]]]:
     """Returns a short request to each signature, and one of several texts.
 
     The first run of a signature prepares its graph, which takes much longer than a translation.
     """
     shortest = [min(texts, key=len)]
-    requests = [(name, dict.fromkeys(keys, shortest)) for name, (keys, _) in SIGNATURES.items()]
+    requests = [(name, dict.fromkeys(keys, shortest)) for name, keys in inputs.items()]
     return [*requests, ("serving_default", {"text": texts})]

@@ -149,15 +149,17 @@ class SavedModelSession:
         return places
 
     def translate(
-        self, texts: Sequence[str | bytes], signature: str = DEFAULT_SIGNATURE
+        self, texts: Sequence[str | bytes], signature: str = DEFAULT_SIGNATURE, **others: str
     ) -> list[Row]:
         """Returns the outputs for each text by name, with strings decoded.
 
         Args:
             texts: any number up to the graph's limit; bytes are UTF-8.
             signature: one whose only input is `text`.
+            others: other inputs of the signature, the same for all texts.
         """
-        return rows_of(self.run(signature, {"text": texts}))
+        same = {name: [value] * len(texts) for name, value in others.items()}
+        return rows_of(self.run(signature, {"text": texts, **same}))
 
     def close(self) -> None:
         """Frees the weights. No run may be in progress."""
@@ -201,11 +203,12 @@ def set_config(path: Path, config: Any) -> None:
 
 
 def open_saved_model(
-    path: str, signature: str, optimize: bool = False, output: str = "translation"
+    path: str, signature: str, optimize: bool = False, output: str = "translation", **others: str
 ) -> Callable[[Sequence[str | bytes]], list[Row]]:
     """Loads a version, and returns a function from texts to the outputs of a signature.
 
-    With `optimize`, the first call takes longer, and later ones less time.
+    With `optimize`, the first call takes longer, and later ones less time. `others` are the other
+    inputs of the signature; see `SavedModelSession.translate`.
 
     Raises:
         InputError: if the signature does not turn `text` into `output`, or cannot be loaded; by the
@@ -215,11 +218,11 @@ def open_saved_model(
     suitable = [
         name
         for name, tensors in session.signatures.items()
-        if list(tensors.inputs) == ["text"] and output in tensors.outputs
+        if tensors.inputs.keys() == {"text", *others} and output in tensors.outputs
     ]
     if signature not in suitable:
         raise InputError(
             f"{path} has no signature {signature} that translates. There are: "
             f"{', '.join(sorted(suitable)) or 'none'}"
         )
-    return lambda texts: session.translate(texts, signature)
+    return lambda texts: session.translate(texts, signature, **others)

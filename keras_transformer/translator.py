@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -13,7 +14,7 @@ from keras_transformer.config import CheckpointName, DecodingOptions, EarlyStopp
 from keras_transformer.errors import InputError, NotFiniteError
 from keras_transformer.model.encoder_decoder import EncoderDecoder
 from keras_transformer.run import Run
-from keras_transformer.search.texts import TextSearch
+from keras_transformer.search.texts import TextSearch, TranslatedTexts
 from keras_transformer.tokenizers import EncodedTexts, Tokenizer, shifted
 
 MAX_GRAPHS = 32  # graphs to keep, one for each set of options
@@ -31,6 +32,18 @@ class Hypothesis(NamedTuple):
     score: float
 
 
+class Word(NamedTuple):
+    """A word of a translation.
+
+    Attributes:
+        text: the word, which is what stands between spaces.
+        probability: the model's, after what stands before the word.
+    """
+
+    text: str
+    probability: float
+
+
 class Translation(NamedTuple):
     """The translation of a text.
 
@@ -39,12 +52,14 @@ class Translation(NamedTuple):
         score: its log probability in nats over the length penalty.
         truncated: whether the source was too long and was truncated.
         hypotheses: the best translations, best first.
+        words: the words of `text`, if they were asked for.
     """
 
     text: str
     score: float
     truncated: bool
     hypotheses: tuple[Hypothesis, ...]
+    words: tuple[Word, ...] = ()
 
 
 class Attention(NamedTuple):
@@ -140,6 +155,8 @@ class Translator:
         max_source_length: int | None = None,
         early_stopping: EarlyStopping | None = None,
         num_best: int = 1,
+        prefixes: Iterable[str] | None = None,
+        words: bool = False,
         batch_size: int = 256,
         progress: Callable[[int], None] = lambda texts: None,
     ) -> list[Translation]:
@@ -157,18 +174,24 @@ class Translator:
                 `defaults`.
             num_best: number of hypotheses to return for each text, at most `beam_size`. A search
                 for fewer ends sooner.
+            prefixes: the beginning of each translation, which the search continues. The last word
+                may go on, unless white space follows it. None if nothing is given.
+            words: whether to return `Translation.words`, which takes a little longer.
             batch_size: maximum number of texts to translate at once.
             progress: called after each batch, with its number of texts.
 
         Returns:
             A translation for each text, in the order of the texts.
         """
-        if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
-            raise InputError(f"`texts` must be a list of strings. Received: {texts!r}")
-        texts = list(texts)
-        for row, text in enumerate(texts):
-            if not isinstance(text, str):
-                raise InputError(f"`texts` must be strings. Received, in row {row}: {text!r}")
+        columns = [_encoded("texts", texts)]
+        num_texts = len(columns[0])
+        if prefixes is not None:
+            columns.append(_encoded("prefixes", prefixes))
+            if len(columns[1]) != num_texts:
+                raise InputError(
+                    "`prefixes` must be as many as `texts`. "
+                    f"Received: {len(columns[1])} and {num_texts}"
+                )
         for name, value in (("num_best", num_best), ("batch_size", batch_size)):
             if not isinstance(value, int) or value < 1:
                 raise InputError(
@@ -180,18 +203,19 @@ class Translator:
             max_source_length=max_source_length,
             early_stopping=early_stopping,
         )
-        graph = self._graph(options, num_best)
-        encoded = [text.encode("utf-8", errors="replace") for text in texts]
+        graph = self._graph(options, num_best, prefixes is not None, words)
         # The longest texts come first, because their batch needs the most memory.
-        order = sorted(range(len(texts)), key=lambda row: -len(encoded[row]))
+        order = sorted(range(num_texts), key=lambda row: -len(columns[0][row]))
         found: list[Translation] = []
-        for start in range(0, len(order), batch_size):
+        for start in range(0, num_texts, batch_size):
             rows = order[start : start + batch_size]
-            batch = graph(tf.constant([encoded[row] for row in rows], tf.string))
-            found += map(_to_translation, *(field.numpy() for field in batch))
+            inputs = ([column[row] for row in rows] for column in columns)
+            batch = graph(*(tf.constant(each, tf.string) for each in inputs))
+            fields = (field.numpy() for field in batch if field is not None)
+            found += map(_to_translation, *fields)
             progress(len(rows))
         of_row = dict(zip(order, found, strict=True))  # raises if a translation is missing
-        return [of_row[row] for row in range(len(texts))]
+        return [of_row[row] for row in range(num_texts)]
 
     def attention(self, source: str, target: str | None = None) -> Attention:
         """Computes the attention weights of all layers and heads, without dropout.
@@ -229,12 +253,18 @@ class Translator:
     def _search(self, options: DecodingOptions) -> TextSearch:
         return TextSearch(self.model, self.tokenizer, options)
 
-    def _make_graph(self, options: DecodingOptions, num_best: int) -> Any:
+    def _make_graph(
+        self, options: DecodingOptions, num_best: int, has_prefixes: bool, with_words: bool
+    ) -> Any:
         """Returns the graph of `TextSearch.translate` with these options."""
         search = self._search(options)
+
+        def translate(texts: tf.Tensor, prefixes: tf.Tensor | None = None) -> TranslatedTexts:
+            return search.translate(texts, num_best, prefixes, with_words)
+
         return tf.function(
-            lambda texts: search.translate(texts, num_best),
-            input_signature=[tf.TensorSpec([None], tf.string)],
+            translate,
+            input_signature=[tf.TensorSpec([None], tf.string)] * (1 + has_prefixes),
             autograph=False,
         )
 
@@ -262,6 +292,16 @@ class Translator:
         return tf.function(scores_of, input_signature=specs, autograph=False)
 
 
+def _encoded(name: str, texts: Iterable[str]) -> list[bytes]:
+    if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
+        raise InputError(f"`{name}` must be a list of strings. Received: {texts!r}")
+    texts = list(texts)
+    for row, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise InputError(f"`{name}` must be strings. Received, in row {row}: {text!r}")
+    return [text.encode("utf-8", errors="replace") for text in texts]
+
+
 def _to_tensor(text: str) -> tf.Tensor:
     return tf.constant([text.encode("utf-8", errors="replace")], tf.string)
 
@@ -270,7 +310,9 @@ def _pieces(tokenizer: Tokenizer, ids: tf.Tensor) -> tuple[str, ...]:
     return tuple(piece.decode() for piece in tokenizer.pieces(ids)[0].numpy())
 
 
-def _to_translation(texts: Any, scores: Any, truncated: Any) -> Translation:
+def _to_translation(
+    texts: Any, scores: Any, truncated: Any, words: Any = (), log_probs: Any = ()
+) -> Translation:
     hypotheses = tuple(
         Hypothesis(text.decode(), float(score))
         for text, score in zip(texts, scores, strict=True)
@@ -278,4 +320,9 @@ def _to_translation(texts: Any, scores: Any, truncated: Any) -> Translation:
     )
     if not hypotheses:
         raise NotFiniteError("The model's scores are not finite: its training has diverged")
-    return Translation(hypotheses[0].text, hypotheses[0].score, bool(truncated), hypotheses)
+    found = tuple(
+        Word(word.decode(), math.exp(log_prob))
+        for word, log_prob in zip(words, log_probs, strict=True)
+        if word
+    )
+    return Translation(*hypotheses[0], bool(truncated), hypotheses, found)

@@ -52,6 +52,11 @@ class _SlotTokenizer(SentencePieceTokenizer):
         """The id of the first slot."""
         return self.vocab_size - NUM_SLOTS
 
+    def spellings(self) -> list[bytes]:
+        """Returns what each id writes; see `Tokenizer`. The bytes of slots make no slot."""
+        lead = bytes.fromhex(LEAD_BYTE[3:5])
+        return [b"" if spelling == lead else spelling for spelling in super().spellings()]
+
     def pieces(self, ids: tf.Tensor) -> tf.Tensor:
         """Returns the pieces of ids; a slot is its number in double brackets, from 1."""
         pieces, number = super().pieces(ids), tf.strings.as_string(ids - self.first_slot + 1)

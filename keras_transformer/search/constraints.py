@@ -1,13 +1,16 @@
 """What the results of a search must keep to.
 
-Shapes (the package's glossary): B batch, K beams, V vocabulary. N is a number of ids.
+Shapes (the package's glossary): B batch, K beams, V vocabulary. N is a number of ids, L a number of
+bytes, and M the number of bytes of the longest piece.
 """
 
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, Self
 
+import numpy as np
 import tensorflow as tf
 
-from keras_transformer.config import EOS_ID
+from keras_transformer.config import EOS_ID, PAD_ID
 from keras_transformer.search.beam_search import StepFunction
 
 
@@ -131,3 +134,156 @@ class CountConstraint(NamedTuple):
         padding = tf.reduce_logsumexp(tf.concat(lost, axis=2), axis=2, keepdims=True)
         end, ids = tf.where(has_missing, never, end), tf.where(may_follow, ids, never)
         return tf.concat([padding, start[:, :, 1:EOS_ID], end, words, ids], axis=2)
+
+
+FREE_TOKENS = 4  # the most tokens at the end of a prefix that the search may choose anew
+
+
+class PrefixConstraint(NamedTuple):
+    """A result begins with certain tokens, and then with a text.
+
+    The text is the last word of a prefix. The search chooses its tokens, because the word may go
+    on: "Haus" may become "Hausboot", which has other pieces. A prefix holds, whatever another
+    constraint forbids. Scores are those of a search without constraint, as for `CountConstraint`.
+
+    Attributes:
+        ids: int32 [B, N], the tokens, then padding.
+        text: int32 [B, L], the bytes of the text, then zeros.
+        spellings: int32 [V, M], the bytes of each id, then zeros; only zeros for an id that cannot
+            be in a text.
+        other: what the rest of a result must keep to; None for nothing.
+    """
+
+    ids: tf.Tensor
+    text: tf.Tensor
+    spellings: tf.Tensor
+    other: Constraint | None
+
+    @classmethod
+    def of(
+        cls,
+        tokens: tf.RaggedTensor,
+        is_word_over: tf.Tensor,
+        spellings: Sequence[bytes],
+        other: Constraint | None = None,
+    ) -> Self:
+        """Divides prefixes before their last words.
+
+        Args:
+            tokens: int32 [B, (tokens)].
+            is_word_over: bool [B], whether the next token must begin a word.
+            spellings: the bytes of each id; those of an id that begins a word begin with a space.
+            other: as for the class.
+        """
+        table = np.zeros([len(spellings), max(map(len, spellings))], np.int32)
+        for row, spelling in zip(table, spellings, strict=True):
+            row[: len(spelling)] = list(spelling)
+        ids, lengths = tokens.to_tensor(PAD_ID), tf.cast(tokens.row_lengths(), tf.int32)
+        place = tf.range(tf.shape(ids)[1])
+        begins_word = tf.gather(table[:, 0] == ord(" "), ids)  # [B, T]
+        # A language without spaces has long words.
+        first = tf.reduce_max(tf.where(begins_word, place, 0), axis=1, keepdims=True)
+        first = tf.maximum(first, lengths[:, None] - FREE_TOKENS)
+        first = tf.where(is_word_over, lengths, first[:, 0])[:, None]  # [B, 1]
+        free = tf.ragged.boolean_mask(ids, (place >= first) & (ids != PAD_ID))  # [B, (tokens)]
+        text = tf.gather(table, free.to_tensor(PAD_ID))  # [B, tokens, M]
+        text = tf.reshape(text, [tf.shape(text)[0], -1])
+        space = tf.where(is_word_over, ord(" "), 0)[:, None]
+        text = tf.concat([text, space], axis=1)
+        text = tf.ragged.boolean_mask(text, text != 0).to_tensor(0)
+        return cls(tf.where(place < first, ids, PAD_ID), text, tf.constant(table), other)
+
+    @property
+    def min_lengths(self) -> tf.Tensor:
+        """The number of tokens that each row's result may need; see `Constraint`."""
+        rest = 1 if self.other is None else self.other.min_lengths
+        return _num_nonzero(self.ids) + _num_nonzero(self.text) + rest
+
+    def apply(
+        self,
+        step_fn: StepFunction,
+        cache: Any,
+        row_state: Any,
+        rows: tf.Tensor,
+        max_lengths: tf.Tensor,
+        beam_size: int,
+    ) -> tuple[StepFunction, Any, Any]:
+        """Restricts a step function; see `Constraint`."""
+        unrestricted: list[tf.Tensor] = []  # the logits of each step before `other`
+
+        def recorded(*args: Any) -> tuple[tf.Tensor, Any, Any]:
+            results = step_fn(*args)
+            unrestricted.append(results[0])
+            return results
+
+        of_rest: StepFunction = recorded
+        if self.other is not None:
+            of_rest, cache, row_state = self.other.apply(
+                recorded, cache, row_state, rows, max_lengths, beam_size
+            )
+        own = tf.gather(self.ids, rows), tf.gather(self.text, rows)
+        num_written = tf.zeros([tf.size(rows), beam_size], tf.int32)  # bytes of the text
+        sizes = _num_nonzero(self.spellings)  # [V]
+
+        def step(
+            newest: tf.Tensor, position: tf.Tensor, beams: Any, rows: Any
+        ) -> tuple[tf.Tensor, Any, Any]:
+            (cache, num_written), (row_state, ids, text) = beams, rows
+            logits, cache, row_state = of_rest(newest, position, cache, row_state)
+            before = unrestricted.pop()
+            num_ids, num_bytes = _num_nonzero(ids)[:, None], _num_nonzero(text)[:, None]  # [B, 1]
+            num_written += tf.where(position > num_ids, tf.gather(sizes, newest), 0)
+            num_left = num_bytes - tf.minimum(num_written, num_bytes)  # [B, K]
+            is_id = position < num_ids
+
+            def restricted() -> tf.Tensor:
+                place = tf.minimum(position, tf.shape(ids)[1])
+                next_id = tf.gather(tf.pad(ids, [[0, 0], [0, 1]]), place, axis=1)
+                may_follow = tf.where(
+                    is_id[:, :, None],
+                    tf.range(self.spellings.shape[0]) == next_id[:, None, None],
+                    self._continues(text, num_bytes - num_left, num_left),
+                )  # [B, K, V]
+                lost = tf.where(may_follow, -float("inf"), before)
+                lost = tf.reduce_logsumexp(lost, axis=2, keepdims=True)
+                allowed = tf.where(may_follow, before, -float("inf"))
+                allowed = tf.concat([lost, allowed[:, :, 1:]], axis=2)
+                return tf.where((is_id | (num_left > 0))[:, :, None], allowed, logits)
+
+            is_over = tf.reduce_all(~is_id & (num_left == 0))
+            logits = tf.cond(is_over, lambda: logits, restricted)
+            return logits, (cache, num_written), (row_state, ids, text)
+
+        return step, (cache, num_written), (row_state, *own)
+
+    def _continues(self, text: tf.Tensor, start: tf.Tensor, num_left: tf.Tensor) -> tf.Tensor:
+        """Returns which ids write what is left of a text, or its beginning, or more than that.
+
+        Args:
+            text: int32 [B, L].
+            start: int32 [B, K], the place of the next byte.
+            num_left: int32 [B, K], bytes from there.
+
+        Returns:
+            bool [B, K, V].
+        """
+        vocab_size, longest = self.spellings.shape
+        places = start[:, :, None] + tf.range(longest)  # [B, K, M]
+        left = tf.gather(tf.pad(text, [[0, 0], [0, longest]]), places, batch_dims=1)
+        factors = np.random.default_rng(0).integers(2**62, size=longest)
+
+        def hashes(spelled: tf.Tensor) -> tf.Tensor:
+            """Returns a hash of each beginning, [..., M] -> int64 [..., M + 1]."""
+            sums = tf.cumsum(tf.cast(spelled, tf.int64) * factors, axis=-1)
+            return tf.concat([tf.zeros_like(sums[..., :1]), sums], axis=-1)
+
+        sizes = _num_nonzero(self.spellings)
+        length = tf.minimum(sizes, num_left[:, :, None])  # [B, K, V], bytes to compare
+        table = tf.reshape(hashes(self.spellings), [-1])
+        own = tf.gather(table, tf.range(vocab_size) * (longest + 1) + length)
+        return (own == tf.gather(hashes(left), length, batch_dims=2)) & (sizes > 0)
+
+
+def _num_nonzero(values: tf.Tensor) -> tf.Tensor:
+    """Counts what is not zero, [..., n] -> int32 [...]."""
+    return tf.math.count_nonzero(values, axis=-1, dtype=tf.int32)

@@ -8,13 +8,14 @@ Shapes (the package's glossary): B batch, S source length, T target length, K be
 group.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import keras
 import tensorflow as tf
 
 from keras_transformer.architectures import step_of
-from keras_transformer.config import PAD_ID, DecodingOptions
+from keras_transformer.config import EOS_ID, PAD_ID, UNK_ID, DecodingOptions
 from keras_transformer.model.encoder_decoder import EncoderDecoder
 from keras_transformer.model.losses import cross_entropy
 from keras_transformer.search.beam_search import (
@@ -23,6 +24,7 @@ from keras_transformer.search.beam_search import (
     beam_search,
     length_divisor,
 )
+from keras_transformer.search.constraints import Constraint, PrefixConstraint
 from keras_transformer.search.groups import map_groups
 from keras_transformer.search.sentences import are_blank, cut_rows, split_sentences
 from keras_transformer.tokenizers import EncodedTexts, Tokenizer, shifted
@@ -41,7 +43,10 @@ class TranslatedTexts(NamedTuple):
 
     translations: tf.Tensor  # string [B, n], valid UTF-8, best first
     scores: tf.Tensor  # float32 [B, n], log probabilities in nats over the length penalty
-    truncated: tf.Tensor  # bool [B], whether the source was truncated to `max_source_length`
+    truncated: tf.Tensor  # bool [B], whether the source, or the prefix, was truncated
+    # Of the best translation, if asked for: its words, padded with "", and their log probabilities
+    words: tf.Tensor | None = None  # string [B, n]
+    log_probabilities: tf.Tensor | None = None  # float32 [B, n], in nats
 
 
 class TranslatedDocuments(NamedTuple):
@@ -95,22 +100,31 @@ class TextSearch:
         longest = options.max_source_length + options.extra_length
         self.max_target_tokens = min(longest, max_positions)
 
-    def search(self, source: EncodedTexts, num_best: int | tf.Tensor = 1) -> Hypotheses:
+    def search(
+        self,
+        source: EncodedTexts,
+        num_best: int | tf.Tensor = 1,
+        constraint: Constraint | None = None,
+    ) -> Hypotheses:
         """Searches for the best translations of sources, group by group.
 
         Args:
             source: the texts. One of no tokens has a translation of no tokens.
             num_best: number of translations of each source, an int or int32 [].
+            constraint: what they keep to; None for the tokenizer's constraint.
         """
+        if constraint is None:
+            constraint = self.tokenizer.constraint(source)
         with self._weights_read():
-            return self._search(source, num_best)
+            return self._search(source, num_best, constraint)
 
-    def _search(self, source: EncodedTexts, num_best: int | tf.Tensor) -> Hypotheses:
+    def _search(
+        self, source: EncodedTexts, num_best: int | tf.Tensor, constraint: Constraint | None
+    ) -> Hypotheses:
         options, vocab_size = self.options, self.model.config.num_target_ids
         beam_size = options.beam_size
         max_lengths = tf.minimum(source.lengths + options.extra_length, self.max_target_tokens)
         max_lengths = tf.where(source.lengths == 0, 1, max_lengths)  # [B]
-        constraint = self.tokenizer.constraint(source)
         if constraint is not None:
             max_lengths = tf.maximum(max_lengths, constraint.min_lengths)
         # `reduce_max` of no lengths is the smallest int32.
@@ -136,7 +150,7 @@ class TextSearch:
                 options.early_stopping,
                 options.length_penalty_kind,
             )
-            is_empty = tf.gather(source.lengths, rows) == 0  # [G]
+            is_empty = (tf.gather(source.lengths, rows) == 0) & (limits == 1)  # [G]
             scores_of_empty = tf.where(tf.range(num_best) == 0, 0.0, -float("inf"))  # [num_best]
             return Hypotheses(
                 ids=tf.where(is_empty[:, None, None], PAD_ID, found.ids[:, :num_best]),
@@ -153,16 +167,53 @@ class TextSearch:
         longest = tf.maximum(tf.reduce_max(_lengths(found.ids)), 0)
         return Hypotheses(found.ids[:, :, :longest], found.scores)
 
-    def translate(self, texts: tf.Tensor, num_best: int = 1) -> TranslatedTexts:
+    def translate(
+        self,
+        texts: tf.Tensor,
+        num_best: int = 1,
+        prefixes: tf.Tensor | None = None,
+        with_words: bool = False,
+    ) -> TranslatedTexts:
         """Returns the `num_best` best translations of each text, string [B].
 
         A text without tokens, such as white space, has one empty translation.
+
+        Args:
+            texts: string [B].
+            num_best: number of translations.
+            prefixes: string [B], how they begin. The last word may go on, unless white space
+                follows it. A prefix is cut to half of the maximum length of a translation.
+            with_words: whether to return `words` and `log_probabilities`.
         """
         source = self.tokenizer.encode(texts, self.max_source_tokens)
-        found = self.search(source, num_best)
-        return TranslatedTexts(
-            self.tokenizer.write(source, found.ids), found.scores, source.truncated
-        )
+        constraint, truncated = None, source.truncated
+        if prefixes is not None:
+            tokens = self.tokenizer.read_pairs(texts, prefixes).target
+            tokens = tf.ragged.boolean_mask(tokens, tokens != UNK_ID)  # a model cannot write it
+            longest = self.max_target_tokens // 2
+            truncated |= tokens.row_lengths() > longest
+            constraint = PrefixConstraint.of(
+                tokens[:, :longest],
+                tf.strings.regex_full_match(prefixes, r"(?s).*\s"),
+                self.tokenizer.target.spellings(),
+                self.tokenizer.constraint(source),
+            )
+        found = self.search(source, num_best, constraint)
+        translations = self.tokenizer.write(source, found.ids)
+        words = self._words(source, found.ids[:, 0]) if with_words else ()
+        return TranslatedTexts(translations, found.scores, truncated, *words)
+
+    def _words(self, source: EncodedTexts, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the words of ids, int32 [B, T] -> string [B, n], and their log probabilities."""
+        begins_word = [each.startswith(b" ") for each in self.tokenizer.target.spellings()]
+        is_text = (ids != PAD_ID) & (ids != EOS_ID)
+        is_first = tf.range(tf.shape(ids)[1]) == 0
+        word = tf.cumsum(tf.cast(tf.gather(begins_word, ids) | is_first, tf.int32), axis=1) - 1
+        num_words = tf.maximum(tf.reduce_max(tf.where(is_text, word, -1)), -1) + 1
+        is_in = tf.one_hot(tf.where(is_text, word, -1), num_words, True, False, axis=1)  # [B, n, T]
+        words = self.tokenizer.write(source, tf.where(is_in, ids[:, None], PAD_ID))
+        log_probs = self._log_probs(source, ids)[:, None]
+        return words, tf.reduce_sum(tf.where(is_in, log_probs, 0.0), axis=2)
 
     def translate_documents(
         self, texts: tf.Tensor, max_tokens: int | None = None
@@ -213,22 +264,7 @@ class TextSearch:
             sources, targets, self.max_source_tokens, self.max_target_tokens
         )
 
-        def log_probs_of(rows: tf.Tensor) -> tf.Tensor:
-            source_ids, target_ids = _rows(source.ids, rows), _rows(target.ids, rows)
-            logits = self.model(
-                {"source_ids": source_ids, "target_ids": shifted(target_ids)}, training=False
-            )  # [G, T, V]
-            is_token = tf.cast(target_ids != PAD_ID, tf.float32)  # [G, T]
-            return -tf.reduce_sum(cross_entropy(logits, target_ids) * is_token, axis=1)
-
-        with self._weights_read():
-            log_probs = map_groups(
-                log_probs_of,
-                costs=source.lengths + target.lengths + 2,
-                max_cost=GROUP_LOGITS // self.model.config.num_target_ids,
-                max_rows=GROUP_ROWS,
-                empty=tf.zeros([0]),
-            )
+        log_probs = tf.reduce_sum(self._log_probs(source, target.ids), axis=1)
         divisor = length_divisor(
             target.lengths + 1, self.options.length_penalty, self.options.length_penalty_kind
         )
@@ -243,35 +279,49 @@ class TextSearch:
         best = self.search(source).ids[:, 0]  # [B, T]
         target_lengths = _lengths(best)
 
-        def found_by(rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            source_ids, target_ids = _rows(source.ids, rows), _rows(best, rows)
-            is_token = target_ids != PAD_ID
-            decoder_ids = shifted(target_ids)[:, : tf.shape(target_ids)[1]]
-            scores = self.model.attention_scores(source_ids, decoder_ids)
+        def attention_of(source_ids: tf.Tensor, target_ids: tf.Tensor) -> tf.Tensor:
+            scores = self.model.attention_scores(source_ids, _decoder_ids(target_ids))
             mean = tf.reduce_mean(tf.cast(scores.cross[layer], tf.float32), axis=1)  # [G, T, S]
-            logits = self.model(
-                {"source_ids": source_ids, "target_ids": decoder_ids}, training=False
-            )  # [G, T, V]
-            log_probs = tf.where(is_token, -cross_entropy(logits, target_ids), 0.0)  # [G, T]
-            return tf.where(is_token[..., None], mean, 0.0), log_probs
+            return tf.where(target_ids[..., None] != PAD_ID, mean, 0.0)
 
         sizes = [tf.shape(best)[1], tf.shape(source.ids)[1]]
-        with self._weights_read():
-            attention, log_probs = map_groups(
-                found_by,
-                costs=source.lengths + target_lengths + 1,
-                max_cost=GROUP_LOGITS // self.model.config.num_target_ids,
-                max_rows=GROUP_ROWS,
-                empty=(tf.zeros([0, *sizes]), tf.zeros([0, sizes[0]])),
-            )
         return Alignments(
             source_pieces=_pieces(self.tokenizer, source.ids),
             target_pieces=_pieces(self.tokenizer.target, best),
             source_lengths=_lengths(source.ids),
             target_lengths=target_lengths,
-            attention=attention,
-            log_probabilities=log_probs,
+            attention=self._map_pairs(attention_of, source, best, tf.zeros([0, *sizes])),
+            log_probabilities=self._log_probs(source, best),
         )
+
+    def _log_probs(self, source: EncodedTexts, target_ids: tf.Tensor) -> tf.Tensor:
+        """Returns the log probability of each token, int32 [B, T] -> float32 [B, T]."""
+
+        def log_probs_of(source_ids: tf.Tensor, target_ids: tf.Tensor) -> tf.Tensor:
+            logits = self.model(
+                {"source_ids": source_ids, "target_ids": _decoder_ids(target_ids)}, training=False
+            )  # [G, T, V]
+            return tf.where(target_ids != PAD_ID, -cross_entropy(logits, target_ids), 0.0)
+
+        none = tf.zeros([0, tf.shape(target_ids)[1]])
+        return self._map_pairs(log_probs_of, source, target_ids, none)
+
+    def _map_pairs(
+        self,
+        function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+        source: EncodedTexts,
+        target_ids: tf.Tensor,
+        empty: tf.Tensor,
+    ) -> tf.Tensor:
+        """Computes a function of ids, [G, S] and [G, T], group by group; see `map_groups`."""
+        with self._weights_read():
+            return map_groups(
+                lambda rows: function(_rows(source.ids, rows), _rows(target_ids, rows)),
+                costs=source.lengths + _lengths(target_ids) + 1,
+                max_cost=GROUP_LOGITS // self.model.config.num_target_ids,
+                max_rows=GROUP_ROWS,
+                empty=empty,
+            )
 
     def _weights_read(self) -> keras.StatelessScope:
         """Reads the weights once for all groups, which may then be computed side by side."""
@@ -285,6 +335,11 @@ def _rows(ids: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
     """Returns some rows of ids [B, S], without the columns that are only padding."""
     ids = tf.gather(ids, rows)
     return ids[:, : tf.reduce_max(_lengths(ids))]
+
+
+def _decoder_ids(target_ids: tf.Tensor) -> tf.Tensor:
+    """Returns the decoder's input for targets, [G, T], where T may be 0."""
+    return shifted(target_ids)[:, : tf.shape(target_ids)[1]]
 
 
 def _lengths(ids: tf.Tensor) -> tf.Tensor:

@@ -189,6 +189,19 @@ class Tokenizer(abc.ABC):
     def pieces(self, ids: tf.Tensor) -> tf.Tensor:
         """Returns the pieces of ids, int32 of any shape, as strings of the same shape."""
 
+    def spellings(self) -> Sequence[bytes]:
+        """Returns what each id writes; nothing for an id that is not in a prefix.
+
+        An id that begins a word begins with a space.
+
+        Raises:
+            InputError: if the text of ids is not what they write, one after another.
+        """
+        raise InputError(
+            "Prefixes and words need a tokenizer of SentencePiece. "
+            f"Received: a {type(self).__name__}"
+        )
+
     def constraint(self, source: EncodedTexts) -> "Constraint | None":
         """Returns what the results of a search must keep to; None for nothing.
 

@@ -7,7 +7,7 @@ import itertools
 import json
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import regex
 import sentencepiece
@@ -27,6 +27,7 @@ from keras_transformer.tokenizers.learning import (
 )
 
 LOWERCASE_MARK = "lowercase"
+BYTE_TYPE, OTHER_TYPES = 6, (2, 3, 5)  # of SentencePiece's pieces: unknown, control and unused
 MAX_WORD_BYTES = 2**20  # TF.Text's default is 100; a longer word is unknown
 
 
@@ -138,6 +139,17 @@ class SentencePieceTokenizer(Tokenizer):
         if self._is_marked:
             raise InputError("Other engines need a tokenizer that does not lower-case text")
         return self._models
+
+    def spellings(self) -> list[bytes]:
+        """Returns what each id writes; see `Tokenizer`."""
+
+        def spelling(piece: Any) -> bytes:
+            if piece.type == BYTE_TYPE:  # such as <0xF4>
+                return bytes.fromhex(piece.piece[3:5])
+            is_text = piece.type not in OTHER_TYPES
+            return piece.piece.replace(WORD_MARK, " ").encode() if is_text else b""
+
+        return [spelling(piece) for piece in parse_sentencepiece(self.model).pieces]
 
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         if self._is_marked:

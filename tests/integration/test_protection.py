@@ -55,7 +55,10 @@ def translator(run):
 @pytest.fixture(scope="module")
 def served(translator, tmp_path_factory):
     path = export_saved_model(
-        translator, tmp_path_factory.mktemp("models") / "tiny", examples=["red %s"], check=False
+        translator,
+        tmp_path_factory.mktemp("models") / "tiny",
+        complete=True,
+        examples=["red %s"],
     )
     return SavedModelSession(path, optimize=True)
 
@@ -123,6 +126,31 @@ def test_all_signatures(served, translator):
     own = search.score(tf.constant([text]), tf.constant([greedy]))
     found = answer(served, "score", text=[text], target=[greedy.decode()])
     np.testing.assert_allclose(found["log_probability"], own.log_probs, atol=1e-4)
+
+
+def test_a_prefix_with_strings(served, translator):
+    """What a prefix has too often stays; the rest of the translation has what is missing."""
+    text = "red {name} dog. <b>two</b> 5 %s"
+    prefixes = ["rot %s", "rot {name}{name", "</b> {name} ", "{name} {name}", "%x", ""]
+    outputs = answer(served, "complete", text=[text] * 6, prefix=prefixes)
+    own = translator.translate([text] * 6, prefixes=prefixes)
+    expected = Counter(["{name}", "<b>", "</b>", "%s"])
+    extra = [[], [], [], ["{name}"], [], []]
+    for number, (found, prefix) in enumerate(zip(outputs["translation"], prefixes, strict=True)):
+        assert found.decode() == own[number].text
+        assert f"{own[number].text} ".startswith(prefix)
+        assert found_in(found) == expected + Counter(extra[number]), found
+    np.testing.assert_allclose(outputs["score"], [each.score for each in own], atol=1e-4)
+    assert (
+        outputs["translation"][-1]
+        == answer(served, "serving_default", text=[text])["translation"][0]
+    )
+
+
+def test_words_have_their_strings(translator):
+    (found,) = translator.translate(["red {name} dog <b>two</b>"], words=True)
+    words = "".join(word.text for word in found.words)
+    assert found_in(words.encode()) == found_in(found.text.encode())
 
 
 def test_terms(run, tmp_path):

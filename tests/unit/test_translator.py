@@ -34,7 +34,7 @@ def test_one_by_one_is_batch_in_any_order(tiny_translator, one_by_one, batch_siz
 
 def test_blank_texts_have_an_empty_translation(tiny_translator):
     translations = tiny_translator.translate(["", " ", " \t\r\n\u00a0\u3000"])
-    assert translations == [("", 0.0, False, (("", 0.0),))] * 3
+    assert translations == [("", 0.0, False, (("", 0.0),), ())] * 3
 
 
 def test_long_text_is_truncated(tiny_translator):
@@ -45,6 +45,36 @@ def test_long_text_is_truncated(tiny_translator):
     assert not short.truncated
     assert [translation.truncated for translation in cut] == [True, True]
     assert_close(cut[:1], cut[1:])
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_a_prefix_is_continued(tiny_translator, beam_size):
+    def best(texts, **options):
+        return tiny_translator.translate(texts, beam_size=beam_size, **options)
+
+    free = best(TEXTS)
+    assert_close(best(TEXTS, prefixes=[""] * len(TEXTS)), free)
+    prefixes = ["ei", "zwei ", "grünHund", "  ö \u2581", "日本 Hu", "o\u0308", "eins\n", "<b>😀"]
+    kept = ["ei", "zwei ", "grünHund", "ö _", "日本 Hu", "ö", "eins ", "<b>😀"]
+    for found, prefix in zip(best(TEXTS, prefixes=prefixes), kept, strict=True):
+        assert f"{found.text} ".startswith(prefix)
+    long = best(["one"], prefixes=["zwei " * 500])[0]
+    assert long.truncated
+
+
+def test_words(tiny_translator):
+    texts = [*TEXTS, "日本 \ufffd"]
+    for found in tiny_translator.translate(texts, words=True, length_penalty=0, beam_size=1):
+        assert " ".join(word.text for word in found.words) == found.text
+        log_prob = sum(math.log(word.probability) for word in found.words)
+        assert log_prob >= found.score - 1e-4  # the end symbol is no word
+    scores = tiny_translator.attention("red dog", "rot Hund")
+    assert scores.target_pieces[-1] == "</s>"
+    given = tiny_translator.translate(["red dog"], prefixes=["rot Hund "], words=True)[0]
+    alone = tiny_translator.translate(["red dog"], prefixes=["rot Hund"], words=True)[0]
+    assert [word.probability for word in given.words[:1]] == pytest.approx(
+        [word.probability for word in alone.words[:1]], rel=1e-4
+    )
 
 
 def test_unusual_texts(tiny_translator):

@@ -47,7 +47,7 @@ def graph(translator):
         options = dataclasses.replace(OPTIONS, **options)
         search = TextSearch(translator.model, translator.tokenizer, options)
         found = tf.function(lambda: function(search, texts, *rest), autograph=False)()
-        return type(found)(*(field.numpy() for field in found))
+        return type(found)(*(field.numpy() for field in found if field is not None))
 
     return call
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID
 from keras_transformer.search.beam_search import beam_search
-from keras_transformer.search.constraints import CountConstraint
+from keras_transformer.search.constraints import CountConstraint, PrefixConstraint
 
 WORD, OPEN, CLOSE, OTHER = 4, 5, 6, 7  # the last three ids are counted
 VOCAB_SIZE = 8
@@ -106,3 +106,52 @@ def test_greedy_search_fits_all_in_at_the_maximum_length():
     assert is_allowed(found[0, 0].tolist(), least[0])
     assert found[1, 0].tolist() == [WORD] * 7
     assert constraint(least).min_lengths.numpy().tolist() == [6, 1]
+
+
+SPELLINGS = [b""] * 4 + [b" a", b"ab", b"b", b" ab"]
+A, AB, B, WORD_AB = range(4, 8)
+
+
+def begins(ids, head, text):
+    """Whether a sequence begins with ids, and then with the bytes of a text."""
+    written = b"".join(SPELLINGS[each] for each in ids[len(head) :])
+    return ids[: len(head)] == head and written.startswith(text)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("has_other", [False, True])
+def test_a_wide_beam_finds_the_best_of_all_sequences_that_begin_so(seed, has_other):
+    """The second constraint counts the last ids; the fourth prefix is at odds with it."""
+    logits = logits_of(seed)
+    prefixes = [[A, B], [WORD_AB, A], [B, B, B, B, B], [B, B], []]
+    is_word_over = [False, True, False, False, False]
+    divided = [((), b" ab"), ((WORD_AB, A), b" "), ((B,), b"bbbb"), ((), b"bb"), ((), b"")]
+    least = np.array([[0, 0, 1], [0, 0, 1], [1, 0, 0], [0, 1, 0], [0, 2, 0]], np.int32)
+    none = tf.zeros([5, 3, 3])
+    other = CountConstraint(tf.constant(least), tf.constant(least), none, none)
+    prefix = PrefixConstraint.of(
+        tf.ragged.constant(prefixes, tf.int32),
+        tf.constant(is_word_over),
+        SPELLINGS,
+        other if has_other else None,
+    )
+    rest = least.sum(axis=1) + 1 if has_other else np.ones(5, int)
+    limits = ([len(head) + len(text) for head, text in divided] + rest).astype(np.int32)
+    np.testing.assert_array_equal(prefix.min_lengths, limits)
+    found, scores = search(logits, prefix, limits, 90)
+    for row, (head, text) in enumerate(divided):
+        allowed = {ids for ids in all_sequences(limits[row]) if begins(ids, head, text)}
+        if has_other:
+            allowed = {ids for ids in allowed if is_enough(ids, head, text, least[row])}
+        best = max(allowed, key=lambda ids: score(ids, logits))
+        assert tuple(found[row, 0][found[row, 0] != PAD_ID].tolist()) == best, row
+        np.testing.assert_allclose(scores[row, 0], score(best, logits), rtol=1e-5)
+        assert np.isfinite(scores[row]).sum() == min(len(allowed), 90)
+
+
+def is_enough(ids, head, text, least):
+    """Whether the rest has what is missing in the prefix, and nothing that is too much."""
+    length = next(n for n in range(len(ids) + 1) if begins(ids[:n], head, text))
+    counted = (AB, B, WORD_AB)
+    in_prefix, in_all = ([part.count(each) for each in counted] for part in (ids[:length], ids))
+    return (in_all == np.maximum(in_prefix, least)).all()

@@ -44,7 +44,7 @@ def run(model, tokenizer):
                 autograph=False,
             )
         found = graphs[key](*(tf.constant(list(column), tf.string) for column in texts))
-        return type(found)(*(field.numpy() for field in found))
+        return type(found)(*(None if field is None else field.numpy() for field in found))
 
     return call
 
