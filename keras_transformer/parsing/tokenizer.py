@@ -43,6 +43,8 @@ class TreeTokenizer(Tokenizer):
         model: a header, then JSON.
     """
 
+    keeps_capitals = True  # the words of a tree are those of its sentence
+
     def __init__(self, model: bytes) -> None:
         self.model = model
         try:
@@ -52,6 +54,7 @@ class TreeTokenizer(Tokenizer):
             self.symbols = TreeSymbols(tuple(content["tags"]), tuple(content["labels"]))
             symbols = [*SPECIAL_PIECES, *self.symbols.pieces]
             self.own_target = WordPieceTokenizer.from_pieces(symbols, {})
+            self.own_target.keeps_capitals = True
             dictionary = content["dictionary"]  # the first entry is for all words that have none
             self._tags = np.zeros((len(dictionary), len(self.symbols.tags)), bool)
             for entry, tags in enumerate(dictionary.values()):

@@ -29,7 +29,12 @@ from keras_transformer.protection import HEADER
 from keras_transformer.protection.patterns import PERCENTAGE, check, pattern_of
 from keras_transformer.protection.terms import TERM
 from keras_transformer.search.constraints import CountConstraint
-from keras_transformer.tokenizers.base import EncodedTexts, TokenizedPairs, Tokenizer
+from keras_transformer.tokenizers.base import (
+    EncodedTexts,
+    TokenizedPairs,
+    TokenizedTexts,
+    Tokenizer,
+)
 from keras_transformer.tokenizers.learning import parse_sentencepiece
 from keras_transformer.tokenizers.subword import SentencePieceTokenizer
 
@@ -167,13 +172,14 @@ class ProtectingTokenizer(_SlotTokenizer):
         """Raises `InputError`: other engines cannot put protected strings back."""
         raise InputError("Other engines cannot translate with protected strings")
 
-    def read(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+    def read(self, texts: tf.Tensor) -> TokenizedTexts:
         """Splits sources into ids, and returns the strings of slots; see `Tokenizer`."""
         found = _Protected(texts, self._pattern)
-        tokens = self.tokenize(found.with_slots())  # [B, (tokens)]
+        slotted, capitals = self._in_small_letters(found.with_slots())
+        tokens = self.tokenize(slotted)  # [B, (tokens)]
         results = tf.strings.regex_replace(found.strings, f"^{TERM}$", r"\1")
         kept = _fill(tokens.values >= self.first_slot, results, "")
-        return tokens, tokens.with_values(kept)
+        return TokenizedTexts(tokens, tokens.with_values(kept), capitals)
 
     def read_pairs(self, sources: tf.Tensor, targets: tf.Tensor) -> TokenizedPairs:
         """Splits sources and translations, in which the same strings have the same slots.
@@ -181,9 +187,7 @@ class ProtectingTokenizer(_SlotTokenizer):
         What only a translation protects stays text.
         """
         source, target, agree = _protected_pairs(sources, targets, self._pattern)
-        return TokenizedPairs(
-            self.tokenize(source), self.target.tokenize(target), agree | self.is_free
-        )
+        return self._tokenize_pairs(source, target, agree | self.is_free)
 
     def constraint(self, source: EncodedTexts) -> CountConstraint:
         """Returns the constraint that each string stands in a result as often as in its source."""

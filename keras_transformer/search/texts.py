@@ -229,8 +229,8 @@ class TextSearch:
         num_texts, num_segments = tf.shape(texts)[0], tf.size(segments)
         is_blank = are_blank(segments)
         sentences = tf.where(~is_blank)[:, 0]  # numbers of the segments that are translated
-        tokens, kept = self.tokenizer.read(tf.gather(segments, sentences))
-        parts, sentence_of_part = cut_rows(tokens, self.max_source_tokens - 1)
+        read = self.tokenizer.read(tf.gather(segments, sentences))
+        parts, sentence_of_part = cut_rows(read.tokens, self.max_source_tokens - 1)
         if max_tokens is not None:
             num_tokens = tf.size(parts.values) + tf.size(sentence_of_part)
             message = f"A request must have at most {max_tokens} tokens. Received:"
@@ -238,8 +238,8 @@ class TextSearch:
                 [tf.debugging.Assert(num_tokens <= max_tokens, [message, num_tokens])]
             ):
                 parts = tf.identity(parts)  # [P, (tokens)]
-        kept = None if kept is None else parts.with_values(kept.values)
-        source = EncodedTexts.of(parts, kept)
+        kept = None if read.kept is None else parts.with_values(read.kept.values)
+        source = EncodedTexts.of(parts, kept, tf.gather(read.capitals, sentence_of_part))
         found = self.search(source)
         best = self.tokenizer.write(source, found.ids)  # [P, 1]
         segment_of_part = tf.gather(sentences, sentence_of_part)

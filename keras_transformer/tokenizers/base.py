@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
 # The classes of the files that do not belong to a room; a SentencePiece model has no header.
+# A text in capitals: four of them or more, some side by side, so that "USA" and "A. B." are none.
+CAPITALS = r"(?s)(?:\P{Ll}*\p{Lu}){2}\p{Lu}\P{Ll}*\p{Lu}\P{Ll}*"
 WORD_PIECE_HEADER = b"# word-pieces"
 WORD_PIECES = "tokenizers.subword:WordPieceTokenizer"
 SENTENCEPIECE = "tokenizers.subword:SentencePieceTokenizer"
@@ -35,12 +37,15 @@ class EncodedTexts(NamedTuple):
         truncated: bool [B], True where a text was cut to the maximum length.
         kept: string [B, S], what a translation keeps as it is: the string that an id stands for,
             "" for all ids of usual tokenizers.
+        capitals: bool [B], whether a text is in capitals. Such a text is read as a sentence, in
+            small letters, and its translation is written in capitals.
     """
 
     ids: tf.Tensor
     lengths: tf.Tensor
     truncated: tf.Tensor
     kept: tf.Tensor
+    capitals: tf.Tensor
 
     @classmethod
     def spec(cls) -> Self:
@@ -50,6 +55,7 @@ class EncodedTexts(NamedTuple):
             lengths=tf.TensorSpec([None], tf.int32),
             truncated=tf.TensorSpec([None], tf.bool),
             kept=tf.TensorSpec([None, None], tf.string),
+            capitals=tf.TensorSpec([None], tf.bool),
         )
 
     @classmethod
@@ -57,6 +63,7 @@ class EncodedTexts(NamedTuple):
         cls,
         tokens: tf.RaggedTensor,
         kept: tf.RaggedTensor | None = None,
+        capitals: tf.Tensor | None = None,
         max_length: int | None = None,
     ) -> Self:
         """Ends and pads rows.
@@ -64,6 +71,7 @@ class EncodedTexts(NamedTuple):
         Args:
             tokens: int32 [B, (tokens)].
             kept: string [B, (tokens)], or None where all are "".
+            capitals: bool [B], or None where all are False.
             max_length: maximum number of tokens of a row, `EOS_ID` included; None cuts nothing.
         """
         max_length = tf.int32.max if max_length is None else max_length
@@ -75,7 +83,23 @@ class EncodedTexts(NamedTuple):
         else:
             end = tf.fill([kept.nrows(), 1], "")
             strings = tf.concat([kept[:, : max_length - 1], end], axis=1).to_tensor("")
-        return cls(ids, lengths, tokens.row_lengths() >= max_length, strings)
+        if capitals is None:
+            capitals = tf.zeros_like(lengths, tf.bool)
+        return cls(ids, lengths, tokens.row_lengths() >= max_length, strings, capitals)
+
+
+class TokenizedTexts(NamedTuple):
+    """Sources as tokens; see `EncodedTexts`.
+
+    Attributes:
+        tokens: int32 [B, (tokens)], without bos and eos.
+        kept: string [B, (tokens)], or None where all are "".
+        capitals: bool [B].
+    """
+
+    tokens: tf.RaggedTensor
+    kept: tf.RaggedTensor | None
+    capitals: tf.Tensor
 
 
 class TokenizedPairs(NamedTuple):
@@ -103,6 +127,7 @@ class Tokenizer(abc.ABC):
         vocab_size: number of ids.
         lowercase: whether it lower-cases all text.
         protect: what a translation keeps as it is, by sets and regular expressions.
+        keeps_capitals: whether a text in capitals is read as it is.
         own_target: the tokenizer of the target language, if that is another one.
 
     Raises:
@@ -113,6 +138,7 @@ class Tokenizer(abc.ABC):
     vocab_size: int
     lowercase: bool = False
     protect: Sequence[str] = ()
+    keeps_capitals: bool = False
     own_target: "Tokenizer | None" = None
 
     @classmethod
@@ -159,17 +185,10 @@ class Tokenizer(abc.ABC):
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """`tokenize` of valid UTF-8 without control characters."""
 
-    def read(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor | None]:
-        """Splits sources into ids, and returns the strings that some ids stand for.
-
-        Args:
-            texts: string [B].
-
-        Returns:
-            int32 [B, (tokens)]; and `EncodedTexts.kept`, string [B, (tokens)], or None where all
-            are "".
-        """
-        return self.tokenize(texts), None
+    def read(self, texts: tf.Tensor) -> TokenizedTexts:
+        """Splits sources, string [B], into ids, without what `write` puts back."""
+        texts, capitals = self._in_small_letters(texts)
+        return TokenizedTexts(self.tokenize(texts), None, capitals)
 
     def read_pairs(self, sources: tf.Tensor, targets: tf.Tensor) -> TokenizedPairs:
         """Splits texts and their translations.
@@ -178,8 +197,24 @@ class Tokenizer(abc.ABC):
             sources: string [B].
             targets: string [B].
         """
-        source, target = self.tokenize(sources), self.target.tokenize(targets)
-        return TokenizedPairs(source, target, tf.fill([source.nrows()], True))
+        return self._tokenize_pairs(sources, targets, tf.fill([tf.size(sources)], True))
+
+    def _tokenize_pairs(
+        self, sources: tf.Tensor, targets: tf.Tensor, agree: tf.Tensor
+    ) -> TokenizedPairs:
+        """Splits pairs; both sides of a source in capitals become small letters."""
+        sources, capitals = self._in_small_letters(sources)
+        is_same = capitals & ~tf.strings.regex_full_match(targets, r"(?s).*\p{Ll}.*")
+        targets = tf.where(is_same, in_small_letters(targets), targets)
+        return TokenizedPairs(self.tokenize(sources), self.target.tokenize(targets), agree)
+
+    def _in_small_letters(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns texts, string [B], without capitals, and which of them had only such letters."""
+        if self.keeps_capitals or self.lowercase:
+            return texts, tf.fill([tf.size(texts)], False)
+        texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+        capitals = tf.strings.regex_full_match(texts, CAPITALS)
+        return tf.where(capitals, in_small_letters(texts), texts), capitals
 
     @abc.abstractmethod
     def detokenize(self, ids: tf.Tensor) -> tf.Tensor:
@@ -223,7 +258,9 @@ class Tokenizer(abc.ABC):
         shape = tf.shape(ids)
         # T may be 0, so -1 cannot stand for the other dimensions.
         texts = self.target.detokenize(tf.reshape(ids, [shape[0] * shape[1], shape[2]]))
-        return tf.reshape(texts, [shape[0], ids.shape[1] or shape[1]])
+        texts = tf.reshape(texts, [shape[0], ids.shape[1] or shape[1]])
+        upper = tf.strings.upper(texts, encoding="utf-8")
+        return tf.where(source.capitals[:, None], upper, texts)
 
     def sentencepiece_models(self) -> tuple[bytes, bytes]:
         """Returns the SentencePiece models of source and target, for other engines.
@@ -245,7 +282,7 @@ class Tokenizer(abc.ABC):
         """
         if isinstance(texts, str | bytes):
             raise InputError(f"`texts` must be a list of strings. Received: {texts!r}")
-        return EncodedTexts.of(*self.read(texts), max_length)
+        return EncodedTexts.of(*self.read(texts), max_length=max_length)
 
     __call__ = encode
 
@@ -280,6 +317,13 @@ class Tokenizer(abc.ABC):
             raise InputError(f"`ids` must have the shape [B, S]. Received: shape={ids.shape}")
         texts = self.detokenize(ids).numpy()
         return [text.decode() for text in texts]
+
+
+def in_small_letters(texts: tf.Tensor) -> tf.Tensor:
+    """Returns texts, string [B], in small letters but for the first, as a sentence is written."""
+    start = tf.strings.regex_replace(texts, r"^(?s)(\P{L}*\p{L}).*$", r"\1")
+    rest = tf.strings.substr(texts, tf.strings.length(start), tf.fill(tf.shape(texts), 2**30))
+    return tf.strings.join([start, tf.strings.lower(rest, encoding="utf-8")])
 
 
 def with_end(tokens: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:

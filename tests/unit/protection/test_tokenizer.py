@@ -95,6 +95,13 @@ def test_the_translation_of_a_term_takes_its_place(tokenizer):
     assert written.decode() == "Delete soubor {a}, "
 
 
+def test_strings_in_a_text_in_capitals_stay(tokenizer):
+    source = tokenizer.encode(tf.constant(["DELETE %s: {name}, ⟦FILE|Datei⟧?"]))
+    (text,) = tokenizer.write(source, source.ids[:, None]).numpy()[:, 0]
+    assert text.decode() == "DELETE %s: {name}, Datei?"
+    assert source.capitals.numpy().all()
+
+
 def test_pairs_share_slots(tokenizer):
     sources, targets = zip(*PAIRS[:5], strict=True)
     pairs = tokenizer.read_pairs(tf.constant(sources), tf.constant(targets))

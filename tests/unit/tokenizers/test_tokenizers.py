@@ -119,6 +119,38 @@ def test_final_sigma_is_learned_and_read_alike():
     assert ids_of(tokenizer, "ΟΔΟΣ ΣΟΦΟΣ.") == ids_of(tokenizer, "οδος σοφος.")
 
 
+@pytest.mark.parametrize(
+    ("text", "as_read"),
+    [
+        ("THE RED DOG", "The red dog"),
+        ("1. ÖL: A “CAT”!", "1. Öl: a “cat”!"),
+        ("ΟΔΟΣ ΝΕΑ", "Οδος νεα"),  # with a final sigma
+        ("DOG", "DOG"),  # may be an acronym
+        ("A. B. C. D.", "A. B. C. D."),  # initials
+        ("iPHONES", "iPHONES"),
+        ("THE RED DOG sees", "THE RED DOG sees"),
+        ("中文中文", "中文中文"),
+        ("", ""),
+    ],
+)
+def test_a_text_in_capitals_is_read_as_a_sentence(tokenizer, text, as_read):
+    source = tokenizer.encode(tf.constant([text, "the Dog"]))
+    assert source.capitals.numpy().tolist() == [text != as_read, False]
+    assert tokenizer.decode(source)[0] == as_read
+    (written,) = tokenizer.write(source, source.ids[:, None]).numpy()[:1, 0]
+    assert written.decode() == text
+    pairs = tokenizer.read_pairs(tf.constant([text] * 3), tf.constant(["DER", "Der DOG", "öl"]))
+    targets = tokenizer.target.detokenize(pairs.target.to_tensor()).numpy()
+    expected = ["Der" if text != as_read else "DER", "Der DOG", "öl"]
+    assert [target.decode() for target in targets] == expected
+
+
+def test_sharp_s_in_capitals(tokenizer):
+    source = tokenizer.encode(tf.constant(["STRASSE"]))
+    ids = tokenizer.target.encode(tf.constant(["Straße"])).ids
+    assert tokenizer.write(source, ids[:, None]).numpy()[0, 0] == b"STRASSE"
+
+
 @pytest.mark.parametrize("control", ["\x00", "\x1b", "\x80", "\u2581"])
 def test_control_characters_and_the_meta_symbol_are_blanks(tokenizer, control):
     assert round_trip(tokenizer, f"a{control}b") == "a b"
