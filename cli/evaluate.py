@@ -77,6 +77,14 @@ def evaluate_command(
             autocompletion=_tokenizers,
         ),
     ] = None,
+    noise: Annotated[
+        bool,
+        Option(
+            "--noise",
+            help="Also evaluate on changed text: capitals, other case, quotation marks, list "
+            "marks, symbols, typing errors, no final punctuation.",
+        ),
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """Translate or parse a split, and print its scores.
@@ -87,9 +95,11 @@ def evaluate_command(
         raise InputError("Give either --test-set, or --data and --split")
     use_one_thread()
     load_tensorflow()
+    from keras_transformer.trainers.data.augmentation import changed_in_all_ways
     from keras_transformer.trainers.scoring.evaluation import (
         evaluate,
         load_test_set,
+        read_scores,
         read_sentences,
     )
     from keras_transformer.trainers.scoring.scores import compare
@@ -103,6 +113,7 @@ def evaluate_command(
             "tokenized_references": tokenized_references,
             "baseline": baseline,
             "tokenize": tokenize,
+            "noise": noise or None,
         }
     )
     if test_set is not None:
@@ -119,25 +130,32 @@ def evaluate_command(
     translator = Translator.of(opened, checkpoint)
     file = opened.checkpoint(checkpoint).file
     output = run / "evaluation" / name
-    with ProgressBar("Evaluating", len(pairs)) as progress:
-        evaluate(
-            translator,
-            pairs,
-            output,
-            opened.target,
-            task=task.name,
-            beam_size=beam_size,
-            length_penalty=length_penalty,
-            early_stopping=early_stopping,
-            batch_size=batch_size,
-            tokenized_references=tokenized_references,
-            source_language=opened.source,
-            tokenize=tokenize,
-            notes={"data": data or test_set or "", "checkpoint": file},
-            progress=progress,
-        )
+    texts = {"": pairs, **(changed_in_all_ways(pairs) if noise else {})}
+    with ProgressBar("Evaluating", len(texts) * len(pairs)) as progress:
+        for kind, changed in texts.items():
+            evaluate(
+                translator,
+                changed,
+                f"{output}-{kind}" if kind else output,
+                opened.target,
+                task=task.name,
+                beam_size=beam_size,
+                length_penalty=length_penalty,
+                early_stopping=early_stopping,
+                batch_size=batch_size,
+                tokenized_references=tokenized_references if not kind else None,
+                source_language=opened.source,
+                tokenize=tokenize,
+                notes={"data": data or test_set or "", "checkpoint": file},
+                progress=lambda done, total: progress(done),
+            )
     values = json.loads(Path(f"{output}.scores.json").read_text(encoding="utf-8"))
     values |= {"baseline": None, "output": str(output)}
+    if noise:
+        scores = read_scores(output.parent)
+        values["noise"] = {
+            kind: scores[f"{name}-{kind}"]["bleu"]["value"] for kind in texts if kind
+        }
     if baseline_lines:
         (bleu, signature), p_value = compare(
             read_sentences(f"{output}.hypothesis", len(pairs)),
@@ -153,6 +171,9 @@ def evaluate_command(
         for field, label in task.labels.items():
             if found := values.get(field):
                 typer.echo(f"{label:26} {found['value']:5.2f}  {found['signature']}")
+        for kind, bleu in values.get("noise", {}).items():
+            share = 100 * bleu / max(values["bleu"]["value"], 1e-9)
+            typer.echo(f"{f'BLEU, {kind}':26} {bleu:5.2f}  {share:.0f} % of that of clean text")
         if baseline_lines:
             note = f"{signature}, p = {p_value:.4f} by paired bootstrap"
             typer.echo(f"{'BLEU of the baseline':26} {bleu:5.2f}  {note}")

@@ -23,6 +23,7 @@ from keras_transformer.config import (
 )
 from keras_transformer.errors import InputError, one_line, require
 from keras_transformer.run import Run
+from keras_transformer.trainers.data.augmentation import Change
 from keras_transformer.trainers.tasks import find_task, task_of
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ class TrainSettings:
             "symbols" and "foreign" (letters of scripts that the training text does not have), and
             regular expressions of RE2; not for "wordpiece".
         protect_free: whether a translation may leave protected strings out, and repeat them.
+        augment: pairs to add once more in changed form, a rate for each kind: "title", "lower",
+            "end", "quotes", "list", "symbols" and "typing"; see `augmentation`.
         max_length: training drops pairs with more tokens on a side, end symbol included.
         max_length_ratio: training drops pairs if one side has more than this many times the tokens
             of the other (9: Moses); None drops none.
@@ -136,6 +139,7 @@ class TrainSettings:
     lowercase: bool = False
     protect: list[str] = dataclasses.field(default_factory=list)
     protect_free: bool = False
+    augment: Mapping[Change, Rate] = dataclasses.field(default_factory=dict)
     max_length: Annotated[int, Field(ge=2)] = 256
     max_length_ratio: Annotated[float, Field(ge=1)] | None = 9.0
     drop_duplicates: bool = False
@@ -405,7 +409,7 @@ def load_recipe(recipe: str | Path) -> dict[str, Any]:
 
 
 def change_recipe(recipe: Mapping[str, Any], changes: Iterable[str]) -> dict[str, Any]:
-    """Returns a recipe with changes of the form "key=value" or "model.key=value".
+    """Returns a recipe with changes of the form "key=value", "model.key=..." or "augment.key=...".
 
     Args:
         recipe: settings.
@@ -416,18 +420,18 @@ def change_recipe(recipe: Mapping[str, Any], changes: Iterable[str]) -> dict[str
     """
     changed = dict(recipe)
     for change in changes:
-        match = re.fullmatch(r"\s*(model\.)?(\w+)\s*=(.*)", change, re.DOTALL)
+        match = re.fullmatch(r"\s*(?:(model|augment)\.)?(\w+)\s*=(.*)", change, re.DOTALL)
         if match is None:
             raise InputError(
                 f"A change must have the form key=value or model.key=value. Received: {change!r}"
             )
-        of_model, name, text = match.groups()
+        table, name, text = match.groups()
         value = _parse(text.strip())
-        sizes = changed.get("model", {})
-        if not of_model:
+        values = changed.get(table, {})
+        if table is None:
             changed[name] = value
-        elif isinstance(sizes, Mapping):  # `TrainSettings` refuses anything else
-            changed["model"] = {**sizes, name: value}
+        elif isinstance(values, Mapping):  # `TrainSettings` refuses anything else
+            changed[table] = {**values, name: value}
     return changed
 
 

@@ -143,7 +143,7 @@ class Translation(Task):
 
     name = "translation"
     metrics = MappingProxyType({"bleu": "BLEU", "chrf": "chrF"})
-    options = ("test_set", "tokenized_references", "baseline", "tokenize")
+    options = ("test_set", "tokenized_references", "baseline", "tokenize", "noise")
     labels = MappingProxyType(
         {
             "bleu": "BLEU",

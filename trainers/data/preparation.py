@@ -10,7 +10,8 @@ import itertools
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +25,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.files import locked, named_failure, write_atomically
 from keras_transformer.run import Run
 from keras_transformer.tokenizers import Tokenizer
+from keras_transformer.trainers.data.augmentation import Change, augmented
 from keras_transformer.trainers.data.corpora import VALIDATION_SPLITS, Corpus, Pair
 from keras_transformer.trainers.data.prepared import (
     CAN_CONTINUE,
@@ -82,6 +84,7 @@ def prepare(
     task, languages = find_task(settings.task), (settings.source, settings.target)
     corpus = task.load_data(settings.data, *languages)
     others = task.load_data(settings.mix, *languages) if settings.mix else None
+    unchanged, corpus = corpus, _augmented_corpus(corpus, settings.augment)
     if tokenizer is None and settings.init_from is not None:
         tokenizer = Run.load(settings.init_from).tokenizer()
     if tokenizer is not None:
@@ -120,11 +123,25 @@ def prepare(
                 text = json.dumps(validation, ensure_ascii=False).encode()
                 write_atomically(folder / "val.pairs.json", text, CAN_CONTINUE)
             _write_split(manifest, "val", validation, cleaner, lambda pairs: None)
-        pairs = corpus.pairs("train")
+        counts: Counter[Change] = Counter()
+        pairs = augmented(unchanged.pairs("train"), settings.augment, counts)
         if others is not None:
             pairs = mixed(pairs, partial(others.pairs, "train"), settings.mix_share)
         _write_split(manifest, "train", pairs, cleaner, progress)
+        if counts:
+            kinds = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
+            logger.info("Added in changed form: %s pairs (%s)", f"{counts.total():,}", kinds)
         return opened(manifest, saved, check_files=False)
+
+
+def _augmented_corpus(corpus: Corpus, rates: Mapping[Change, float]) -> Corpus:
+    """Returns a corpus whose training pairs have changed copies, so that its vocabulary has too."""
+
+    def read(split: str) -> Iterator[Pair]:
+        pairs = corpus.read(split)
+        return augmented(pairs, rates) if split == "train" else pairs
+
+    return corpus._replace(read=read)
 
 
 def mixed(

@@ -40,6 +40,7 @@ SETTINGS = (
     "lowercase",
     "protect",
     "protect_free",
+    "augment",
     "max_length",
     "max_length_ratio",
     "drop_duplicates",

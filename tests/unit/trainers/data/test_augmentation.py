@@ -1,0 +1,82 @@
+"""Training pairs in changed form."""
+
+import unicodedata
+from collections import Counter
+
+import pytest
+
+from keras_transformer.errors import InputError
+from keras_transformer.trainers.data.augmentation import KINDS, augmented, changed_in_all_ways
+from keras_transformer.trainers.data.corpora import Pair
+from keras_transformer.trainers.settings import TrainSettings, change_recipe
+
+PAIRS = [
+    Pair("Don't open the iPhone's box, MARY!", "Öffne Marys Schachtel nicht!"),
+    Pair("copy %s to {name}: 5 files", "%s nach {name} kopieren: 5"),
+    Pair("猫が好き。", "Ich mag Katzen."),
+]
+
+
+@pytest.fixture(scope="module")
+def changed():
+    return changed_in_all_ways(PAIRS * 40)
+
+
+def test_case_and_end(changed):
+    (first, second, third), target = (
+        [pair.source for pair in changed["title"][:3]],
+        [pair.target for pair in PAIRS],
+    )
+    assert first == "Don't Open The IPhone's Box, MARY!"
+    assert second == "Copy %s To {name}: 5 Files"
+    assert third == "猫が好き。"
+    assert changed["lower"][0].source == "don't open the iphone's box, mary!"
+    for kind in ("title", "lower", "typing"):
+        assert [pair.target for pair in changed[kind][:3]] == target
+    assert changed["end"][:3] == [
+        ("Don't open the iPhone's box, MARY", "Öffne Marys Schachtel nicht"),
+        PAIRS[1],
+        ("猫が好き", "Ich mag Katzen"),
+    ]
+    assert changed["capitals"][2] == ("猫が好き。", "ICH MAG KATZEN.")
+
+
+def test_marks_stand_on_both_sides(changed):
+    for kind in ("quotes", "list", "symbols"):
+        marks = set()
+        for pair, same in zip(changed[kind], PAIRS * 40, strict=True):
+            around = [side.split(own) for side, own in zip(pair, same, strict=True)]
+            assert around[0] == around[1]
+            marks.add("".join(around[0]).strip())
+        assert len(marks) > 10
+        assert all(unicodedata.normalize("NFKC", mark) == mark for mark in marks)
+
+
+def test_typing_errors_spare_what_is_not_a_word(changed):
+    sources = [pair.source for pair in changed["typing"]]
+    assert sum(source not in {pair.source for pair in PAIRS} for source in sources) > 30
+    for source in sources[1::3]:
+        words = source.split()
+        assert (words[1], words[3], words[4], len(words)) == ("%s", "{name}:", "5", 6)
+
+
+def test_rates_and_counts():
+    rates = {"lower": 0.2, "quotes": 0.7}
+    counts = Counter()
+    found = list(augmented(PAIRS * 400, rates, counts))
+    assert found == list(augmented(PAIRS * 400, rates))  # a seed of its own for each pair
+    assert len(found) == 1200 + counts.total()
+    assert counts["quotes"] == pytest.approx(0.7 * 1200, rel=0.1)
+    assert counts["lower"] == pytest.approx(0.2 * 400, rel=0.3)  # only the first can change
+    assert list(augmented(PAIRS, {})) == PAIRS
+
+
+@pytest.mark.parametrize("rates", [{"case": 0.1}, {"lower": 1.5}, {"lower": "often"}, 0.3])
+def test_wrong_rates(rates):
+    with pytest.raises(InputError, match="augment"):
+        TrainSettings(data="bundled", augment=rates)
+
+
+def test_the_names_of_the_kinds_are_the_settings():
+    settings = TrainSettings(data="bundled", augment=dict.fromkeys(KINDS, 0.1))
+    assert change_recipe(settings.to_dict(), ["augment.end=0.5"])["augment"]["end"] == 0.5

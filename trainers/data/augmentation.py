@@ -1,0 +1,147 @@
+"""Training pairs in changed form: what people type, and clean training text does not have.
+
+Some pairs are added once more, changed (as OpusTrainer does, arXiv:2311.14838). Words keep what is
+not a letter, so placeholders stay. Text in capitals needs no pairs; see `Tokenizer.read`.
+"""
+
+# ruff: noqa: RUF001 -- all scripts
+
+import functools
+import random
+import sys
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Literal
+
+import regex
+
+from keras_transformer.trainers.data.corpora import Pair
+
+Change = Literal["title", "lower", "end", "quotes", "list", "symbols", "typing"]
+WORD = regex.compile(r"(?<!\S)\p{L}[\p{L}\p{M}'’-]*+(?=[.,;:!?…]*(?!\S))")
+FINAL = regex.compile(r"(?<=\w)[.!?…。！？؟।]+$")
+QUOTES = [
+    "“”",
+    "„“",
+    "«»",
+    "»«",
+    "‹›",
+    "‘’",
+    "‚‘",
+    '""',
+    "''",
+    "「」",
+    "『』",
+    "《》",
+    "()",
+    "[]",
+    "**",
+]
+LIST_MARKS = ["•", "-", "–", "—", "*", "·", "◦", "▪", "‣", "→", "✓", "1.", "2)", "(3)", "a)"]
+COMMON_SHARE = 0.5  # of list marks and emoji; the others are any marks of Unicode
+TYPING_ERRORS = 0.15  # share of the words with one
+
+
+@functools.cache
+def _marks() -> tuple[list[str], list[str]]:
+    """Returns symbols and punctuation of all languages that NFKC keeps, and the emoji of them."""
+    marks = [
+        mark
+        for mark in map(chr, range(0xA1, sys.maxunicode + 1))
+        if unicodedata.category(mark) in ("So", "Sm", "Po", "Pd")
+        and unicodedata.normalize("NFKC", mark) == mark
+    ]
+    return marks, [mark for mark in marks if 0x1F300 <= ord(mark) <= 0x1FAFF]
+
+
+def _title(chance: random.Random, pair: Pair) -> Pair:
+    source = WORD.sub(lambda word: word[0][0].upper() + word[0][1:], pair.source)
+    return Pair(source, pair.target)
+
+
+def _lower(chance: random.Random, pair: Pair) -> Pair:
+    return Pair(WORD.sub(lambda word: word[0].lower(), pair.source), pair.target)
+
+
+def _without_end(chance: random.Random, pair: Pair) -> Pair:
+    ends = [FINAL.search(side) for side in pair]
+    return Pair(*(FINAL.sub("", side) for side in pair)) if all(ends) else pair
+
+
+def _quoted(chance: random.Random, pair: Pair) -> Pair:
+    marks = chance.choice(QUOTES)
+    return Pair(*(f"{marks[0]}{side}{marks[1]}" for side in pair))
+
+
+def _listed(chance: random.Random, pair: Pair) -> Pair:
+    marks, _ = _marks()
+    mark = chance.choice(LIST_MARKS if chance.random() < COMMON_SHARE else marks)
+    return Pair(*(f"{mark} {side}" for side in pair))
+
+
+def _with_symbol(chance: random.Random, pair: Pair) -> Pair:
+    marks, emoji = _marks()
+    mark = chance.choice(emoji if chance.random() < COMMON_SHARE else marks)
+    is_first = chance.random() < 1 / 4
+    return Pair(*(f"{mark} {side}" if is_first else f"{side} {mark}" for side in pair))
+
+
+def _mistyped(chance: random.Random, pair: Pair) -> Pair:
+    letters = [letter for letter in pair.source if letter.isalpha()]
+
+    def changed(word: regex.Match[str]) -> str:
+        text = word[0]
+        if len(text) < 3 or chance.random() >= TYPING_ERRORS:
+            return text
+        place = chance.randrange(1, len(text))
+        before, letter, after = text[:place], text[place], text[place + 1 :]
+        return chance.choice(
+            (
+                f"{before[:-1]}{letter}{before[-1]}{after}",
+                f"{before}{after}",
+                f"{before}{letter}{letter}{after}",
+                f"{before}{chance.choice(letters).lower()}{after}",
+            )
+        )
+
+    return Pair(WORD.sub(changed, pair.source), pair.target)
+
+
+KINDS: Mapping[Change, Callable[[random.Random, Pair], Pair]] = {
+    "title": _title,  # The Words Of A Source Begin With Capitals
+    "lower": _lower,  # small letters in the source
+    "end": _without_end,  # no final punctuation on both sides
+    "quotes": _quoted,  # around both sides
+    "list": _listed,  # a mark before both sides
+    "symbols": _with_symbol,  # an emoji or another symbol, before or after both sides
+    "typing": _mistyped,  # errors in words of the source
+}
+
+
+def augmented(
+    pairs: Iterable[Pair], rates: Mapping[Change, float], counts: Counter[Change] | None = None
+) -> Iterator[Pair]:
+    """Yields pairs, and after some of them a changed copy. The same pairs give the same copies.
+
+    Args:
+        pairs: training pairs.
+        rates: for each kind, the share of the pairs that are changed in this way.
+        counts: gets the number of changed pairs of each kind.
+    """
+    for number, pair in enumerate(pairs):
+        yield pair
+        chance = random.Random(number)
+        for kind, rate in rates.items():
+            if chance.random() < rate and (changed := KINDS[kind](chance, pair)) != pair:
+                if counts is not None:
+                    counts[kind] += 1
+                yield changed
+
+
+def changed_in_all_ways(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
+    """Returns pairs changed in each way, capitals on both sides first, to evaluate a model."""
+    changed: dict[str, list[Pair]] = {"capitals": [Pair(*map(str.upper, pair)) for pair in pairs]}
+    for kind, change in KINDS.items():
+        changed[kind] = [change(random.Random(n), pair) for n, pair in enumerate(pairs)]
+    return changed
