@@ -21,25 +21,11 @@ from keras_transformer.trainers.data.corpora import Pair
 Change = Literal["title", "lower", "end", "quotes", "list", "symbols", "typing"]
 WORD = regex.compile(r"(?<!\S)\p{L}[\p{L}\p{M}'’-]*+(?=[.,;:!?…]*(?!\S))")
 FINAL = regex.compile(r"(?<=\w)[.!?…。！？؟।]+$")
-QUOTES = [
-    "“”",
-    "„“",
-    "«»",
-    "»«",
-    "‹›",
-    "‘’",
-    "‚‘",
-    '""',
-    "''",
-    "「」",
-    "『』",
-    "《》",
-    "()",
-    "[]",
-    "**",
-]
+QUOTES = ("“”", "„“", "«»", "»«", "‹›", "‘’", "‚‘", '""', "''", "「」", "『』", "《》", "()", "[]")
 LIST_MARKS = ["•", "-", "–", "—", "*", "·", "◦", "▪", "‣", "→", "✓", "1.", "2)", "(3)", "a)"]
 COMMON_SHARE = 0.5  # of list marks and emoji; the others are any marks of Unicode
+# Kinds to learn a vocabulary with. Rare marks would become pieces, instead of their bytes.
+LEARNED: tuple[Change, ...] = ("title", "lower", "end", "quotes")
 TYPING_ERRORS = 0.15  # share of the words with one
 
 

@@ -25,7 +25,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.files import locked, named_failure, write_atomically
 from keras_transformer.run import Run
 from keras_transformer.tokenizers import Tokenizer
-from keras_transformer.trainers.data.augmentation import Change, augmented
+from keras_transformer.trainers.data.augmentation import LEARNED, Change, augmented
 from keras_transformer.trainers.data.corpora import VALIDATION_SPLITS, Corpus, Pair
 from keras_transformer.trainers.data.prepared import (
     CAN_CONTINUE,
@@ -84,7 +84,6 @@ def prepare(
     task, languages = find_task(settings.task), (settings.source, settings.target)
     corpus = task.load_data(settings.data, *languages)
     others = task.load_data(settings.mix, *languages) if settings.mix else None
-    unchanged, corpus = corpus, _augmented_corpus(corpus, settings.augment)
     if tokenizer is None and settings.init_from is not None:
         tokenizer = Run.load(settings.init_from).tokenizer()
     if tokenizer is not None:
@@ -124,7 +123,7 @@ def prepare(
                 write_atomically(folder / "val.pairs.json", text, CAN_CONTINUE)
             _write_split(manifest, "val", validation, cleaner, lambda pairs: None)
         counts: Counter[Change] = Counter()
-        pairs = augmented(unchanged.pairs("train"), settings.augment, counts)
+        pairs = augmented(corpus.pairs("train"), settings.augment, counts)
         if others is not None:
             pairs = mixed(pairs, partial(others.pairs, "train"), settings.mix_share)
         _write_split(manifest, "train", pairs, cleaner, progress)
@@ -134,12 +133,13 @@ def prepare(
         return opened(manifest, saved, check_files=False)
 
 
-def _augmented_corpus(corpus: Corpus, rates: Mapping[Change, float]) -> Corpus:
-    """Returns a corpus whose training pairs have changed copies, so that its vocabulary has too."""
+def _to_learn_from(corpus: Corpus, rates: Mapping[Change, float]) -> Corpus:
+    """Returns a corpus with changed copies of training pairs, for the vocabulary."""
+    learned = {kind: rate for kind, rate in rates.items() if kind in LEARNED}
 
     def read(split: str) -> Iterator[Pair]:
         pairs = corpus.read(split)
-        return augmented(pairs, rates) if split == "train" else pairs
+        return augmented(pairs, learned) if split == "train" else pairs
 
     return corpus._replace(read=read)
 
@@ -193,7 +193,8 @@ def _start(
     started = time.monotonic()
     if tokenizer is None:
         vocab_size = settings.vocab_size or DEFAULT_VOCAB_SIZE
-        tokenizer = task.learn_tokenizer(settings, corpus, vocab_size)
+        text = _to_learn_from(corpus, settings.augment)
+        tokenizer = task.learn_tokenizer(settings, text, vocab_size)
         if tokenizer.vocab_size < vocab_size:
             logger.warning("The text is too small for `vocab_size`=%d", vocab_size)
     path = folder / "tokenizer.model"
