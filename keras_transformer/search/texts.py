@@ -24,7 +24,11 @@ from keras_transformer.search.beam_search import (
     beam_search,
     length_divisor,
 )
-from keras_transformer.search.constraints import Constraint, PrefixConstraint
+from keras_transformer.search.constraints import (
+    CharacterConstraint,
+    Constraint,
+    PrefixConstraint,
+)
 from keras_transformer.search.groups import map_groups
 from keras_transformer.search.sentences import are_blank, cut_rows, split_sentences
 from keras_transformer.tokenizers import EncodedTexts, Tokenizer, shifted
@@ -100,6 +104,11 @@ class TextSearch:
         longest = options.max_source_length + options.extra_length
         self.max_target_tokens = min(longest, max_positions)
 
+    def constraint(self, source: EncodedTexts) -> Constraint | None:
+        """Returns what translations of sources keep to; None for nothing."""
+        constraint, first_byte = self.tokenizer.constraint(source), self.tokenizer.target.first_byte
+        return constraint if first_byte is None else CharacterConstraint(first_byte, constraint)
+
     def search(
         self,
         source: EncodedTexts,
@@ -111,10 +120,10 @@ class TextSearch:
         Args:
             source: the texts. One of no tokens has a translation of no tokens.
             num_best: number of translations of each source, an int or int32 [].
-            constraint: what they keep to; None for the tokenizer's constraint.
+            constraint: what they keep to; None for `constraint(source)`.
         """
         if constraint is None:
-            constraint = self.tokenizer.constraint(source)
+            constraint = self.constraint(source)
         with self._weights_read():
             return self._search(source, num_best, constraint)
 
@@ -196,7 +205,7 @@ class TextSearch:
                 tokens[:, :longest],
                 tf.strings.regex_full_match(prefixes, r"(?s).*\s"),
                 self.tokenizer.target.spellings(),
-                self.tokenizer.constraint(source),
+                self.constraint(source),
             )
         found = self.search(source, num_best, constraint)
         translations = self.tokenizer.write(source, found.ids)

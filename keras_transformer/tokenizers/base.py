@@ -127,6 +127,7 @@ class Tokenizer(abc.ABC):
         vocab_size: number of ids.
         lowercase: whether it lower-cases all text.
         protect: what a translation keeps as it is, by sets and regular expressions.
+        first_byte: the id of the byte 0, if 256 ids in a row are bytes.
         keeps_capitals: whether a text in capitals is read as it is.
         own_target: the tokenizer of the target language, if that is another one.
 
@@ -138,6 +139,7 @@ class Tokenizer(abc.ABC):
     vocab_size: int
     lowercase: bool = False
     protect: Sequence[str] = ()
+    first_byte: int | None = None
     keeps_capitals: bool = False
     own_target: "Tokenizer | None" = None
 

@@ -69,6 +69,10 @@ class SentencePieceTokenizer(Tokenizer):
                 f"Received: {', '.join(map(str, special_ids))}"
             )
         self.vocab_size: int = processor.vocab_size()
+        types = [piece.type for piece in message.pieces]
+        first = types.index(BYTE_TYPE) if BYTE_TYPE in types else 0
+        if types[first : first + 256] == [BYTE_TYPE] * 256:
+            self.first_byte = first
         self._is_marked = message.lowercase == LOWERCASE_MARK
         # A model of `from_keras_nlp` may fold case by itself.
         self.lowercase = self._is_marked or "A" not in processor.normalize("A")
