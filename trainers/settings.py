@@ -60,7 +60,8 @@ class TrainSettings:
             regular expressions of RE2; not for "wordpiece".
         protect_free: whether a translation may leave protected strings out, and repeat them.
         augment: pairs to add once more in changed form, a rate for each kind: "title", "lower",
-            "end", "quotes", "list", "symbols" and "typing"; see `augmentation`.
+            "end", "quotes", "list", "symbols" and "typing" (docs/howto/noise.md). {} adds none;
+            None is the task's own, some of each kind for translation.
         max_length: training drops pairs with more tokens on a side, end symbol included.
         max_length_ratio: training drops pairs if one side has more than this many times the tokens
             of the other (9: Moses); None drops none.
@@ -139,7 +140,7 @@ class TrainSettings:
     lowercase: bool = False
     protect: list[str] = dataclasses.field(default_factory=list)
     protect_free: bool = False
-    augment: Mapping[Change, Rate] = dataclasses.field(default_factory=dict)
+    augment: Mapping[Change, Rate] | None = None
     max_length: Annotated[int, Field(ge=2)] = 256
     max_length_ratio: Annotated[float, Field(ge=1)] | None = 9.0
     drop_duplicates: bool = False
@@ -271,7 +272,8 @@ class TrainSettings:
     @classmethod
     def of(cls, run: Run) -> Self:
         """Returns the settings of a run; those that are newer than the run are the defaults."""
-        return cls.from_dict({"data": "", "target": run.target, **run.settings})
+        newer: dict[str, Any] = {"augment": {}}  # of a run that is older than the setting
+        return cls.from_dict({"data": "", "target": run.target, **newer, **run.settings})
 
     def schedule(self, d_model: int) -> "WarmupSchedule":
         """Returns the learning rate by update, of a model of this width."""
@@ -396,7 +398,7 @@ def load_recipe(recipe: str | Path) -> dict[str, Any]:
     manifest = path / "run.json"
     try:
         if manifest.is_file():
-            return Run.load(path).settings
+            return {"augment": {}, **Run.load(path).settings}  # a run may be older than this
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         reason = error.strerror
@@ -427,7 +429,7 @@ def change_recipe(recipe: Mapping[str, Any], changes: Iterable[str]) -> dict[str
             )
         table, name, text = match.groups()
         value = _parse(text.strip())
-        values = changed.get(table, {})
+        values = changed.get(table) or {}
         if table is None:
             changed[name] = value
         elif isinstance(values, Mapping):  # `TrainSettings` refuses anything else

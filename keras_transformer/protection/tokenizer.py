@@ -172,6 +172,12 @@ class ProtectingTokenizer(_SlotTokenizer):
         """Raises `InputError`: other engines cannot put protected strings back."""
         raise InputError("Other engines cannot translate with protected strings")
 
+    def hide(self, texts: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+        """Hides protected strings, which may have the end of a sentence; see `Tokenizer`."""
+        found = _Protected(texts, self._pattern)
+        hidden = found.replaced(tf.fill(tf.shape(found.strings), SLOTS[0]))
+        return hidden, lambda parts: _put(found.strings, parts)
+
     def read(self, texts: tf.Tensor) -> TokenizedTexts:
         """Splits sources into ids, and returns the strings of slots; see `Tokenizer`."""
         found = _Protected(texts, self._pattern)
@@ -226,16 +232,8 @@ class ProtectingTokenizer(_SlotTokenizer):
         """Writes the results of a search, with the strings of the source; see `Tokenizer`."""
         ids = tf.where(ids == self._lead_byte, PAD_ID, ids)  # bytes never make a slot
         texts = super().write(source, ids)  # [B, K]
-        one_slot = tf.strings.regex_replace(tf.reshape(texts, [-1]), ANY_SLOT, SLOTS[0])
-        parts = tf.strings.split(one_slot, SLOTS[0])  # a string follows each but the last of a row
-        is_last = tf.range(tf.size(parts.values, tf.int64)) == tf.repeat(
-            parts.row_limits() - 1, parts.row_lengths()
-        )
-        after = _fill(~is_last, self._strings(source, ids), "")
-        joined = tf.strings.unsorted_segment_join(
-            tf.strings.join([parts.values, after]), parts.value_rowids(), parts.nrows()
-        )
-        return tf.reshape(joined, tf.shape(texts))
+        written = _put(self._strings(source, ids), tf.reshape(texts, [-1]))
+        return tf.reshape(written, tf.shape(texts))
 
     def _strings(self, source: EncodedTexts, ids: tf.Tensor) -> tf.Tensor:
         """Returns the strings of the slots of ids, int32 [B, K, T], in their order.
@@ -345,6 +343,20 @@ def _slotted(pairs: Pairs, pattern: str, size: int = 2000) -> Iterator[tuple[str
         found = _protected_pairs(sources, targets, pattern)[:2]
         sides = ([text.decode() for text in side.numpy()] for side in found)
         yield from zip(*sides, strict=True)
+
+
+def _put(strings: tf.Tensor, texts: tf.Tensor) -> tf.Tensor:
+    """Puts strings, one after another, in place of the slots of texts, string [B]."""
+    one_slot = tf.strings.regex_replace(texts, ANY_SLOT, SLOTS[0])
+    parts = tf.strings.split(one_slot, SLOTS[0])  # a string follows each but the last of a row
+    is_last = tf.range(tf.size(parts.values, tf.int64)) == tf.repeat(
+        parts.row_limits() - 1, parts.row_lengths()
+    )
+    return tf.strings.unsorted_segment_join(
+        tf.strings.join([parts.values, _fill(~is_last, strings, "")]),
+        parts.value_rowids(),
+        parts.nrows(),
+    )
 
 
 def _slot(number: tf.Tensor) -> tf.Tensor:

@@ -4,7 +4,6 @@ Shapes (the package's glossary): B batch, K beams, V vocabulary. N is a number o
 bytes, and M the number of bytes of the longest piece.
 """
 
-import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -135,109 +134,6 @@ class CountConstraint(NamedTuple):
         padding = tf.reduce_logsumexp(tf.concat(lost, axis=2), axis=2, keepdims=True)
         end, ids = tf.where(has_missing, never, end), tf.where(may_follow, ids, never)
         return tf.concat([padding, start[:, :, 1:EOS_ID], end, words, ids], axis=2)
-
-
-# The states of UTF-8 (Unicode 16, table 3-7), and which state follows after which bytes. In 0, a
-# character is complete; in 1, 2 and 3, so many bytes are missing; 4, 5 and 6 are after E0, ED and
-# F0. Nothing begins with F4: these characters are private.
-_UTF8 = (
-    "00-7F:0 C2-DF:1 E0-E0:4 E1-EC:2 ED-ED:5 EE-EF:2 F0-F0:6 F1-F3:3",
-    *("80-BF:0", "80-BF:1", "80-BF:2", "A0-BF:1", "80-9F:1", "90-BF:2"),
-)
-_NUM_MISSING = np.array([0, 1, 2, 3, 2, 2, 3], np.int32)
-
-
-def _states_of_utf8() -> np.ndarray:
-    """Returns the state after each state and byte, int32 [7, 256]; -1 for a byte that is wrong."""
-    table = np.full([len(_UTF8), 256], -1, np.int32)
-    for row, ranges in zip(table, _UTF8, strict=True):
-        for each in ranges.split():
-            first, last, state = re.split("[-:]", each)
-            row[int(first, 16) : int(last, 16) + 1] = int(state)
-    return table
-
-
-class CharacterConstraint(NamedTuple):
-    """Pieces that are bytes write complete characters of UTF-8.
-
-    Scores are those of a search without constraint, as for `CountConstraint`.
-
-    Attributes:
-        first_byte: the id of the byte 0, which the other bytes follow.
-        other: what else a result must keep to; None for nothing.
-    """
-
-    first_byte: int
-    other: Constraint | None = None
-
-    @property
-    def min_lengths(self) -> tf.Tensor:
-        """The number of tokens that each row's shortest result needs; see `Constraint`."""
-        return tf.constant([1]) if self.other is None else self.other.min_lengths
-
-    def apply(
-        self,
-        step_fn: StepFunction,
-        cache: Any,
-        row_state: Any,
-        rows: tf.Tensor,
-        max_lengths: tf.Tensor,
-        beam_size: int,
-    ) -> tuple[StepFunction, Any, Any]:
-        """Restricts a step function; see `Constraint`."""
-        ends = max_lengths  # where the last character must be complete
-        if self.other is not None:
-            ends -= tf.gather(self.other.min_lengths, rows) - 1
-        states = tf.zeros([tf.size(rows), beam_size], tf.int32)
-        table, first = tf.constant(_states_of_utf8()), self.first_byte
-
-        def step(
-            newest: tf.Tensor, position: tf.Tensor, beams: Any, rows: Any
-        ) -> tuple[tf.Tensor, Any, Any]:
-            (cache, states), (row_state, ends) = beams, rows
-            logits, cache, row_state = step_fn(newest, position, cache, row_state)
-            byte = newest - first
-            is_byte = (byte >= 0) & (byte < 256)
-            after = tf.gather_nd(table, tf.stack([states, tf.where(is_byte, byte, 0)], axis=2))
-            # A prefix may be no text.
-            states = tf.where(is_byte, tf.maximum(after, 0), 0)
-            after = tf.gather(table, states)  # [B, K, 256]
-            num_missing = tf.gather(_NUM_MISSING, tf.maximum(after, 0))
-            has_room = (num_missing == 0) | (num_missing < (ends - position)[:, None, None])
-            may_follow = (after >= 0) & has_room
-            is_complete = (states == 0)[:, :, None]
-
-            def of_bytes() -> tf.Tensor:
-                start, values, rest = tf.split(logits, [first, 256, -1], axis=2)
-                values = _forbid(tf.concat([start[:, :, :1], values], axis=2), may_follow)
-                return tf.concat([values[:, :, :1], start[:, :, 1:], values[:, :, 1:], rest], 2)
-
-            def of_all() -> tf.Tensor:
-                before, rest = first - 1, logits.shape[2] - first - 256
-                parts = [tf.repeat(is_complete, before, 2), may_follow]
-                return _forbid(logits, tf.concat([*parts, tf.repeat(is_complete, rest, 2)], 2))
-
-            logits = tf.cond(tf.reduce_all(is_complete), of_bytes, of_all)
-            return logits, (cache, states), (row_state, ends)
-
-        if self.other is None:
-            return step, (cache, states), (row_state, ends)
-        return self.other.apply(
-            step, (cache, states), (row_state, ends), rows, max_lengths, beam_size
-        )
-
-
-def _forbid(logits: tf.Tensor, may_follow: tf.Tensor) -> tf.Tensor:
-    """Forbids tokens. Their probability moves to the padding, which a search never takes.
-
-    Args:
-        logits: float32 [B, K, n], those of the padding first.
-        may_follow: bool [B, K, n - 1], of the others.
-    """
-    padding, others = tf.split(logits, [1, -1], axis=2)
-    lost = tf.concat([padding, tf.where(may_follow, -float("inf"), others)], axis=2)
-    padding = tf.reduce_logsumexp(lost, axis=2, keepdims=True)
-    return tf.concat([padding, tf.where(may_follow, others, -float("inf"))], axis=2)
 
 
 FREE_TOKENS = 4  # the most tokens at the end of a prefix that the search may choose anew
@@ -388,3 +284,16 @@ class PrefixConstraint(NamedTuple):
 def _num_nonzero(values: tf.Tensor) -> tf.Tensor:
     """Counts what is not zero, [..., n] -> int32 [...]."""
     return tf.math.count_nonzero(values, axis=-1, dtype=tf.int32)
+
+
+def _forbid(logits: tf.Tensor, may_follow: tf.Tensor) -> tf.Tensor:
+    """Forbids tokens. Their probability moves to the padding, which a search never takes.
+
+    Args:
+        logits: float32 [B, K, n], those of the padding first.
+        may_follow: bool [B, K, n - 1], of the others.
+    """
+    padding, others = tf.split(logits, [1, -1], axis=2)
+    lost = tf.concat([padding, tf.where(may_follow, -float("inf"), others)], axis=2)
+    padding = tf.reduce_logsumexp(lost, axis=2, keepdims=True)
+    return tf.concat([padding, tf.where(may_follow, others, -float("inf"))], axis=2)

@@ -24,11 +24,7 @@ from keras_transformer.search.beam_search import (
     beam_search,
     length_divisor,
 )
-from keras_transformer.search.constraints import (
-    CharacterConstraint,
-    Constraint,
-    PrefixConstraint,
-)
+from keras_transformer.search.constraints import Constraint, PrefixConstraint
 from keras_transformer.search.groups import map_groups
 from keras_transformer.search.sentences import are_blank, cut_rows, split_sentences
 from keras_transformer.tokenizers import EncodedTexts, Tokenizer, shifted
@@ -104,11 +100,6 @@ class TextSearch:
         longest = options.max_source_length + options.extra_length
         self.max_target_tokens = min(longest, max_positions)
 
-    def constraint(self, source: EncodedTexts) -> Constraint | None:
-        """Returns what translations of sources keep to; None for nothing."""
-        constraint, first_byte = self.tokenizer.constraint(source), self.tokenizer.target.first_byte
-        return constraint if first_byte is None else CharacterConstraint(first_byte, constraint)
-
     def search(
         self,
         source: EncodedTexts,
@@ -120,10 +111,10 @@ class TextSearch:
         Args:
             source: the texts. One of no tokens has a translation of no tokens.
             num_best: number of translations of each source, an int or int32 [].
-            constraint: what they keep to; None for `constraint(source)`.
+            constraint: what they keep to; None for the tokenizer's constraint.
         """
         if constraint is None:
-            constraint = self.constraint(source)
+            constraint = self.tokenizer.constraint(source)
         with self._weights_read():
             return self._search(source, num_best, constraint)
 
@@ -205,7 +196,7 @@ class TextSearch:
                 tokens[:, :longest],
                 tf.strings.regex_full_match(prefixes, r"(?s).*\s"),
                 self.tokenizer.target.spellings(),
-                self.constraint(source),
+                self.tokenizer.constraint(source),
             )
         found = self.search(source, num_best, constraint)
         translations = self.tokenizer.write(source, found.ids)
@@ -233,8 +224,9 @@ class TextSearch:
         The graph fails if all texts together have more than `max_tokens` tokens, the end of each
         sentence included.
         """
-        ragged = split_sentences(texts)  # [B, (segments)]
-        segments, text_of_segment = ragged.values, ragged.value_rowids()
+        hidden, put_back = self.tokenizer.hide(texts)
+        ragged = split_sentences(hidden)  # [B, (segments)]
+        segments, text_of_segment = put_back(ragged.values), ragged.value_rowids()
         num_texts, num_segments = tf.shape(texts)[0], tf.size(segments)
         is_blank = are_blank(segments)
         sentences = tf.where(~is_blank)[:, 0]  # numbers of the segments that are translated

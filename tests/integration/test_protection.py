@@ -107,8 +107,12 @@ def test_every_string_comes_back_as_often_as_it_was(served):
 
 def test_all_signatures(served, translator):
     text = "red {name} dog. <b>two</b> 5 %s"
-    document = answer(served, "document", text=[f"{text}\n\n{text} {'{name}' * 90}"])
-    assert found_in(document["translation"][0]) == Counter(
+    comment = "<!-- A dog. A\ncat. -->"  # would be three sentences
+    document = answer(
+        served, "document", text=["", f"{text}\n\n{comment} A dog. {'{name}' * 90} {text}"]
+    )
+    assert comment in document["translation"][1].decode()
+    assert found_in(document["translation"][1]) == Counter(
         {"{name}": 92, "<b>": 2, "</b>": 2, "%s": 2}
     )
     (greedy,) = answer(served, "greedy", text=[text])["translation"]

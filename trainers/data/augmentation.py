@@ -12,11 +12,14 @@ import sys
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import regex
 
 from keras_transformer.trainers.data.corpora import Pair
+
+if TYPE_CHECKING:
+    from keras_transformer.tokenizers import Tokenizer
 
 Change = Literal["title", "lower", "end", "quotes", "list", "symbols", "typing"]
 WORD = regex.compile(r"(?<!\S)\p{L}[\p{L}\p{M}'’-]*+(?=[.,;:!?…]*(?!\S))")
@@ -26,6 +29,15 @@ LIST_MARKS = ["•", "-", "–", "—", "*", "·", "◦", "▪", "‣", "→", "
 COMMON_SHARE = 0.5  # of list marks and emoji; the others are any marks of Unicode
 # Kinds to learn a vocabulary with. Rare marks would become pieces, instead of their bytes.
 LEARNED: tuple[Change, ...] = ("title", "lower", "end", "quotes")
+DEFAULT_RATES: Mapping[Change, float] = {
+    "title": 0.05,
+    "lower": 0.05,
+    "end": 0.05,
+    "quotes": 0.06,
+    "list": 0.06,
+    "symbols": 0.06,
+    "typing": 0.08,
+}
 TYPING_ERRORS = 0.15  # share of the words with one
 
 
@@ -103,6 +115,14 @@ KINDS: Mapping[Change, Callable[[random.Random, Pair], Pair]] = {
     "symbols": _with_symbol,  # an emoji or another symbol, before or after both sides
     "typing": _mistyped,  # errors in words of the source
 }
+
+
+def suited(rates: Mapping[Change, float], tokenizer: "Tokenizer") -> dict[Change, float]:
+    """Returns the rates of the kinds that a tokenizer does not undo, and has tokens for."""
+    useless: set[Change] = {"title", "lower"} if tokenizer.lowercase else set()
+    if tokenizer.target.first_byte is None:  # other marks than those of the text are unknown
+        useless |= {"quotes", "list", "symbols"}
+    return {kind: rate for kind, rate in rates.items() if kind not in useless}
 
 
 def augmented(

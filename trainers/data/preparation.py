@@ -25,7 +25,12 @@ from keras_transformer.errors import InputError
 from keras_transformer.files import locked, named_failure, write_atomically
 from keras_transformer.run import Run
 from keras_transformer.tokenizers import Tokenizer
-from keras_transformer.trainers.data.augmentation import LEARNED, Change, augmented
+from keras_transformer.trainers.data.augmentation import (
+    LEARNED,
+    Change,
+    augmented,
+    suited,
+)
 from keras_transformer.trainers.data.corpora import VALIDATION_SPLITS, Corpus, Pair
 from keras_transformer.trainers.data.prepared import (
     CAN_CONTINUE,
@@ -84,6 +89,7 @@ def prepare(
     task, languages = find_task(settings.task), (settings.source, settings.target)
     corpus = task.load_data(settings.data, *languages)
     others = task.load_data(settings.mix, *languages) if settings.mix else None
+    rates = task.augment if settings.augment is None else settings.augment
     if tokenizer is None and settings.init_from is not None:
         tokenizer = Run.load(settings.init_from).tokenizer()
     if tokenizer is not None:
@@ -111,7 +117,9 @@ def prepare(
             manifest = Manifest.read(folder)
             manifest.check_settings(made_from)
         else:
-            manifest = _start(folder, corpus, task, settings, made_from, tokenizer)
+            manifest = _start(
+                folder, _to_learn_from(corpus, rates), task, settings, made_from, tokenizer
+            )
         saved = manifest.tokenizer()
         if tokenizer is not None and tokenizer.fingerprint != saved.fingerprint:
             raise InputError(f"`tokenizer` is not the one that {folder} was prepared with")
@@ -123,7 +131,7 @@ def prepare(
                 write_atomically(folder / "val.pairs.json", text, CAN_CONTINUE)
             _write_split(manifest, "val", validation, cleaner, lambda pairs: None)
         counts: Counter[Change] = Counter()
-        pairs = augmented(corpus.pairs("train"), settings.augment, counts)
+        pairs = augmented(corpus.pairs("train"), suited(rates, saved), counts)
         if others is not None:
             pairs = mixed(pairs, partial(others.pairs, "train"), settings.mix_share)
         _write_split(manifest, "train", pairs, cleaner, progress)
@@ -193,8 +201,7 @@ def _start(
     started = time.monotonic()
     if tokenizer is None:
         vocab_size = settings.vocab_size or DEFAULT_VOCAB_SIZE
-        text = _to_learn_from(corpus, settings.augment)
-        tokenizer = task.learn_tokenizer(settings, text, vocab_size)
+        tokenizer = task.learn_tokenizer(settings, corpus, vocab_size)
         if tokenizer.vocab_size < vocab_size:
             logger.warning("The text is too small for `vocab_size`=%d", vocab_size)
     path = folder / "tokenizer.model"

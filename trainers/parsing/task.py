@@ -61,6 +61,7 @@ class Parsing(Task):
             (settings.tokenizer != "wordpiece", "the `tokenizer` bpe or unigram", "tokenizer"),
             (not settings.lowercase, "words as they are, not in lower case", "lowercase"),
             (not settings.protect, "words as they are, not protected", "protect"),
+            (not settings.augment, "sentences as they are", "augment"),
             (config.max_positions is None, "positions for any length, not learned ones", "model"),
             (settings.extra_length >= 3, "an `extra_length` of at least 3", "extra_length"),
         ):

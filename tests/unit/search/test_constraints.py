@@ -8,11 +8,7 @@ import tensorflow as tf
 
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID
 from keras_transformer.search.beam_search import beam_search
-from keras_transformer.search.constraints import (
-    CharacterConstraint,
-    CountConstraint,
-    PrefixConstraint,
-)
+from keras_transformer.search.constraints import CountConstraint, PrefixConstraint
 
 WORD, OPEN, CLOSE, OTHER = 4, 5, 6, 7  # the last three ids are counted
 VOCAB_SIZE = 8
@@ -159,48 +155,3 @@ def is_enough(ids, head, text, least):
     counted = (AB, B, WORD_AB)
     in_prefix, in_all = ([part.count(each) for each in counted] for part in (ids[:length], ids))
     return (in_all == np.maximum(in_prefix, least)).all()
-
-
-FIRST_BYTE = 5  # after a word, 4
-LAST_WORD = FIRST_BYTE + 256
-BYTES = [FIRST_BYTE + byte for byte in (0x41, 0xC3, 0xA0, 0xE2, 0x82, 0xED, 0xF0, 0xF4)]
-
-
-def is_text(ids):
-    """Whether the bytes between words are characters, by Python's decoder."""
-    runs = itertools.groupby(ids, lambda each: FIRST_BYTE <= each < FIRST_BYTE + 256)
-    try:
-        for is_bytes, run in runs:
-            if is_bytes:
-                bytes(each - FIRST_BYTE for each in run).decode()
-    except UnicodeDecodeError:
-        return False
-    return BYTES[-1] not in ids
-
-
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("has_other", [False, True])
-def test_bytes_write_characters(seed, has_other):
-    tokens = [EOS_ID, WORD, LAST_WORD, *BYTES]
-    logits = np.full([LAST_WORD + 1] * 2, -1e4, np.float32)
-    chosen = np.random.default_rng(seed).normal(size=[LAST_WORD + 1, len(tokens)])
-    logits[:, tokens] = 2 * chosen
-    least, none = tf.constant([[1], [0]]), tf.zeros([2, 1, 1])  # of the last word
-    other = CountConstraint(least, least, none, none) if has_other else None
-    found, scores = search(logits, CharacterConstraint(FIRST_BYTE, other), [4, 3], 400)
-    for row, max_length in enumerate([4, 3]):
-        sequences = itertools.product(tokens[1:], repeat=max_length)
-        allowed = {ids for ids in sequences if is_text(ids)}
-        for length in range(max_length):
-            sequences = itertools.product(tokens[1:], repeat=length)
-            allowed |= {(*ids, EOS_ID) for ids in sequences if is_text(ids)}
-        if has_other:
-            allowed = {ids for ids in allowed if ids.count(LAST_WORD) == 1 - row}
-            # A character of several bytes leaves room for the last word, also if that is there.
-            allowed = {
-                ids for ids in allowed if row or ids[3:] not in [(each,) for each in BYTES[1:]]
-            }
-        best = sorted((score(ids, logits) for ids in allowed), reverse=True)[:20]
-        kept = {tuple(ids[ids != PAD_ID].tolist()) for ids in found[row, :20]}
-        assert len(kept & allowed) == 20
-        np.testing.assert_allclose(scores[row, :20], best, rtol=1e-5)
