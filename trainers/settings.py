@@ -60,8 +60,8 @@ class TrainSettings:
             regular expressions of RE2; not for "wordpiece".
         protect_free: whether a translation may leave protected strings out, and repeat them.
         augment: pairs to add once more in changed form, a rate for each kind: "title", "lower",
-            "end", "quotes", "list", "symbols" and "typing" (docs/howto/noise.md). {} adds none;
-            None is the task's own, some of each kind for translation.
+            "end", "quotes", "list", "symbols" and "typing" (docs/howto/noise.md); or "all" for the
+            usual rates of all kinds.
         max_length: training drops pairs with more tokens on a side, end symbol included.
         max_length_ratio: training drops pairs if one side has more than this many times the tokens
             of the other (9: Moses); None drops none.
@@ -140,7 +140,7 @@ class TrainSettings:
     lowercase: bool = False
     protect: list[str] = dataclasses.field(default_factory=list)
     protect_free: bool = False
-    augment: Mapping[Change, Rate] | None = None
+    augment: Literal["all"] | Mapping[Change, Rate] = dataclasses.field(default_factory=dict)
     max_length: Annotated[int, Field(ge=2)] = 256
     max_length_ratio: Annotated[float, Field(ge=1)] | None = 9.0
     drop_duplicates: bool = False
@@ -272,8 +272,7 @@ class TrainSettings:
     @classmethod
     def of(cls, run: Run) -> Self:
         """Returns the settings of a run; those that are newer than the run are the defaults."""
-        newer: dict[str, Any] = {"augment": {}}  # of a run that is older than the setting
-        return cls.from_dict({"data": "", "target": run.target, **newer, **run.settings})
+        return cls.from_dict({"data": "", "target": run.target, **run.settings})
 
     def schedule(self, d_model: int) -> "WarmupSchedule":
         """Returns the learning rate by update, of a model of this width."""
@@ -398,7 +397,7 @@ def load_recipe(recipe: str | Path) -> dict[str, Any]:
     manifest = path / "run.json"
     try:
         if manifest.is_file():
-            return {"augment": {}, **Run.load(path).settings}  # a run may be older than this
+            return Run.load(path).settings
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         reason = error.strerror

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keras_transformer.errors import InputError, require
 from keras_transformer.rooms import brought, load
-from keras_transformer.trainers.data.augmentation import DEFAULT_RATES, Change
 from keras_transformer.trainers.data.corpora import Corpus, Pair, load_corpus
 
 if TYPE_CHECKING:
@@ -58,7 +57,6 @@ class Task(abc.ABC):
         drops_unknown: whether training drops a pair with a token that the tokenizer does not have.
         options: the options of an evaluation that not all tasks have.
         labels: what people read for each of the `figures`, the important ones first.
-        augment: the rates of changed training pairs, if the setting `augment` is None.
         num_examples: how many of the best, the median and the worst results a report shows.
     """
 
@@ -68,7 +66,6 @@ class Task(abc.ABC):
     drops_unknown: bool = False
     options: tuple[str, ...] = ()
     labels: Mapping[str, str]
-    augment: Mapping[Change, float] = MappingProxyType({})
     num_examples: int = 3
 
     def check(self, settings: "TrainSettings", config: "ModelConfig") -> None:
@@ -145,7 +142,6 @@ class Translation(Task):
     """From one language to another."""
 
     name = "translation"
-    augment = DEFAULT_RATES
     metrics = MappingProxyType({"bleu": "BLEU", "chrf": "chrF"})
     options = ("test_set", "tokenized_references", "baseline", "tokenize", "noise")
     labels = MappingProxyType(

@@ -312,7 +312,7 @@ def test_a_stopped_export_leaves_nothing(tiny_run, tmp_path, monkeypatch):
         time.sleep(10)
 
     module = tf.Module()
-    module.stored, module.graphs = [tf.Variable(0.0)], {}  # nothing to trace
+    module.stored, module.graphs, module.inputs = [tf.Variable(0.0)], {}, {}  # nothing to trace
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr("keras_transformer.export.saved_model.ServingModule", lambda *_: module)
     monkeypatch.setattr("keras_transformer.export.saved_model.write_warmup", stop)

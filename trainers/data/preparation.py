@@ -26,6 +26,7 @@ from keras_transformer.files import locked, named_failure, write_atomically
 from keras_transformer.run import Run
 from keras_transformer.tokenizers import Tokenizer
 from keras_transformer.trainers.data.augmentation import (
+    DEFAULT_RATES,
     LEARNED,
     Change,
     augmented,
@@ -89,7 +90,7 @@ def prepare(
     task, languages = find_task(settings.task), (settings.source, settings.target)
     corpus = task.load_data(settings.data, *languages)
     others = task.load_data(settings.mix, *languages) if settings.mix else None
-    rates = task.augment if settings.augment is None else settings.augment
+    rates = DEFAULT_RATES if settings.augment == "all" else settings.augment
     if tokenizer is None and settings.init_from is not None:
         tokenizer = Run.load(settings.init_from).tokenizer()
     if tokenizer is not None:

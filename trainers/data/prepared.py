@@ -107,7 +107,7 @@ class Manifest(pydantic.BaseModel):
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Raises `InputError` if the corpus was prepared with other settings."""
         # The defaults of settings that are newer than the corpus come first.
-        made_from = {**TrainSettings(data="", augment={}).to_dict(), **self.made_from}
+        made_from = {**TrainSettings(data="").to_dict(), **self.made_from}
         for name, value in settings.items():
             require(
                 made_from[name] == value,

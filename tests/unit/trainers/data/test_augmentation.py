@@ -80,3 +80,5 @@ def test_wrong_rates(rates):
 def test_the_names_of_the_kinds_are_the_settings():
     settings = TrainSettings(data="bundled", augment=dict.fromkeys(KINDS, 0.1))
     assert change_recipe(settings.to_dict(), ["augment.end=0.5"])["augment"]["end"] == 0.5
+    assert change_recipe({}, ["augment.end=0.5"]) == {"augment": {"end": 0.5}}
+    assert TrainSettings(data="bundled", **change_recipe({}, ["augment=all"])).augment == "all"

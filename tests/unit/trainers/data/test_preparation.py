@@ -117,9 +117,7 @@ def test_targets_keep_what_sources_lose(tmp_path, corpus):
     texts = [f"{number}\u00a0m² …" for number in range(23)]
     for language in ("de", "en"):
         (tmp_path / f"{language}.train.txt").write_text("\n".join(texts), encoding="utf-8")
-    settings = TrainSettings(
-        data=str(tmp_path), source="de", target="en", vocab_size=300, augment={}
-    )
+    settings = TrainSettings(data=str(tmp_path), source="de", target="en", vocab_size=300)
     prepared = prepare(settings, corpus)
     tokenizer, (source, target) = prepared.tokenizer, next(iter(prepared.training.read([7])))
     assert tokenizer.decode([source]) == ["7 m2 ..."]
