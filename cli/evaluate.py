@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer import Option
@@ -99,7 +99,6 @@ def evaluate_command(
     from keras_transformer.trainers.scoring.evaluation import (
         evaluate,
         load_test_set,
-        read_scores,
         read_sentences,
     )
     from keras_transformer.trainers.scoring.scores import compare
@@ -131,9 +130,10 @@ def evaluate_command(
     file = opened.checkpoint(checkpoint).file
     output = run / "evaluation" / name
     texts = {"": pairs, **(changed_in_all_ways(pairs) if noise else {})}
+    found_by_kind: dict[str, Any] = {}
     with ProgressBar("Evaluating", len(texts) * len(pairs)) as progress:
         for kind, changed in texts.items():
-            evaluate(
+            found_by_kind[kind] = evaluate(
                 translator,
                 changed,
                 f"{output}-{kind}" if kind else output,
@@ -151,10 +151,12 @@ def evaluate_command(
             )
     values = json.loads(Path(f"{output}.scores.json").read_text(encoding="utf-8"))
     values |= {"baseline": None, "output": str(output)}
+    bleu_name = "bleu_lowercased" if translator.tokenizer.lowercase else "bleu"
     if noise:
-        scores = read_scores(output.parent)
         values["noise"] = {
-            kind: scores[f"{name}-{kind}"]["bleu"]["value"] for kind in texts if kind
+            kind: task.figures(scores)[bleu_name]["value"]
+            for kind, scores in found_by_kind.items()
+            if kind
         }
     if baseline_lines:
         (bleu, signature), p_value = compare(
@@ -172,7 +174,7 @@ def evaluate_command(
             if found := values.get(field):
                 typer.echo(f"{label:26} {found['value']:5.2f}  {found['signature']}")
         for kind, bleu in values.get("noise", {}).items():
-            share = 100 * bleu / max(values["bleu"]["value"], 1e-9)
+            share = 100 * bleu / max(values[bleu_name]["value"], 1e-9)
             typer.echo(f"{f'BLEU, {kind}':26} {bleu:5.2f}  {share:.0f} % of that of clean text")
         if baseline_lines:
             note = f"{signature}, p = {p_value:.4f} by paired bootstrap"

@@ -60,7 +60,7 @@ class ServingModule(tf.Module):
         attention_layer: int,
         weights: WeightsType,
         compute: ComputeType,
-        complete: bool,
+        complete: bool = False,
     ) -> None:
         super().__init__()
         model = translator.model
@@ -213,6 +213,8 @@ class _SharedSearch(TextSearch):
         constraint: Constraint | None = None,
     ) -> Hypotheses:
         """Calls the function, which has the tokenizer's constraint; see `TextSearch`."""
+        if constraint is not None:
+            raise ValueError("The shared search has the constraint of its tokenizer only")
         found: Hypotheses = self._graph(source, num_best)
         return found
 
@@ -356,6 +358,8 @@ def export_saved_model(
             f"`attention_layer` must be at least {-num_layers} and below {num_layers}. "
             f"Received: attention_layer={attention_layer}"
         )
+    if complete:
+        translator.tokenizer.target.spellings()  # raises if there are none
     serving = serving or ServingOptions()
     translator = Translator(translator.model, translator.tokenizer, options or translator.defaults)
     module = ServingModule(translator, serving, attention_layer, weights, compute, complete)

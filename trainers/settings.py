@@ -23,7 +23,7 @@ from keras_transformer.config import (
 )
 from keras_transformer.errors import InputError, one_line, require
 from keras_transformer.run import Run
-from keras_transformer.trainers.data.augmentation import Change
+from keras_transformer.trainers.data.augmentation import DEFAULT_RATES, Change
 from keras_transformer.trainers.tasks import find_task, task_of
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class TrainSettings:
     lowercase: bool = False
     protect: list[str] = dataclasses.field(default_factory=list)
     protect_free: bool = False
-    augment: Literal["all"] | Mapping[Change, Rate] = dataclasses.field(default_factory=dict)
+    augment: Mapping[Change, Rate] | Literal["all"] = dataclasses.field(default_factory=dict)
     max_length: Annotated[int, Field(ge=2)] = 256
     max_length_ratio: Annotated[float, Field(ge=1)] | None = 9.0
     drop_duplicates: bool = False
@@ -424,14 +424,18 @@ def change_recipe(recipe: Mapping[str, Any], changes: Iterable[str]) -> dict[str
         match = re.fullmatch(r"\s*(?:(model|augment)\.)?(\w+)\s*=(.*)", change, re.DOTALL)
         if match is None:
             raise InputError(
-                f"A change must have the form key=value or model.key=value. Received: {change!r}"
+                "A change must have the form key=value, model.key=value or augment.key=value. "
+                f"Received: {change!r}"
             )
         table, name, text = match.groups()
         value = _parse(text.strip())
-        values = changed.get(table) or {}
         if table is None:
             changed[name] = value
-        elif isinstance(values, Mapping):  # `TrainSettings` refuses anything else
+            continue
+        values = changed.get(table, {})
+        if values == "all":
+            values = DEFAULT_RATES
+        if isinstance(values, Mapping):  # `TrainSettings` refuses anything else
             changed[table] = {**values, name: value}
     return changed
 

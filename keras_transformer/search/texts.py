@@ -124,9 +124,15 @@ class TextSearch:
         options, vocab_size = self.options, self.model.config.num_target_ids
         beam_size = options.beam_size
         max_lengths = tf.minimum(source.lengths + options.extra_length, self.max_target_tokens)
-        max_lengths = tf.where(source.lengths == 0, 1, max_lengths)  # [B]
+        is_empty = source.lengths == 0  # [B]
+        max_lengths = tf.where(is_empty, 1, max_lengths)
         if constraint is not None:
             max_lengths = tf.maximum(max_lengths, constraint.min_lengths)
+        if isinstance(constraint, PrefixConstraint):
+            is_empty &= constraint.min_lengths == 1
+        max_positions = self.model.config.max_positions
+        if max_positions is not None:
+            max_lengths = tf.minimum(max_lengths, max_positions)
         # `reduce_max` of no lengths is the smallest int32.
         longest = tf.maximum(tf.reduce_max(max_lengths), 0)
         step = step_of(self.model, longest, tf.size(max_lengths) * beam_size)
@@ -150,11 +156,11 @@ class TextSearch:
                 options.early_stopping,
                 options.length_penalty_kind,
             )
-            is_empty = (tf.gather(source.lengths, rows) == 0) & (limits == 1)  # [G]
+            has_none = tf.gather(is_empty, rows)  # [G]
             scores_of_empty = tf.where(tf.range(num_best) == 0, 0.0, -float("inf"))  # [num_best]
             return Hypotheses(
-                ids=tf.where(is_empty[:, None, None], PAD_ID, found.ids[:, :num_best]),
-                scores=tf.where(is_empty[:, None], scores_of_empty, found.scores[:, :num_best]),
+                ids=tf.where(has_none[:, None, None], PAD_ID, found.ids[:, :num_best]),
+                scores=tf.where(has_none[:, None], scores_of_empty, found.scores[:, :num_best]),
             )
 
         found = map_groups(
@@ -191,10 +197,11 @@ class TextSearch:
             tokens = self.tokenizer.read_pairs(texts, prefixes).target
             tokens = tf.ragged.boolean_mask(tokens, tokens != UNK_ID)  # a model cannot write it
             longest = self.max_target_tokens // 2
-            truncated |= tokens.row_lengths() > longest
+            is_cut = tokens.row_lengths() > longest
+            truncated |= is_cut
             constraint = PrefixConstraint.of(
                 tokens[:, :longest],
-                tf.strings.regex_full_match(prefixes, r"(?s).*\s"),
+                tf.strings.regex_full_match(prefixes, r"(?s).*[\s\x0b\p{Z}]") & ~is_cut,
                 self.tokenizer.target.spellings(),
                 self.tokenizer.constraint(source),
             )

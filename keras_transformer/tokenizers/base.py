@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from keras_transformer.search.constraints import Constraint
 
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
+# A text in capitals: four of them or more, some side by side, so that "USA" and "A. B." are none. A
+# tag of a language, such as >>deu<<, may stand before it.
+TAG = r"(?:\s*>>[^\s<>]+<<)?"
+CAPITALS = rf"(?s){TAG}(?:\P{{Ll}}*\p{{Lu}}){{2}}\p{{Lu}}\P{{Ll}}*\p{{Lu}}\P{{Ll}}*"
 # The classes of the files that do not belong to a room; a SentencePiece model has no header.
-# A text in capitals: four of them or more, some side by side, so that "USA" and "A. B." are none.
-CAPITALS = r"(?s)(?:\P{Ll}*\p{Lu}){2}\p{Lu}\P{Ll}*\p{Lu}\P{Ll}*"
 WORD_PIECE_HEADER = b"# word-pieces"
 WORD_PIECES = "tokenizers.subword:WordPieceTokenizer"
 SENTENCEPIECE = "tokenizers.subword:SentencePieceTokenizer"
@@ -269,7 +271,7 @@ class Tokenizer(abc.ABC):
         shape = tf.shape(ids)
         # T may be 0, so -1 cannot stand for the other dimensions.
         texts = self.target.detokenize(tf.reshape(ids, [shape[0] * shape[1], shape[2]]))
-        # Bytes that are no character. A search that finds none takes 9 % longer (docs/log.md).
+        # U+FFFD stands for bytes that are no character (docs/log.md, text as people type it).
         texts = tf.strings.regex_replace(texts, "\ufffd", "")
         texts = tf.reshape(texts, [shape[0], ids.shape[1] or shape[1]])
         upper = tf.strings.upper(texts, encoding="utf-8")
@@ -334,7 +336,7 @@ class Tokenizer(abc.ABC):
 
 def in_small_letters(texts: tf.Tensor) -> tf.Tensor:
     """Returns texts, string [B], in small letters but for the first, as a sentence is written."""
-    start = tf.strings.regex_replace(texts, r"^(?s)(\P{L}*\p{L}).*$", r"\1")
+    start = tf.strings.regex_replace(texts, rf"(?s)^({TAG}\P{{L}}*\p{{L}}).*$", r"\1")
     rest = tf.strings.substr(texts, tf.strings.length(start), tf.fill(tf.shape(texts), 2**30))
     return tf.strings.join([start, tf.strings.lower(rest, encoding="utf-8")])
 

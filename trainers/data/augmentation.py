@@ -138,8 +138,9 @@ def augmented(
     for number, pair in enumerate(pairs):
         yield pair
         chance = random.Random(number)
-        for kind, rate in rates.items():
-            if chance.random() < rate and (changed := KINDS[kind](chance, pair)) != pair:
+        for kind, change in KINDS.items():
+            is_chosen = chance.random() < rates.get(kind, 0)
+            if is_chosen and (changed := change(chance, pair)) != pair:
                 if counts is not None:
                     counts[kind] += 1
                 yield changed

@@ -251,7 +251,7 @@ class NoModule(tf.Module):
 
     def __init__(self):
         super().__init__()
-        self.stored, self.graphs = [tf.Variable(0.0)], {}
+        self.stored, self.graphs, self.inputs = [tf.Variable(0.0)], {}, {}
 
 
 def test_export_that_fails_its_check_leaves_nothing(translator, tmp_path, monkeypatch):

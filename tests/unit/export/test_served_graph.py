@@ -73,7 +73,8 @@ def test_many_bytes_are_refused(served):
 
 
 def test_warm_up_is_a_short_request_to_each_signature_and_one_of_all_texts():
-    requests = _warmup_requests(["one two", "red", "one dog"])
+    inputs = {name: names for name, (names, _) in SIGNATURES.items()}
+    requests = _warmup_requests(["one two", "red", "one dog"], inputs)
     expected = [(name, ["red"]) for name in SIGNATURES]
     expected.append(("serving_default", ["one two", "red", "one dog"]))
     assert sorted((name, inputs["text"]) for name, inputs in requests) == sorted(expected)

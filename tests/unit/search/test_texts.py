@@ -120,6 +120,7 @@ def test_nothing_of_a_long_sentence_is_lost(run, model, tokenizer):
         return TextSearch(model, tokenizer, OPTIONS).search(source).ids[:, 0]
 
     expected = b" ".join(tokenizer.detokenize(translate_parts()).numpy())
+    expected = expected.decode().replace("\ufffd", "").encode()
     assert run(TextSearch.translate_documents, [text]).translations.tolist() == [expected]
 
 

@@ -6,7 +6,12 @@ from collections import Counter
 import pytest
 
 from keras_transformer.errors import InputError
-from keras_transformer.trainers.data.augmentation import KINDS, augmented, changed_in_all_ways
+from keras_transformer.trainers.data.augmentation import (
+    DEFAULT_RATES,
+    KINDS,
+    augmented,
+    changed_in_all_ways,
+)
 from keras_transformer.trainers.data.corpora import Pair
 from keras_transformer.trainers.settings import TrainSettings, change_recipe
 
@@ -82,3 +87,8 @@ def test_the_names_of_the_kinds_are_the_settings():
     assert change_recipe(settings.to_dict(), ["augment.end=0.5"])["augment"]["end"] == 0.5
     assert change_recipe({}, ["augment.end=0.5"]) == {"augment": {"end": 0.5}}
     assert TrainSettings(data="bundled", **change_recipe({}, ["augment=all"])).augment == "all"
+
+
+def test_a_rate_beside_all():
+    changed = change_recipe({"augment": "all"}, ["augment.typing=0.5"])["augment"]
+    assert (changed["typing"], changed["quotes"]) == (0.5, DEFAULT_RATES["quotes"])
