@@ -28,16 +28,14 @@ def changed():
 
 
 def test_case_and_end(changed):
-    (first, second, third), target = (
-        [pair.source for pair in changed["title"][:3]],
-        [pair.target for pair in PAIRS],
-    )
-    assert first == "Don't Open The IPhone's Box, MARY!"
-    assert second == "Copy %s To {name}: 5 Files"
-    assert third == "猫が好き。"
+    assert [pair.source for pair in changed["title"][:3]] == [
+        "Don't Open The IPhone's Box, MARY!",
+        "Copy %s To {name}: 5 Files",
+        "猫が好き。",
+    ]
     assert changed["lower"][0].source == "don't open the iphone's box, mary!"
     for kind in ("title", "lower", "typing"):
-        assert [pair.target for pair in changed[kind][:3]] == target
+        assert [pair.target for pair in changed[kind][:3]] == [pair.target for pair in PAIRS]
     assert changed["end"][:3] == [
         ("Don't open the iPhone's box, MARY", "Öffne Marys Schachtel nicht"),
         PAIRS[1],
