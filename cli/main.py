@@ -14,6 +14,7 @@ from keras_transformer.cli import (
     check,
     convert,
     demo,
+    ensemble,
     evaluate,
     export,
     gateway,
@@ -44,6 +45,7 @@ app = typer.Typer(
 app.command("prepare")(prepare.prepare_command)
 app.command("train")(train.train_command)
 app.command("import")(import_model.import_command)
+app.command("ensemble")(ensemble.ensemble_command)
 app.command("average")(average.average_command)
 app.command("evaluate")(evaluate.evaluate_command)
 app.command("translate")(translate.translate_command)

@@ -11,14 +11,14 @@ door: it says what the room brings, in these dictionaries. A value "module:name"
 
 To add a room, write its folders, and name them in `setup.cfg`, and the room in `ROOMS`. To remove
 one, take these away. Then only what is its own fails: of `recurrent`, the public names in
-`__init__.pyi`; of `marian`, the commands `import` and `convert --to marian`; of `protection`, the
-setting `protect`.
+`__init__.pyi`; of `ensemble`, the command of this name; of `marian`, the commands `import` and
+`convert --to marian`; of `protection`, the setting `protect`.
 """
 
 from importlib import import_module
 from typing import Any, NamedTuple
 
-ROOMS = ("marian", "parsing", "protection", "recurrent")
+ROOMS = ("ensemble", "marian", "parsing", "protection", "recurrent")
 
 
 class Architecture(NamedTuple):

@@ -269,7 +269,7 @@ class Run:
         self,
         model: "EncoderDecoder",
         step: int,
-        metrics: Mapping[str, float],
+        metrics: Mapping[str, Any],
         is_best: bool,
         keep: int = 1,
         state: State | None = None,

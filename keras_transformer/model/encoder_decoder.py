@@ -55,7 +55,7 @@ class EncoderDecoder(keras.Model):
         self.__dict__.update(config=config, **self._make_layers(config))
         source_ids = keras.Input((None,), dtype="int32", name="source_ids")  # [B, S]
         target_ids = keras.Input((None,), dtype="int32", name="target_ids")  # [B, T]
-        logits = self.decode(target_ids, self.encode(source_ids), source_ids)  # [B, T, V]
+        logits = self._logits(source_ids, target_ids)  # [B, T, V]
         super().__init__(
             inputs={"source_ids": source_ids, "target_ids": target_ids}, outputs=logits, **kwargs
         )
@@ -63,6 +63,9 @@ class EncoderDecoder(keras.Model):
     def _make_layers(self, config: Any) -> dict[str, Any]:
         """Returns the layers by the names of their attributes."""
         raise NotImplementedError
+
+    def _logits(self, source_ids: Tensor, target_ids: Tensor) -> Tensor:
+        return self.decode(target_ids, self.encode(source_ids), source_ids)
 
     def encode(self, source_ids: Tensor, *args: Any, **kwargs: Any) -> Any:
         """Runs the encoder; see `Transformer`."""

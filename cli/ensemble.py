@@ -1,0 +1,32 @@
+"""`keras-transformer ensemble`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from keras_transformer.cli.console import load_tensorflow, say, say_next
+from keras_transformer.cli.options import Checkpoint
+
+
+def ensemble_command(
+    runs: Annotated[list[Path], Argument(metavar="RUN", help="Trained runs with one tokenizer.")],
+    run_dir: Annotated[Path, Option(metavar="RUN", help="New run directory.")],
+    checkpoint: Checkpoint = None,
+) -> None:
+    """Write several trained runs as one, which averages their probabilities.
+
+    All commands that read a run then work with it. The options of the search are the first run's.
+    """
+    load_tensorflow()
+    from keras_transformer.trainers.ensemble.combining import combine
+
+    combined = combine(runs, run_dir, checkpoint)
+    chosen = combined.checkpoint()
+    say(
+        f"Ensemble: {len(runs)} models, {combined.num_parameters(chosen):,} parameters in all: "
+        f"{run_dir}"
+    )
+    for file in chosen.metrics["of_files"]:
+        say(f"  {file}")
+    say_next(["evaluate", run_dir], ["export", run_dir, "MODELS/NAME"])

@@ -1,0 +1,76 @@
+"""The configurations of an ensemble's members."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, NoReturn, Self
+
+from pydantic import Field
+
+from keras_transformer.architectures import config_type
+from keras_transformer.config import ModelConfig, checked_dataclass
+from keras_transformer.errors import InputError
+
+
+@checked_dataclass
+class EnsembleConfig(ModelConfig):
+    """The configurations of the members, which may be of different sizes and architectures.
+
+    Attributes:
+        members: of each member, the attributes of its configuration, and its `architecture`.
+
+    Raises:
+        InputError: if there are fewer than two members, or their vocabularies differ in size.
+    """
+
+    architecture = "ensemble"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
+
+    members: Annotated[list[dict[str, Any]], Field(min_length=2)]
+
+    def __post_init__(self) -> None:
+        sizes = [(each.vocab_size, each.num_target_ids) for each in self.configs]
+        if len(set(sizes)) > 1:
+            raise InputError(
+                "The vocabularies of the `members` must have the same sizes, of source and target. "
+                f"Received: {sizes}"
+            )
+
+    @classmethod
+    def of(cls, configs: Sequence[ModelConfig]) -> Self:
+        """Returns the configuration of an ensemble of models with these configurations."""
+        return cls(
+            members=[{"architecture": each.architecture, **each.to_dict()} for each in configs]
+        )
+
+    @classmethod
+    def from_preset(cls, /, preset: str, *, vocab_size: int, **overrides: Any) -> NoReturn:
+        """Raises an `InputError`, because an ensemble is made of trained runs."""
+        raise InputError(
+            "An ensemble cannot be trained: `keras-transformer ensemble` makes it of trained runs"
+        )
+
+    @property
+    def configs(self) -> list[ModelConfig]:
+        """The configurations of the members."""
+        return [
+            config_type(each["architecture"]).from_dict(
+                {name: value for name, value in each.items() if name != "architecture"}
+            )
+            for each in self.members
+        ]
+
+    @property
+    def vocab_size(self) -> int:  # type: ignore[override]
+        """Number of token ids, V."""
+        return self.configs[0].vocab_size
+
+    @property
+    def target_vocab_size(self) -> int | None:  # type: ignore[override]
+        """Number of token ids of the target, if it has its own vocabulary."""
+        return self.configs[0].target_vocab_size
+
+    @property
+    def max_positions(self) -> int | None:  # type: ignore[override]
+        """Longest sequence in tokens that all members take; None for no maximum."""
+        known = [each.max_positions for each in self.configs if each.max_positions is not None]
+        return min(known, default=None)

@@ -1,0 +1,101 @@
+"""An ensemble of encoder-decoders.
+
+Shapes (the package's glossary): B batch, S source length, T target length, K beams, N heads,
+V vocabulary.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+from jaxtyping import Float, Int
+from keras import ops
+
+from keras_transformer.architectures import build_model
+from keras_transformer.ensemble.config import EnsembleConfig
+from keras_transformer.model.encoder_decoder import AttentionScores, EncoderDecoder
+from keras_transformer.model.tensor import Tensor
+
+
+def mean_log_probs(logits: Sequence[Float[Tensor, "..."]]) -> Float[Tensor, "..."]:
+    """Returns the logarithm of the mean of several models' probabilities.
+
+    Args:
+        logits: of each model, float32 [..., V].
+    """
+    log_probs = ops.stack([ops.log_softmax(each) for each in logits])  # [members, ..., V]
+    return ops.logsumexp(log_probs, axis=0) - ops.log(float(len(logits)))
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class Ensemble(EncoderDecoder):
+    """Several models as one: its probabilities are the mean of theirs.
+
+    Inputs and outputs are those of `Transformer`; the logits are logarithms of probabilities. It
+    translates, saves and exports as a `Transformer` does, and its search takes as long as those of
+    all members together.
+
+    Args:
+        config: the configurations of the members.
+
+    Attributes:
+        members: the models.
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_transformer import RecurrentConfig, TransformerConfig
+        >>> from keras_transformer.ensemble.config import EnsembleConfig
+        >>> from keras_transformer.ensemble.model import Ensemble
+        >>> configs = [
+        ...     TransformerConfig.from_preset("tiny", vocab_size=19),
+        ...     RecurrentConfig.from_preset("tiny", vocab_size=19),
+        ... ]
+        >>> model = Ensemble(EnsembleConfig.of(configs))
+        >>> logits = model({
+        ...     "source_ids": np.array([[5, 7, 3]]),
+        ...     "target_ids": np.array([[2, 11, 4, 8]]),
+        ... })
+        >>> tuple(logits.shape)
+        (1, 4, 19)
+    """
+
+    config_type = EnsembleConfig
+
+    config: EnsembleConfig
+    members: list[EncoderDecoder]
+
+    def _make_layers(self, config: EnsembleConfig) -> dict[str, Any]:
+        return {"members": [build_model(each) for each in config.configs]}
+
+    def _logits(
+        self, source_ids: Int[Tensor, "B S"], target_ids: Int[Tensor, "B T"]
+    ) -> Float[Tensor, "B T V"]:
+        inputs = {"source_ids": source_ids, "target_ids": target_ids}
+        return mean_log_probs([member(inputs) for member in self.members])
+
+    @property
+    def num_cross_attentions(self) -> int:
+        """The number of `cross` in `attention_scores`: as many as all members have."""
+        return min(member.num_cross_attentions for member in self.members)
+
+    def attention_scores(
+        self, source_ids: Int[Tensor, "B S"], target_ids: Int[Tensor, "B T"]
+    ) -> AttentionScores:
+        """Returns the attention weights, without dropout.
+
+        A layer has the heads of all members, one member's after another's. Where members have
+        different numbers of layers, they are counted from the last one, and the first ones of
+        larger members are left out.
+
+        Args:
+            source_ids: int32 [B, S].
+            target_ids: int32 [B, T], the target shifted right.
+        """
+        scores = [member.attention_scores(source_ids, target_ids) for member in self.members]
+        return AttentionScores(*(_joined(kind) for kind in zip(*scores, strict=True)))
+
+
+def _joined(layers: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """Joins the heads, [B, N, queries, keys], of each layer that all members have."""
+    same_depth = zip(*(reversed(each) for each in layers), strict=False)
+    return tuple(ops.concatenate(heads, axis=1) for heads in same_depth)[::-1]

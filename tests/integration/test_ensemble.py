@@ -1,0 +1,113 @@
+"""An ensemble of two runs, from the command to a served answer."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from command_line import assert_refused, cli
+from layer_weights import randomize
+
+from keras_transformer import RecurrentConfig, Run, Translator
+from keras_transformer.architectures import build_model
+from keras_transformer.config import DecodingOptions
+from keras_transformer.export.metadata import read_metadata
+from keras_transformer.export.saved_model import export_saved_model
+from keras_transformer.export.session import SavedModelSession
+from keras_transformer.search.texts import TextSearch
+
+TEXTS = ["red dog .", "", "öl two one", "one two " * 31]
+
+
+def make_run(path, tokenizer, config, settings):
+    run = Run.create(path, config, tokenizer, "en", "de", settings)
+    run.save_checkpoint(randomize(build_model(config)), step=7, metrics={}, is_best=True)
+    run.finish()
+    return path
+
+
+@pytest.fixture(scope="module")
+def members(tiny_run, tmp_path_factory):
+    """A Transformer and a recurrent model, with weights that make no two hypotheses score alike."""
+    folder, tokenizer = tmp_path_factory.mktemp("members"), tiny_run.tokenizer()
+    config = RecurrentConfig(vocab_size=tokenizer.vocab_size, d_model=6, units=5)
+    return [
+        make_run(folder / "one", tokenizer, tiny_run.config, tiny_run.settings),
+        make_run(folder / "two", tokenizer, config, {"beam_size": 1}),
+    ]
+
+
+@pytest.fixture(scope="module")
+def ensemble(members):
+    path = members[0].with_name("both")
+    code, _, err = cli("ensemble", *members, "--run-dir", path)
+    assert code == 0, err
+    assert all(str(Run.load(member).best.file) in err for member in members)
+    return path
+
+
+def test_it_has_the_members_weights(members, ensemble):
+    run = Run.load(ensemble)
+    assert run.settings == Run.load(members[0]).settings
+    for member, loaded in zip(members, run.model().members, strict=True):
+        for weight, expected in zip(loaded.weights, Run.load(member).model().weights, strict=True):
+            np.testing.assert_array_equal(weight, expected)
+
+
+def test_it_translates_evaluates_and_draws(ensemble, corpus_dir):
+    for arguments in (["translate", "red dog ."], ["evaluate"], ["plot"]):
+        command, *texts = arguments
+        code, _, err = cli(command, ensemble, *texts)
+        assert code == 0, err
+    assert (ensemble / "report" / "report.html").exists()
+    assert (ensemble / "evaluation" / "test.scores.json").exists()
+
+
+@pytest.mark.distributed
+def test_the_export_answers_as_the_translator(ensemble, tmp_path):
+    run = Run.load(ensemble)
+    options = DecodingOptions(beam_size=3, length_penalty=0.7, max_source_length=23)
+    translator = Translator(run.model(), run.tokenizer(), options)
+    path = export_saved_model(translator, tmp_path, examples=TEXTS[:1], check=False)
+    assert read_metadata(path)["architecture"] == "ensemble"
+    served = SavedModelSession(path)
+
+    def answer(signature, **inputs):
+        return served.run(
+            signature, {name: [x.encode() for x in texts] for name, texts in inputs.items()}
+        )
+
+    expected, nbest = translator.translate(TEXTS, num_best=3), answer("nbest", text=TEXTS)
+    for row, translation in enumerate(expected):
+        found = translation.hypotheses
+        texts = [text.decode() for text in nbest["translations"][row]][: len(found)]
+        assert texts == [each.text for each in found]
+        scores = [each.score for each in found]
+        np.testing.assert_allclose(nbest["scores"][row, : len(found)], scores, atol=1e-4)
+    shown, attention = answer("attention", text=TEXTS[:1]), translator.attention(TEXTS[0])
+    mean = attention.cross[-1].mean(axis=0)
+    np.testing.assert_allclose(shown["attention"][0], mean, atol=1e-5)
+    # The model scores what the search found as the steps of the search do.
+    log_probs = shown["log_probabilities"][0]
+    score = log_probs.sum() / ((5 + len(log_probs)) / 6) ** options.length_penalty
+    np.testing.assert_allclose(score, expected[0].score, atol=1e-4)
+    pair = [TEXTS[0]], [expected[0].text]
+    scored = TextSearch(translator.model, translator.tokenizer, options).score(
+        *map(tf.constant, pair)
+    )
+    found = answer("score", text=pair[0], target=pair[1])
+    np.testing.assert_allclose(found["score"], scored.scores, atol=1e-4)
+
+
+def test_refused(members, ensemble, tiny_run, tmp_path):
+    one, two = members
+    new = tmp_path / "new"
+    result = cli("ensemble", one, two, "--run-dir", ensemble)
+    assert_refused(result, f"{ensemble} exists already: choose another run directory")
+    assert_refused(cli("ensemble", one, "--run-dir", new), "`members` must be two or more .*")
+    other = make_run(tmp_path / "other", tiny_run.tokenizer(), tiny_run.config, {"task": "parsing"})
+    message = f"The task of all runs must be the same: .*{one} has translation, and {other} has .*"
+    assert_refused(cli("ensemble", one, other, "--run-dir", new), message)
+    result = cli("train", "--data", "bundled", "--set", f"init_from={ensemble}", "--run-dir", new)
+    assert_refused(result, "An ensemble cannot be trained: .*")
+    result = cli("convert", ensemble, new, "--to", "ctranslate2")
+    assert_refused(result, "Only a Transformer .*")
+    assert not new.exists()

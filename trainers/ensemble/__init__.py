@@ -1,0 +1,1 @@
+"""The making of ensembles."""

@@ -1,0 +1,59 @@
+"""A run of several trained runs."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from keras_transformer.config import CheckpointName
+from keras_transformer.ensemble.config import EnsembleConfig
+from keras_transformer.ensemble.model import Ensemble
+from keras_transformer.errors import InputError
+from keras_transformer.run import Run
+
+
+def combine(
+    members: Sequence[str | Path], run_dir: str | Path, checkpoint: CheckpointName | None = None
+) -> Run:
+    """Writes an ensemble of trained runs as a run directory, which all commands read.
+
+    It holds copies of the weights. The settings, such as those of the search, are the first run's.
+
+    Args:
+        members: two or more run directories, with the same tokenizer, languages and task.
+        run_dir: a directory that does not exist yet.
+        checkpoint: the weights of each run; None for those of `Run.choice`.
+
+    Returns:
+        The run.
+
+    Raises:
+        InputError: if the runs do not fit together, or `run_dir` exists.
+    """
+    run_dir = Path(run_dir)
+    if run_dir.exists():
+        raise InputError(f"{run_dir} exists already: choose another run directory")
+    if len(members) < 2:
+        raise InputError(f"`members` must be two or more run directories. Received: {members}")
+    runs = [Run.load(path) for path in members]
+    first = runs[0]
+    for run in runs[1:]:
+        for what, one, other in (
+            ("languages", (first.source, first.target), (run.source, run.target)),
+            ("task", *(each.settings.get("task", "translation") for each in (first, run))),
+            ("tokenizer", first.tokenizer_sha256[:8], run.tokenizer_sha256[:8]),
+        ):
+            if one != other:
+                raise InputError(
+                    f"The {what} of all runs must be the same: train them with the data of one "
+                    f"`prepare`. {first.path} has {one}, and {run.path} has {other}"
+                )
+    chosen = [run.checkpoint(checkpoint) for run in runs]
+    model = Ensemble(EnsembleConfig.of([run.config for run in runs]))
+    for run, member, weights in zip(runs, model.members, chosen, strict=True):
+        run.load_weights(member, weights)
+    found = Run.create(
+        run_dir, model.config, first.tokenizer(), first.source, first.target, first.settings
+    )
+    files = [str((run.path / each.file).resolve()) for run, each in zip(runs, chosen, strict=True)]
+    found.save_checkpoint(model, step=0, metrics={"of_files": files}, is_best=True)
+    found.finish()
+    return found
