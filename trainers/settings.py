@@ -59,8 +59,8 @@ class TrainSettings:
             "symbols" and "foreign" (letters of scripts that the training text does not have), and
             regular expressions of RE2; not for "wordpiece".
         protect_free: whether a translation may leave protected strings out, and repeat them.
-        augment: pairs to add once more in changed form, a rate for each kind: "title", "lower",
-            "end", "quotes", "list", "symbols" and "typing" (docs/howto/noise.md); or "all" for the
+        augment: pairs to add once more in changed form, a rate for each kind: "lower", "end",
+            "quotes", "list", "symbols" and "typing" (docs/howto/noise.md); or "all" for the
             usual rates of all kinds.
         max_length: training drops pairs with more tokens on a side, end symbol included.
         max_length_ratio: training drops pairs if one side has more than this many times the tokens

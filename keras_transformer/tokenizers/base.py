@@ -24,6 +24,9 @@ SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
 # tag of a language, such as >>deu<<, may stand before it.
 TAG = r"(?:\s*>>[^\s<>]+<<)?"
 CAPITALS = rf"(?s){TAG}(?:\P{{Ll}}*\p{{Lu}}){{2}}\p{{Lu}}\P{{Ll}}*\p{{Lu}}\P{{Ll}}*"
+# A title: Four Words Or More, Each With A Capital.
+TITLE = rf"(?s){TAG}(?:\P{{L}}*\p{{Lu}}\S*\s){{3,}}\P{{L}}*\p{{Lu}}\S*\P{{L}}*"
+TITLE_WORD = r"\P{L}*\p{Lu}(?:[^.\p{Lu}]*|\P{Lu}*\p{Ll}\P{Lu}*)"  # no initial, such as "J."
 # The classes of the files that do not belong to a room; a SentencePiece model has no header.
 WORD_PIECE_HEADER = b"# word-pieces"
 WORD_PIECES = "tokenizers.subword:WordPieceTokenizer"
@@ -227,7 +230,31 @@ class Tokenizer(abc.ABC):
             return texts, tf.fill([tf.size(texts)], False)
         texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
         capitals = tf.strings.regex_full_match(texts, CAPITALS)
-        return tf.where(capitals, in_small_letters(texts), texts), capitals
+        texts = tf.where(capitals, in_small_letters(texts), texts)
+        is_title = tf.strings.regex_full_match(texts, TITLE)
+        titles = tf.where(is_title & tf.strings.regex_full_match(texts, r"(?s).*\p{Ll}.*"))
+        written = self._as_sentences(tf.gather_nd(texts, titles))
+        return tf.tensor_scatter_nd_update(texts, titles, written), capitals
+
+    def _as_sentences(self, titles: tf.Tensor) -> tf.Tensor:
+        """Returns titles, string [B], as sentences: the words that are no names in small letters.
+
+        A word is no name if the vocabulary has it in small letters: in fewer pieces, or, with as
+        many, in pieces that are more frequent.
+        """
+        words = tf.strings.split(titles, " ")  # [B, (words)]
+        is_name = ~tf.strings.regex_full_match(words.values, TITLE_WORD)
+        small = tf.strings.lower(words.values, encoding="utf-8")
+        is_name |= self._rarity(words.values) <= self._rarity(small)
+        is_first = tf.ragged.range(words.row_lengths()).values == 0
+        chosen = tf.where(is_name | is_first, words.values, small)
+        return tf.strings.reduce_join(words.with_values(chosen), axis=1, separator=" ")
+
+    def _rarity(self, words: tf.Tensor) -> tf.Tensor:
+        """Returns a number for each word, string [W]: larger for more pieces, and rarer ones."""
+        pieces = self.tokenize(tf.strings.regex_replace(words, r"[^\p{L}\p{M}'’-]", ""))
+        rarest = tf.reduce_max(tf.concat([pieces, tf.zeros_like(words, tf.int32)[:, None]], 1), 1)
+        return pieces.row_lengths() * self.vocab_size + tf.cast(rarest, tf.int64)
 
     @abc.abstractmethod
     def detokenize(self, ids: tf.Tensor) -> tf.Tensor:

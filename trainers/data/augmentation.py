@@ -1,7 +1,7 @@
 """Training pairs in changed form: what people type, and clean training text does not have.
 
 Some pairs are added once more, changed (as OpusTrainer does, arXiv:2311.14838). Words keep what is
-not a letter, so placeholders stay. Text in capitals needs no pairs; see `Tokenizer.read`.
+not a letter, so placeholders stay. Capitals and titles need no pairs; see `Tokenizer.read`.
 """
 
 # ruff: noqa: RUF001 -- all scripts
@@ -21,16 +21,15 @@ from keras_transformer.trainers.data.corpora import Pair
 if TYPE_CHECKING:
     from keras_transformer.tokenizers import Tokenizer
 
-Change = Literal["title", "lower", "end", "quotes", "list", "symbols", "typing"]
+Change = Literal["lower", "end", "quotes", "list", "symbols", "typing"]
 WORD = regex.compile(r"(?<!\S)\p{L}[\p{L}\p{M}'’-]*+(?=[.,;:!?…]*(?!\S))")
 FINAL = regex.compile(r"(?<=\w)[.!?…。！？؟।]+$")
 QUOTES = ("“”", "„“", "«»", "»«", "‹›", "‘’", "‚‘", '""', "''", "「」", "『』", "《》", "()", "[]")
 LIST_MARKS = ["•", "-", "–", "—", "*", "·", "◦", "▪", "‣", "→", "✓", "1.", "2)", "(3)", "a)"]
 COMMON_SHARE = 0.5  # of list marks and emoji; the others are any marks of Unicode
 # Kinds to learn a vocabulary with. Rare marks would become pieces, instead of their bytes.
-LEARNED: tuple[Change, ...] = ("title", "lower", "end", "quotes")
+LEARNED: tuple[Change, ...] = ("lower", "end", "quotes")
 DEFAULT_RATES: Mapping[Change, float] = {
-    "title": 0.05,
     "lower": 0.05,
     "end": 0.05,
     "quotes": 0.06,
@@ -51,11 +50,6 @@ def _marks() -> tuple[list[str], list[str]]:
         and unicodedata.normalize("NFKC", mark) == mark
     ]
     return marks, [mark for mark in marks if 0x1F300 <= ord(mark) <= 0x1FAFF]
-
-
-def _title(chance: random.Random, pair: Pair) -> Pair:
-    source = WORD.sub(lambda word: word[0][0].upper() + word[0][1:], pair.source)
-    return Pair(source, pair.target)
 
 
 def _lower(chance: random.Random, pair: Pair) -> Pair:
@@ -107,7 +101,6 @@ def _mistyped(chance: random.Random, pair: Pair) -> Pair:
 
 
 KINDS: Mapping[Change, Callable[[random.Random, Pair], Pair]] = {
-    "title": _title,  # The Words Of A Source Begin With Capitals
     "lower": _lower,  # small letters in the source
     "end": _without_end,  # no final punctuation on both sides
     "quotes": _quoted,  # around both sides
@@ -119,7 +112,7 @@ KINDS: Mapping[Change, Callable[[random.Random, Pair], Pair]] = {
 
 def suited(rates: Mapping[Change, float], tokenizer: "Tokenizer") -> dict[Change, float]:
     """Returns the rates of the kinds that a tokenizer does not undo, and has tokens for."""
-    useless: set[Change] = {"title", "lower"} if tokenizer.lowercase else set()
+    useless: set[Change] = {"lower"} if tokenizer.lowercase else set()
     if tokenizer.target.first_byte is None:  # other marks than those of the text are unknown
         useless |= {"quotes", "list", "symbols"}
     return {kind: rate for kind, rate in rates.items() if kind not in useless}
@@ -147,8 +140,15 @@ def augmented(
 
 
 def changed_in_all_ways(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
-    """Returns pairs changed in each way, capitals on both sides first, to evaluate a model."""
-    changed: dict[str, list[Pair]] = {"capitals": [Pair(*map(str.upper, pair)) for pair in pairs]}
+    """Returns pairs changed in each way, to evaluate a model: also IN CAPITALS and As A Title."""
+
+    def titled(text: str) -> str:
+        return WORD.sub(lambda word: word[0][0].upper() + word[0][1:], text)
+
+    changed: dict[str, list[Pair]] = {
+        "capitals": [Pair(*map(str.upper, pair)) for pair in pairs],
+        "title": [Pair(titled(pair.source), pair.target) for pair in pairs],
+    }
     for kind, change in KINDS.items():
         changed[kind] = [change(random.Random(n), pair) for n, pair in enumerate(pairs)]
     return changed

@@ -119,6 +119,12 @@ def test_final_sigma_is_learned_and_read_alike():
     assert ids_of(tokenizer, "ΟΔΟΣ ΣΟΦΟΣ.") == ids_of(tokenizer, "οδος σοφος.")
 
 
+@pytest.fixture(scope="module")
+def titles():
+    texts = ["the red dog sees a cat , the Öl", "a red cat sees the dog , the Öl", "The dog"] * 4
+    return SentencePieceTokenizer.train(texts, 340)
+
+
 @pytest.mark.parametrize(
     ("text", "as_read"),
     [
@@ -143,6 +149,27 @@ def test_a_text_in_capitals_is_read_as_a_sentence(tokenizer, text, as_read):
     targets = tokenizer.target.detokenize(pairs.target.to_tensor()).numpy()
     expected = ["Der" if text != as_read else "DER", "Der DOG", "öl"]
     assert [target.decode() for target in targets] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "as_read"),
+    [
+        ("The Red Dog, The “Cat”", "The red dog, the “cat”"),
+        ("1. >>The\tRed  Dog A Cat", "1. >>The\tRed  dog a cat"),  # words are between blanks
+        ("The Öl J. Dog O.K. NATO", "The Öl J. dog O.K. NATO"),
+        ("The Red Dog", "The Red Dog"),  # three words may be a name
+        ("The Red Dog and The Cat", "The Red Dog and The Cat"),
+        ("A B C D", "A B C D"),
+    ],
+)
+def test_a_title_is_read_as_a_sentence(titles, text, as_read):
+    """Öl is a word of the vocabulary, and öl is none; words with more capitals and initials stay."""
+    read = titles.read(tf.constant([text, as_read, "the dog"]))
+    assert read.capitals.numpy().tolist() == [False] * 3
+    as_it_is = titles.tokenize(tf.constant([as_read])).to_list()
+    assert read.tokens.to_list()[0] == as_it_is[0]
+    sources = titles.read_pairs(tf.constant([text]), tf.constant(["Der Hund"])).source
+    assert sources.to_list() == as_it_is
 
 
 def test_sharp_s_in_capitals(tokenizer):
