@@ -252,7 +252,7 @@ class Tokenizer(abc.ABC):
 
     def _rarity(self, words: tf.Tensor) -> tf.Tensor:
         """Returns a number for each word, string [W]: larger for more pieces, and rarer ones."""
-        pieces = self.tokenize(tf.strings.regex_replace(words, r"[^\p{L}\p{M}'’-]", ""))
+        pieces = self.tokenize(tf.strings.regex_replace(words, r"[^\p{L}\p{M}'\x{2019}-]", ""))
         rarest = tf.reduce_max(tf.concat([pieces, tf.zeros_like(words, tf.int32)[:, None]], 1), 1)
         return pieces.row_lengths() * self.vocab_size + tf.cast(rarest, tf.int64)
 

@@ -163,7 +163,7 @@ def test_a_text_in_capitals_is_read_as_a_sentence(tokenizer, text, as_read):
     ],
 )
 def test_a_title_is_read_as_a_sentence(titles, text, as_read):
-    """Öl is a word of the vocabulary, and öl is none; words with more capitals and initials stay."""
+    """The vocabulary has Öl and not öl. Initials and words with more capitals stay."""
     read = titles.read(tf.constant([text, as_read, "the dog"]))
     assert read.capitals.numpy().tolist() == [False] * 3
     as_it_is = titles.tokenize(tf.constant([as_read])).to_list()
