@@ -146,7 +146,7 @@ def evaluate_command(
                 tokenized_references=tokenized_references if not kind else None,
                 source_language=opened.source,
                 tokenize=tokenize,
-                notes={"data": data or test_set or "", "checkpoint": file},
+                notes={"data": data or test_set or "", "checkpoint": file, "noise": kind},
                 progress=lambda done, total: progress(done),
             )
     values = json.loads(Path(f"{output}.scores.json").read_text(encoding="utf-8"))

@@ -79,7 +79,11 @@ def write_report(
         curves=_curves(folder, run),
         learning_rate=_learning_rate(folder, run),
         labels=task.labels,
-        evaluations=[(each, *_results(folder, run, task, each)) for each in evaluations],
+        evaluations=[
+            (each, *_results(folder, run, task, each), _noise(folder, run, each, evaluations))
+            for each in evaluations
+            if not each.scores.get("noise")
+        ],
         attention=_attention(folder, run, checkpoint, text) if chosen and text else None,
         corpus=_corpus(folder, run),
         settings=settings,
@@ -153,6 +157,23 @@ def _results(
     if overview is None:
         return None, examples
     return _draw(folder, f"{overview.name}-{split}", overview.caption, overview.draw), examples
+
+
+def _noise(
+    folder: Path, run: Run, clean: Evaluation, evaluations: Sequence[Evaluation]
+) -> Picture | None:
+    """Draws the scores of the same split with noise, if `evaluate --noise` wrote them."""
+    bleu = "bleu_lowercased" if run.tokenizer().lowercase else "bleu"
+    changed = {
+        kind: each.scores[bleu]["value"]
+        for each in evaluations
+        if (kind := each.scores.get("noise")) and each.name == f"{clean.name}-{kind}"
+    }
+    if not changed:
+        return None
+    caption = "BLEU of the same sentences, changed in each way by evaluate --noise."
+    draw = partial(plots.bleu_by_noise, clean.scores[bleu]["value"], changed)
+    return _draw(folder, f"noise-{clean.name}", caption, draw)
 
 
 def _attention(

@@ -4,6 +4,7 @@ Shapes (the package's glossary): B batch, S source length, T target length, K be
 V vocabulary.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ def mean_log_probs(logits: Sequence[Float[Tensor, "..."]]) -> Float[Tensor, "...
         logits: of each model, float32 [..., V].
     """
     log_probs = ops.stack([ops.log_softmax(each) for each in logits])  # [members, ..., V]
-    return ops.logsumexp(log_probs, axis=0) - ops.log(float(len(logits)))
+    return ops.logsumexp(log_probs, axis=0) - math.log(len(logits))
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

@@ -335,6 +335,28 @@ def bleu_by_length(
     return figure
 
 
+def bleu_by_noise(
+    clean: float, changed: Mapping[str, float], *, style: Style = "light"
+) -> "Figure":
+    """Draws the BLEU of text that was changed in several ways, beside that of clean text.
+
+    Args:
+        clean: BLEU of the text as it is.
+        changed: BLEU by the name of the change.
+        style: "light" or "dark".
+    """
+    scores = {"as it is": clean, **changed}
+    with drawing(style, (7.5, 0.9 + 0.32 * len(scores)), scores) as (figure, (panel,), theme):
+        colors = [theme.colors[1], *[theme.colors[0]] * len(changed)]
+        bars = panel.barh(list(scores), list(scores.values()), height=0.7, color=colors)
+        panel.bar_label(bars, fmt="%.1f", padding=3, fontsize=9)
+        panel.axvline(clean, color=theme.colors[1], linewidth=1)
+        panel.invert_yaxis()
+        panel.set(xlabel="BLEU", xlim=(0, max(1.0, 1.12 * max(scores.values()))))
+        show_grid(panel, axis="x")
+    return figure
+
+
 def _checked(scores: np.ndarray, queries: Sequence[str], keys: Sequence[str]) -> np.ndarray:
     scores = np.asarray(scores)
     shape = scores.shape

@@ -83,6 +83,9 @@ def run_dir(tiny_run, tmp_path_factory):
         "length_penalty": 0.6,
     }
     (folder / "test.scores.json").write_text(json.dumps(scores))
+    for file in list(folder.iterdir()):  # `evaluate --noise` writes them
+        shutil.copy(file, folder / file.name.replace("test.", "test-title."))
+    (folder / "test-title.scores.json").write_text(json.dumps({**scores, "noise": "title"}))
     return path
 
 
@@ -104,7 +107,7 @@ def page(report):
 
 def test_pictures_are_files_and_inline(report, page):
     expected = ["alignment", "bleu-by-length-test", "curves", "heads-cross", "heads-decoder"]
-    expected += ["heads-encoder", "learning-rate", "lengths", "lines-encoder"]
+    expected += ["heads-encoder", "learning-rate", "lengths", "lines-encoder", "noise-test"]
     files = {path.name: path.read_bytes() for path in report.iterdir() if path.suffix == ".png"}
     assert sorted(files) == sorted(f"{name}{end}.png" for name in expected for end in ("", "-dark"))
     sources = [value for _, name, value in page.attributes if name in ("src", "srcset")]

@@ -249,6 +249,12 @@ def test_bleu_by_length():
     assert "char" in axes.get_xlabel()
 
 
+def test_bleu_by_noise():
+    axes = plots.bleu_by_noise(30.5, {"title": 28.25, "typing": 0.0}).axes[0]
+    assert labels(axes.yaxis) == ["as it is", "title", "typing"]
+    assert [bar.get_width() for bar in axes.patches] == [30.5, 28.25, 0.0]
+
+
 def test_figures_leave_matplotlib_as_it_is():
     import matplotlib
     from matplotlib import pyplot
