@@ -49,6 +49,9 @@ def export_command(
     beam_size: options.BeamSize = None,
     length_penalty: options.LengthPenalty = None,
     early_stopping: options.EarlyStop = None,
+    sample_from: options.SampleFrom = None,
+    temperature: options.Temperature = None,
+    sample_seed: options.SampleSeed = None,
     max_source_length: Annotated[
         int, Option(help="Maximum number of tokens of a source; longer ones are cut.")
     ] = DecodingOptions.max_source_length,
@@ -125,6 +128,9 @@ def export_command(
         length_penalty=length_penalty,
         max_source_length=max_source_length,
         early_stopping=early_stopping,
+        sample_from=sample_from,
+        temperature=temperature,
+        sample_seed=sample_seed,
     )
     pairs = read_validation_pairs(corpus_folder(opened))
     sources = [pair.source for pair in pairs if pair.source.strip()]

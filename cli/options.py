@@ -33,6 +33,23 @@ EarlyStop = Annotated[
         "translations as beams are complete. [default: the run's, or exact]"
     ),
 ]
+SampleFrom = Annotated[
+    int | None,
+    Option(
+        "--sample",
+        metavar="COUNT",
+        help="Draw each token at random from so many of the likeliest ones, instead of searching "
+        "for the best translation.",
+    ),
+]
+Temperature = Annotated[
+    float | None,
+    Option(help="With --sample, a lower one draws likelier tokens. [default: 1]"),
+]
+SampleSeed = Annotated[
+    int | None,
+    Option(help="With --sample, another seed gives other translations. [default: 0]"),
+]
 Json = Annotated[bool, Option("--json", help="Print the result as a JSON object.")]
 
 _TEXT = (

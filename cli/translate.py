@@ -22,7 +22,14 @@ from keras_transformer.cli.console import (
     say,
     use_one_thread,
 )
-from keras_transformer.cli.options import BeamSize, EarlyStop, LengthPenalty
+from keras_transformer.cli.options import (
+    BeamSize,
+    EarlyStop,
+    LengthPenalty,
+    SampleFrom,
+    SampleSeed,
+    Temperature,
+)
 from keras_transformer.errors import InputError
 from keras_transformer.export.metadata import read_metadata
 from keras_transformer.export.options import DEFAULT_SIGNATURE, NO_SCORE, REQUEST_BYTES
@@ -108,6 +115,9 @@ def translate_command(
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
     early_stopping: EarlyStop = None,
+    sample_from: SampleFrom = None,
+    temperature: Temperature = None,
+    sample_seed: SampleSeed = None,
     as_json: Annotated[
         bool, Option("--json", help="Print a JSON object per line: translation, score, truncated.")
     ] = False,
@@ -128,8 +138,11 @@ def translate_command(
         "beam_size": beam_size,
         "length_penalty": length_penalty,
         "early_stopping": early_stopping,
+        "sample_from": sample_from,
+        "temperature": temperature,
+        "sample_seed": sample_seed,
     }
-    fixed = [name.replace("_", "-") for name, value in search.items() if value is not None]
+    fixed = [name.removesuffix("_from").replace("_", "-") for name, value in search.items() if value is not None]
     # The optimization of a graph takes a second or two, and saves a few percent of a search.
     optimize = not (server or texts) and (_count_input_lines(input_file) or 0) > CHUNK_LINES
     if signature == "nbest" or (num_best is not None and signature is not None):

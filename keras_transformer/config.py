@@ -311,6 +311,12 @@ class DecodingOptions:
             with the first K hypotheses, as Hugging Face's `early_stopping=True` and CTranslate2 do.
         extra_length: a translation has at most this many tokens more than its source.
         max_source_length: longer sources are cut to this many tokens, end symbol included.
+        sample_from: draw each token at random from so many of the likeliest ones, by their
+            probabilities, with a `beam_size` of 1; None to search for the best translation.
+        temperature: what divides the logits before a token is drawn; a lower one draws likelier
+            tokens.
+        sample_seed: another seed gives other translations. The same text and seed always give the
+            same one.
 
     Raises:
         InputError: if a value has the wrong type or is out of range.
@@ -322,6 +328,15 @@ class DecodingOptions:
     early_stopping: EarlyStopping = "exact"
     extra_length: ExtraLength = 50
     max_source_length: Annotated[int, Field(ge=2, le=2**20)] = 512
+    sample_from: Size | None = None
+    temperature: Annotated[float, Field(ge=0.01, le=100)] = 1.0
+    sample_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+
+    def __post_init__(self) -> None:
+        if self.sample_from is not None and self.beam_size > 1:
+            raise InputError(
+                f"`sample_from` needs a `beam_size` of 1. Received: beam_size={self.beam_size}"
+            )
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:

@@ -144,6 +144,8 @@ class Translator:
     def decoding_options(self, **changes: Any) -> DecodingOptions:
         """Returns the default options with those of `translate` that are given and not None."""
         given = {name: value for name, value in changes.items() if value is not None}
+        if "sample_from" in given:
+            given.setdefault("beam_size", 1)
         return dataclasses.replace(self.defaults, **given)
 
     def translate(
@@ -154,6 +156,9 @@ class Translator:
         length_penalty: float | None = None,
         max_source_length: int | None = None,
         early_stopping: EarlyStopping | None = None,
+        sample_from: int | None = None,
+        temperature: float | None = None,
+        sample_seed: int | None = None,
         num_best: int = 1,
         prefixes: Iterable[str] | None = None,
         words: bool = False,
@@ -172,6 +177,10 @@ class Translator:
             early_stopping: "exact" to search on until no better translation can come, or "first" to
                 end with the first `beam_size` hypotheses, which is faster; None for that of
                 `defaults`.
+            sample_from: draw each token at random from so many of the likeliest ones, instead of a
+                search; see `DecodingOptions`. None for that of `defaults`.
+            temperature: of the draws; None for that of `defaults`.
+            sample_seed: of the draws; None for that of `defaults`.
             num_best: number of hypotheses to return for each text, at most `beam_size`. A search
                 for fewer ends sooner.
             prefixes: the beginning of each translation, which the search continues. The last word
@@ -202,6 +211,9 @@ class Translator:
             length_penalty=length_penalty,
             max_source_length=max_source_length,
             early_stopping=early_stopping,
+            sample_from=sample_from,
+            temperature=temperature,
+            sample_seed=sample_seed,
         )
         graph = self._graph(options, num_best, prefixes is not None, words)
         # The longest texts come first, because their batch needs the most memory.

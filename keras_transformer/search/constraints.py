@@ -244,7 +244,7 @@ class PrefixConstraint(NamedTuple):
                     tf.range(self.spellings.shape[0]) == next_id[:, None, None],
                     self._continues(text, num_bytes - num_left, num_left),
                 )  # [B, K, V]
-                allowed = _forbid(before, may_follow[:, :, 1:])
+                allowed = forbid(before, may_follow[:, :, 1:])
                 return tf.where((is_id | (num_left > 0))[:, :, None], allowed, logits)
 
             is_over = tf.reduce_all(~is_id & (num_left == 0))
@@ -286,7 +286,7 @@ def _num_nonzero(values: tf.Tensor) -> tf.Tensor:
     return tf.math.count_nonzero(values, axis=-1, dtype=tf.int32)
 
 
-def _forbid(logits: tf.Tensor, may_follow: tf.Tensor) -> tf.Tensor:
+def forbid(logits: tf.Tensor, may_follow: tf.Tensor) -> tf.Tensor:
     """Forbids tokens. Their probability moves to the padding, which a search never takes.
 
     Args:

@@ -26,6 +26,7 @@ from keras_transformer.search.beam_search import (
 )
 from keras_transformer.search.constraints import Constraint, PrefixConstraint
 from keras_transformer.search.groups import map_groups
+from keras_transformer.search.sampling import Sampled
 from keras_transformer.search.sentences import are_blank, cut_rows, split_sentences
 from keras_transformer.tokenizers import EncodedTexts, Tokenizer, shifted
 
@@ -130,6 +131,8 @@ class TextSearch:
             max_lengths = tf.maximum(max_lengths, constraint.min_lengths)
         if isinstance(constraint, PrefixConstraint):
             is_empty &= constraint.min_lengths == 1
+        if options.sample_from is not None:
+            constraint = Sampled.of(source.ids, options, constraint)
         max_positions = self.model.config.max_positions
         if max_positions is not None:
             max_lengths = tf.minimum(max_lengths, max_positions)
