@@ -58,6 +58,7 @@ def evaluate_command(
     beam_size: options.BeamSize = None,
     length_penalty: options.LengthPenalty = None,
     early_stopping: options.EarlyStop = None,
+    no_repeat_ngram: options.NoRepeat = None,
     batch_size: Annotated[int, Option(help="Number of sentences in a batch.")] = 64,
     checkpoint: options.Checkpoint = None,
     tokenized_references: Annotated[
@@ -142,6 +143,7 @@ def evaluate_command(
                 beam_size=beam_size,
                 length_penalty=length_penalty,
                 early_stopping=early_stopping,
+                no_repeat_ngram=no_repeat_ngram,
                 batch_size=batch_size,
                 tokenized_references=tokenized_references if not kind else None,
                 source_language=opened.source,

@@ -33,6 +33,14 @@ EarlyStop = Annotated[
         "translations as beams are complete. [default: the run's, or exact]"
     ),
 ]
+NoRepeat = Annotated[
+    int | None,
+    Option(
+        "--no-repeat-ngram",
+        metavar="COUNT",
+        help="No so many tokens in a row stand twice in a translation. [default: no such rule]",
+    ),
+]
 SampleFrom = Annotated[
     int | None,
     Option(

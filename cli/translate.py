@@ -26,6 +26,7 @@ from keras_transformer.cli.options import (
     BeamSize,
     EarlyStop,
     LengthPenalty,
+    NoRepeat,
     SampleFrom,
     SampleSeed,
     Temperature,
@@ -115,6 +116,7 @@ def translate_command(
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
     early_stopping: EarlyStop = None,
+    no_repeat_ngram: NoRepeat = None,
     sample_from: SampleFrom = None,
     temperature: Temperature = None,
     sample_seed: SampleSeed = None,
@@ -138,11 +140,16 @@ def translate_command(
         "beam_size": beam_size,
         "length_penalty": length_penalty,
         "early_stopping": early_stopping,
+        "no_repeat_ngram": no_repeat_ngram,
         "sample_from": sample_from,
         "temperature": temperature,
         "sample_seed": sample_seed,
     }
-    fixed = [name.removesuffix("_from").replace("_", "-") for name, value in search.items() if value is not None]
+    fixed = [
+        name.removesuffix("_from").replace("_", "-")
+        for name, value in search.items()
+        if value is not None
+    ]
     # The optimization of a graph takes a second or two, and saves a few percent of a search.
     optimize = not (server or texts) and (_count_input_lines(input_file) or 0) > CHUNK_LINES
     if signature == "nbest" or (num_best is not None and signature is not None):

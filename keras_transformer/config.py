@@ -311,6 +311,8 @@ class DecodingOptions:
             with the first K hypotheses, as Hugging Face's `early_stopping=True` and CTranslate2 do.
         extra_length: a translation has at most this many tokens more than its source.
         max_source_length: longer sources are cut to this many tokens, end symbol included.
+        no_repeat_ngram: no so many tokens in a row stand twice in a translation; None for no such
+            rule.
         sample_from: draw each token at random from so many of the likeliest ones, by their
             probabilities, with a `beam_size` of 1; None to search for the best translation.
         temperature: what divides the logits before a token is drawn; a lower one draws likelier
@@ -328,6 +330,7 @@ class DecodingOptions:
     early_stopping: EarlyStopping = "exact"
     extra_length: ExtraLength = 50
     max_source_length: Annotated[int, Field(ge=2, le=2**20)] = 512
+    no_repeat_ngram: Annotated[int, Field(ge=2, le=100)] | None = None
     sample_from: Size | None = None
     temperature: Annotated[float, Field(ge=0.01, le=100)] = 1.0
     sample_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0

@@ -156,6 +156,7 @@ class Translator:
         length_penalty: float | None = None,
         max_source_length: int | None = None,
         early_stopping: EarlyStopping | None = None,
+        no_repeat_ngram: int | None = None,
         sample_from: int | None = None,
         temperature: float | None = None,
         sample_seed: int | None = None,
@@ -177,6 +178,8 @@ class Translator:
             early_stopping: "exact" to search on until no better translation can come, or "first" to
                 end with the first `beam_size` hypotheses, which is faster; None for that of
                 `defaults`.
+            no_repeat_ngram: no so many tokens in a row stand twice in a translation; None for the
+                rule of `defaults`.
             sample_from: draw each token at random from so many of the likeliest ones, instead of a
                 search; see `DecodingOptions`. None for that of `defaults`.
             temperature: of the draws; None for that of `defaults`.
@@ -211,6 +214,7 @@ class Translator:
             length_penalty=length_penalty,
             max_source_length=max_source_length,
             early_stopping=early_stopping,
+            no_repeat_ngram=no_repeat_ngram,
             sample_from=sample_from,
             temperature=temperature,
             sample_seed=sample_seed,

@@ -65,7 +65,7 @@ def drawing(
         figure.draw_without_rendering()  # makes the ticks with these settings
 
 
-def show_grid(panel: "Axes", axis: Literal["both", "y"] = "both") -> None:
+def show_grid(panel: "Axes", axis: Literal["both", "x", "y"] = "both") -> None:
     """Draws a grid, and removes the frame above and to the right."""
     panel.grid(axis=axis)
     panel.spines[["top", "right"]].set_visible(False)

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.config import EOS_ID, PAD_ID
-from keras_transformer.search.beam_search import StepFunction
+from keras_transformer.search.beam_search import NUM_SUPPRESSED, StepFunction
 
 
 class Constraint(Protocol):
@@ -279,6 +279,72 @@ class PrefixConstraint(NamedTuple):
         table = tf.reshape(hashes(self.spellings), [-1])
         own = tf.gather(table, tf.range(vocab_size) * (longest + 1) + length)
         return (own == tf.gather(hashes(left), length, batch_dims=2)) & (sizes > 0)
+
+
+class RepeatConstraint(NamedTuple):
+    """No N tokens in a row stand twice in a result, unless nothing else may follow.
+
+    Scores are those of a search without constraint, as for `CountConstraint`.
+
+    Attributes:
+        size: N, at least 2.
+        other: what a result must keep to as well; None for nothing.
+    """
+
+    size: int
+    other: Constraint | None
+
+    @property
+    def min_lengths(self) -> tf.Tensor:
+        """The number of tokens that each row's result needs; see `Constraint`."""
+        return tf.constant(1) if self.other is None else self.other.min_lengths
+
+    def apply(
+        self,
+        step_fn: StepFunction,
+        cache: Any,
+        row_state: Any,
+        rows: tf.Tensor,
+        max_lengths: tf.Tensor,
+        beam_size: int,
+    ) -> tuple[StepFunction, Any, Any]:
+        """Restricts a step function; see `Constraint`."""
+        of_rest = step_fn
+        if self.other is not None:
+            of_rest, cache, row_state = self.other.apply(
+                step_fn, cache, row_state, rows, max_lengths, beam_size
+            )
+
+        def step(
+            newest: tf.Tensor, position: tf.Tensor, beams: Any, row_state: Any
+        ) -> tuple[tf.Tensor, Any, Any]:
+            cache, written = beams
+            logits, cache, row_state = of_rest(newest, position, cache, row_state)
+            written = tf.concat([written, newest[:, :, None]], axis=2)
+            return self._restrict(logits, written), (cache, written), row_state
+
+        written = tf.zeros([tf.size(rows), beam_size, 0], tf.int32)
+        return step, (cache, written), row_state
+
+    def _restrict(self, logits: tf.Tensor, written: tf.Tensor) -> tf.Tensor:
+        """Forbids the ids that would repeat N of those that are written, int32 [B, K, T]."""
+        num_before, num_written = self.size - 1, tf.shape(written)[2]
+        padded = tf.pad(written, [[0, 0], [0, 0], [num_before, 0]])
+        last = padded[:, :, num_written:]  # the last N - 1 ids
+        repeats = tf.ones_like(written, tf.bool)
+        for place in range(num_before):
+            repeats &= padded[:, :, place : place + num_written] == last[:, :, place, None]
+
+        def restricted() -> tf.Tensor:
+            ids = tf.cast(tf.boolean_mask(written, repeats), tf.int64)
+            places = tf.concat([tf.where(repeats)[:, :2], ids[:, None]], axis=1)
+            never = tf.fill(tf.shape(ids), False)
+            may_follow = tf.tensor_scatter_nd_update(tf.ones_like(logits, tf.bool), places, never)
+            left = tf.where(may_follow, logits, -float("inf"))[:, :, NUM_SUPPRESSED:]
+            has_none = tf.reduce_max(left, axis=2, keepdims=True) == -float("inf")
+            return forbid(logits, (may_follow | has_none)[:, :, 1:])
+
+        return tf.cond(tf.reduce_any(repeats), restricted, lambda: logits)
 
 
 def _num_nonzero(values: tf.Tensor) -> tf.Tensor:

@@ -24,7 +24,7 @@ from keras_transformer.search.beam_search import (
     beam_search,
     length_divisor,
 )
-from keras_transformer.search.constraints import Constraint, PrefixConstraint
+from keras_transformer.search.constraints import Constraint, PrefixConstraint, RepeatConstraint
 from keras_transformer.search.groups import map_groups
 from keras_transformer.search.sampling import Sampled
 from keras_transformer.search.sentences import are_blank, cut_rows, split_sentences
@@ -131,6 +131,8 @@ class TextSearch:
             max_lengths = tf.maximum(max_lengths, constraint.min_lengths)
         if isinstance(constraint, PrefixConstraint):
             is_empty &= constraint.min_lengths == 1
+        if options.no_repeat_ngram is not None:
+            constraint = RepeatConstraint(options.no_repeat_ngram, constraint)
         if options.sample_from is not None:
             constraint = Sampled.of(source.ids, options, constraint)
         max_positions = self.model.config.max_positions

@@ -52,6 +52,7 @@ def evaluate(
     beam_size: int | None = None,
     length_penalty: float | None = None,
     early_stopping: EarlyStopping | None = None,
+    no_repeat_ngram: int | None = None,
     batch_size: int = 64,
     tokenized_references: str | Path | None = None,
     source_language: str = "en",
@@ -71,6 +72,8 @@ def evaluate(
         beam_size: beams; 1 is greedy search; None for the translator's default.
         length_penalty: strength of the length penalty; None for the translator's default.
         early_stopping: when the search of a sentence ends; None for the translator's default.
+        no_repeat_ngram: no so many tokens in a row stand twice in a result; None for the
+            translator's default.
         batch_size: number of sentences to translate at once.
         tokenized_references: file of the references as the multimodal-translation papers
             prepared them; for translation only.
@@ -95,12 +98,16 @@ def evaluate(
     tokenized = read_sentences(tokenized_references, len(pairs)) if tokenized_references else None
     scorer = chosen.scorer(pairs, ScoringProtocol(language, source_language, tokenize, tokenized))
     options = translator.decoding_options(
-        beam_size=beam_size, length_penalty=length_penalty, early_stopping=early_stopping
+        beam_size=beam_size,
+        length_penalty=length_penalty,
+        early_stopping=early_stopping,
+        no_repeat_ngram=no_repeat_ngram,
     )
     decoding: dict[str, Any] = {
         "beam_size": options.beam_size,
         "length_penalty": options.length_penalty,
         "early_stopping": options.early_stopping,
+        "no_repeat_ngram": options.no_repeat_ngram,
     }
     Path(output).parent.mkdir(parents=True, exist_ok=True)
     found = translator.translate(

@@ -8,7 +8,11 @@ import tensorflow as tf
 
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID
 from keras_transformer.search.beam_search import beam_search
-from keras_transformer.search.constraints import CountConstraint, PrefixConstraint
+from keras_transformer.search.constraints import (
+    CountConstraint,
+    PrefixConstraint,
+    RepeatConstraint,
+)
 
 WORD, OPEN, CLOSE, OTHER = 4, 5, 6, 7  # the last three ids are counted
 VOCAB_SIZE = 8
@@ -155,3 +159,41 @@ def is_enough(ids, head, text, least):
     counted = (AB, B, WORD_AB)
     in_prefix, in_all = ([part.count(each) for each in counted] for part in (ids[:length], ids))
     return (in_all == np.maximum(in_prefix, least)).all()
+
+
+# No repetition.
+
+
+def repeats(ids, size):
+    """Whether some ids in a row stand twice in a sequence, its start included."""
+    ids = (BOS_ID, *ids)
+    parts = [ids[i : i + size] for i in range(len(ids) - size + 1)]
+    return len(set(parts)) < len(parts)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_wide_beam_finds_the_best_sequence_without_repetition(seed, size):
+    logits, max_length = logits_of(seed) + 4 * np.eye(VOCAB_SIZE, dtype=np.float32), 5
+    logits[:, EOS_ID] -= 6
+    found, scores = search(logits, RepeatConstraint(size, None), [max_length], 300)
+    allowed = {ids for ids in all_sequences(max_length) if not repeats(ids, size)}
+    best = max(allowed, key=lambda ids: score(ids, logits))
+    assert tuple(found[0, 0][found[0, 0] != PAD_ID]) == best
+    np.testing.assert_allclose(scores[0, 0], score(best, logits), rtol=1e-4)
+    assert repeats(max(all_sequences(max_length), key=lambda ids: score(ids, logits)), size)
+
+
+def test_what_another_constraint_needs_is_repeated():
+    other = constraint([[0, 0, 6]], is_ordered=False)
+    found, _ = search(logits_of(0), RepeatConstraint(2, other), [7], 3)
+    assert found[0, 0].tolist().count(OTHER) == 6
+
+
+def test_rows_repeat_apart():
+    logits = logits_of(1)
+    together, _ = search(logits, RepeatConstraint(2, constraint(LEAST)), MAX_LENGTHS, 3)
+    for row, max_length in enumerate(MAX_LENGTHS):
+        of_row = constraint(LEAST[row : row + 1])
+        alone, _ = search(logits, RepeatConstraint(2, of_row), [max_length], 3)
+        np.testing.assert_array_equal(together[row, :, : alone.shape[2]], alone[0])

@@ -34,11 +34,12 @@ class Answers:
         progress(len(texts) - 1)
         return [Translation(self.answers[text], -1.0, False, ()) for text in texts]
 
-    def decoding_options(self, beam_size, length_penalty, early_stopping):
+    def decoding_options(self, beam_size, length_penalty, early_stopping, no_repeat_ngram):
         return DecodingOptions(
             beam_size=beam_size or 5,
             length_penalty=length_penalty or 0.9,
             early_stopping=early_stopping or "first",
+            no_repeat_ngram=no_repeat_ngram,
         )
 
 
@@ -83,6 +84,7 @@ def test_files_lie_side_by_side(tmp_path):
         beam_size=3,
         early_stopping="exact",
         length_penalty=0.7,
+        no_repeat_ngram=4,
         batch_size=2,
         notes={"checkpoint": "averaged"},
         progress=lambda *counts: progress.append(counts),
@@ -91,6 +93,7 @@ def test_files_lie_side_by_side(tmp_path):
         "beam_size": 3,
         "length_penalty": 0.7,
         "early_stopping": "exact",
+        "no_repeat_ngram": 4,
         "batch_size": 2,
     }
     assert progress == [(1, 3), (2, 3)]
@@ -114,6 +117,7 @@ def test_files_lie_side_by_side(tmp_path):
         "beam_size": 3,
         "length_penalty": 0.7,
         "early_stopping": "exact",
+        "no_repeat_ngram": 4,
     }
 
 
