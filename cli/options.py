@@ -98,6 +98,18 @@ Changes = Annotated[
 ]
 Source = Annotated[str | None, Option(help="Source language. [default: en]")]
 Target = Annotated[str | None, Option(help="Target language. [default: de]")]
+Monolingual = Annotated[
+    str | None,
+    Option(
+        metavar="FILE",
+        help="Sentences of the target language, to train on with sources that --back-translator "
+        "writes: --set monolingual_share=0.3 makes them 30 % of all pairs. [default share: 0.5]",
+    ),
+]
+BackTranslator = Annotated[
+    str | None,
+    Option(metavar="RUN", help="A run from the target language to the source language."),
+]
 PROTECTS = brought("PROTECTS")
 Protect = Annotated[
     list[str] | None,

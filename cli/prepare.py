@@ -11,6 +11,9 @@ from keras_transformer.cli import options
 from keras_transformer.cli.console import ProgressBar, load_tensorflow, print_json, say, say_next
 from keras_transformer.cli.train import make_settings
 
+# Options that `train` needs again.
+_REPEATED = ("recipe", "task", "source", "target", "vocab_size", "monolingual", "back_translator")
+
 
 def prepare_command(
     context: typer.Context,
@@ -22,6 +25,8 @@ def prepare_command(
     source: options.Source = None,
     target: options.Target = None,
     vocab_size: options.VocabSize = None,
+    monolingual: options.Monolingual = None,
+    back_translator: options.BackTranslator = None,
     protect: options.Protect = None,
     protect_free: options.ProtectFree = None,
     as_json: options.Json = False,
@@ -47,7 +52,7 @@ def prepare_command(
     # `train` needs the same settings, and takes the folder as its data.
     words = [
         word
-        for name in ("recipe", "task", "source", "target", "vocab_size")
+        for name in _REPEATED
         if (value := context.params[name]) is not None
         for word in (f"--{name.replace('_', '-')}", value)
     ]

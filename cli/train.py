@@ -36,6 +36,8 @@ def train_command(
     mix: Annotated[
         str | None, Option(help="Old data to add: --set mix_share=0.3 makes it 30 % of all pairs.")
     ] = None,
+    monolingual: options.Monolingual = None,
+    back_translator: options.BackTranslator = None,
     freeze: Annotated[
         Literal["embeddings", "encoder"] | None,
         Option(help="Layers that keep the weights of --init-from. [default: none]"),

@@ -39,6 +39,10 @@ Precision = Literal["float32", "mixed_bfloat16", "mixed_float16"]
 StrategyName = Literal["one", "mirrored", "multiworker"]
 
 
+# The settings that name files, folders or runs.
+PATHS = ("data", "mix", "monolingual", "back_translator", "init_from")
+
+
 @checked_dataclass
 class TrainSettings:
     """How to train. A recipe holds some of the settings; the run directory records all of them.
@@ -77,6 +81,12 @@ class TrainSettings:
         mix: data of which training pairs are added to those of `data`, such as the data that
             `init_from` was trained on; None for none.
         mix_share: share of the pairs of `mix` in all training pairs, at least 0 and below 1.
+        monolingual: a file of sentences of the target language, plain or .gz; their sources are
+            made by `back_translator`, and marked. None for none.
+        back_translator: a run from the target language to the source language.
+        monolingual_share: share of these pairs in all training pairs.
+        monolingual_sample: draw their sources at random from so many of the likeliest tokens; None
+            for the search of `back_translator`.
         architecture: "transformer"; "recurrent" for the model that it replaces, `Recurrent`; or
             "next_word" for a parser whose decoder also reads the encoder's output at the next word.
         preset: sizes of the model: "tiny", "base", "big", or a row of the paper's Table 3; of a
@@ -150,6 +160,10 @@ class TrainSettings:
     freeze: Literal["embeddings", "encoder"] | None = None
     mix: str | None = None
     mix_share: Rate = 0.2
+    monolingual: str | None = None
+    back_translator: str | None = None
+    monolingual_share: Rate = 0.5
+    monolingual_sample: _Count | None = None
     architecture: str = "transformer"
     preset: str = "tiny"
     model: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -230,6 +244,12 @@ class TrainSettings:
             bleu_sentences=self.bleu_sentences,
         )
         require(
+            (self.monolingual is None) == (self.back_translator is None),
+            "`monolingual` and `back_translator` need each other",
+            monolingual=self.monolingual,
+            back_translator=self.back_translator,
+        )
+        require(
             self.freeze is None or self.init_from is not None,
             "`freeze` needs `init_from`",
             freeze=self.freeze,
@@ -288,7 +308,7 @@ class TrainSettings:
 
     def with_absolute_paths(self) -> Self:
         """Returns the settings with absolute paths, which hold in any current directory."""
-        paths = {name: getattr(self, name) for name in ("data", "mix", "init_from")}
+        paths = {name: getattr(self, name) for name in PATHS}
         absolute: dict[str, Any] = {
             name: str(Path(path).resolve())
             for name, path in paths.items()

@@ -20,7 +20,7 @@ import numpy as np
 import regex
 import tensorflow as tf
 
-from keras_transformer.config import EOS_ID, UNK_ID
+from keras_transformer.config import BOS_ID, EOS_ID, UNK_ID
 from keras_transformer.errors import InputError
 from keras_transformer.files import locked, named_failure, write_atomically
 from keras_transformer.run import Run
@@ -31,6 +31,11 @@ from keras_transformer.trainers.data.augmentation import (
     Change,
     augmented,
     suited,
+)
+from keras_transformer.trainers.data.back_translation import (
+    MARK,
+    BackTranslator,
+    monolingual_pairs,
 )
 from keras_transformer.trainers.data.corpora import VALIDATION_SPLITS, Corpus, Pair
 from keras_transformer.trainers.data.prepared import (
@@ -135,6 +140,12 @@ def prepare(
         pairs = augmented(corpus.pairs("train"), suited(rates, saved), counts)
         if others is not None:
             pairs = mixed(pairs, partial(others.pairs, "train"), settings.mix_share)
+        if settings.monolingual and settings.back_translator and not manifest.train.is_complete:
+            others_of = partial(monolingual_pairs, settings.monolingual)
+            pairs = mixed(pairs, others_of, settings.monolingual_share, "monolingual lines")
+            pairs = BackTranslator(
+                settings.back_translator, *languages, folder, settings.monolingual_sample
+            ).completed(pairs)
         _write_split(manifest, "train", pairs, cleaner, progress)
         if counts:
             kinds = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
@@ -154,7 +165,10 @@ def _to_learn_from(corpus: Corpus, rates: Mapping[Change, float]) -> Corpus:
 
 
 def mixed(
-    pairs: Iterable[Pair], others: Callable[[], Iterable[Pair]], share: float
+    pairs: Iterable[Pair],
+    others: Callable[[], Iterable[Pair]],
+    share: float,
+    what: str = "other pairs",
 ) -> Iterator[Pair]:
     """Yields the pairs, then a sample of the others, so that these are a share of all.
 
@@ -165,6 +179,7 @@ def mixed(
         pairs: new pairs.
         others: returns the other pairs; called twice.
         share: at least 0 and below 1.
+        what: the name of the others in the log.
     """
     count = 0
     for pair in pairs:
@@ -173,12 +188,11 @@ def mixed(
     wanted = round(count * share / (1 - share))
     total = sum(1 for _ in others())
     sample = min(wanted, total)
-    logger.info("Mixed in: %s of %s other pairs", f"{sample:,}", f"{total:,}")
+    logger.info("Mixed in: %s of %s %s", f"{sample:,}", f"{total:,}", what)
     if sample < wanted:
         logger.warning(
-            "The other pairs are %.2g of all pairs, less than `mix_share`=%s, because there are "
-            "only %s",
-            *(sample / (count + sample), share, f"{total:,}"),
+            "The %s are %.2g of all pairs, less than a share of %s, because there are only %s",
+            *(what, sample / (count + sample), share, f"{total:,}"),
         )
     for index, pair in enumerate(others()):
         if (index + 1) * sample // total > index * sample // total:
@@ -300,10 +314,15 @@ class _Cleaner:
             The ids of each pair, int32 [B, (tokens)]; both lengths without EOS_ID, [B, 2]; and
             `TokenizedPairs.agree`.
         """
+        is_made = tf.strings.regex_full_match(sources, f"(?s){MARK}.+")
+        sources = tf.strings.regex_replace(sources, MARK, "")
         pairs = self.tokenizer.read_pairs(sources, targets)
+        # The mark is the start symbol, which no other source has.
+        mark = tf.ragged.boolean_mask(tf.fill([tf.size(sources), 1], BOS_ID), is_made[:, None])
+        source = tf.concat([mark, pairs.source], axis=1)
         end = tf.fill([tf.size(sources), 1], EOS_ID)  # [B, 1]
-        ids = tf.concat([pairs.source, end, pairs.target, end], axis=1)  # [B, (tokens)]
-        lengths = [side.row_lengths() for side in (pairs.source, pairs.target)]
+        ids = tf.concat([source, end, pairs.target, end], axis=1)  # [B, (tokens)]
+        lengths = [side.row_lengths() for side in (source, pairs.target)]
         return ids, tf.stack(lengths, axis=1), pairs.agree
 
     def clean(

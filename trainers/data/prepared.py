@@ -48,6 +48,10 @@ SETTINGS = (
     "target_script",
     "mix",
     "mix_share",
+    "monolingual",
+    "back_translator",
+    "monolingual_share",
+    "monolingual_sample",
 )
 
 

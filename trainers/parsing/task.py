@@ -62,6 +62,7 @@ class Parsing(Task):
             (not settings.lowercase, "words as they are, not in lower case", "lowercase"),
             (not settings.protect, "words as they are, not protected", "protect"),
             (not settings.augment, "sentences as they are", "augment"),
+            (settings.monolingual is None, "trees for all sentences", "monolingual"),
             (config.max_positions is None, "positions for any length, not learned ones", "model"),
             (settings.extra_length >= 3, "an `extra_length` of at least 3", "extra_length"),
         ):

@@ -1,0 +1,99 @@
+"""Monolingual text as training pairs."""
+
+import dataclasses
+
+import pytest
+from command_line import assert_refused, cli
+from layer_weights import randomize
+
+from keras_transformer import InputError, Run, Translator
+from keras_transformer.architectures import build_model
+from keras_transformer.config import BOS_ID
+from keras_transformer.trainers.data import back_translation
+from keras_transformer.trainers.data.back_translation import MARK, BackTranslator
+from keras_transformer.trainers.data.corpora import Pair
+from keras_transformer.trainers.data.preparation import prepare
+
+LINES = ["rot Hund .", "eins zwei", "Katze", "", "Hund Hund .", "öl rot ."]
+
+
+@pytest.fixture(scope="module")
+def back_translator(tiny_run, tmp_path_factory):
+    """A run from German to English, with random weights."""
+    path, config = tmp_path_factory.mktemp("back") / "run", tiny_run.config
+    run = Run.create(
+        path, config, tiny_run.tokenizer(), "de", "en", {"extra_length": 2, "length_penalty": 5.0}
+    )
+    run.save_checkpoint(randomize(build_model(config)), step=1, metrics={}, is_best=True)
+    return path
+
+
+@pytest.fixture
+def settings(short_settings, back_translator, tmp_path):
+    file = tmp_path / "lines.de"
+    file.write_text("".join(f"{line}\n" for line in LINES))
+    return dataclasses.replace(
+        short_settings,
+        monolingual=str(file),
+        back_translator=str(back_translator),
+        monolingual_share=0.2,  # of 16 pairs and 4 lines
+        max_length=400,
+        tokens_per_batch=400,
+        max_length_ratio=None,
+    )
+
+
+def test_an_interrupted_stage_continues(settings, back_translator, tmp_path, monkeypatch):
+    """The second call translates only what the first one did not."""
+    monkeypatch.setattr(back_translation, "LINES_PER_FILE", 3)
+    done, translate = [], Translator.translate
+
+    def counted(self, texts, **options):
+        if len(done) == 1:
+            done.append(None)
+            raise KeyboardInterrupt
+        done.append(list(texts))
+        return translate(self, texts, **options)
+
+    monkeypatch.setattr(Translator, "translate", counted)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(settings, tmp_path / "corpus")
+    corpus = prepare(settings, tmp_path / "corpus")
+    targets = [LINES[i] for i in (1, 2, 4, 5)]  # spread evenly over the five that are not blank
+    assert done == [targets[:3], None, targets[3:]]
+    found = translate(Translator.load(back_translator), targets)
+    pairs = [(" ".join(each.text.split()), line) for each, line in zip(found, targets, strict=True)]
+    kept = [pair for pair in pairs if pair[0]]  # a source of no tokens is dropped
+    assert kept
+    for (source, target), pair in zip(
+        corpus.training.read(range(16, 16 + len(kept))), kept, strict=True
+    ):
+        assert source[0] == BOS_ID
+        assert [*corpus.tokenizer.decode([source]), *corpus.tokenizer.decode([target])] == [*pair]
+    assert all(BOS_ID not in source for source, _ in corpus.training.read(range(16)))
+
+
+def test_samples(back_translator, tmp_path):
+    pairs = [Pair("red", "rot"), *(Pair(MARK, line) for line in LINES if line)]
+    searched, sampled = (
+        list(BackTranslator(str(back_translator), "en", "de", tmp_path, count).completed(pairs))
+        for count in (None, 5)
+    )
+    assert searched[0] == sampled[0] == pairs[0]
+    for one, other, pair in zip(searched[1:], sampled[1:], pairs[1:], strict=True):
+        assert one.target == other.target == pair.target
+        assert one.source[0] == other.source[0] == MARK
+    assert searched != sampled
+
+
+def test_refused(settings, tiny_run, tmp_path):
+    with pytest.raises(InputError, match="`monolingual` and `back_translator` need each other"):
+        dataclasses.replace(settings, back_translator=None)
+    wrong = dataclasses.replace(settings, back_translator=str(tiny_run.path))
+    with pytest.raises(
+        InputError, match=r"`back_translator` must be a run from de to en\. Received"
+    ):
+        prepare(wrong, tmp_path / "corpus")
+    options = ["--data", settings.data, "--monolingual", settings.monolingual]
+    result = cli("prepare", tmp_path / "new", *options)
+    assert_refused(result, "`monolingual` and `back_translator` need each other. .*")

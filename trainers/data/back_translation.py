@@ -1,0 +1,85 @@
+"""Pairs of monolingual text: a model of the other direction writes their sources.
+
+Sennrich et al. (2016, arXiv:1511.06709). Such a source is marked, so that the model learns to tell
+it from one that a person wrote (Caswell et al., 2019, arXiv:1906.06442).
+"""
+
+import functools
+import hashlib
+import itertools
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from keras_transformer.errors import InputError
+from keras_transformer.files import write_atomically
+from keras_transformer.run import Run
+from keras_transformer.trainers.data.corpora import Pair, read_lines
+from keras_transformer.translator import Translator
+
+logger = logging.getLogger(__name__)
+
+MARK = "\ufdd0"  # before a source that a model wrote: never a character of a text
+LINES_PER_FILE = 2_000
+
+
+def monolingual_pairs(path: str) -> Iterator[Pair]:
+    """Yields the lines of a file that are not blank, as targets of pairs without a source."""
+    return (Pair(MARK, line) for line in read_lines(path) if line.strip())
+
+
+class BackTranslator:
+    """A model from the target language to the source language.
+
+    Args:
+        run_dir: its run directory.
+        source: source language of the pairs.
+        target: their target language.
+        folder: where translations are kept, so that an interrupted call continues.
+        sample_from: draw sources at random from so many of the likeliest tokens; None for the
+            search of the run.
+
+    Raises:
+        InputError: if the run is of other languages.
+    """
+
+    def __init__(
+        self, run_dir: str, source: str, target: str, folder: Path, sample_from: int | None
+    ) -> None:
+        run = Run.load(run_dir)
+        if (run.source, run.target) != (target, source):
+            raise InputError(
+                f"`back_translator` must be a run from {target} to {source}. "
+                f"Received: {run_dir}, from {run.source} to {run.target}"
+            )
+        self.run, self.folder, self.sample_from = run, folder, sample_from
+        self.weights = run.checkpoint().sha256
+
+    @functools.cached_property
+    def _translator(self) -> Translator:
+        return Translator.of(self.run)
+
+    def completed(self, pairs: Iterable[Pair]) -> Iterator[Pair]:
+        """Yields pairs, after it has written the sources of those that have none."""
+        count = 0
+        for is_missing, group in itertools.groupby(pairs, lambda pair: pair.source == MARK):
+            if not is_missing:
+                yield from group
+                continue
+            while chunk := list(itertools.islice(group, LINES_PER_FILE)):
+                targets = [pair.target for pair in chunk]
+                yield from map(Pair, self._sources(targets), targets)
+                count += len(chunk)
+                logger.info("Back-translated: %s lines", f"{count:,}")
+
+    def _sources(self, targets: Sequence[str]) -> list[str]:
+        """Translates lines, or reads the translations that an earlier call wrote."""
+        made_from = "\n".join((self.weights, str(self.sample_from), *targets))
+        name = hashlib.sha256(made_from.encode()).hexdigest()[:16]
+        path = self.folder / f"back-translated-{name}.txt"
+        if not path.exists():
+            found = self._translator.translate(targets, sample_from=self.sample_from)
+            lines = (" ".join(each.text.split()) for each in found)
+            content = "".join(f"{line}\n" for line in lines)
+            write_atomically(path, content.encode(), "Give the command again: it continues")
+        return [f"{MARK}{line}" for line in read_lines(path)]
