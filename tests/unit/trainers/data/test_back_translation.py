@@ -69,7 +69,9 @@ def test_an_interrupted_stage_continues(settings, back_translator, tmp_path, mon
         corpus.training.read(range(16, 16 + len(kept))), kept, strict=True
     ):
         assert source[0] == BOS_ID
-        assert [*corpus.tokenizer.decode([source]), *corpus.tokenizer.decode([target])] == [*pair]
+        sides = corpus.tokenizer.encode_pairs([pair[0]], [pair[1]])
+        assert [source[1:].tolist()] == sides[0].ids.numpy().tolist()
+        assert [target.tolist()] == sides[1].ids.numpy().tolist()
     assert all(BOS_ID not in source for source, _ in corpus.training.read(range(16)))
 
 
@@ -90,9 +92,7 @@ def test_refused(settings, tiny_run, tmp_path):
     with pytest.raises(InputError, match="`monolingual` and `back_translator` need each other"):
         dataclasses.replace(settings, back_translator=None)
     wrong = dataclasses.replace(settings, back_translator=str(tiny_run.path))
-    with pytest.raises(
-        InputError, match=r"`back_translator` must be a run from de to en\. Received"
-    ):
+    with pytest.raises(InputError, match="`back_translator` must be a run from de to en"):
         prepare(wrong, tmp_path / "corpus")
     options = ["--data", settings.data, "--monolingual", settings.monolingual]
     result = cli("prepare", tmp_path / "new", *options)
