@@ -32,6 +32,20 @@ def test_one_by_one_is_batch_in_any_order(tiny_translator, one_by_one, batch_siz
     assert_close(backwards[::-1], one_by_one)
 
 
+def test_a_sample_depends_on_its_text_and_the_seed(tiny_translator):
+    options = {"sample_from": 9, "temperature": 1.3}
+    together = tiny_translator.translate(TEXTS, sample_seed=2, **options)
+    assert_close(
+        tiny_translator.translate(TEXTS[::-1], batch_size=2, sample_seed=2, **options),
+        together[::-1],
+    )
+    other = tiny_translator.translate(TEXTS, sample_seed=3, **options)
+    assert [each.text for each in other] != [each.text for each in together]
+    assert together[1].text == ""
+    with pytest.raises(InputError, match="`sample_from` needs a `beam_size` of 1"):
+        tiny_translator.translate(TEXTS, beam_size=2, **options)
+
+
 def test_blank_texts_have_an_empty_translation(tiny_translator):
     translations = tiny_translator.translate(["", " ", " \t\r\n\u00a0\u3000"])
     assert translations == [("", 0.0, False, (("", 0.0),), ())] * 3

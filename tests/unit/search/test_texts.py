@@ -1,5 +1,6 @@
 """The graphs from strings to strings, each against a slow and obvious twin."""
 
+import itertools
 import re
 
 import layer_weights
@@ -77,6 +78,19 @@ def test_groups_are_one_by_one(run, one_by_one, monkeypatch, rows, tokens):
     monkeypatch.setattr(search_texts, "GROUP_TOKENS", tokens)
     assert_close(run(TextSearch.translate, TEXTS), one_by_one)
     assert_close(run(TextSearch.translate, TEXTS[::-1]), one_by_one[::-1])
+
+
+def test_no_tokens_in_a_row_stand_twice(model, tokenizer):
+    source = tokenizer.encode(TEXTS)
+    repeated = []
+    for size in (None, 2):
+        options = DecodingOptions(beam_size=3, no_repeat_ngram=size)
+        ids = TextSearch(model, tokenizer, options).search(source, 3).ids.numpy()
+        rows = [np.trim_zeros(row).tolist() for row in ids.reshape(-1, ids.shape[2])]
+        pairs = [list(itertools.pairwise(row)) for row in rows]
+        repeated.append(sum(len(set(each)) < len(each) for each in pairs))
+    assert repeated[0] > 0
+    assert repeated[1] == 0
 
 
 def test_no_text(run):
