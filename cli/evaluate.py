@@ -130,6 +130,7 @@ def evaluate_command(
     translator = Translator.of(opened, checkpoint)
     file = opened.checkpoint(checkpoint).file
     output = run / "evaluation" / name
+    notes = {"data": data or test_set or "", "checkpoint": file}
     texts = {"": pairs, **(changed_in_all_ways(pairs) if noise else {})}
     found_by_kind: dict[str, Any] = {}
     with ProgressBar("Evaluating", len(texts) * len(pairs)) as progress:
@@ -148,7 +149,7 @@ def evaluate_command(
                 tokenized_references=tokenized_references if not kind else None,
                 source_language=opened.source,
                 tokenize=tokenize,
-                notes={"data": data or test_set or "", "checkpoint": file, "noise": kind},
+                notes={**notes, "noise": kind} if kind else notes,
                 progress=lambda done, total: progress(done),
             )
     values = json.loads(Path(f"{output}.scores.json").read_text(encoding="utf-8"))
