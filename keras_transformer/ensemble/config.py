@@ -1,8 +1,8 @@
 """The configurations of an ensemble's members."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, NoReturn, Self
+from typing import Annotated, Any, NoReturn, Self
 
 from pydantic import Field
 
@@ -23,7 +23,7 @@ class EnsembleConfig(ModelConfig):
     """
 
     architecture = "ensemble"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
+    presets = MappingProxyType({})
 
     members: Annotated[list[dict[str, Any]], Field(min_length=2)]
 
@@ -44,7 +44,13 @@ class EnsembleConfig(ModelConfig):
 
     @classmethod
     def from_preset(cls, /, preset: str, *, vocab_size: int, **overrides: Any) -> NoReturn:
-        """Raises an `InputError`, because an ensemble is made of trained runs."""
+        """Raises an `InputError`, because an ensemble is made of trained runs.
+
+        Args:
+            preset: as for any model.
+            vocab_size: as for any model.
+            **overrides: as for any model.
+        """
         raise InputError(
             "An ensemble cannot be trained: `keras-transformer ensemble` makes it of trained runs"
         )
