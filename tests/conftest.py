@@ -8,9 +8,8 @@ from xdist.scheduler import LoadScopeScheduling
 
 # The tests of a hidden room, beside those in folders of its name.
 OTHERS = {"marian": ["unit/export/test_engines.py"]}
-OTHERS |= {"parsing": [], "protection": [], "recurrent": []}
 if HIDDEN_ROOM:
-    collect_ignore = [*OTHERS[HIDDEN_ROOM], "integration/test_tensorflow_serving.py"]
+    collect_ignore = [*OTHERS.get(HIDDEN_ROOM, []), "integration/test_tensorflow_serving.py"]
     collect_ignore += [f"unit/{HIDDEN_ROOM}", f"unit/trainers/{HIDDEN_ROOM}"]
     collect_ignore += [f"integration/test_{HIDDEN_ROOM}.py"]
 # These files share an export and its graphs, so one process runs them.
