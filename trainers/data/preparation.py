@@ -45,6 +45,7 @@ from keras_transformer.trainers.data.prepared import (
     Manifest,
     PreparedCorpus,
     Split,
+    complete_corpus,
     is_prepared,
     opened,
 )
@@ -115,7 +116,12 @@ def prepare(
     absolute = settings.with_absolute_paths()
     made_from = {name: getattr(absolute, name) for name in ("data", *SETTINGS)}
     scripts = [_letters(settings, name) for name in ("source_script", "target_script")]
-    folder = Path(folder)
+    folder, back_translator = Path(folder), None
+    if settings.monolingual and settings.back_translator and not complete_corpus(folder):
+        back_translator = BackTranslator(
+            settings.back_translator, *languages, folder, settings.monolingual_sample
+        )
+        next(monolingual_pairs(settings.monolingual), None)  # raises now if there is no such file
     with named_failure(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
@@ -140,12 +146,10 @@ def prepare(
         pairs = augmented(corpus.pairs("train"), suited(rates, saved), counts)
         if others is not None:
             pairs = mixed(pairs, partial(others.pairs, "train"), settings.mix_share)
-        if settings.monolingual and settings.back_translator and not manifest.train.is_complete:
-            others_of = partial(monolingual_pairs, settings.monolingual)
-            pairs = mixed(pairs, others_of, settings.monolingual_share, "monolingual lines")
-            pairs = BackTranslator(
-                settings.back_translator, *languages, folder, settings.monolingual_sample
-            ).completed(pairs)
+        if back_translator is not None and settings.monolingual:
+            lines = partial(monolingual_pairs, settings.monolingual)
+            pairs = mixed(pairs, lines, settings.monolingual_share, "monolingual lines")
+            pairs = back_translator.completed(pairs)
         _write_split(manifest, "train", pairs, cleaner, progress)
         if counts:
             kinds = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())

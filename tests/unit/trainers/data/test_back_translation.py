@@ -94,6 +94,9 @@ def test_refused(settings, tiny_run, tmp_path):
     wrong = dataclasses.replace(settings, back_translator=str(tiny_run.path))
     with pytest.raises(InputError, match="`back_translator` must be a run from de to en"):
         prepare(wrong, tmp_path / "corpus")
+    with pytest.raises(InputError, match="Cannot read .*nothing"):
+        prepare(dataclasses.replace(settings, monolingual="nothing"), tmp_path / "corpus")
+    assert not (tmp_path / "corpus").exists()
     options = ["--data", settings.data, "--monolingual", settings.monolingual]
     result = cli("prepare", tmp_path / "new", *options)
     assert_refused(result, "`monolingual` and `back_translator` need each other. .*")
