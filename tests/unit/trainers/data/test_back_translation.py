@@ -94,7 +94,7 @@ def test_refused(settings, tiny_run, tmp_path):
     wrong = dataclasses.replace(settings, back_translator=str(tiny_run.path))
     with pytest.raises(InputError, match="`back_translator` must be a run from de to en"):
         prepare(wrong, tmp_path / "corpus")
-    with pytest.raises(InputError, match="Cannot read .*nothing"):
+    with pytest.raises(InputError, match=r"Cannot read .*nothing"):
         prepare(dataclasses.replace(settings, monolingual="nothing"), tmp_path / "corpus")
     assert not (tmp_path / "corpus").exists()
     options = ["--data", settings.data, "--monolingual", settings.monolingual]
