@@ -94,8 +94,8 @@ def _signatures(
     options = translator.defaults
     search = _SharedSearch(model, tokenizer, options, stored)
     greedy = search
-    if options.beam_size > 1:
-        one_beam = dataclasses.replace(options, beam_size=1)
+    if options.beam_size > 1 or options.sample_from is not None:
+        one_beam = dataclasses.replace(options, beam_size=1, sample_from=None)
         greedy = _SharedSearch(model, tokenizer, one_beam, stored)
 
     def best(search: TextSearch, text: tf.Tensor) -> Outputs:

@@ -132,7 +132,11 @@ class TextSearch:
         if isinstance(constraint, PrefixConstraint):
             is_empty &= constraint.min_lengths == 1
         if options.no_repeat_ngram is not None:
-            constraint = RepeatConstraint(options.no_repeat_ngram, constraint)
+            if isinstance(constraint, PrefixConstraint):  # which holds whatever it repeats
+                rest = RepeatConstraint(options.no_repeat_ngram, constraint.other)
+                constraint = constraint._replace(other=rest)
+            else:
+                constraint = RepeatConstraint(options.no_repeat_ngram, constraint)
         if options.sample_from is not None:
             constraint = Sampled.of(source.ids, options, constraint)
         max_positions = self.model.config.max_positions

@@ -242,6 +242,7 @@ class Tokenizer(abc.ABC):
         A word is no name if the vocabulary has it in small letters: in fewer pieces, or, with as
         many, in pieces that are more frequent.
         """
+        titles = tf.strings.strip(tf.strings.regex_replace(titles, r"[\s\x0b\p{Z}]+", " "))
         words = tf.strings.split(titles, " ")  # [B, (words)]
         is_name = ~tf.strings.regex_full_match(words.values, TITLE_WORD)
         small = tf.strings.lower(words.values, encoding="utf-8")

@@ -82,4 +82,7 @@ class BackTranslator:
             lines = (" ".join(each.text.split()) for each in found)
             content = "".join(f"{line}\n" for line in lines)
             write_atomically(path, content.encode(), "Give the command again: it continues")
-        return [f"{MARK}{line}" for line in read_lines(path)]
+        sources = [f"{MARK}{line}" for line in read_lines(path)]
+        if len(sources) != len(targets):
+            raise InputError(f"{path} is damaged: delete it, and give the command again")
+        return sources

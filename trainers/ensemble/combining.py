@@ -32,7 +32,7 @@ def combine(
     if run_dir.exists():
         raise InputError(f"{run_dir} exists already: choose another run directory")
     if len(members) < 2:
-        raise InputError(f"`members` must be two or more run directories. Received: {members}")
+        raise InputError(f"`members` must be two or more run directories. Received: {len(members)}")
     runs = [Run.load(path) for path in members]
     first = runs[0]
     for run in runs[1:]:

@@ -155,7 +155,7 @@ def test_a_text_in_capitals_is_read_as_a_sentence(tokenizer, text, as_read):
     ("text", "as_read"),
     [
         ("The Red Dog, The “Cat”", "The red dog, the “cat”"),
-        ("1. >>The\tRed  Dog A Cat", "1. >>The\tRed  dog a cat"),  # words are between blanks
+        (" The\tRed\u3000 Dog A Cat\n", "The red dog a cat"),
         ("The Öl J. Dog O.K. NATO", "The Öl J. dog O.K. NATO"),
         ("The Red Dog", "The Red Dog"),  # three words may be a name
         ("The Red Dog and The Cat", "The Red Dog and The Cat"),
