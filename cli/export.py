@@ -153,7 +153,7 @@ def export_command(
         )
     say(f"Export: SavedModel in {time.monotonic() - started:.1f} s: {path}")
     find_export(path)  # warns
-    if {weights, compute} != {"float32"}:
+    if {weights, compute} != {"float32"} and decoding.sample_from is None:
         translator = Translator(translator.model, translator.tokenizer, decoding)
         _compare(path, translator, pairs[:MAX_PAIRS], opened)
     say_next(["serve", folder], ["translate", path, "TEXT"])

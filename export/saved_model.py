@@ -30,8 +30,7 @@ from keras_transformer.export.warmup import write_warmup
 from keras_transformer.files import atomic_folder
 from keras_transformer.model.encoder_decoder import EncoderDecoder
 from keras_transformer.search.beam_search import Hypotheses
-from keras_transformer.search.constraints import Constraint
-from keras_transformer.search.texts import TextSearch, TranslatedTexts
+from keras_transformer.search.texts import Prefixes, TextSearch, TranslatedTexts
 from keras_transformer.tokenizers import EncodedTexts, Tokenizer
 from keras_transformer.translator import Translator
 
@@ -95,7 +94,9 @@ def _signatures(
     search = _SharedSearch(model, tokenizer, options, stored)
     greedy = search
     if options.beam_size > 1 or options.sample_from is not None:
-        one_beam = dataclasses.replace(options, beam_size=1, sample_from=None)
+        one_beam = dataclasses.replace(
+            options, beam_size=1, sample_from=None, temperature=1.0, sample_seed=0
+        )
         greedy = _SharedSearch(model, tokenizer, one_beam, stored)
 
     def best(search: TextSearch, text: tf.Tensor) -> Outputs:
@@ -210,11 +211,11 @@ class _SharedSearch(TextSearch):
         self,
         source: EncodedTexts,
         num_best: int | tf.Tensor = 1,
-        constraint: Constraint | None = None,
+        prefixes: Prefixes | None = None,
     ) -> Hypotheses:
-        """Calls the function, which has the tokenizer's constraint; see `TextSearch`."""
-        if constraint is not None:
-            raise ValueError("The shared search has the constraint of its tokenizer only")
+        """Calls the function, which takes no prefixes; see `TextSearch`."""
+        if prefixes is not None:
+            raise ValueError("The shared search takes no prefixes")
         found: Hypotheses = self._graph(source, num_best)
         return found
 

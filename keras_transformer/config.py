@@ -315,8 +315,8 @@ class DecodingOptions:
             rule.
         sample_from: draw each token at random from so many of the likeliest ones, by their
             probabilities, with a `beam_size` of 1; None to search for the best translation.
-        temperature: what divides the logits before a token is drawn; a lower one draws likelier
-            tokens.
+        temperature: what divides the logits before a token is drawn, with `sample_from`; a lower
+            one draws likelier tokens.
         sample_seed: another seed gives other translations. The same text and seed always give the
             same one.
 
@@ -339,6 +339,11 @@ class DecodingOptions:
         if self.sample_from is not None and self.beam_size > 1:
             raise InputError(
                 f"`sample_from` needs a `beam_size` of 1. Received: beam_size={self.beam_size}"
+            )
+        if self.sample_from is None and (self.temperature, self.sample_seed) != (1.0, 0):
+            raise InputError(
+                "`temperature` and `sample_seed` need `sample_from`. Received: temperature="
+                f"{self.temperature}, sample_seed={self.sample_seed}, sample_from=None"
             )
 
     @classmethod

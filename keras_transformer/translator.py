@@ -337,7 +337,7 @@ def _to_translation(
     if not hypotheses:
         raise NotFiniteError("The model's scores are not finite: its training has diverged")
     found = tuple(
-        Word(word.decode(), math.exp(log_prob))
+        Word(word.decode().strip(), math.exp(log_prob))
         for word, log_prob in zip(words, log_probs, strict=True)
         if word
     )

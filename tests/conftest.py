@@ -3,15 +3,15 @@
 from pathlib import Path
 
 import pytest
-from hidden_room import HIDDEN_ROOM
+from hidden_room import HIDDEN_ROOMS
 from xdist.scheduler import LoadScopeScheduling
 
 # The tests of a hidden room, beside those in folders of its name.
 OTHERS = {"marian": ["unit/export/test_engines.py"]}
-if HIDDEN_ROOM:
-    collect_ignore = [*OTHERS.get(HIDDEN_ROOM, []), "integration/test_tensorflow_serving.py"]
-    collect_ignore += [f"unit/{HIDDEN_ROOM}", f"unit/trainers/{HIDDEN_ROOM}"]
-    collect_ignore += [f"integration/test_{HIDDEN_ROOM}.py"]
+collect_ignore = ["integration/test_tensorflow_serving.py"] if HIDDEN_ROOMS else []
+for room in HIDDEN_ROOMS:
+    collect_ignore += [f"unit/{room}", f"unit/trainers/{room}", f"integration/test_{room}.py"]
+    collect_ignore += OTHERS.get(room, [])
 # These files share an export and its graphs, so one process runs them.
 OF_THE_EXPORT = ("test_check", "test_saved_model", "test_served_graph", "test_fuzz")
 OF_THE_EXPORT += ("test_serving_contract", "test_cli", "test_session")

@@ -105,13 +105,14 @@ def _make_app(model: ServedModel, allowed_hosts: Sequence[str], max_body_bytes: 
 
 
 def about_model(model: ServedModel) -> dict[str, Any]:
-    """Returns the languages of the loaded version and examples of texts, as far as known."""
+    """Returns what the page shows of the loaded version, as far as known."""
     try:
         found = read_metadata(model.find(model.name).path)
     except InputError:
         found = {}
     examples = [each["text"] for each in found.get("examples", [])]
-    return {"source": found.get("source"), "target": found.get("target"), "examples": examples}
+    about = {name: found.get(name) for name in ("source", "target", "protect")}
+    return {**about, "examples": examples}
 
 
 def _unzipped(body: bytes, max_bytes: int) -> bytes:

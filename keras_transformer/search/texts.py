@@ -36,6 +36,13 @@ GROUP_TOKENS = 2**15
 GROUP_LOGITS = 2**25
 
 
+class Prefixes(NamedTuple):
+    """The beginnings of translations, as `PrefixConstraint.of` takes them."""
+
+    tokens: tf.RaggedTensor  # int32 [B, (tokens)]
+    is_word_over: tf.Tensor  # bool [B], whether the next token must begin a word
+
+
 class TranslatedTexts(NamedTuple):
     """The result of `TextSearch.translate`.
 
@@ -105,40 +112,43 @@ class TextSearch:
         self,
         source: EncodedTexts,
         num_best: int | tf.Tensor = 1,
-        constraint: Constraint | None = None,
+        prefixes: Prefixes | None = None,
     ) -> Hypotheses:
         """Searches for the best translations of sources, group by group.
 
         Args:
             source: the texts. One of no tokens has a translation of no tokens.
             num_best: number of translations of each source, an int or int32 [].
-            constraint: what they keep to; None for the tokenizer's constraint.
+            prefixes: how the translations begin; None if nothing is given.
         """
-        if constraint is None:
-            constraint = self.tokenizer.constraint(source)
         with self._weights_read():
-            return self._search(source, num_best, constraint)
+            return self._search(source, num_best, prefixes)
+
+    def _constraint(self, source: EncodedTexts, prefixes: Prefixes | None) -> Constraint | None:
+        """Returns what all translations must keep to."""
+        options, constraint = self.options, self.tokenizer.constraint(source)
+        if options.no_repeat_ngram is not None:
+            constraint = RepeatConstraint(options.no_repeat_ngram, constraint)
+        if prefixes is not None:  # which hold whatever the others forbid
+            spellings = self.tokenizer.target.spellings()
+            constraint = PrefixConstraint.of(*prefixes, spellings, constraint)
+        if options.sample_from is not None:
+            constraint = Sampled.of(source.ids, options, constraint)
+        return constraint
 
     def _search(
-        self, source: EncodedTexts, num_best: int | tf.Tensor, constraint: Constraint | None
+        self, source: EncodedTexts, num_best: int | tf.Tensor, prefixes: Prefixes | None
     ) -> Hypotheses:
         options, vocab_size = self.options, self.model.config.num_target_ids
         beam_size = options.beam_size
         max_lengths = tf.minimum(source.lengths + options.extra_length, self.max_target_tokens)
         is_empty = source.lengths == 0  # [B]
         max_lengths = tf.where(is_empty, 1, max_lengths)
+        constraint = self._constraint(source, prefixes)
         if constraint is not None:
             max_lengths = tf.maximum(max_lengths, constraint.min_lengths)
-        if isinstance(constraint, PrefixConstraint):
-            is_empty &= constraint.min_lengths == 1
-        if options.no_repeat_ngram is not None:
-            if isinstance(constraint, PrefixConstraint):  # which holds whatever it repeats
-                rest = RepeatConstraint(options.no_repeat_ngram, constraint.other)
-                constraint = constraint._replace(other=rest)
-            else:
-                constraint = RepeatConstraint(options.no_repeat_ngram, constraint)
-        if options.sample_from is not None:
-            constraint = Sampled.of(source.ids, options, constraint)
+            if prefixes is not None:
+                is_empty &= constraint.min_lengths == 1
         max_positions = self.model.config.max_positions
         if max_positions is not None:
             max_lengths = tf.minimum(max_lengths, max_positions)
@@ -201,20 +211,16 @@ class TextSearch:
             with_words: whether to return `words` and `log_probabilities`.
         """
         source = self.tokenizer.encode(texts, self.max_source_tokens)
-        constraint, truncated = None, source.truncated
+        given, truncated = None, source.truncated
         if prefixes is not None:
             tokens = self.tokenizer.read_pairs(texts, prefixes).target
             tokens = tf.ragged.boolean_mask(tokens, tokens != UNK_ID)  # a model cannot write it
             longest = self.max_target_tokens // 2
             is_cut = tokens.row_lengths() > longest
             truncated |= is_cut
-            constraint = PrefixConstraint.of(
-                tokens[:, :longest],
-                tf.strings.regex_full_match(prefixes, r"(?s).*[\s\x0b\p{Z}]") & ~is_cut,
-                self.tokenizer.target.spellings(),
-                self.tokenizer.constraint(source),
-            )
-        found = self.search(source, num_best, constraint)
+            ends_word = tf.strings.regex_full_match(prefixes, r"(?s).*[\s\x0b\p{Z}]")
+            given = Prefixes(tokens[:, :longest], ends_word & ~is_cut)
+        found = self.search(source, num_best, given)
         translations = self.tokenizer.write(source, found.ids)
         words = self._words(source, found.ids[:, 0]) if with_words else ()
         return TranslatedTexts(translations, found.scores, truncated, *words)

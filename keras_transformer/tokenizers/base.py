@@ -27,6 +27,9 @@ CAPITALS = rf"(?s){TAG}(?:\P{{Ll}}*\p{{Lu}}){{2}}\p{{Lu}}\P{{Ll}}*\p{{Lu}}\P{{Ll
 # A title: Four Words Or More, Each With A Capital.
 TITLE = rf"(?s){TAG}(?:\P{{L}}*\p{{Lu}}\S*\s){{3,}}\P{{L}}*\p{{Lu}}\S*\P{{L}}*"
 TITLE_WORD = r"\P{L}*\p{Lu}(?:[^.\p{Lu}]*|\P{Lu}*\p{Ll}\P{Lu}*)"  # no initial, such as "J."
+# What stands before the first letter of a sentence in a title.
+BEFORE_SENTENCE = rf"^{TAG}\P{{L}}*|[\p{{Ll}}\p{{N}}][.!?]\P{{L}}*\s\P{{L}}*"
+FIRST = "\1"  # marks it; a text has no control characters then
 # The classes of the files that do not belong to a room; a SentencePiece model has no header.
 WORD_PIECE_HEADER = b"# word-pieces"
 WORD_PIECES = "tokenizers.subword:WordPieceTokenizer"
@@ -239,23 +242,24 @@ class Tokenizer(abc.ABC):
     def _as_sentences(self, titles: tf.Tensor) -> tf.Tensor:
         """Returns titles, string [B], as sentences: the words that are no names in small letters.
 
-        A word is no name if the vocabulary has it in small letters: in fewer pieces, or, with as
-        many, in pieces that are more frequent.
+        A word is no name if it is one piece in small letters, or two instead of more.
         """
-        titles = tf.strings.strip(tf.strings.regex_replace(titles, r"[\s\x0b\p{Z}]+", " "))
+        titles = tf.strings.strip(tf.strings.regex_replace(titles, r"[\p{Cc}\p{Z}]+", " "))
+        titles = tf.strings.regex_replace(titles, BEFORE_SENTENCE, rf"\0{FIRST}")
         words = tf.strings.split(titles, " ")  # [B, (words)]
         is_name = ~tf.strings.regex_full_match(words.values, TITLE_WORD)
         small = tf.strings.lower(words.values, encoding="utf-8")
-        is_name |= self._rarity(words.values) <= self._rarity(small)
-        is_first = tf.ragged.range(words.row_lengths()).values == 0
+        num_pieces, num_small = self._num_pieces(words.values), self._num_pieces(small)
+        is_name |= (num_small > 2) | (num_small == 2) & (num_pieces <= 2)
+        is_first = tf.strings.regex_full_match(words.values, f".*{FIRST}.*")
         chosen = tf.where(is_name | is_first, words.values, small)
-        return tf.strings.reduce_join(words.with_values(chosen), axis=1, separator=" ")
+        sentences = tf.strings.reduce_join(words.with_values(chosen), axis=1, separator=" ")
+        return tf.strings.regex_replace(sentences, FIRST, "")
 
-    def _rarity(self, words: tf.Tensor) -> tf.Tensor:
-        """Returns a number for each word, string [W]: larger for more pieces, and rarer ones."""
-        pieces = self.tokenize(tf.strings.regex_replace(words, r"[^\p{L}\p{M}'\x{2019}-]", ""))
-        rarest = tf.reduce_max(tf.concat([pieces, tf.zeros_like(words, tf.int32)[:, None]], 1), 1)
-        return pieces.row_lengths() * self.vocab_size + tf.cast(rarest, tf.int64)
+    def _num_pieces(self, words: tf.Tensor) -> tf.Tensor:
+        """Counts the pieces of the letters of words, string [W] -> int64 [W]."""
+        letters = tf.strings.regex_replace(words, r"[^\p{L}\p{M}'\x{2019}-]", "")
+        return self.tokenize(letters).row_lengths()
 
     @abc.abstractmethod
     def detokenize(self, ids: tf.Tensor) -> tf.Tensor:

@@ -102,7 +102,9 @@ def test_refused(members, ensemble, tiny_run, tmp_path):
     new = tmp_path / "new"
     result = cli("ensemble", one, two, "--run-dir", ensemble)
     assert_refused(result, f"{ensemble} exists already: choose another run directory")
-    assert_refused(cli("ensemble", one, "--run-dir", new), "`members` must be two or more .*")
+    for members in ([one], [one, two, one]):
+        result = cli("ensemble", *members, "--run-dir", new)
+        assert_refused(result, "`members` must be two or more different run directories. .*")
     other = make_run(tmp_path / "other", tiny_run.tokenizer(), tiny_run.config, {"task": "parsing"})
     message = f"The task of all runs must be the same: .*{one} has translation, and {other} has .*"
     assert_refused(cli("ensemble", one, other, "--run-dir", new), message)

@@ -118,6 +118,7 @@ def test_layout_of_a_document_is_kept(open_page, tmp_path):
         "source": "en",
         "target": "he",
         "examples": [{"text": "it's $1"}],
+        "protect": ["tags"],
     }
     (version / "assets.extra").mkdir()
     (version / "assets.extra" / "metadata.json").write_text(json.dumps(about))
@@ -139,6 +140,18 @@ def test_layout_of_a_document_is_kept(open_page, tmp_path):
         page.get_by_role("button", name="Example").click()
         expect(page.locator("#translation")).to_have_text("5:IT'S $1")
         expect(page.get_by_role("listitem")).to_have_text(["it's $11-0.500", "it's $12-1.250"])
+        page.get_by_text("Terms").click()
+        page.get_by_label("Words and how to translate them").fill(
+            "a = B\nfile\tc d\n\n文=e\n.x = y"
+        )
+        text.fill("a file? files, <b a>⟦a|b⟧ 中文 {a} ab.x http://a")
+        page.keyboard.press("Control+Enter")
+        expect(page.locator("#translation")).to_have_text(
+            "5:⟦A|B⟧ ⟦FILE|C D⟧? FILES, <B A>⟦A|B⟧ 中⟦文|E⟧ {A} AB⟦.X|Y⟧ HTTP://A"
+        )
+        page.get_by_label("Words and how to translate them").fill("file")
+        page.get_by_role("button", name="Translate").click()
+        expect(page.get_by_role("alert")).to_have_text(re.compile(".*It is: file"))
         page.get_by_text("Use it in a program").click()
         curl = shlex.split(page.locator("#curl").inner_text())
         assert json.loads(curl[2]) == {"instances": ["it's $1"]}

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hidden_room import HIDDEN_ROOM
+from hidden_room import HIDDEN_ROOMS
 
 import keras_transformer
 from keras_transformer.rooms import ROOMS
@@ -32,7 +32,7 @@ MODULES = {
     name_of(path): path
     for folder in (GROUND, *WINGS)
     for path in (ROOT / folder).rglob("*.py")
-    if path.parent.name != HIDDEN_ROOM
+    if path.parent.name not in HIDDEN_ROOMS
 }
 del MODULES[GROUND]
 
@@ -91,6 +91,15 @@ def test_order_of_the_ground_floor(module):
     assert not {name for name in own_imports(module) if name.split(".")[1] in above}
 
 
+def rooms_of(module):
+    return {*module.split(".")[1:3]} & {*ROOMS}
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if rooms_of(name)])
+def test_rooms_know_nothing_of_each_other(module):
+    assert {room for name in own_imports(module) for room in rooms_of(name)} <= rooms_of(module)
+
+
 def test_command_line_reaches_both_wings():
     reached = {wing_of(name) for m in MODULES if wing_of(m) == "cli" for name in own_imports(m)}
     assert reached == {GROUND, *WINGS}
@@ -115,8 +124,8 @@ def test_model_needs_no_tensorflow(name):
 
 @pytest.mark.parametrize("name", keras_transformer.__all__)
 def test_public_names(name):
-    if name.removesuffix("Config").lower() == HIDDEN_ROOM:
-        pytest.skip(f"{name} is of the hidden room")
+    if name.removesuffix("Config").lower() in HIDDEN_ROOMS:
+        pytest.skip(f"{name} is of a hidden room")
     assert getattr(keras_transformer, name) is not None
 
 

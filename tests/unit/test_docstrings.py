@@ -11,7 +11,7 @@ from pathlib import Path
 
 import griffe
 import pytest
-from hidden_room import HIDDEN_ROOM
+from hidden_room import HIDDEN_ROOMS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "reference").glob("*.md"))
@@ -27,7 +27,7 @@ KERAS |= {"compute_loss", "compute_output_shape", "update_step"}
 WITH_EXAMPLES = [
     ".".join(path.relative_to(ROOT).with_suffix("").parts)
     for path in sorted((ROOT / "keras_transformer").rglob("*.py"))
-    if ">>> " in path.read_text("utf-8") and path.parent.name != HIDDEN_ROOM
+    if ">>> " in path.read_text("utf-8") and path.parent.name not in HIDDEN_ROOMS
 ]
 
 Kind = griffe.DocstringSectionKind

@@ -44,6 +44,8 @@ def test_a_sample_depends_on_its_text_and_the_seed(tiny_translator):
     assert together[1].text == ""
     with pytest.raises(InputError, match="`sample_from` needs a `beam_size` of 1"):
         tiny_translator.translate(TEXTS, beam_size=2, **options)
+    with pytest.raises(InputError, match="`temperature` and `sample_seed` need `sample_from`"):
+        tiny_translator.translate(TEXTS, temperature=1.3)
 
 
 def test_blank_texts_have_an_empty_translation(tiny_translator):

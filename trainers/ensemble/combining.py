@@ -31,8 +31,11 @@ def combine(
     run_dir = Path(run_dir)
     if run_dir.exists():
         raise InputError(f"{run_dir} exists already: choose another run directory")
-    if len(members) < 2:
-        raise InputError(f"`members` must be two or more run directories. Received: {len(members)}")
+    if len(members) < 2 or len({Path(path).resolve() for path in members}) < len(members):
+        raise InputError(
+            "`members` must be two or more different run directories. "
+            f"Received: {', '.join(map(str, members))}"
+        )
     runs = [Run.load(path) for path in members]
     first = runs[0]
     for run in runs[1:]:

@@ -157,6 +157,8 @@ def test_a_text_in_capitals_is_read_as_a_sentence(tokenizer, text, as_read):
         ("The Red Dog, The “Cat”", "The red dog, the “cat”"),
         (" The\tRed\u3000 Dog A Cat\n", "The red dog a cat"),
         ("The Öl J. Dog O.K. NATO", "The Öl J. dog O.K. NATO"),
+        ("• The Red Dog! A Cat: The Dog", "• The red dog! A cat: the dog"),
+        (">>deu<< 1. The Red Dog, A Cat", ">>deu<< 1. The red dog, a cat"),
         ("The Red Dog", "The Red Dog"),  # three words may be a name
         ("The Red Dog and The Cat", "The Red Dog and The Cat"),
         ("A B C D", "A B C D"),
