@@ -131,7 +131,8 @@ def _route(path: str, answer: Callable[[Values], Any], method: str) -> Route:
         body, kind = await request.body(), request.headers.get("content-type", "")
         try:
             form = {name: each[-1] for name, each in parse_qs(body.decode(), True).items()}
-            values = json.loads(body) if "json" in kind.lower() else form
+            # A client may send the type of a body without a body.
+            values = json.loads(body) if body and "json" in kind.lower() else form
         except (ValueError, RecursionError):
             values = None
         if not isinstance(values, dict):

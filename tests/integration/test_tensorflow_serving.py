@@ -12,11 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import urllib3
 from layer_weights import randomize
+from libretranslatepy import LibreTranslateAPI
 from marian_models import extract
+from running_servers import running_app
 from serving_binary import tensorflow_serving
 
 from keras_transformer import Transformer, TransformerConfig, Translator
 from keras_transformer.config import DecodingOptions
+from keras_transformer.export.gateway import Pair, make_gateway
 from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.session import SavedModelSession
 from keras_transformer.parsing.tokenizer import TreeTokenizer
@@ -74,7 +77,7 @@ def models(exported, tmp_path_factory):
         ),
         "protected": (
             Translator(randomize(transformer(protecting.vocab_size)), protecting, OPTIONS),
-            {},
+            {"complete": True},
         ),
         "recurrent": (Translator(randomize(Recurrent(recurrent)), tokenizer, OPTIONS), {}),
     }
@@ -124,6 +127,33 @@ def test_answers_as_a_session(name, models, post):
     status, answer = post(name, {"instances": TEXTS})
     assert status == 200, answer
     assert [row["translation"] for row in answer["predictions"]] == expected
+
+
+def test_completes_as_a_session(models, post):
+    (path,) = models["protected"].glob("[0-9]*")
+    texts, prefixes = TEXTS[::5], ["tw", "%s "]
+    encoded = {"text": texts, "prefix": prefixes}
+    encoded = {name: [each.encode() for each in column] for name, column in encoded.items()}
+    expected = SavedModelSession(path).run("complete", encoded)["translation"]
+    rows = [{"text": text, "prefix": prefix} for text, prefix in zip(texts, prefixes, strict=True)]
+    status, answer = post("protected", {"signature_name": "complete", "instances": rows})
+    assert status == 200, answer
+    found = [row["translation"] for row in answer["predictions"]]
+    assert found == [each.decode() for each in expected]
+    assert all(map(str.startswith, found, prefixes))
+
+
+def test_libretranslates_client_behind_a_gateway(models, server):
+    (path,) = models["protected"].glob("[0-9]*")
+    texts = [TEXTS[0], TEXTS[5]]
+    expected = SavedModelSession(path).run("document", {"text": [t.encode() for t in texts]})
+    urls = {Pair("en", "cs"): f"{server.url}/v1/models/protected"}
+    app = make_gateway(urls, max_characters=500, max_texts=9, timeout=60)
+    with running_app(app) as url:
+        client = LibreTranslateAPI(url)
+        found = [client.translate(text, "en", "cs") for text in texts]
+    assert found == [each.decode() for each in expected["translation"]]
+    assert "%s" in found[1]
 
 
 @pytest.fixture

@@ -1,16 +1,14 @@
 """LibreTranslate's API, asked by another's client and over HTTP."""
 
 import json
-import threading
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlencode
 
 import pytest
 import urllib3
-import uvicorn
 from command_line import assert_refused, cli, free_ports
 from libretranslatepy import LibreTranslateAPI
+from running_servers import running, running_app
 
 from keras_transformer.export import clients
 from keras_transformer.export.gateway import Pair, make_gateway
@@ -39,35 +37,18 @@ class Model(BaseHTTPRequestHandler):
         pass
 
 
-@contextmanager
-def running(run, stop):
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop()
-        thread.join(20)
-
-
 @pytest.fixture(scope="module")
 def url():
     """A gateway to three models, of which the last is down."""
     clients.BACKOFF_SECONDS, before = 0.02, clients.BACKOFF_SECONDS
-    (port, unused) = free_ports(2)
+    (unused,) = free_ports(1)
     models = ThreadingHTTPServer(("127.0.0.1", 0), Model)
     base = f"http://127.0.0.1:{models.server_port}/v1/models"
     urls = {Pair("en", "cs"): f"{base}/cs", Pair("en", "ja"): f"{base}/ja"}
     urls[Pair("de", "ja")] = f"http://127.0.0.1:{unused}/v1/models/down"
     app = make_gateway(urls, max_characters=50, max_texts=3, timeout=5)
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error"))
-    with (
-        running(models.serve_forever, models.shutdown),
-        running(server.run, lambda: setattr(server, "should_exit", True)),
-    ):
-        while not server.started:
-            pass
-        yield f"http://127.0.0.1:{port}"
+    with running(models.serve_forever, models.shutdown), running_app(app) as url:
+        yield url
     models.server_close()
     clients.BACKOFF_SECONDS = before
 
@@ -88,6 +69,8 @@ def test_the_client_of_others(url):
         ("ja", []),
     ]
     assert {each["language"] for each in client.detect("Hello")} == {"de", "en"}
+    found = urllib3.request("GET", f"{url}/languages", headers=JSON)  # as npm's client asks
+    assert found.json() == client.languages()
 
 
 def test_translations(url):
