@@ -21,8 +21,8 @@ def gateway_command(
     host: Annotated[
         str, Option(help="Address to listen at; with 0.0.0.0, other machines can connect.")
     ] = "127.0.0.1",
-    max_characters: Annotated[int, Option(min=1, help="Maximum of a request.")] = 20_000,
-    max_texts: Annotated[int, Option(min=1, help="Maximum of a request.")] = 64,
+    max_characters: Annotated[int, Option(min=1, help="Most characters in a request.")] = 20_000,
+    max_texts: Annotated[int, Option(min=1, help="Most texts in a request.")] = 64,
     timeout: Annotated[float, Option(min=0.001, help="Seconds to wait for a model server.")] = 60,
 ) -> None:
     """Answer LibreTranslate's API by models on TensorFlow Serving or the local server.
@@ -32,7 +32,7 @@ def gateway_command(
     with needs_extra("serve"):
         import uvicorn
 
-        from keras_transformer.export.gateway import Pair, make_gateway
+        from keras_transformer.export.gateway import Direction, make_gateway
     urls = {}
     for model in models:
         languages, _, url = model.partition("=")
@@ -42,9 +42,9 @@ def gateway_command(
                 "A model must have the form SOURCE:TARGET=URL, such as "
                 f"en:cs=http://localhost:8501/v1/models/messages. Received: {model}"
             )
-        if Pair(source, target) in urls:
+        if Direction(source, target) in urls:
             raise InputError(f"There must be one model from {source} to {target}. Received: two")
-        urls[Pair(source, target)] = url
+        urls[Direction(source, target)] = url
     app = make_gateway(urls, max_characters, max_texts, timeout)
     say(f"LibreTranslate's API: http://{host}:{port}/translate")
     (source, target), *_ = urls

@@ -38,7 +38,7 @@ NoRepeat = Annotated[
     Option(
         "--no-repeat-ngram",
         metavar="COUNT",
-        help="No so many tokens in a row stand twice in a translation. [default: no such rule]",
+        help="Never repeat a sequence of so many tokens. [default: no such rule]",
     ),
 ]
 SampleFrom = Annotated[
@@ -46,7 +46,7 @@ SampleFrom = Annotated[
     Option(
         "--sample",
         metavar="COUNT",
-        help="Draw each token at random from so many of the likeliest ones, instead of searching "
+        help="Draw each token at random from this number of likely ones, instead of searching "
         "for the best translation.",
     ),
 ]
@@ -63,7 +63,7 @@ Json = Annotated[bool, Option("--json", help="Print the result as a JSON object.
 _TEXT = (
     "The corpus: bundled, tfds:NAME[/CONFIG], a folder of files LANGUAGE.SPLIT.txt with one "
     "sentence per line (en.train.txt, de.train.txt, en.val.txt, ...), a .tsv or .csv file, also "
-    ".gz, whose first line names the languages, or a .po, .mo, .xliff or .tmx file"
+    ".gz, whose first line names the languages, or a .po, .mo, .xlf, .xliff or .tmx file"
 )
 Data = Annotated[str | None, Option(help=f"{_TEXT}. [default: the recipe's]")]
 PreparedData = Annotated[

@@ -15,7 +15,7 @@ from keras_transformer.config import CheckpointName
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.batches import BatchPlan
 from keras_transformer.trainers.data.prepared import (
-    TokenizedPairs,
+    StoredPairs,
     complete_corpus,
     corpus_folder,
     read_validation_pairs,
@@ -204,7 +204,7 @@ def _corpus(folder: Path, run: Run) -> dict[str, Any] | None:
     manifest = complete_corpus(corpus_folder(run))
     if manifest is None:
         return None
-    lengths = TokenizedPairs(manifest, "train", check_files=False).lengths
+    lengths = StoredPairs(manifest, "train", check_files=False).lengths
     settings = TrainSettings.of(run)
     plan = BatchPlan(lengths, settings.tokens_per_batch, settings.seed)
     draw = partial(

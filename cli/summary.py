@@ -6,7 +6,7 @@ from typing import Any
 from keras_transformer.cli.progress import describe
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.batches import BatchPlan
-from keras_transformer.trainers.data.prepared import TokenizedPairs, complete_corpus, corpus_folder
+from keras_transformer.trainers.data.prepared import StoredPairs, complete_corpus, corpus_folder
 
 
 def summarize(run: Run) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def _seen(run: Run, steps: int) -> dict[str, Any] | None:
     manifest = complete_corpus(corpus_folder(run))
     if manifest is None:
         return None
-    lengths = TokenizedPairs(manifest, "train", check_files=False).lengths
+    lengths = StoredPairs(manifest, "train", check_files=False).lengths
     plan = BatchPlan(lengths, run.settings["tokens_per_batch"], run.settings["seed"])
     epochs, rest = divmod(steps, plan.batches_per_epoch)
     pairs = epochs * len(lengths)

@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import json
-import math
 import os
 import sys
 import time
@@ -33,7 +32,7 @@ from keras_transformer.cli.options import (
 )
 from keras_transformer.errors import InputError
 from keras_transformer.export.metadata import read_metadata
-from keras_transformer.export.options import DEFAULT_SIGNATURE, NO_SCORE, REQUEST_BYTES
+from keras_transformer.export.options import DEFAULT_SIGNATURE, NO_SCORE, max_size_of
 from keras_transformer.export.rows import Row, by_length
 from keras_transformer.files import decode_lines
 
@@ -150,8 +149,12 @@ def translate_command(
         for name, value in search.items()
         if value is not None
     ]
+    stream: Any = None
+    if not texts:
+        stream = context.with_resource(input_file.open("rb")) if input_file else sys.stdin.buffer
+    total = len(texts) if stream is None else _count_lines(stream)
     # The optimization of a graph takes a second or two, and saves a few percent of a search.
-    optimize = not (server or texts) and (_count_input_lines(input_file) or 0) > CHUNK_LINES
+    optimize = stream is not None and (total or 0) > CHUNK_LINES
     if signature == "nbest" or (num_best is not None and signature is not None):
         raise InputError("Give --num-best and no --signature: the signature is nbest")
     name = signature or (DEFAULT_SIGNATURE if num_best is None else "nbest")
@@ -199,13 +202,11 @@ def translate_command(
     if len(texts) == 1 and os.path.isfile(texts[0]):
         say(f"warning: {texts[0]} is a file: --input {texts[0]} translates its lines")
     with contextlib.ExitStack() as stack:
-        stream: Any = None
-        if not texts:
-            stream = stack.enter_context(input_file.open("rb")) if input_file else sys.stdin.buffer
         if output_file is not None:
             output = stack.enter_context(_new_file(output_file))
             stack.enter_context(contextlib.redirect_stdout(output))
-        _print_translations(translate, texts, stream, str(input_file or "standard input"), as_json)
+        name = str(input_file or "standard input")
+        _print_translations(translate, texts, stream, total, name, as_json)
 
 
 @contextlib.contextmanager
@@ -297,11 +298,10 @@ def _open_export(
     output = "translations" if is_nbest else "translation"
     others = {} if prefix is None else {"prefix": prefix}
     translate = open_saved_model(version, signature, optimize, output, **others)
-    max_size = REQUEST_BYTES if signature == "document" else math.inf
     return lambda texts, progress: by_length(
-        [text.encode(errors="replace") for text in texts],
+        texts,
         lambda batch: _counted(translate(batch), progress),
-        max_size=max_size,
+        max_size=max_size_of(signature),
     )
 
 
@@ -338,16 +338,20 @@ def _counted(rows: Sequence[Row], progress: Progress) -> Sequence[Row]:
 
 
 def _print_translations(
-    translate: Translate, texts: list[str], stream: Any, name: str, as_json: bool
+    translate: Translate,
+    texts: list[str],
+    stream: Any,
+    total: int | None,
+    name: str,
+    as_json: bool,
 ) -> None:
-    """Prints the translations of texts, or of the lines of a stream."""
+    """Prints the translations of texts, or of the lines of a stream, `total` if it is known."""
     is_typed = stream is not None and stream.isatty()
     if is_typed:
         say("Type a text and press Enter. Ctrl-D ends.")
     # A bar would mix with the text on the same terminal.
     is_bar_shown = not (is_typed or sys.stdout.isatty())
     started, number = time.monotonic(), 0
-    total = len(texts) if stream is None else _count_lines(stream)
     chunks = [texts] if stream is None else _chunks(stream, name)
     with ProgressBar("Translating", total, is_bar_shown) as progress:
         rows = itertools.chain.from_iterable(translate(chunk, progress) for chunk in chunks)
@@ -395,14 +399,6 @@ class _Lines:
                 yield line + b"\n"
         if rest:
             yield rest
-
-
-def _count_input_lines(path: Path | None) -> int | None:
-    """Returns the number of lines of a file, or of standard input if it is a file."""
-    if path is None:
-        return _count_lines(sys.stdin.buffer)
-    with path.open("rb") as file:
-        return _count_lines(file)
 
 
 def _count_lines(stream: Any) -> int | None:

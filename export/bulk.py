@@ -29,7 +29,7 @@ from apache_beam.runners.runner import PipelineResult
 from apache_beam.utils.shared import Shared
 
 from keras_transformer.errors import InputError, one_line
-from keras_transformer.export.options import BATCH_ROWS, DEFAULT_SIGNATURE
+from keras_transformer.export.options import BATCH_ROWS, DEFAULT_SIGNATURE, max_size_of
 from keras_transformer.export.rows import Row, by_length
 from keras_transformer.export.session import open_saved_model
 from keras_transformer.export.versions import find_version
@@ -152,7 +152,7 @@ def translate_shard(
 ) -> tuple[Shard, list[Row]]:
     """Returns the shard with the outputs for its lines; threads of a process share the model."""
     translate = shared.acquire(lambda: open_saved_model(version, signature, optimize=True))
-    rows = translate_lines(shard.lines, translate)
+    rows = translate_lines(shard.lines, translate, min(BATCH_BYTES, max_size_of(signature)))
     if len(rows) > BATCH_ROWS and all("failed" in row for row in rows):
         raise InputError(
             f"{shard.path}: all of {len(rows):,} lines fail, from line "
@@ -161,7 +161,9 @@ def translate_shard(
     return shard, rows
 
 
-def translate_lines(lines: Sequence[bytes], translate: Translate) -> list[Row]:
+def translate_lines(
+    lines: Sequence[bytes], translate: Translate, max_size: float = BATCH_BYTES
+) -> list[Row]:
     """Returns the model's outputs for each line, or the reason why the line `failed`."""
 
     def translate_batch(batch: list[bytes]) -> Sequence[Row]:
@@ -172,7 +174,7 @@ def translate_lines(lines: Sequence[bytes], translate: Translate) -> list[Row]:
                 return [{"translation": "", "failed": one_line(error)}]
             return [row for line in batch for row in translate_batch([line])]
 
-    return by_length(lines, translate_batch, max_size=BATCH_BYTES)
+    return by_length(lines, translate_batch, max_size=max_size)
 
 
 def write_shard(translated: tuple[Shard, list[Row]], output: str) -> None:

@@ -28,7 +28,7 @@ MAX_ALTERNATIVES = 10
 Values = Mapping[str, Any]
 
 
-class Pair(NamedTuple):
+class Direction(NamedTuple):
     """A source and a target language, by their codes."""
 
     source: str
@@ -36,7 +36,7 @@ class Pair(NamedTuple):
 
 
 def make_gateway(
-    urls: Mapping[Pair, str], max_characters: int, max_texts: int, timeout: float
+    urls: Mapping[Direction, str], max_characters: int, max_texts: int, timeout: float
 ) -> Starlette:
     """Returns an ASGI application.
 
@@ -69,11 +69,11 @@ def make_gateway(
         """Returns the code of a model for one such as "en-US"."""
         return code if code in codes else code.lower().split("-")[0]
 
-    def pair_of(values: Values) -> Pair:
-        for name in Pair._fields:
+    def pair_of(values: Values) -> Direction:
+        for name in Direction._fields:
             if not values.get(name):
                 raise _refusal(f"missing {name} parameter")
-        pair = Pair(*(known(str(values[name])) for name in Pair._fields))
+        pair = Direction(*(known(str(values[name])) for name in Direction._fields))
         sources = [each.source for each in urls if each.target == pair.target]
         if pair.source == "auto" and len(sources) == 1:  # no text needs to be looked at
             pair = pair._replace(source=sources[0])
@@ -147,7 +147,10 @@ def _best_first(row: Mapping[str, Any]) -> list[str]:
     if "translation" in row:
         return [row["translation"]]
     scored = zip(row["translations"], row["scores"], strict=True)
-    return [text for text, score in scored if score > NO_SCORE]
+    found = [text for text, score in scored if score > NO_SCORE]
+    if not found:
+        raise InputError("the model's scores are not finite")
+    return found
 
 
 def _refusal(what: str) -> HTTPException:

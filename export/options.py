@@ -1,5 +1,6 @@
 """Options of an export: how it stores weights, which requests it merges, how large one may be."""
 
+import math
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -32,6 +33,11 @@ Quantization = Literal[
 ]
 
 BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}  # as Linux names them; the last is Arm's
+
+
+def max_size_of(signature: str) -> float:
+    """Returns the maximum of the texts of a batch times the bytes of its longest text."""
+    return REQUEST_BYTES if signature == "document" else math.inf
 
 
 def computes_bfloat16() -> bool:

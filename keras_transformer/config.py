@@ -311,9 +311,9 @@ class DecodingOptions:
             with the first K hypotheses, as Hugging Face's `early_stopping=True` and CTranslate2 do.
         extra_length: a translation has at most this many tokens more than its source.
         max_source_length: longer sources are cut to this many tokens, end symbol included.
-        no_repeat_ngram: no so many tokens in a row stand twice in a translation; None for no such
+        no_repeat_ngram: a translation never repeats a sequence of so many tokens; None for no such
             rule.
-        sample_from: draw each token at random from so many of the likeliest ones, by their
+        sample_from: draw each token at random from this number of the likeliest ones, by their
             probabilities, with a `beam_size` of 1; None to search for the best translation.
         temperature: what divides the logits before a token is drawn, with `sample_from`; a lower
             one draws likelier tokens.

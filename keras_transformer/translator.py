@@ -178,9 +178,9 @@ class Translator:
             early_stopping: "exact" to search on until no better translation can come, or "first" to
                 end with the first `beam_size` hypotheses, which is faster; None for that of
                 `defaults`.
-            no_repeat_ngram: no so many tokens in a row stand twice in a translation; None for the
+            no_repeat_ngram: a translation never repeats a sequence of so many tokens; None for the
                 rule of `defaults`.
-            sample_from: draw each token at random from so many of the likeliest ones, instead of a
+            sample_from: draw each token at random from this number of likely ones, instead of a
                 search; see `DecodingOptions`. None for that of `defaults`.
             temperature: of the draws; None for that of `defaults`.
             sample_seed: of the draws; None for that of `defaults`.

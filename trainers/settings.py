@@ -48,8 +48,9 @@ class TrainSettings:
     """How to train. A recipe holds some of the settings; the run directory records all of them.
 
     Attributes:
-        data: "bundled", "tfds:NAME[/CONFIG]", a folder of files `{language}.{split}.txt`, or one
-            that `prepare` wrote; for parsing, a treebank in Penn format.
+        data: "bundled", "tfds:NAME[/CONFIG]", a folder of files `{language}.{split}.txt` or one
+            that `prepare` wrote, a table (.tsv, .csv), or a catalogue of translators (.po, .mo,
+            .xlf, .xliff, .tmx); for parsing, a treebank in Penn format.
         source: source language.
         target: target language; "trees" for parsing.
         task: what the model learns: "translation", or "parsing" for constituency parsing
@@ -85,8 +86,8 @@ class TrainSettings:
             made by `back_translator`, and marked. None for none.
         back_translator: a run from the target language to the source language.
         monolingual_share: share of these pairs in all training pairs.
-        monolingual_sample: draw their sources at random from so many of the likeliest tokens; None
-            for the search of `back_translator`.
+        monolingual_sample: draw their sources at random from this number of the likeliest tokens;
+            None for the search of `back_translator`.
         architecture: "transformer"; "recurrent" for the model that it replaces, `Recurrent`; or
             "next_word" for a parser whose decoder also reads the encoder's output at the next word.
         preset: sizes of the model: "tiny", "base", "big", or a row of the paper's Table 3; of a

@@ -67,7 +67,7 @@ def _wmt_words(num_pairs: int) -> np.ndarray:
 
 
 class _RandomPairs:
-    """Pairs of random tokens; stands in for `TokenizedPairs`."""
+    """Pairs of random tokens; stands in for `StoredPairs`."""
 
     def __init__(self, lengths: np.ndarray, vocab_size: int) -> None:
         self.lengths, self.vocab_size = lengths, vocab_size

@@ -272,7 +272,7 @@ def length_histogram(
     """Draws how long a corpus's sentences are.
 
     Args:
-        lengths: int [rows, 2], tokens of both sides, such as `TokenizedPairs.lengths`.
+        lengths: int [rows, 2], tokens of both sides, such as `StoredPairs.lengths`.
         names: of the sides.
         padding_share: share of the positions of training's batches that are padding, such as
             `BatchPlan.padding_share`; None if it is not known.

@@ -40,12 +40,6 @@ def mark_terms(text: str, glossary: Mapping[str, str]) -> str:
         >>> mark_terms("Delete file or profile?", {"file": "soubor"})
         'Delete ⟦file|soubor⟧ or profile?'
     """
-    for term, translation in glossary.items():
-        if not term.strip() or regex.search("[⟦|⟧]", term + translation):
-            raise InputError(
-                "`glossary` must have terms that are not empty, and none of the characters ⟦|⟧. "
-                f"Received: {term!r}: {translation!r}"
-            )
     if not glossary:
         return text
 
@@ -53,13 +47,19 @@ def mark_terms(text: str, glossary: Mapping[str, str]) -> str:
         found = match[0]
         return f"⟦{found}|{glossary[found]}⟧" if found in glossary else found
 
-    return _pattern_of(tuple(glossary)).sub(marked, text)
+    return _pattern_of(tuple(glossary.items())).sub(marked, text)
 
 
 @functools.lru_cache(4)  # of many texts with one glossary
-def _pattern_of(terms: tuple[str, ...]) -> regex.Pattern[str]:
+def _pattern_of(glossary: tuple[tuple[str, str], ...]) -> regex.Pattern[str]:
     """Returns a pattern of terms, and of what they are not marked in."""
-    words = map(_as_word, sorted(terms, key=len, reverse=True))
+    for term, translation in glossary:
+        if not term.strip() or regex.search("[⟦|⟧]", term + translation):
+            raise InputError(
+                "`glossary` must have terms that are not empty, and none of the characters ⟦|⟧. "
+                f"Received: {term!r}: {translation!r}"
+            )
+    words = map(_as_word, sorted((term for term, _ in glossary), key=len, reverse=True))
     return regex.compile("|".join(["⟦[^⟦⟧]*⟧", *_PROTECTED, *words]))
 
 

@@ -40,9 +40,31 @@ class Constraint(Protocol):
             cache: its state of the hypotheses, leading dimensions B, K.
             row_state: its state of the rows, leading dimension B.
             rows: int32 [B], the rows' numbers.
-            max_lengths: int32 [B], at least their `min_lengths`.
+            max_lengths: int32 [B], at least their `min_lengths`, unless the model has fewer
+                positions.
             beam_size: K.
         """
+
+
+class NoConstraint(NamedTuple):
+    """A search finds what the model finds best."""
+
+    @property
+    def min_lengths(self) -> tf.Tensor:
+        """The end of a result; see `Constraint`."""
+        return tf.constant(1)
+
+    def apply(
+        self,
+        step_fn: StepFunction,
+        cache: Any,
+        row_state: Any,
+        rows: tf.Tensor,
+        max_lengths: tf.Tensor,
+        beam_size: int,
+    ) -> tuple[StepFunction, Any, Any]:
+        """Returns the step function as it is; see `Constraint`."""
+        return step_fn, cache, row_state
 
 
 class CountConstraint(NamedTuple):
@@ -151,13 +173,13 @@ class PrefixConstraint(NamedTuple):
         text: int32 [B, L], the bytes of the text, then zeros.
         spellings: int32 [V, M], the bytes of each id, then zeros; only zeros for an id that cannot
             be in a text.
-        other: what the rest of a result must keep to; None for nothing.
+        other: what the rest of a result must keep to.
     """
 
     ids: tf.Tensor
     text: tf.Tensor
     spellings: tf.Tensor
-    other: Constraint | None
+    other: Constraint
 
     @classmethod
     def of(
@@ -165,7 +187,7 @@ class PrefixConstraint(NamedTuple):
         tokens: tf.RaggedTensor,
         is_word_over: tf.Tensor,
         spellings: Sequence[bytes],
-        other: Constraint | None = None,
+        other: Constraint,
     ) -> Self:
         """Divides prefixes before their last words.
 
@@ -196,8 +218,7 @@ class PrefixConstraint(NamedTuple):
     @property
     def min_lengths(self) -> tf.Tensor:
         """The number of tokens that each row's result may need; see `Constraint`."""
-        rest = 1 if self.other is None else self.other.min_lengths
-        return _num_nonzero(self.ids) + _num_nonzero(self.text) + rest
+        return _num_nonzero(self.ids) + _num_nonzero(self.text) + self.other.min_lengths
 
     def apply(
         self,
@@ -216,11 +237,9 @@ class PrefixConstraint(NamedTuple):
             unrestricted.append(results[0])
             return results
 
-        of_rest: StepFunction = recorded
-        if self.other is not None:
-            of_rest, cache, row_state = self.other.apply(
-                recorded, cache, row_state, rows, max_lengths, beam_size
-            )
+        of_rest, cache, row_state = self.other.apply(
+            recorded, cache, row_state, rows, max_lengths, beam_size
+        )
         own = tf.gather(self.ids, rows), tf.gather(self.text, rows)
         num_written = tf.zeros([tf.size(rows), beam_size], tf.int32)  # bytes of the text
         sizes = _num_nonzero(self.spellings)  # [V]
@@ -288,16 +307,16 @@ class RepeatConstraint(NamedTuple):
 
     Attributes:
         size: N, at least 2.
-        other: what a result must keep to as well; None for nothing.
+        other: what a result must keep to as well.
     """
 
     size: int
-    other: Constraint | None
+    other: Constraint
 
     @property
     def min_lengths(self) -> tf.Tensor:
         """The number of tokens that each row's result needs; see `Constraint`."""
-        return tf.constant(1) if self.other is None else self.other.min_lengths
+        return self.other.min_lengths
 
     def apply(
         self,
@@ -309,11 +328,9 @@ class RepeatConstraint(NamedTuple):
         beam_size: int,
     ) -> tuple[StepFunction, Any, Any]:
         """Restricts a step function; see `Constraint`."""
-        of_rest = step_fn
-        if self.other is not None:
-            of_rest, cache, row_state = self.other.apply(
-                step_fn, cache, row_state, rows, max_lengths, beam_size
-            )
+        of_rest, cache, row_state = self.other.apply(
+            step_fn, cache, row_state, rows, max_lengths, beam_size
+        )
 
         def step(
             newest: tf.Tensor, position: tf.Tensor, beams: Any, row_state: Any

@@ -14,7 +14,7 @@ from keras_transformer.search.constraints import Constraint, forbid
 NUM_RANDOM = 2**22  # float32 holds all their quotients, below 1
 
 
-class Sampled(NamedTuple):
+class SampleConstraint(NamedTuple):
     """A search finds a random sequence: all tokens but a random one are forbidden at each step.
 
     The score is the model's log probability, as that of a search. A random number depends on the
@@ -23,15 +23,15 @@ class Sampled(NamedTuple):
     Attributes:
         keys: string [B], the sources and the seed.
         options: how to sample.
-        other: what a result must keep to; None for nothing.
+        other: what a result must keep to as well.
     """
 
     keys: tf.Tensor
     options: DecodingOptions
-    other: Constraint | None
+    other: Constraint
 
     @classmethod
-    def of(cls, source_ids: tf.Tensor, options: DecodingOptions, other: Constraint | None) -> Self:
+    def of(cls, source_ids: tf.Tensor, options: DecodingOptions, other: Constraint) -> Self:
         """Makes the keys of sources, int32 [B, S]."""
         words = tf.strings.as_string(source_ids) + " "
         words = tf.where(source_ids == PAD_ID, "", words)  # padding depends on the batch
@@ -41,8 +41,6 @@ class Sampled(NamedTuple):
     @property
     def min_lengths(self) -> tf.Tensor:
         """The number of tokens that each row's result needs; see `Constraint`."""
-        if self.other is None:
-            return tf.ones_like(self.keys, tf.int32)
         return self.other.min_lengths
 
     def apply(
@@ -55,11 +53,9 @@ class Sampled(NamedTuple):
         beam_size: int,
     ) -> tuple[StepFunction, Any, Any]:
         """Restricts a step function; see `Constraint`."""
-        of_rest = step_fn
-        if self.other is not None:
-            of_rest, cache, row_state = self.other.apply(
-                step_fn, cache, row_state, rows, max_lengths, beam_size
-            )
+        of_rest, cache, row_state = self.other.apply(
+            step_fn, cache, row_state, rows, max_lengths, beam_size
+        )
 
         def step(
             newest: tf.Tensor, position: tf.Tensor, cache: Any, rows: Any

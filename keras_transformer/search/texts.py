@@ -20,13 +20,17 @@ from keras_transformer.model.encoder_decoder import EncoderDecoder
 from keras_transformer.model.losses import cross_entropy
 from keras_transformer.search.beam_search import (
     Hypotheses,
-    StepFunction,
     beam_search,
     length_divisor,
 )
-from keras_transformer.search.constraints import Constraint, PrefixConstraint, RepeatConstraint
+from keras_transformer.search.constraints import (
+    Constraint,
+    NoConstraint,
+    PrefixConstraint,
+    RepeatConstraint,
+)
 from keras_transformer.search.groups import map_groups
-from keras_transformer.search.sampling import Sampled
+from keras_transformer.search.sampling import SampleConstraint
 from keras_transformer.search.sentences import are_blank, cut_rows, split_sentences
 from keras_transformer.tokenizers import EncodedTexts, Tokenizer, shifted
 
@@ -124,16 +128,16 @@ class TextSearch:
         with self._weights_read():
             return self._search(source, num_best, prefixes)
 
-    def _constraint(self, source: EncodedTexts, prefixes: Prefixes | None) -> Constraint | None:
+    def _constraint(self, source: EncodedTexts, prefixes: Prefixes | None) -> Constraint:
         """Returns what all translations must keep to."""
-        options, constraint = self.options, self.tokenizer.constraint(source)
+        options, constraint = self.options, self.tokenizer.constraint(source) or NoConstraint()
         if options.no_repeat_ngram is not None:
             constraint = RepeatConstraint(options.no_repeat_ngram, constraint)
         if prefixes is not None:  # which hold whatever the others forbid
             spellings = self.tokenizer.target.spellings()
             constraint = PrefixConstraint.of(*prefixes, spellings, constraint)
         if options.sample_from is not None:
-            constraint = Sampled.of(source.ids, options, constraint)
+            constraint = SampleConstraint.of(source.ids, options, constraint)
         return constraint
 
     def _search(
@@ -145,10 +149,9 @@ class TextSearch:
         is_empty = source.lengths == 0  # [B]
         max_lengths = tf.where(is_empty, 1, max_lengths)
         constraint = self._constraint(source, prefixes)
-        if constraint is not None:
-            max_lengths = tf.maximum(max_lengths, constraint.min_lengths)
-            if prefixes is not None:
-                is_empty &= constraint.min_lengths == 1
+        max_lengths = tf.maximum(max_lengths, constraint.min_lengths)
+        if prefixes is not None:
+            is_empty &= constraint.min_lengths == 1
         max_positions = self.model.config.max_positions
         if max_positions is not None:
             max_lengths = tf.minimum(max_lengths, max_positions)
@@ -157,13 +160,11 @@ class TextSearch:
         step = step_of(self.model, longest, tf.size(max_lengths) * beam_size)
 
         def search_group(rows: tf.Tensor) -> Hypotheses:
-            step_fn: StepFunction = step
             cache, row_state = step.initial_state(_rows(source.ids, rows), beam_size)
             limits = tf.gather(max_lengths, rows)
-            if constraint is not None:
-                step_fn, cache, row_state = constraint.apply(
-                    step_fn, cache, row_state, rows, limits, beam_size
-                )
+            step_fn, cache, row_state = constraint.apply(
+                step, cache, row_state, rows, limits, beam_size
+            )
             found = beam_search(
                 step_fn,
                 cache,

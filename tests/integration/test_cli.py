@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -180,7 +181,7 @@ def test_a_pipe_that_pauses(capsys):
 
     send()
     with os.fdopen(reader, "rb") as stream:
-        _print_translations(translate, [], stream, "standard input", False)
+        _print_translations(translate, [], stream, None, "standard input", False)
     empty = [""] * (CHUNK_LINES - 1)
     assert chunks == [["one"], ["two", "", "three"], ["four", *empty], ["fünf"]]
     assert capsys.readouterr().out.split() == ["ONE", "TWO", "THREE", "FOUR", "FÜNF"]
@@ -409,6 +410,15 @@ def test_table_of_runs(tiny_run, tmp_path):
     corpus = tmp_path / "b" / "c" / "corpus"
     assert_refused(cli("runs", corpus), f".*{corpus}.*")
     assert_refused(cli("runs", tmp_path, "--curves", "x.gif"), "`--curves` .*")
+
+
+@pytest.mark.timeout(60)
+def test_a_named_pipe_is_read_once(saved_model, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit((tmp_path / "pipe").write_text, "red dog\n\n")
+        code, out, err = cli("translate", saved_model, "--input", tmp_path / "pipe")
+    assert (code, out.count("\n")) == (0, 2), err
 
 
 def test_invalid_utf8_on_standard_input(saved_model):

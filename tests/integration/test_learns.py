@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from keras_transformer.trainers.data.batches import BatchPlan, make_dataset
 from keras_transformer.trainers.data.corpora import load_corpus
-from keras_transformer.trainers.data.prepared import TokenizedPairs
+from keras_transformer.trainers.data.prepared import StoredPairs
 from keras_transformer.trainers.fitting.training import train
 from keras_transformer.trainers.scoring.evaluation import evaluate
 from keras_transformer.trainers.settings import TrainSettings
@@ -68,7 +68,7 @@ def test_translates_what_it_never_saw(run, data, tmp_path):
 
 def test_decoder_uses_the_source(run):
     """With the sources of other targets, the loss is worse than that of a guess."""
-    pairs = TokenizedPairs(run.path / "corpus", "val")
+    pairs = StoredPairs(run.path / "corpus", "val")
     plan = BatchPlan(pairs.lengths, 512, seed=None)
     model = run.model()
     true, shuffled = [], []

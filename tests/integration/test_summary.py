@@ -11,7 +11,7 @@ import pytest
 from keras_transformer.cli.summary import still_improves, summarize, summary_table
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.batches import BatchPlan, make_dataset
-from keras_transformer.trainers.data.prepared import TokenizedPairs
+from keras_transformer.trainers.data.prepared import StoredPairs
 
 STEPS = 19  # of 8 batches an epoch
 
@@ -38,7 +38,7 @@ def test_figures_of_a_run(run):
 
 def test_pairs_and_tokens_are_those_of_the_batches(run):
     run.checkpoints = [dataclasses.replace(run.last, step=STEPS)]
-    pairs = TokenizedPairs(run.path / "corpus", "train")
+    pairs = StoredPairs(run.path / "corpus", "train")
     plan = BatchPlan(pairs.lengths, run.settings["tokens_per_batch"], run.settings["seed"])
     assert 2 * plan.batches_per_epoch < STEPS
     counts = np.zeros(3, int)

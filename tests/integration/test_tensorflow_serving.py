@@ -19,7 +19,7 @@ from serving_binary import tensorflow_serving
 
 from keras_transformer import Transformer, TransformerConfig, Translator
 from keras_transformer.config import DecodingOptions
-from keras_transformer.export.gateway import Pair, make_gateway
+from keras_transformer.export.gateway import Direction, make_gateway
 from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.session import SavedModelSession
 from keras_transformer.parsing.tokenizer import TreeTokenizer
@@ -147,7 +147,7 @@ def test_libretranslates_client_behind_a_gateway(models, server):
     (path,) = models["protected"].glob("[0-9]*")
     texts = [TEXTS[0], TEXTS[5]]
     expected = SavedModelSession(path).run("document", {"text": [t.encode() for t in texts]})
-    urls = {Pair("en", "cs"): f"{server.url}/v1/models/protected"}
+    urls = {Direction("en", "cs"): f"{server.url}/v1/models/protected"}
     app = make_gateway(urls, max_characters=500, max_texts=9, timeout=60)
     with running_app(app) as url:
         client = LibreTranslateAPI(url)

@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 MARK = "\ufdd0"  # before a source that a model wrote: never a character of a text
 LINES_PER_FILE = 2_000
+BACK_TRANSLATED = "back-translated-{}.txt"  # such a file; its name has a hash
+CAN_CONTINUE = "Finished translations are kept: give the command again, `train` with --resume"
 
 
 def monolingual_pairs(path: str) -> Iterator[Pair]:
@@ -36,7 +38,7 @@ class BackTranslator:
         source: source language of the pairs.
         target: their target language.
         folder: where translations are kept, so that an interrupted call continues.
-        sample_from: draw sources at random from so many of the likeliest tokens; None for the
+        sample_from: draw sources at random from this number of the likeliest tokens; None for the
             search of the run.
 
     Raises:
@@ -76,12 +78,12 @@ class BackTranslator:
         """Translates lines, or reads the translations that an earlier call wrote."""
         made_from = "\n".join((self.weights, str(self.sample_from), *targets))
         name = hashlib.sha256(made_from.encode()).hexdigest()[:16]
-        path = self.folder / f"back-translated-{name}.txt"
+        path = self.folder / BACK_TRANSLATED.format(name)
         if not path.exists():
             found = self._translator.translate(targets, sample_from=self.sample_from)
             lines = (" ".join(each.text.split()) for each in found)
             content = "".join(f"{line}\n" for line in lines)
-            write_atomically(path, content.encode(), "Give the command again: it continues")
+            write_atomically(path, content.encode(), CAN_CONTINUE)
         sources = [f"{MARK}{line}" for line in read_lines(path)]
         if len(sources) != len(targets):
             raise InputError(f"{path} is damaged: delete it, and give the command again")

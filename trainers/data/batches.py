@@ -16,7 +16,7 @@ import tensorflow as tf
 from keras_transformer.config import PAD_ID
 from keras_transformer.errors import InputError
 from keras_transformer.tokenizers import shifted
-from keras_transformer.trainers.data.prepared import TokenizedPairs
+from keras_transformer.trainers.data.prepared import StoredPairs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +121,7 @@ def _bucket_bounds(longest: int) -> list[int]:
 
 
 def make_dataset(
-    pairs: TokenizedPairs,
+    pairs: StoredPairs,
     plan: BatchPlan,
     steps: range,
     static_shapes: bool = False,
@@ -178,7 +178,7 @@ def make_dataset(
 
 def distribute(
     strategy: tf.distribute.Strategy,
-    pairs: TokenizedPairs,
+    pairs: StoredPairs,
     plan: BatchPlan,
     steps: range,
     static_shapes: bool = False,

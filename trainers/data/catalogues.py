@@ -39,7 +39,7 @@ def open_store(path: Path) -> Any:
     with needs_extra("localisation"):
         from translate.storage import factory, xliff2
     try:
-        if path.suffix in (".xlf", ".xliff") and b"xliff:document:2" in path.read_bytes():
+        if path.suffix.lower() in (".xlf", ".xliff") and b"xliff:document:2" in path.read_bytes():
             return xliff2.Xliff2File.parsefile(str(path))
         return factory.getobject(str(path))
     except Exception as error:  # of XML, of gettext, of the file
@@ -67,7 +67,7 @@ def is_language(code: str | None, wanted: str) -> bool:
 
 def _pairs(path: Path, source: str, target: str, counts: Counter[str]) -> Iterator[tuple[str, str]]:
     store = open_store(path)
-    if path.suffix == ".tmx":
+    if path.suffix.lower() == ".tmx":
         yield from _memory(store, path, source, target, counts)
         return
     own, other = store.getsourcelanguage(), store.gettargetlanguage()

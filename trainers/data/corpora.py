@@ -20,7 +20,7 @@ from keras_transformer.files import decode_lines
 VALIDATION_SPLITS = ("val", "valid", "validation", "dev")
 KINDS = (
     "'bundled', 'tfds:NAME', a folder of files {language}.{split}.txt, or a .tsv, .csv, .po, .mo, "
-    ".xliff or .tmx file"
+    ".xlf, .xliff or .tmx file"
 )
 CATALOGUES = (".po", ".mo", ".xlf", ".xliff", ".tmx")  # files of translators
 MAX_HELD_OUT = 1_000  # about so many pairs for validation and for test, at most a twentieth each
@@ -89,7 +89,7 @@ def load_corpus(data: str, source: str, target: str) -> Corpus:
     if data.startswith("tfds:"):
         return _tfds(data, source, target)
     if Path(data).is_file():
-        if data.endswith(CATALOGUES):
+        if data.lower().endswith(CATALOGUES):
             from keras_transformer.trainers.data.catalogues import read_catalogue
 
             pairs = [Pair(*pair) for pair in read_catalogue(Path(data), source, target)]

@@ -1,7 +1,8 @@
 """From sentence pairs to token ids on disk: cleaning, tokenizing, shards.
 
-The text is read twice: to train the tokenizer, and to tokenize it. A shard holds what is kept of a
-fixed number of pairs, so that an interrupted preparation continues after its last finished shard.
+The text is a stream, which is read more than once: to train the tokenizer, and to tokenize it. A
+shard holds what is kept of a fixed number of pairs, so that an interrupted preparation continues
+after its last finished shard.
 """
 
 import hashlib

@@ -135,7 +135,7 @@ class Manifest(pydantic.BaseModel):
         return Tokenizer.load(path)
 
 
-class TokenizedPairs:
+class StoredPairs:
     """Token ids of a split, memory-mapped and read by row number.
 
     Args:
@@ -194,8 +194,8 @@ class PreparedCorpus(NamedTuple):
     """A corpus ready to train on."""
 
     tokenizer: Tokenizer
-    training: TokenizedPairs
-    validation: TokenizedPairs | None
+    training: StoredPairs
+    validation: StoredPairs | None
     validation_pairs: list[Pair]  # the text of `validation`
 
 
@@ -239,9 +239,9 @@ def open_prepared(folder: str | Path, settings: TrainSettings | None = None) -> 
 
 
 def opened(manifest: Manifest, tokenizer: Tokenizer, check_files: bool) -> PreparedCorpus:
-    """Opens the splits of a corpus; the arguments are those of `TokenizedPairs`."""
-    training = TokenizedPairs(manifest, "train", check_files)
-    validation = TokenizedPairs(manifest, "val", check_files) if manifest.val else None
+    """Opens the splits of a corpus; the arguments are those of `StoredPairs`."""
+    training = StoredPairs(manifest, "train", check_files)
+    validation = StoredPairs(manifest, "val", check_files) if manifest.val else None
     return PreparedCorpus(tokenizer, training, validation, read_validation_pairs(manifest.folder))
 
 

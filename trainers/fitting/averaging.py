@@ -11,7 +11,7 @@ from keras_transformer.model.encoder_decoder import EncoderDecoder
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.batches import BatchPlan, make_dataset
 from keras_transformer.trainers.data.prepared import (
-    TokenizedPairs,
+    StoredPairs,
     complete_corpus,
     corpus_folder,
     read_validation_pairs,
@@ -72,7 +72,7 @@ def _validate(run: Run, model: EncoderDecoder, settings: TrainSettings) -> dict[
             raise InputError(f"the corpus of {run.path} is not there")
         if manifest.val is None:
             return {}
-        tokenized = TokenizedPairs(manifest, "val")
+        tokenized = StoredPairs(manifest, "val")
         pairs = read_validation_pairs(folder)[: settings.bleu_sentences]
         if settings.bleu_sentences and not pairs:
             raise InputError(f"the validation text of {run.path} is not there")

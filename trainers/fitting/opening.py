@@ -10,6 +10,7 @@ from pathlib import Path
 from keras_transformer.errors import InputError
 from keras_transformer.files import locked, named_failure
 from keras_transformer.run import Run
+from keras_transformer.trainers.data.back_translation import BACK_TRANSLATED
 from keras_transformer.trainers.data.preparation import Progress, prepare
 from keras_transformer.trainers.data.prepared import (
     Manifest,
@@ -37,7 +38,7 @@ BEFORE_MANIFEST = {"checkpoints", "tokenizer.model", "tmp-run.json"}
 def locked_run_dir(path: Path, resume: bool) -> Iterator[None]:
     """Creates or opens the run directory, and locks it.
 
-    An `InputError` before a pair is prepared leaves the directory as it was.
+    An `InputError` before a pair is prepared or back-translated leaves the directory as it was.
     """
     is_new = not path.exists()
     with named_failure(path):
@@ -55,6 +56,7 @@ def locked_run_dir(path: Path, resume: bool) -> Iterator[None]:
         except InputError:
             corpus = path / "corpus"
             has_pairs = is_prepared(corpus) and Manifest.read(corpus).train.kept
+            has_pairs = has_pairs or any(corpus.glob(BACK_TRANSLATED.format("*")))
             if not (found or has_pairs or (path / "run.json").is_file()):
                 for each in path.iterdir():
                     shutil.rmtree(each) if each.is_dir() else each.unlink()

@@ -72,7 +72,7 @@ def evaluate(
         beam_size: beams; 1 is greedy search; None for the translator's default.
         length_penalty: strength of the length penalty; None for the translator's default.
         early_stopping: when the search of a sentence ends; None for the translator's default.
-        no_repeat_ngram: no so many tokens in a row stand twice in a result; None for the
+        no_repeat_ngram: a result never repeats a sequence of so many tokens; None for the
             translator's default.
         batch_size: number of sentences to translate at once.
         tokenized_references: file of the references as the multimodal-translation papers

@@ -11,7 +11,7 @@ from libretranslatepy import LibreTranslateAPI
 from running_servers import running, running_app
 
 from keras_transformer.export import clients
-from keras_transformer.export.gateway import Pair, make_gateway
+from keras_transformer.export.gateway import Direction, make_gateway
 
 JSON = {"content-type": "application/json"}
 
@@ -44,8 +44,8 @@ def url():
     (unused,) = free_ports(1)
     models = ThreadingHTTPServer(("127.0.0.1", 0), Model)
     base = f"http://127.0.0.1:{models.server_port}/v1/models"
-    urls = {Pair("en", "cs"): f"{base}/cs", Pair("en", "ja"): f"{base}/ja"}
-    urls[Pair("de", "ja")] = f"http://127.0.0.1:{unused}/v1/models/down"
+    urls = {Direction("en", "cs"): f"{base}/cs", Direction("en", "ja"): f"{base}/ja"}
+    urls[Direction("de", "ja")] = f"http://127.0.0.1:{unused}/v1/models/down"
     app = make_gateway(urls, max_characters=50, max_texts=3, timeout=5)
     with running(models.serve_forever, models.shutdown), running_app(app) as url:
         yield url

@@ -10,6 +10,7 @@ from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID
 from keras_transformer.search.beam_search import beam_search
 from keras_transformer.search.constraints import (
     CountConstraint,
+    NoConstraint,
     PrefixConstraint,
     RepeatConstraint,
 )
@@ -137,7 +138,7 @@ def test_a_wide_beam_finds_the_best_of_all_sequences_that_begin_so(seed, has_oth
         tf.ragged.constant(prefixes, tf.int32),
         tf.constant(is_word_over),
         SPELLINGS,
-        other if has_other else None,
+        other if has_other else NoConstraint(),
     )
     rest = least.sum(axis=1) + 1 if has_other else np.ones(5, int)
     limits = ([len(head) + len(text) for head, text in divided] + rest).astype(np.int32)
@@ -176,7 +177,7 @@ def repeats(ids, size):
 def test_a_wide_beam_finds_the_best_sequence_without_repetition(seed, size):
     logits, max_length = logits_of(seed) + 4 * np.eye(VOCAB_SIZE, dtype=np.float32), 5
     logits[:, EOS_ID] -= 6
-    found, scores = search(logits, RepeatConstraint(size, None), [max_length], 300)
+    found, scores = search(logits, RepeatConstraint(size, NoConstraint()), [max_length], 300)
     allowed = {ids for ids in all_sequences(max_length) if not repeats(ids, size)}
     best = max(allowed, key=lambda ids: score(ids, logits))
     assert tuple(found[0, 0][found[0, 0] != PAD_ID]) == best

@@ -7,22 +7,22 @@ import tensorflow as tf
 from keras_transformer.config import BOS_ID, EOS_ID, DecodingOptions
 from keras_transformer.errors import InputError
 from keras_transformer.search.beam_search import beam_search
-from keras_transformer.search.constraints import CountConstraint
-from keras_transformer.search.sampling import Sampled
+from keras_transformer.search.constraints import CountConstraint, NoConstraint
+from keras_transformer.search.sampling import SampleConstraint
 
 VOCAB_SIZE, NUM_ROWS = 8, 4_000
 LOGITS = 2 * np.random.default_rng(5).normal(size=[VOCAB_SIZE] * 2).astype(np.float32)
 SOURCES = np.arange(1, NUM_ROWS + 1)[:, None]
 
 
-def draw(sources, max_length=1, other=None, **options):
+def draw(sources, max_length=1, other=NoConstraint(), **options):  # noqa: B008
     """Samples from `LOGITS`, of the id after another."""
 
     def step_fn(ids, position, cache, row_state):
         return tf.gather(LOGITS, ids), cache, row_state
 
     options = DecodingOptions(beam_size=1, **options)
-    constraint = Sampled.of(tf.constant(sources, tf.int32), options, other)
+    constraint = SampleConstraint.of(tf.constant(sources, tf.int32), options, other)
     limits = tf.maximum(tf.fill([len(sources)], max_length), constraint.min_lengths)
     rows = tf.range(len(sources))
     step, cache, row_state = constraint.apply(step_fn, (), (), rows, limits, 1)

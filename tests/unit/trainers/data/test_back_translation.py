@@ -13,6 +13,7 @@ from keras_transformer.trainers.data import back_translation
 from keras_transformer.trainers.data.back_translation import MARK, BackTranslator
 from keras_transformer.trainers.data.corpora import Pair
 from keras_transformer.trainers.data.preparation import prepare
+from keras_transformer.trainers.fitting.training import train
 
 LINES = ["rot Hund .", "eins zwei", "Katze", "", "Hund Hund .", "öl rot ."]
 
@@ -73,6 +74,21 @@ def test_an_interrupted_stage_continues(settings, back_translator, tmp_path, mon
         assert [source[1:].tolist()] == sides[0].ids.numpy().tolist()
         assert [target.tolist()] == sides[1].ids.numpy().tolist()
     assert all(BOS_ID not in source for source, _ in corpus.training.read(range(16)))
+
+
+def test_a_training_that_fails_keeps_what_is_translated(settings, tmp_path, monkeypatch):
+    monkeypatch.setattr(back_translation, "LINES_PER_FILE", 3)
+    translate = Translator.translate
+
+    def failing(self, texts, **options):
+        if len(texts) < 3:  # the second file
+            raise InputError("The disk is full")
+        return translate(self, texts, **options)
+
+    monkeypatch.setattr(Translator, "translate", failing)
+    with pytest.raises(InputError, match="The disk is full"):
+        train(settings, tmp_path / "run", verbose=0)
+    assert len([*(tmp_path / "run" / "corpus").glob("back-translated-*")]) == 1
 
 
 def test_samples(back_translator, tmp_path):

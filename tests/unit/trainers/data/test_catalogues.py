@@ -82,7 +82,7 @@ def compiled(entries):
 
 
 def write(folder, name):
-    contents = {"a.po": CATALOGUE, "a.xlf": XLIFF, "b.xliff": XLIFF_2, "a.tmx": TMX}
+    contents = {"a.po": CATALOGUE, "a.xlf": XLIFF, "B.XLIFF": XLIFF_2, "a.tmx": TMX}
     entries = {"": "Content-Type: text/plain; charset=UTF-8\n", "menu\4Open": "Otevřít"}
     entries["%d file\0%d files"] = "%d soubor\0%d soubory\0%d souborů"
     content = compiled(entries) if name == "a.mo" else contents[name].lstrip().encode()
@@ -96,7 +96,7 @@ def write(folder, name):
         ("a.po", {OPEN, *FILES}),
         ("a.mo", {OPEN, *FILES}),
         ("a.xlf", {OPEN}),
-        ("b.xliff", {OPEN}),
+        ("B.XLIFF", {OPEN}),
         ("a.tmx", {OPEN}),
     ],
 )

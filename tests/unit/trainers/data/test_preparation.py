@@ -13,7 +13,7 @@ from keras_transformer.trainers.data.corpora import load_corpus
 from keras_transformer.trainers.data.preparation import prepare
 from keras_transformer.trainers.data.prepared import (
     Manifest,
-    TokenizedPairs,
+    StoredPairs,
     complete_corpus,
     open_prepared,
 )
@@ -97,7 +97,7 @@ def report(folder, split="train"):
 
 
 def kept(folder, split="train"):
-    pairs = TokenizedPairs(folder, split)
+    pairs = StoredPairs(folder, split)
     return [[ids.tolist() for ids in pair] for pair in pairs.read(range(len(pairs.lengths)))]
 
 
@@ -336,7 +336,7 @@ def test_damage(write, corpus, name, content):
     if name.startswith("train"):
         refuses(lambda: prepare(settings, corpus), message, corpus)
         if content != "one bit":
-            refuses(lambda: TokenizedPairs(corpus, "train", check_files=False), message, corpus)
+            refuses(lambda: StoredPairs(corpus, "train", check_files=False), message, corpus)
 
 
 def test_what_was_just_written_is_not_read_again(write, corpus, monkeypatch):

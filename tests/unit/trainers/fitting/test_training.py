@@ -15,7 +15,7 @@ from keras_transformer.run import Run
 from keras_transformer.trainers.data.batches import BatchPlan, make_dataset
 from keras_transformer.trainers.data.corpora import load_corpus
 from keras_transformer.trainers.data.preparation import prepare
-from keras_transformer.trainers.data.prepared import TokenizedPairs
+from keras_transformer.trainers.data.prepared import StoredPairs
 from keras_transformer.trainers.fitting.training import train
 from keras_transformer.trainers.settings import TrainSettings
 from keras_transformer.translator import Translator
@@ -33,7 +33,7 @@ def weights(run):
 
 
 def plan_of(run, settings):
-    pairs = TokenizedPairs(run.path / "corpus", "train")
+    pairs = StoredPairs(run.path / "corpus", "train")
     return pairs, BatchPlan(pairs.lengths, settings.tokens_per_batch, settings.seed)
 
 
@@ -77,7 +77,7 @@ def test_metrics_are_of_each_validation(tiny_run):
 
 def test_validation_metrics_are_those_of_the_saved_weights(tiny_run, tiny_settings):
     """Dropout is off, and the mean is over tokens, not over batches."""
-    pairs = TokenizedPairs(tiny_run.path / "corpus", "val")
+    pairs = StoredPairs(tiny_run.path / "corpus", "val")
     plan = BatchPlan(pairs.lengths, tiny_settings.tokens_per_batch, seed=None)
     model = tiny_run.model("last")
     total, num_tokens, num_right = 0.0, 0, 0
