@@ -81,7 +81,6 @@ class Memory(InProcess):
         for option, value in ((-3, 2**14), (-1, 0), (-8, 1)):  # mmap and trim threshold, arenas
             libc.mallopt(option, value)
         self.load(case)
-        self.clients = None
         with fixed_length(case["max_tokens"]):
             self.translator.translate(self.texts[0].split()[:1])
 

@@ -57,11 +57,13 @@ class Translating:
 
     imports: tuple[str, ...] = ()  # modules that `load` needs, to time their import apart
     stored = ""  # the folder that `load` reads, in the model's folder, for its size on disk
+    clients: ThreadPoolExecutor | None = None  # of a case with clients
 
     def prepare(self, case: Case) -> None:
         self.load(case)
         self.latencies: list[float] = []
-        self.clients = ThreadPoolExecutor(case["clients"]) if case.get("clients") else None
+        if "clients" in case:
+            self.clients = ThreadPoolExecutor(case["clients"])
         self.run()
 
     def load(self, case: Case) -> None:
