@@ -17,7 +17,7 @@ from bench.inputs import batches, case_flops, pair_lengths, pass_flops, write_te
 from bench.models import fixed_length
 from bench.processes import take_starts, take_turns
 from bench.profiler import milliseconds
-from bench.systems import SYSTEMS
+from bench.systems import SYSTEMS, Translating
 
 from keras_transformer import DecodingOptions, TransformerConfig
 from keras_transformer.search.texts import TextSearch
@@ -142,6 +142,16 @@ def test_systems_that_fail_are_left_out(tmp_path, capsys):
     assert counts["product-tensorflow"]["flops"] == 4 * 2.0 * 2048**3
     assert take_starts({"systems": ("ctranslate2",)}, 2, tmp_path / "log") == ([], {})
     assert capsys.readouterr().out.count("  ctranslate2: skipped, KeyError") == 2
+
+
+def test_a_system_that_has_just_started_translates_all_texts_at_once():
+    class Upper(Translating):
+        def translate(self, texts):
+            return [text.upper() for text in texts]
+
+    system = Upper()
+    system.texts = ["a", "b"]
+    assert system.run() == ["A", "B"]
 
 
 def test_batches_of_an_epoch():
