@@ -11,11 +11,12 @@ from keras_transformer.search.constraints import CountConstraint, NoConstraint
 from keras_transformer.search.sampling import SampleConstraint
 
 VOCAB_SIZE, NUM_ROWS = 8, 4_000
+NONE = NoConstraint()
 LOGITS = 2 * np.random.default_rng(5).normal(size=[VOCAB_SIZE] * 2).astype(np.float32)
 SOURCES = np.arange(1, NUM_ROWS + 1)[:, None]
 
 
-def draw(sources, max_length=1, other=NoConstraint(), **options):  # noqa: B008
+def draw(sources, max_length=1, other=NONE, **options):
     """Samples from `LOGITS`, of the id after another."""
 
     def step_fn(ids, position, cache, row_state):
