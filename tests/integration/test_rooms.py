@@ -14,7 +14,7 @@ SPINE = (
     "unit/search/test_texts.py",
     "unit/tokenizers",
     "unit/test_translator.py",
-    "unit/export/test_saved_model.py",
+    "unit/export/test_saved_model.py::test_nbest_and_greedy",
     "unit/trainers/scoring",
 )
 
