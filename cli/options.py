@@ -38,7 +38,8 @@ NoRepeat = Annotated[
     Option(
         "--no-repeat-ngram",
         metavar="COUNT",
-        help="Never repeat a sequence of so many tokens. [default: no such rule]",
+        help="Never repeat a sequence of so many tokens; 0 for no such rule. "
+        "[default: the run's, or 0]",
     ),
 ]
 SampleFrom = Annotated[

@@ -101,6 +101,7 @@ def export_marian(translator: Translator, folder: str | Path, source: str, targe
             "eos_token_id": 0,
             "length_penalty": translator.defaults.length_penalty,
             "max_length": 512,
+            "no_repeat_ngram_size": translator.defaults.no_repeat_ngram,
             "num_beams": translator.defaults.beam_size,
             "pad_token_id": len(order) - 1,
         },

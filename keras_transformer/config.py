@@ -33,6 +33,7 @@ LengthPenalty = Annotated[float, Field(ge=0, le=5)]
 LengthPenaltyKind = Literal["gnmt", "marian"]
 EarlyStopping = Literal["exact", "first"]
 ExtraLength = Annotated[int, Field(ge=0, le=2**20)]
+NoRepeatNgram = Annotated[int, Field(ge=0, le=100)]
 CheckpointName = Literal["averaged", "best", "last"]
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
@@ -311,7 +312,7 @@ class DecodingOptions:
             with the first K hypotheses, as Hugging Face's `early_stopping=True` and CTranslate2 do.
         extra_length: a translation has at most this many tokens more than its source.
         max_source_length: longer sources are cut to this many tokens, end symbol included.
-        no_repeat_ngram: a translation never repeats a sequence of so many tokens; None for no such
+        no_repeat_ngram: a translation never repeats a sequence of so many tokens; 0 for no such
             rule.
         sample_from: draw each token at random from this number of the likeliest ones, by their
             probabilities, with a `beam_size` of 1; None to search for the best translation.
@@ -330,7 +331,7 @@ class DecodingOptions:
     early_stopping: EarlyStopping = "exact"
     extra_length: ExtraLength = 50
     max_source_length: Annotated[int, Field(ge=2, le=2**20)] = 512
-    no_repeat_ngram: Annotated[int, Field(ge=2, le=100)] | None = None
+    no_repeat_ngram: NoRepeatNgram = 0
     sample_from: Size | None = None
     temperature: Annotated[float, Field(ge=0.01, le=100)] = 1.0
     sample_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0

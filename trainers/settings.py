@@ -18,6 +18,7 @@ from keras_transformer.config import (
     LengthPenalty,
     LengthPenaltyKind,
     ModelConfig,
+    NoRepeatNgram,
     Rate,
     checked_dataclass,
 )
@@ -130,6 +131,7 @@ class TrainSettings:
         length_penalty: strength of the length penalty in evaluation (0.6: section 6.1).
         length_penalty_kind: "gnmt" (section 6.1) or "marian"; see `DecodingOptions`.
         early_stopping: when a search ends, "exact" or "first"; see `DecodingOptions`.
+        no_repeat_ngram: a result never repeats a sequence of so many tokens; 0 for no such rule.
         extra_length: a result has at most this many tokens more than its source (50 for translation
             and 300 for parsing: sections 6.1 and 6.3).
         strategy: "one" device, "mirrored" over the GPUs of this machine, or "multiworker" over
@@ -192,6 +194,7 @@ class TrainSettings:
     length_penalty: LengthPenalty = 0.6
     length_penalty_kind: LengthPenaltyKind = "gnmt"
     early_stopping: EarlyStopping = "exact"
+    no_repeat_ngram: NoRepeatNgram = 0
     extra_length: ExtraLength = 50
     strategy: StrategyName | None = None
     precision: Precision = "float32"

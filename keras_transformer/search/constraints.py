@@ -306,7 +306,7 @@ class RepeatConstraint(NamedTuple):
     Scores are those of a search without constraint, as for `CountConstraint`.
 
     Attributes:
-        size: N, at least 2.
+        size: N, at least 1.
         other: what a result must keep to as well.
     """
 

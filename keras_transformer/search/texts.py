@@ -131,7 +131,7 @@ class TextSearch:
     def _constraint(self, source: EncodedTexts, prefixes: Prefixes | None) -> Constraint:
         """Returns what all translations must keep to."""
         options, constraint = self.options, self.tokenizer.constraint(source) or NoConstraint()
-        if options.no_repeat_ngram is not None:
+        if options.no_repeat_ngram > 0:
             constraint = RepeatConstraint(options.no_repeat_ngram, constraint)
         if prefixes is not None:  # which hold whatever the others forbid
             spellings = self.tokenizer.target.spellings()

@@ -133,7 +133,11 @@ def _read_huggingface(folder: Path) -> MarianModel:
         weights=_distinct(folder, _read_weights(folder), is_shared, is_tied),
         vocabularies=vocabularies,
         sentencepiece=[read_sentencepiece(folder / f"{side}.spm") for side in SIDES],
-        search={"beam_size": search.num_beams, "length_penalty": search.length_penalty},
+        search={
+            "beam_size": search.num_beams,
+            "length_penalty": search.length_penalty,
+            "no_repeat_ngram": search.no_repeat_ngram_size,
+        },
         languages={side: tokens[f"{side}_lang"] for side in SIDES if tokens.get(f"{side}_lang")},
         cuts_tag=True,
     )

@@ -88,6 +88,7 @@ class HuggingFaceSearch(pydantic.BaseModel, strict=True, allow_inf_nan=False):
 
     num_beams: int = 1
     length_penalty: float = 1.0
+    no_repeat_ngram_size: int = 0
 
 
 def check(path: Path, kind: type[_Options], values: dict[str, Any]) -> _Options:

@@ -172,7 +172,7 @@ def repeats(ids, size):
     return len(set(parts)) < len(parts)
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_wide_beam_finds_the_best_sequence_without_repetition(seed, size):
     logits, max_length = logits_of(seed) + 4 * np.eye(VOCAB_SIZE, dtype=np.float32), 5

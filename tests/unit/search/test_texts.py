@@ -83,7 +83,7 @@ def test_groups_are_one_by_one(run, one_by_one, monkeypatch, rows, tokens):
 def test_no_tokens_in_a_row_stand_twice(model, tokenizer):
     source = tokenizer.encode(TEXTS)
     repeated = []
-    for size in (None, 2):
+    for size in (0, 2):
         options = DecodingOptions(beam_size=3, no_repeat_ngram=size)
         ids = TextSearch(model, tokenizer, options).search(source, 3).ids.numpy()
         rows = [np.trim_zeros(row).tolist() for row in ids.reshape(-1, ids.shape[2])]

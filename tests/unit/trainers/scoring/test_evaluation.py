@@ -39,7 +39,7 @@ class Answers:
             beam_size=beam_size or 5,
             length_penalty=length_penalty or 0.9,
             early_stopping=early_stopping or "first",
-            no_repeat_ngram=no_repeat_ngram,
+            no_repeat_ngram=no_repeat_ngram or 0,
         )
 
 
