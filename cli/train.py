@@ -89,7 +89,10 @@ def train_command(
         Option(help="Number format of the computation; weights stay float32. [default: float32]"),
     ] = None,
     jit: Annotated[bool | None, Option("--jit", help="Compile the training step with XLA.")] = None,
-    resume: Annotated[bool, Option("--resume", help="Continue the run, if there is one.")] = False,
+    resume: Annotated[
+        bool,
+        Option("--resume", help="Continue the run, if there is one, by default as it was started."),
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """Train a model on parallel text.
@@ -143,8 +146,13 @@ def _sets_of(protect: str) -> list[str]:
 
 
 def make_settings(context: typer.Context) -> TrainSettings:
-    """Makes settings of a command's options: a recipe, changed by options, then by `--set`."""
+    """Makes settings of a command's options: a recipe, changed by options, then by `--set`.
+
+    Without a recipe, a run to resume has its own settings.
+    """
     given = {name: value for name, value in context.params.items() if value not in (None, ())}
+    if given.get("resume") and (given["run_dir"] / "run.json").is_file():
+        given.setdefault("recipe", given["run_dir"])
     values = recipes.load_recipe(given["recipe"]) if "recipe" in given else {}
     names = {field.name for field in dataclasses.fields(TrainSettings)}
     values |= {name: value for name, value in given.items() if name in names}

@@ -18,10 +18,14 @@ tf.config.set_logical_device_configuration(
 )
 
 
+def strategy():
+    devices = [device.name for device in tf.config.list_logical_devices("CPU")]
+    return tf.distribute.MirroredStrategy(devices)
+
+
 def fit(rows, optimizer=None, jit=False):
     """Trains a linear model for two steps; returns its weights' Euclidean movement a step."""
-    devices = [device.name for device in tf.config.list_logical_devices("CPU")]
-    with tf.distribute.MirroredStrategy(devices).scope():
+    with strategy().scope():
         inputs = keras.Input((2,))
         model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
         loss = keras.losses.MeanSquaredError(reduction="sum")
@@ -40,7 +44,17 @@ def attempt(*arguments, **options):
         return type(error).__name__
 
 
+def num_masks():
+    """Returns how many different masks the replicas draw."""
+    devices = strategy()
+    with devices.scope():
+        dropout = keras.layers.Dropout(0.5)
+    step = tf.function(lambda: devices.run(lambda: dropout(tf.ones((1, 99)), training=True)))
+    return len({mask.numpy().tobytes() for mask in devices.experimental_local_results(step())})
+
+
 found = {
+    "masks of dropout": num_masks(),
     "clipping": attempt(NUM_DEVICES, lambda: keras.optimizers.SGD(1.0, global_clipnorm=1e-3)),
     "accumulation": attempt(
         NUM_DEVICES, lambda: keras.optimizers.Adam(gradient_accumulation_steps=2)

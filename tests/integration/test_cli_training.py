@@ -105,11 +105,12 @@ def test_baseline_and_tokenized_references(recipe_run, corpus_dir, tmp_path):
 @pytest.mark.usefixtures("eager")
 def test_resume(recipe, recipe_run, corpus_dir, tmp_path):
     run_dir = tmp_path / "run"
-    for steps, resumed in ((2, False), (4, True)):
-        options = ["--recipe", recipe, "--data", corpus_dir, "--run-dir", run_dir, "--resume"]
-        code, out, err = cli("train", *options, "--steps", steps, "--json")
+    start = ["--recipe", recipe, "--data", corpus_dir]
+    for steps, options, resumed in ((2, start, False), (3, start, True), (4, [], True)):
+        options = [*options, "--run-dir", run_dir, "--resume", "--steps", steps]
+        code, out, err = cli("train", *options, "--json")
         assert code == 0, err
-        assert ("Resumed after 2 updates" in err) == resumed
+        assert (f"Resumed after {steps - 1} updates" in err) == resumed
         summary = json.loads(out)
         assert_documented("train", summary)
         assert summary["run_dir"] == str(run_dir)

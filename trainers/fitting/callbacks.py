@@ -19,6 +19,7 @@ from keras_transformer.checkpoints import State, quality
 from keras_transformer.errors import InputError, TrainingStoppedError
 from keras_transformer.model.encoder_decoder import EncoderDecoder
 from keras_transformer.run import Run
+from keras_transformer.trainers.fitting.keras_internals import is_seed_state
 from keras_transformer.trainers.fitting.strategies import Workers
 from keras_transformer.trainers.settings import TrainSettings
 
@@ -45,7 +46,7 @@ class TrainingState:
             if id(variable) in of_metrics:
                 continue
             name = f"model/{variable.path}"
-            if variable.path.endswith("seed_generator_state"):
+            if is_seed_state(variable):
                 name, num_random = f"random/{num_random}", num_random + 1
             self._others[name] = variable
         for variable in model.optimizer.variables:

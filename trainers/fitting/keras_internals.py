@@ -11,6 +11,11 @@ import keras
 import tensorflow as tf
 
 
+def is_seed_state(variable: keras.Variable) -> bool:
+    """Returns whether a variable is the seed and counter of a layer's random numbers, [2]."""
+    return variable.path.endswith("seed_generator_state")
+
+
 class LocalAdam(keras.optimizers.Adam):
     """Keras's Adam of gradients that are already summed over the replicas."""
 

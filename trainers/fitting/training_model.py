@@ -8,10 +8,11 @@ avoid:
   `TrainingModel.train_step` computes the sum first, and `LocalAdam` does not repeat it;
 - its accumulation of gradients fails under every strategy (keras issue 20582):
   `TrainingModel._sum_over_micro_batches`;
+- its dropout draws the same numbers on all replicas: `TrainingModel._shift_seeds`;
 - on several machines it averages each log over its first axis, and logs are scalars (keras issue
   20585): `TrainingModel._logs`.
 
-`tests/keras_faults.py` shows whether Keras still has the first three faults.
+`tests/keras_faults.py` shows whether Keras still has the first four faults.
 """
 
 from collections.abc import Sequence
@@ -25,7 +26,11 @@ from keras_transformer.config import PAD_ID
 from keras_transformer.errors import InputError
 from keras_transformer.model.losses import symmetric_divergence
 from keras_transformer.tokenizers import Tokenizer, shifted
-from keras_transformer.trainers.fitting.keras_internals import LocalAdam, UnevenModel
+from keras_transformer.trainers.fitting.keras_internals import (
+    LocalAdam,
+    UnevenModel,
+    is_seed_state,
+)
 from keras_transformer.trainers.fitting.strategies import num_workers
 
 Inputs: TypeAlias = dict[str, tf.Tensor]
@@ -198,10 +203,15 @@ class TrainingModel(UnevenModel):
 
     def train_step(self, data: Batch) -> dict[str, tf.Tensor]:
         """Makes an update, in the context of a replica."""
-        gradients = self._batch_gradients(_check_weights(data))
+        data = _check_weights(data)
         replica = tf.distribute.get_replica_context()
         if replica.num_replicas_in_sync > 1:
+            self._shift_seeds(replica.replica_id_in_sync_group)
+            gradients = self._batch_gradients(data)
+            self._shift_seeds(-replica.replica_id_in_sync_group)
             gradients = replica.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
+        else:
+            gradients = self._batch_gradients(data)
         self.optimizer.apply(gradients, self.trainable_variables)
         return self._logs()
 
@@ -212,6 +222,13 @@ class TrainingModel(UnevenModel):
         loss = self.compute_loss(x, y, y_pred, sample_weight, training=False)
         self._track(loss, (x, y, sample_weight), y_pred)
         return self._logs()
+
+    def _shift_seeds(self, distance: int | tf.Tensor) -> None:
+        """Moves the seeds of dropout: by their ids and back, the replicas' states stay equal."""
+        for variable in self.non_trainable_variables:
+            if is_seed_state(variable):
+                shift = tf.cast(tf.stack([distance, 0]), variable.dtype)
+                variable.assign_add(shift)
 
     def _gradients(self, data: Batch) -> list[tf.Tensor]:
         x, y, sample_weight = data

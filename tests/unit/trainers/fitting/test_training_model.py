@@ -139,6 +139,25 @@ def test_combinations(settings, one, untrained, tmp_path, strategy, precision, j
     assert run.last.metrics["token_loss"] == pytest.approx(one.last.metrics["token_loss"], 0.02)
 
 
+def test_replicas_drop_apart():
+    """An input is dropped everywhere, so that its weight stays, in 1 of 2^3 cases."""
+    strategy = make_strategy("mirrored")
+    with strategy.scope():
+        inputs = keras.Input((2_000,))
+        outputs = keras.layers.Dense(3)(keras.layers.Dropout(0.5, seed=7)(inputs))
+        model = TrainingModel(keras.Model(inputs, outputs))
+        model.compile(Adam(0.1), LabelSmoothedCrossEntropy(0.1, reduction="sum"))
+    kernel, _ = model.trainable_variables
+    before = kernel.numpy()
+    rows = tf.ones((strategy.num_replicas_in_sync, 2_000)), tf.ones(3, tf.int32), tf.ones(3)
+    model.fit(tf.data.Dataset.from_tensors(rows), shuffle=False, verbose=0)
+    stays = np.mean(kernel.numpy() == before)
+    assert stays == pytest.approx(1 / 8, abs=0.03)  # four standard deviations
+    (state,) = (each for each in model.non_trainable_variables if "seed" in each.path)
+    states = [each.numpy().tolist() for each in strategy.experimental_local_results(state.value)]
+    assert states == [[7, 1]] * 3
+
+
 def test_overflow_on_one_replica_stops_all():
     """No weight moves, the loss scale halves, and the update does not count."""
     strategy = make_strategy("mirrored")
@@ -183,6 +202,7 @@ def test_faults_of_keras():
     assert faults["uneven batches"] == "InvalidArgumentError"
     assert faults["accumulation"] in ("RuntimeError", "ValueError", "StagingError")
     assert isinstance(faults["XLA"], str)
+    assert faults["masks of dropout"] == 1
     # The sum of three clipped parts is three times as long as the clipped sum.
     assert faults["clipping"] == pytest.approx(3e-3, rel=1e-3)
 
