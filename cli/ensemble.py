@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from keras_transformer.cli.console import load_tensorflow, say, say_next
+from keras_transformer.cli.console import cleaned_up, load_tensorflow, say, say_next
 from keras_transformer.cli.options import Checkpoint
 
 
@@ -21,7 +21,8 @@ def ensemble_command(
     load_tensorflow()
     from keras_transformer.trainers.ensemble.combining import combine
 
-    combined = combine(runs, run_dir, checkpoint)
+    with cleaned_up():
+        combined = combine(runs, run_dir, checkpoint)
     chosen = combined.checkpoint()
     say(
         f"Ensemble: {len(runs)} models, {combined.num_parameters(chosen):,} parameters in all: "

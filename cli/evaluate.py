@@ -34,6 +34,7 @@ def _tokenizers() -> list[str]:
 
 
 def evaluate_command(
+    context: typer.Context,
     run: options.RunDirectory,
     data: Annotated[
         str | None,
@@ -127,7 +128,7 @@ def evaluate_command(
         name = split or ("test" if "test" in corpus.splits else corpus.validation_split) or "test"
         pairs = list(corpus.pairs(name))
     baseline_lines = baseline and read_sentences(baseline, len(pairs))
-    translator = Translator.of(opened, checkpoint)
+    translator = Translator.of(opened, checkpoint, **options.search_of(context))
     file = opened.checkpoint(checkpoint).file
     output = run / "evaluation" / name
     notes = {"data": data or test_set or "", "checkpoint": file}
@@ -141,10 +142,6 @@ def evaluate_command(
                 f"{output}-{kind}" if kind else output,
                 opened.target,
                 task=task.name,
-                beam_size=beam_size,
-                length_penalty=length_penalty,
-                early_stopping=early_stopping,
-                no_repeat_ngram=no_repeat_ngram,
                 batch_size=batch_size,
                 tokenized_references=tokenized_references if not kind else None,
                 source_language=opened.source,

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from typer import Argument, Option
 
 from keras_transformer.cli import options
@@ -37,6 +38,7 @@ MAX_PAIRS = 1_000  # to compare rounded weights on
 
 
 def export_command(
+    context: typer.Context,
     run: options.RunDirectory,
     folder: Annotated[
         Path,
@@ -54,8 +56,12 @@ def export_command(
     temperature: options.Temperature = None,
     sample_seed: options.SampleSeed = None,
     max_source_length: Annotated[
-        int, Option(help="Maximum number of tokens of a source; longer ones are cut.")
-    ] = DecodingOptions.max_source_length,
+        int | None,
+        Option(
+            help="Maximum number of tokens of a source; longer ones are cut. [default: "
+            f"{DecodingOptions.max_source_length}]"
+        ),
+    ] = None,
     checkpoint: options.Checkpoint = None,
     weights: Annotated[
         WeightsType,
@@ -123,17 +129,7 @@ def export_command(
 
     started = time.monotonic()
     opened = Run.load(run)
-    translator = Translator.of(opened, checkpoint)
-    decoding = translator.decoding_options(
-        beam_size=beam_size,
-        length_penalty=length_penalty,
-        max_source_length=max_source_length,
-        early_stopping=early_stopping,
-        no_repeat_ngram=no_repeat_ngram,
-        sample_from=sample_from,
-        temperature=temperature,
-        sample_seed=sample_seed,
-    )
+    translator = Translator.of(opened, checkpoint, **options.search_of(context))
     pairs = read_validation_pairs(corpus_folder(opened))
     sources = [pair.source for pair in pairs if pair.source.strip()]
     with cleaned_up(), ProgressBar("Exporting"):
@@ -141,7 +137,6 @@ def export_command(
             translator,
             folder,
             version,
-            decoding,
             serving=serving,
             weights=weights,
             compute=compute,
@@ -153,8 +148,7 @@ def export_command(
         )
     say(f"Export: SavedModel in {time.monotonic() - started:.1f} s: {path}")
     find_export(path)  # warns
-    if {weights, compute} != {"float32"} and decoding.sample_from is None:
-        translator = Translator(translator.model, translator.tokenizer, decoding)
+    if {weights, compute} != {"float32"} and translator.defaults.sample_from is None:
         _compare(path, translator, pairs[:MAX_PAIRS], opened)
     say_next(["serve", folder], ["translate", path, "TEXT"])
 

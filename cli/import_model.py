@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from typer import Argument, Option
 
-from keras_transformer.cli.console import load_tensorflow, say, say_next
+from keras_transformer.cli.console import cleaned_up, load_tensorflow, say, say_next
 
 
 def import_command(
@@ -44,15 +44,16 @@ def import_command(
     load_tensorflow()
     from keras_transformer.trainers.marian.importing import import_marian
 
-    imported = import_marian(
-        folder,
-        run,
-        source,
-        target,
-        like=like,
-        target_tag=target_tag,
-        normalize_punctuation=normalize_punctuation,
-    )
+    with cleaned_up():
+        imported = import_marian(
+            folder,
+            run,
+            source,
+            target,
+            like=like,
+            target_tag=target_tag,
+            normalize_punctuation=normalize_punctuation,
+        )
     parameters = imported.num_parameters(imported.checkpoint())
     say(
         f"Import: {imported.source} to {imported.target}, {parameters:,} parameters, "

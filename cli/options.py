@@ -2,11 +2,12 @@
 
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import typer
 from typer import Argument, Option
 
-from keras_transformer.config import CheckpointName, EarlyStopping
+from keras_transformer.config import CheckpointName, DecodingOptions, EarlyStopping
 from keras_transformer.rooms import brought
 from keras_transformer.trainers.settings import TrainSettings, recipe_names
 from keras_transformer.trainers.tasks import task_names
@@ -130,3 +131,9 @@ VocabSize = Annotated[
     int | None,
     Option(help="Maximum number of subwords, for both languages together. [default: 8000]"),
 ]
+
+
+def search_of(context: typer.Context) -> dict[str, Any]:
+    """Returns the options of the search that a command was given."""
+    given = {field.name: context.params.get(field.name) for field in fields(DecodingOptions)}
+    return {name: value for name, value in given.items() if value is not None}

@@ -29,6 +29,7 @@ from keras_transformer.cli.options import (
     SampleFrom,
     SampleSeed,
     Temperature,
+    search_of,
 )
 from keras_transformer.errors import InputError
 from keras_transformer.export.metadata import read_metadata
@@ -42,6 +43,7 @@ CHUNK_LINES = 1_000
 CATALOGUES = (".po", ".pot", ".mo", ".xlf", ".xliff", ".tmx")
 FILLED = (".po", ".xlf", ".xliff")  # files whose empty entries are filled
 READ_BYTES = 2**20
+SERVER_TIMEOUT = 60  # seconds
 
 Progress = Callable[[int], None]  # takes the number of texts translated since the last call
 Translate = Callable[[list[str], Progress], Sequence[Row]]
@@ -111,7 +113,10 @@ def translate_command(
             "a tab and its translation."
         ),
     ] = None,
-    timeout: Annotated[float, Option(min=0.001, help="Seconds to wait for the server.")] = 60,
+    timeout: Annotated[
+        float | None,
+        Option(min=0.001, help=f"Seconds to wait for the server. [default: {SERVER_TIMEOUT}]"),
+    ] = None,
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
     early_stopping: EarlyStop = None,
@@ -131,70 +136,37 @@ def translate_command(
     texts = texts or []
     if model_or_text is not None and server is not None:
         texts = [model_or_text, *texts]
-    if texts and input_file is not None:
-        raise InputError("Give either texts or --input")
-    if output_file is not None and output_file.exists():
-        raise InputError(f"{output_file} exists already: choose another name for --output")
-    search = {
-        "beam_size": beam_size,
-        "length_penalty": length_penalty,
-        "early_stopping": early_stopping,
-        "no_repeat_ngram": no_repeat_ngram,
-        "sample_from": sample_from,
-        "temperature": temperature,
-        "sample_seed": sample_seed,
-    }
-    fixed = [
-        name.removesuffix("_from").replace("_", "-")
-        for name, value in search.items()
-        if value is not None
-    ]
+    elif model_or_text is None and server is None:
+        context.fail("Missing argument 'RUN|SAVEDMODEL', or --url, or --grpc.")
+    folder = "" if model_or_text is None or server is not None else model_or_text
+    is_run = Path(folder, "run.json").is_file() if folder else False
+    version = find_export(folder) if folder and not is_run else None
+    if folder and not is_run and version is None:
+        raise InputError(f"{folder} must be a run directory or a SavedModel")
+    search = search_of(context)
+    _check_options({**context.params, "texts": texts, "search": search}, server or folder, is_run)
     stream: Any = None
     if not texts:
         stream = context.with_resource(input_file.open("rb")) if input_file else sys.stdin.buffer
     total = len(texts) if stream is None else _count_lines(stream)
     # The optimization of a graph takes a second or two, and saves a few percent of a search.
     optimize = stream is not None and (total or 0) > CHUNK_LINES
-    if signature == "nbest" or (num_best is not None and signature is not None):
-        raise InputError("Give --num-best and no --signature: the signature is nbest")
     name = signature or (DEFAULT_SIGNATURE if num_best is None else "nbest")
     if prefix is not None:
         name = "complete"
-    is_run = server is None and Path(model_or_text or "", "run.json").is_file()
-    if not is_run and prefix is not None and (signature is not None or num_best is not None):
-        raise InputError("Give --prefix without --signature and --num-best: it has a signature")
-    if words and not (is_run and as_json):
-        raise InputError("--words needs a run directory and --json")
     if server is not None:
-        translate = _open_server(url, grpc, model, name, timeout, prefix)
-    elif model_or_text is None:
-        context.fail("Missing argument 'RUN|SAVEDMODEL', or --url, or --grpc.")
-    elif is_run:
-        if signature is not None:
-            raise InputError(f"{model_or_text} is a run directory: it has no signature {signature}")
-        translate = _open_run(
-            model_or_text, search, optimize, num_best, terms is not None, prefix, words
-        )
-    elif version := find_export(model_or_text):
+        translate = _open_server(url, grpc, model, name, timeout or SERVER_TIMEOUT, prefix)
+    elif version is None:
+        translate = _open_run(folder, search, optimize, num_best, terms is not None, prefix, words)
+    else:
         if terms is not None:
             _require_protection(version, read_metadata(version).get("protect", []))
         translate = _open_export(str(version), name, optimize, num_best is not None, prefix)
-    else:
-        raise InputError(f"{model_or_text} must be a run directory or a SavedModel")
-    if fixed and not is_run:
-        raise InputError(
-            f"The search of {server or model_or_text} was fixed when it was exported: "
-            f"--{', --'.join(fixed)} cannot be changed"
-        )
     if terms is not None:
         translate = _with_terms(translate, terms)
     if num_best is not None and not is_run:
         translate = _with_best(translate, num_best)
-    if input_file is not None and input_file.suffix.lower() in CATALOGUES:
-        if input_file.suffix.lower() not in FILLED:
-            raise InputError(f"{input_file} cannot be filled: that is for {', '.join(FILLED)}")
-        if output_file is None or as_json or num_best is not None:
-            raise InputError(f"{input_file} needs --output, and no --json or --num-best")
+    if input_file is not None and output_file is not None and _is_catalogue(input_file):
         from keras_transformer.cli.catalogue import fill_catalogue
 
         fill_catalogue(input_file, output_file, translate)
@@ -221,6 +193,43 @@ def _new_file(path: Path) -> Iterator[TextIO]:
             else:
                 say(f"{path} is incomplete")
             raise
+
+
+def _is_catalogue(file: Path | None) -> bool:
+    return file is not None and file.suffix.lower() in CATALOGUES
+
+
+def _check_options(given: Mapping[str, Any], model: str, is_run: bool) -> None:
+    """Raises `InputError` for options that do not fit together, or do not fit the model."""
+    file, output, signature = given["input_file"], given["output_file"], given["signature"]
+    has_best, has_server = given["num_best"] is not None, bool(given["url"] or given["grpc"])
+    if given["texts"] and file is not None:
+        raise InputError("Give either texts or --input")
+    if output is not None and output.exists():
+        raise InputError(f"{output} exists already: choose another name for --output")
+    if _is_catalogue(file):
+        if file.suffix.lower() not in FILLED:
+            raise InputError(f"{file} cannot be filled: that is for {', '.join(FILLED)}")
+        if output is None or given["as_json"] or has_best:
+            raise InputError(f"{file} needs --output, and no --json or --num-best")
+    if given["timeout"] is not None and not has_server:
+        raise InputError("--timeout needs --url or --grpc")
+    if given["model"] is not None and given["grpc"] is None:
+        raise InputError("--model needs --grpc: it is the name of a model on the gRPC server")
+    if signature == "nbest" or (has_best and signature is not None):
+        raise InputError("Give --num-best and no --signature: the signature is nbest")
+    if is_run and signature is not None:
+        raise InputError(f"{model} is a run directory: it has no signature {signature}")
+    if not is_run and given["prefix"] is not None and (signature is not None or has_best):
+        raise InputError("Give --prefix without --signature and --num-best: it has a signature")
+    if given["words"] and not (is_run and given["as_json"]):
+        raise InputError("--words needs a run directory and --json")
+    if given["search"] and not is_run:
+        names = (name.removesuffix("_from").replace("_", "-") for name in given["search"])
+        raise InputError(
+            f"The search of {model} was fixed when it was exported: --{', --'.join(names)} cannot "
+            "be changed"
+        )
 
 
 def _open_server(
@@ -260,7 +269,7 @@ def _open_run(
     from keras_transformer.translator import Translation, Translator
 
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not optimize})
-    translator = Translator.load(folder)
+    translator = Translator.load(folder, **search)
     if has_terms:
         _require_protection(folder, translator.tokenizer.protect)
 
@@ -274,11 +283,11 @@ def _open_run(
             row["words"] = [word._asdict() for word in found.words]
         return {**row, "truncated": found.truncated}
 
-    options = {**search, "num_best": num_best or 1, "words": words}
-
     def translate(texts: list[str], progress: Progress) -> list[Row]:
         prefixes = None if prefix is None else [prefix] * len(texts)
-        found = translator.translate(texts, prefixes=prefixes, progress=progress, **options)
+        found = translator.translate(
+            texts, prefixes=prefixes, progress=progress, num_best=num_best or 1, words=words
+        )
         return [row_of(each) for each in found]
 
     return translate

@@ -29,14 +29,10 @@ from apache_beam.runners.runner import PipelineResult
 from apache_beam.utils.shared import Shared
 
 from keras_transformer.errors import InputError, one_line
-from keras_transformer.export.options import BATCH_ROWS, DEFAULT_SIGNATURE, max_size_of
+from keras_transformer.export.options import BATCH_BYTES, BATCH_ROWS, DEFAULT_SIGNATURE, max_size_of
 from keras_transformer.export.rows import Row, by_length
 from keras_transformer.export.session import open_saved_model
 from keras_transformer.export.versions import find_version
-
-# The maximum of the lines of a batch times the bytes of its longest line: 64 ordinary sentences are
-# one batch, and a page of text is a batch of its own.
-BATCH_BYTES = BATCH_ROWS * 512
 
 # DirectRunner would first look for a binary of the Prism runner on the network.
 LOCAL_RUNNER = "FnApiRunner"
@@ -136,6 +132,8 @@ def read_shards(file: tuple[int, str], lines_per_shard: int) -> Iterator[Shard]:
                 if not chunk:
                     break
                 if shard == 0:
+                    if chunk[0].startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                        raise InputError("it is UTF-16: convert it to UTF-8")
                     chunk[0] = chunk[0].removeprefix(codecs.BOM_UTF8)
                 first_line = 1 + shard * lines_per_shard
                 yield Shard(f"{number:06}-{shard:06}", path, first_line, chunk)
@@ -152,7 +150,7 @@ def translate_shard(
 ) -> tuple[Shard, list[Row]]:
     """Returns the shard with the outputs for its lines; threads of a process share the model."""
     translate = shared.acquire(lambda: open_saved_model(version, signature, optimize=True))
-    rows = translate_lines(shard.lines, translate, min(BATCH_BYTES, max_size_of(signature)))
+    rows = translate_lines(shard.lines, translate, max_size_of(signature))
     if len(rows) > BATCH_ROWS and all("failed" in row for row in rows):
         raise InputError(
             f"{shard.path}: all of {len(rows):,} lines fail, from line "
@@ -162,7 +160,7 @@ def translate_shard(
 
 
 def translate_lines(
-    lines: Sequence[bytes], translate: Translate, max_size: float = BATCH_BYTES
+    lines: Sequence[bytes], translate: Translate, max_size: int = BATCH_BYTES
 ) -> list[Row]:
     """Returns the model's outputs for each line, or the reason why the line `failed`."""
 

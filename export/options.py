@@ -1,6 +1,5 @@
 """Options of an export: how it stores weights, which requests it merges, how large one may be."""
 
-import math
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,6 +12,9 @@ DEFAULT_SIGNATURE = "serving_default"
 
 # The maximum number of texts in a batch. Every export takes as many in a request (`max_texts`).
 BATCH_ROWS = 64
+# The maximum of the texts of a batch times the bytes of the longest: 64 ordinary sentences are one
+# batch, and a page of text is a batch of its own.
+BATCH_BYTES = BATCH_ROWS * 512
 
 # The maximum of the texts of a request times the bytes of its longest text. Even with a token for
 # each byte, a request to `document` keeps to the default of `max_document_tokens`.
@@ -35,9 +37,9 @@ Quantization = Literal[
 BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}  # as Linux names them; the last is Arm's
 
 
-def max_size_of(signature: str) -> float:
+def max_size_of(signature: str) -> int:
     """Returns the maximum of the texts of a batch times the bytes of its longest text."""
-    return REQUEST_BYTES if signature == "document" else math.inf
+    return REQUEST_BYTES if signature == "document" else BATCH_BYTES
 
 
 def computes_bfloat16() -> bool:

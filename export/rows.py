@@ -1,12 +1,11 @@
 """Texts in batches of about the same length, and the outputs of a signature as rows."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from keras_transformer.export.options import BATCH_ROWS
+from keras_transformer.export.options import BATCH_BYTES, BATCH_ROWS
 
 Row = dict[str, Any]  # a signature's outputs for one text, by name
 
@@ -16,7 +15,7 @@ def by_length(
     translate: Callable[[list[bytes]], Sequence[Row]],
     *,
     max_rows: int = BATCH_ROWS,
-    max_size: float = math.inf,
+    max_size: int = BATCH_BYTES,
 ) -> list[Row]:
     """Translates texts in batches of about one length; the rows keep the order of the texts.
 

@@ -352,3 +352,10 @@ class DecodingOptions:
         """Returns the options that the settings of a run hold, by name."""
         names = {field.name for field in dataclasses.fields(cls)} & settings.keys()
         return cls(**{name: settings[name] for name in names})
+
+    def changed(self, **changes: Any) -> Self:
+        """Returns the options with those changes that are not None; a sample has one beam."""
+        given = {name: value for name, value in changes.items() if value is not None}
+        if "sample_from" in given:
+            given.setdefault("beam_size", 1)
+        return dataclasses.replace(self, **given)

@@ -1,6 +1,5 @@
 """`Translator`: from texts to translations."""
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable
@@ -121,32 +120,29 @@ class Translator:
         self._graph = functools.lru_cache(MAX_GRAPHS)(self._make_graph)
 
     @classmethod
-    def load(cls, run_dir: str | Path, checkpoint: CheckpointName | None = None) -> Self:
+    def load(
+        cls, run_dir: str | Path, checkpoint: CheckpointName | None = None, **search: Any
+    ) -> Self:
         """Opens a run directory.
 
         Args:
             run_dir: the directory.
             checkpoint: the weights to load; None for the one of `Run.choice`.
+            **search: changes of the run's `DecodingOptions`; None for no change.
         """
-        return cls.of(Run.load(run_dir), checkpoint)
+        return cls.of(Run.load(run_dir), checkpoint, **search)
 
     @classmethod
-    def of(cls, run: Run, checkpoint: CheckpointName | None = None) -> Self:
+    def of(cls, run: Run, checkpoint: CheckpointName | None = None, **search: Any) -> Self:
         """Makes a translator from a run.
 
         Args:
             run: the run.
             checkpoint: the weights to load, as for `load`.
+            **search: as for `load`.
         """
-        defaults = DecodingOptions.of(run.settings)
+        defaults = DecodingOptions.of(run.settings).changed(**search)
         return cls(run.model(checkpoint), run.tokenizer(), defaults)
-
-    def decoding_options(self, **changes: Any) -> DecodingOptions:
-        """Returns the default options with those of `translate` that are given and not None."""
-        given = {name: value for name, value in changes.items() if value is not None}
-        if "sample_from" in given:
-            given.setdefault("beam_size", 1)
-        return dataclasses.replace(self.defaults, **given)
 
     def translate(
         self,
@@ -209,7 +205,7 @@ class Translator:
                 raise InputError(
                     f"`{name}` must be an integer, at least 1. Received: {name}={value!r}"
                 )
-        options = self.decoding_options(
+        options = self.defaults.changed(
             beam_size=beam_size,
             length_penalty=length_penalty,
             max_source_length=max_source_length,

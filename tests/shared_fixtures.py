@@ -76,6 +76,7 @@ def tiny_settings(corpus_dir):
     return TrainSettings(
         data=str(corpus_dir),
         vocab_size=290,
+        augment={},
         steps=5,
         tokens_per_batch=300,
         max_length=40,
@@ -95,6 +96,7 @@ def short_settings(tmp_path_factory):
     (folder / "de.train.txt").write_text("".join(texts[5:] + texts[:5]).upper())
     return TrainSettings(
         data=str(folder),
+        augment={},
         strategy="one",
         steps=2,
         tokens_per_batch=56,

@@ -66,8 +66,8 @@ class TrainSettings:
             regular expressions of RE2; not for "wordpiece".
         protect_free: whether a translation may leave protected strings out, and repeat them.
         augment: pairs to add once more in changed form, a rate for each kind: "lower", "end",
-            "quotes", "list", "symbols" and "typing" (docs/howto/noise.md); or "all" for the
-            usual rates of all kinds.
+            "quotes", "list", "symbols" and "typing" (docs/howto/noise.md); "all" for the usual
+            rates of all kinds, {} for none. A parser has none.
         max_length: training drops pairs with more tokens on a side, end symbol included.
         max_length_ratio: training drops pairs if one side has more than this many times the tokens
             of the other (9: Moses); None drops none.
@@ -153,7 +153,7 @@ class TrainSettings:
     lowercase: bool = False
     protect: list[str] = dataclasses.field(default_factory=list)
     protect_free: bool = False
-    augment: Mapping[Change, Rate] | Literal["all"] = dataclasses.field(default_factory=dict)
+    augment: Mapping[Change, Rate] | Literal["all"] = "all"
     max_length: Annotated[int, Field(ge=2)] = 256
     max_length_ratio: Annotated[float, Field(ge=1)] | None = 9.0
     drop_duplicates: bool = False
@@ -456,7 +456,7 @@ def change_recipe(recipe: Mapping[str, Any], changes: Iterable[str]) -> dict[str
         if table is None:
             changed[name] = value
             continue
-        values = changed.get(table, {})
+        values = changed.get(table, "all" if table == "augment" else {})
         if values == "all":
             values = DEFAULT_RATES
         if isinstance(values, Mapping):  # `TrainSettings` refuses anything else

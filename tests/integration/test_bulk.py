@@ -155,6 +155,13 @@ def test_byte_order_mark_is_no_text(tmp_path):
     ]
 
 
+def test_utf16_is_refused(tmp_path):
+    path = tmp_path / "corpus.txt"
+    path.write_bytes("one\ntwo\n".encode("utf-16"))
+    with pytest.raises(InputError, match=f"^Cannot read {path}: it is UTF-16"):
+        list(bulk.read_shards((0, str(path)), 2))
+
+
 @pytest.mark.distributed
 def test_workers_in_other_processes(model, tmp_path):
     path = tmp_path / "corpus.txt"

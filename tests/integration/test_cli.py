@@ -297,6 +297,12 @@ def test_long_lines_to_document(saved_model):
     assert_refused(cli(*translate, stdin=b"one . " * 4_000), ".*8192 tokens.*")
 
 
+def test_many_long_lines(saved_model):
+    """They are more than a request may have, so they go in several."""
+    code, out, err = cli("translate", saved_model, stdin=(b"x" * 70_000 + b"\n") * 64)
+    assert (code, out.count("\n")) == (0, 64), err
+
+
 def test_translate_corpus_for_a_machine(monkeypatch):
     report = BulkReport(lines=7, failed=0, truncated=1, shards=2, seconds=2.0)
     monkeypatch.setattr("keras_transformer.export.bulk.translate_corpus", lambda *_, **__: report)

@@ -17,7 +17,7 @@ def recipe(tmp_path_factory):
     """A recipe of a training of a second, with all that a recipe may ask for."""
     path = tmp_path_factory.mktemp("recipe") / "small.toml"
     path.write_text(
-        "vocab_size = 290\nsteps = 4\ntokens_per_batch = 300\nmax_length = 40\n"
+        "vocab_size = 290\naugment = {}\nsteps = 4\ntokens_per_batch = 300\nmax_length = 40\n"
         "steps_per_validation = 1\nkeep_checkpoints = 3\nbeam_size = 2\nlength_penalty = 1.5\n"
         "[model]\nd_model = 12\nd_ff = 14\nnum_heads = 2\nnum_encoder_layers = 1\n"
         "num_decoder_layers = 1\n"
@@ -48,7 +48,8 @@ def test_run_records_the_resolved_recipe(recipe_run):
 
 def test_prepare_for_a_machine(corpus_dir, tmp_path):
     folder = tmp_path / "corpus"
-    options = ["--data", corpus_dir, "--set", "max_length=7", "--vocab-size", 284, "--json"]
+    options = ["--data", corpus_dir, "--set", "max_length=7", "--set", "augment={}"]
+    options += ["--vocab-size", 284, "--json"]
     code, out, err = cli("prepare", folder, *options)
     assert code == 0, err
     prepared = json.loads(out)
@@ -57,7 +58,7 @@ def test_prepare_for_a_machine(corpus_dir, tmp_path):
     assert prepared["kept"] + prepared["dropped"]["too_long"] == 150
     assert len(prepared["examples"]["too_long"]) == 3
     assert json.loads((folder / "corpus.json").read_text())["made_from"]["vocab_size"] == 284
-    assert f"--vocab-size 284 --set max_length=7 --data {folder} --run-dir" in err
+    assert f"--vocab-size 284 --set max_length=7 --set 'augment={{}}' --data {folder} --run-dir" in err
 
 
 def test_the_other_commands_take_the_average_or_the_best(recipe_run, corpus_dir):

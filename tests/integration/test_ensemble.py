@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from command_line import assert_refused, cli
+from disk import full_disk
 from layer_weights import randomize
 
 from keras_transformer import RecurrentConfig, Run, Translator
@@ -110,6 +111,14 @@ def test_refused(members, ensemble, tiny_run, tmp_path):
     assert_refused(cli("ensemble", one, other, "--run-dir", new), message)
     result = cli("train", "--data", "bundled", "--set", f"init_from={ensemble}", "--run-dir", new)
     assert_refused(result, "An ensemble cannot be trained: .*")
+    result = cli("train", "--run-dir", ensemble, "--resume", "--data", "bundled", "--steps", 9)
+    assert_refused(
+        result, f"{ensemble} was imported or is an ensemble, so it cannot be resumed. .*"
+    )
+    assert not (ensemble / "metrics.jsonl").exists()
     result = cli("convert", ensemble, new, "--to", "ctranslate2")
     assert_refused(result, "Only a Transformer .*")
+    with full_disk(9_000):
+        result = cli("ensemble", one, two, "--run-dir", new)
+    assert_refused(result, "Cannot write .*: File too large.*")
     assert not new.exists()

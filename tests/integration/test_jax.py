@@ -27,6 +27,7 @@ def script(corpus_dir, tmp_path, monkeypatch):
     given = {
         "data": str(corpus_dir),
         "vocab_size": 290,
+        "augment": {},
         "max_length": 40,
         "tokens_per_batch": 305,  # an odd number of rows, too
         "model": {**sizes, "num_decoder_layers": 1, "dropout_rate": 0.0},

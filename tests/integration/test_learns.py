@@ -41,6 +41,7 @@ def data(tmp_path_factory):
 def run(data, tmp_path_factory):
     settings = TrainSettings(
         data=data,
+        augment={},
         steps=400,
         tokens_per_batch=512,
         max_length=16,

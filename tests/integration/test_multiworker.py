@@ -40,7 +40,16 @@ def arguments(corpus_dir):
         "model.dropout_rate": 0.0,
     }
     changes = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
-    return ["--data", str(corpus_dir), "--vocab-size", "290", "--resume", *changes]
+    return [
+        "--data",
+        str(corpus_dir),
+        "--vocab-size",
+        "290",
+        "--set",
+        "augment={}",
+        "--resume",
+        *changes,
+    ]
 
 
 def start(run_dir, arguments, log, worker=None, ports=()):

@@ -35,7 +35,7 @@ DEFAULT_RATES: Mapping[Change, float] = {
     "quotes": 0.06,
     "list": 0.06,
     "symbols": 0.06,
-    "typing": 0.08,
+    "typing": 0.2,
 }
 TYPING_ERRORS = 0.15  # share of the words with one
 

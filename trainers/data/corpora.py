@@ -190,6 +190,11 @@ def _table_pairs(path: Path, source: str, target: str) -> Iterator[Pair]:
             raise InputError(f"{path}: a quote after line {before} is not closed")
         if None in (row[source], row[target]):
             raise InputError(f"{path}, line {table.line_num}: a column is missing")
+        if any(row.get(None, ())):
+            raise InputError(
+                f"{path}, line {table.line_num}: more columns than the first line names. In a "
+                ".csv file, quote a text that has a comma"
+            )
         yield Pair(*(" ".join(row[name].splitlines()) for name in (source, target)))
         before = table.line_num
 

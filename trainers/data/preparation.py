@@ -130,9 +130,8 @@ def prepare(
             manifest = Manifest.read(folder)
             manifest.check_settings(made_from)
         else:
-            manifest = _start(
-                folder, _to_learn_from(corpus, rates), task, settings, made_from, tokenizer
-            )
+            learned = _to_learn_from(corpus, rates, settings)
+            manifest = _start(folder, learned, task, settings, made_from, tokenizer)
         saved = manifest.tokenizer()
         if tokenizer is not None and tokenizer.fingerprint != saved.fingerprint:
             raise InputError(f"`tokenizer` is not the one that {folder} was prepared with")
@@ -158,9 +157,12 @@ def prepare(
         return opened(manifest, saved, check_files=False)
 
 
-def _to_learn_from(corpus: Corpus, rates: Mapping[Change, float]) -> Corpus:
+def _to_learn_from(
+    corpus: Corpus, rates: Mapping[Change, float], settings: TrainSettings
+) -> Corpus:
     """Returns a corpus with changed copies of training pairs, for the vocabulary."""
-    learned = {kind: rate for kind, rate in rates.items() if kind in LEARNED}
+    kinds = set(LEARNED) - ({"quotes"} if settings.tokenizer == "wordpiece" else set())
+    learned = {kind: rate for kind, rate in rates.items() if kind in kinds}
 
     def read(split: str) -> Iterator[Pair]:
         pairs = corpus.read(split)

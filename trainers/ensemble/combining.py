@@ -7,6 +7,7 @@ from keras_transformer.config import CheckpointName
 from keras_transformer.ensemble.config import EnsembleConfig
 from keras_transformer.ensemble.model import Ensemble
 from keras_transformer.errors import InputError
+from keras_transformer.files import atomic_folder
 from keras_transformer.run import Run
 
 
@@ -53,10 +54,11 @@ def combine(
     model = Ensemble(EnsembleConfig.of([run.config for run in runs]))
     for run, member, weights in zip(runs, model.members, chosen, strict=True):
         run.load_weights(member, weights)
-    found = Run.create(
-        run_dir, model.config, first.tokenizer(), first.source, first.target, first.settings
-    )
     files = [str((run.path / each.file).resolve()) for run, each in zip(runs, chosen, strict=True)]
-    found.save_checkpoint(model, step=0, metrics={"of_files": files}, is_best=True)
-    found.finish()
-    return found
+    with atomic_folder(run_dir) as written:
+        found = Run.create(
+            written, model.config, first.tokenizer(), first.source, first.target, first.settings
+        )
+        found.save_checkpoint(model, step=0, metrics={"of_files": files}, is_best=True)
+        found.finish()
+    return Run.load(run_dir)

@@ -126,6 +126,11 @@ def _open_to_resume(settings: TrainSettings, path: Path) -> Run | None:
             )
         return None
     run = Run.load(path)
+    if run.last is not None and run.last.step == 0:  # imported, or an ensemble
+        raise InputError(
+            f"{path} was imported or is an ensemble, so it cannot be resumed. A new run can start "
+            "from an imported one: `init_from`"
+        )
     _check_settings(run, settings)
     if run.checkpoints and not (path / "metrics.jsonl").exists():
         logger.warning(

@@ -66,7 +66,8 @@ def text_batches(
             "`sources` and `targets` must have the same length. "
             f"Received: {len(sources)} and {len(targets)}"
         )
-    texts = tf.data.Dataset.from_tensor_slices((list(sources), list(targets)))
+    columns = tuple(tf.constant(list(texts), tf.string) for texts in (sources, targets))
+    texts = tf.data.Dataset.from_tensor_slices(columns)
     batches = texts.batch(batch_size).map(
         tf.autograph.experimental.do_not_convert(batch), tf.data.AUTOTUNE
     )

@@ -9,6 +9,7 @@ import sacremoses
 
 from keras_transformer.config import BOS_ID, TransformerConfig
 from keras_transformer.errors import InputError
+from keras_transformer.files import atomic_folder
 from keras_transformer.marian.layout import SHARED_EMBEDDING, from_huggingface, huggingface_name
 from keras_transformer.marian.tokenizer import MarianTokenizer
 from keras_transformer.model.transformer import Transformer
@@ -93,10 +94,11 @@ def import_marian(
     _assign(transformer, model, orders, folder)
     search: dict[str, Any] = {**model.search, "length_penalty_kind": "marian"}
     settings = TrainSettings(data="", source=source, target=target, **search)
-    run = Run.create(run_dir, config, tokenizer, source, target, settings.to_dict())
-    run.save_checkpoint(transformer, step=0, metrics={}, is_best=True)
-    run.finish()
-    return run
+    with atomic_folder(run_dir) as written:
+        run = Run.create(written, config, tokenizer, source, target, settings.to_dict())
+        run.save_checkpoint(transformer, step=0, metrics={}, is_best=True)
+        run.finish()
+    return Run.load(run_dir)
 
 
 def _order(vocabulary: dict[str, int]) -> Order:

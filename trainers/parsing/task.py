@@ -37,6 +37,7 @@ class Parsing(Task):
             "beam_size": 21,
             "length_penalty": 0.3,
             "extra_length": 300,
+            "augment": {},
         }
     )
     metrics = MappingProxyType({"f1": "F1"})

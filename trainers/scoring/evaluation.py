@@ -1,5 +1,6 @@
 """Evaluation of a model on a test set: its results and their scores, as files."""
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -7,7 +8,6 @@ from typing import Any, NamedTuple
 
 import sacrebleu
 
-from keras_transformer.config import EarlyStopping
 from keras_transformer.errors import InputError
 from keras_transformer.trainers.data.corpora import Pair, read_lines
 from keras_transformer.trainers.tasks import ScoringProtocol, find_task
@@ -49,10 +49,6 @@ def evaluate(
     language: str,
     *,
     task: str = "translation",
-    beam_size: int | None = None,
-    length_penalty: float | None = None,
-    early_stopping: EarlyStopping | None = None,
-    no_repeat_ngram: int | None = None,
     batch_size: int = 64,
     tokenized_references: str | Path | None = None,
     source_language: str = "en",
@@ -63,17 +59,12 @@ def evaluate(
     """Computes the results for a corpus, scores them, and writes both to files.
 
     Args:
-        translator: model and tokenizer.
+        translator: model, tokenizer and, as its `defaults`, how to search.
         pairs: sources and targets, as the task reads them: for translation, sentences.
         output: common path of the files: `.source`, `.reference` and `.hypothesis`, one sentence or
             result per line, and `.scores.json`.
         language: target language.
         task: the setting of this name.
-        beam_size: beams; 1 is greedy search; None for the translator's default.
-        length_penalty: strength of the length penalty; None for the translator's default.
-        early_stopping: when the search of a sentence ends; None for the translator's default.
-        no_repeat_ngram: a result never repeats a sequence of so many tokens; None for the
-            translator's default.
         batch_size: number of sentences to translate at once.
         tokenized_references: file of the references as the multimodal-translation papers
             prepared them; for translation only.
@@ -97,22 +88,9 @@ def evaluate(
     # Wrong arguments raise an error before the translation, which may take long.
     tokenized = read_sentences(tokenized_references, len(pairs)) if tokenized_references else None
     scorer = chosen.scorer(pairs, ScoringProtocol(language, source_language, tokenize, tokenized))
-    options = translator.decoding_options(
-        beam_size=beam_size,
-        length_penalty=length_penalty,
-        early_stopping=early_stopping,
-        no_repeat_ngram=no_repeat_ngram,
-    )
-    decoding: dict[str, Any] = {
-        "beam_size": options.beam_size,
-        "length_penalty": options.length_penalty,
-        "early_stopping": options.early_stopping,
-        "no_repeat_ngram": options.no_repeat_ngram,
-    }
     Path(output).parent.mkdir(parents=True, exist_ok=True)
     found = translator.translate(
         [pair.source for pair in pairs],
-        **decoding,
         batch_size=batch_size,
         progress=lambda done: progress(done, len(pairs)),
     )
@@ -125,6 +103,7 @@ def evaluate(
     }.items():
         text = "".join(f"{_join_lines(line)}\n" for line in lines)
         Path(f"{output}.{name}").write_text(text, encoding="utf-8")
+    decoding = dataclasses.asdict(translator.defaults)
     content = {**chosen.figures(scores), **(notes or {}), **decoding}
     Path(f"{output}.scores.json").write_text(json.dumps(content, indent=2) + "\n")
     return scores

@@ -13,7 +13,12 @@ from keras_transformer.trainers.data.augmentation import (
     changed_in_all_ways,
 )
 from keras_transformer.trainers.data.corpora import Pair
-from keras_transformer.trainers.settings import TrainSettings, change_recipe
+from keras_transformer.trainers.settings import (
+    TrainSettings,
+    change_recipe,
+    load_recipe,
+    recipe_names,
+)
 
 PAIRS = [
     Pair("Don't open the iPhone's box, MARY!", "Öffne Marys Schachtel nicht!"),
@@ -83,10 +88,18 @@ def test_wrong_rates(rates):
 def test_the_names_of_the_kinds_are_the_settings():
     settings = TrainSettings(data="bundled", augment=dict.fromkeys(KINDS, 0.1))
     assert change_recipe(settings.to_dict(), ["augment.end=0.5"])["augment"]["end"] == 0.5
-    assert change_recipe({}, ["augment.end=0.5"]) == {"augment": {"end": 0.5}}
-    assert TrainSettings(data="bundled", **change_recipe({}, ["augment=all"])).augment == "all"
+    assert TrainSettings(data="bundled", **change_recipe({}, ["augment={}"])).augment == {}
 
 
-def test_a_rate_beside_all():
-    changed = change_recipe({"augment": "all"}, ["augment.typing=0.5"])["augment"]
+@pytest.mark.parametrize("recipe", [{"augment": "all"}, {}])
+def test_a_rate_beside_all(recipe):
+    changed = change_recipe(recipe, ["augment.typing=0.5"])["augment"]
     assert (changed["typing"], changed["quotes"]) == (0.5, DEFAULT_RATES["quotes"])
+
+
+def test_who_has_copies_by_default():
+    """Text of one's own, but not trees, and no recipe whose figures stand in the pages."""
+    assert TrainSettings.from_dict({"data": "bundled"}).augment == "all"
+    assert TrainSettings.from_dict({"data": "bundled", "task": "parsing"}).augment == {}
+    recipes = (load_recipe(name) for name in recipe_names())
+    assert all(TrainSettings.from_dict(recipe).augment == {} for recipe in recipes)

@@ -148,6 +148,7 @@ def test_tables_of_a_spreadsheet(tmp_path, mark, encoding, separator, end):
             "pairs.*a.tsv: the first line must name .*, en and de .*: one, eins",
         ),
         ("a.tsv", b"en\tde\none", "a.tsv, line 2: a column is missing"),
+        ("a.csv", b"en,de\na,b,\nYes, a dog,Ja", "a.csv, line 3: more columns than the first line"),
         ("a.csv", b"en,de\n\xff,b", "a.csv, line 2: not valid UTF-8"),
         ("a.csv", b'en,de\na,b\n\nc,"d\ne,f\n', "a.csv: a quote after line 2 is not closed"),
         ("a.csv", b"x;" * 2**18, r"a.csv: the first line must name .*: (x;)+$"),

@@ -51,7 +51,8 @@ def write(tmp_path, monkeypatch):
         for language, texts in zip(("de", "en"), zip(*pairs, strict=True), strict=True):
             text = "".join(f"{text}\n" for text in texts)
             (folder / f"{language}.{split}.txt").write_text(text, encoding="utf-8")
-        settings = {"source": "de", "target": "en", "tokenizer": "wordpiece", **settings}
+        usual = {"source": "de", "target": "en", "tokenizer": "wordpiece", "augment": {}}
+        settings = usual | settings
         return TrainSettings(data=str(folder), **settings)
 
     return write_text
@@ -117,7 +118,9 @@ def test_targets_keep_what_sources_lose(tmp_path, corpus):
     texts = [f"{number}\u00a0m² …" for number in range(23)]
     for language in ("de", "en"):
         (tmp_path / f"{language}.train.txt").write_text("\n".join(texts), encoding="utf-8")
-    settings = TrainSettings(data=str(tmp_path), source="de", target="en", vocab_size=300)
+    settings = TrainSettings(
+        data=str(tmp_path), source="de", target="en", vocab_size=300, augment={}
+    )
     prepared = prepare(settings, corpus)
     tokenizer, (source, target) = prepared.tokenizer, next(iter(prepared.training.read([7])))
     assert tokenizer.decode([source]) == ["7 m2 ..."]

@@ -46,6 +46,7 @@ def settings(tmp_path_factory):
         (folder / f"de.{split}.txt").write_text("".join(texts[5:] + texts[:5]).upper())
     return TrainSettings(
         data=str(folder),
+        augment={},
         strategy="one",
         steps=STEPS,
         tokens_per_batch=40,

@@ -22,11 +22,10 @@ TREES = ["(S (NP (NNP John)) (VBZ sleeps))", "(UH Oh)", "(UH oh)"]
 class Answers:
     """A parser that has its answers."""
 
+    defaults = DecodingOptions()
+
     def translate(self, texts, **options):
         return [SimpleNamespace(text=tree) for tree in TREES]
-
-    def decoding_options(self, *_, **options):
-        return DecodingOptions()
 
 
 def test_evaluation_writes_trees_and_their_scores(tmp_path):
@@ -68,7 +67,7 @@ def test_trees_with_symbols_that_the_tokenizer_lacks(tmp_path):
     trees = ["(S (NN a) (VB b))", "(S (NN a) (RB b))", "(X (NN a))", "(S (VB a))"]
     (tmp_path / "train.trees").write_text("\n".join(trees))
     tokenizer = TreeTokenizer.train([("a b", "S NN VB /S")], vocab_size=270)
-    settings = TrainSettings(data=str(tmp_path), task="parsing", target="trees")
+    settings = TrainSettings(data=str(tmp_path), task="parsing", target="trees", augment={})
     prepare(settings, tmp_path / "corpus", tokenizer=tokenizer)
     split = Manifest.read(tmp_path / "corpus").train
     assert (split.kept, split.dropped) == (2, {"unknown": 2})

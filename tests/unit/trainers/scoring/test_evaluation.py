@@ -27,20 +27,13 @@ class Answers:
 
     def __init__(self, answers):
         self.answers = answers
+        self.defaults = DecodingOptions(beam_size=3, length_penalty=0.7, no_repeat_ngram=4)
 
     def translate(self, texts, progress, **options):
         self.options = options
         progress(1)
         progress(len(texts) - 1)
         return [Translation(self.answers[text], -1.0, False, ()) for text in texts]
-
-    def decoding_options(self, beam_size, length_penalty, early_stopping, no_repeat_ngram):
-        return DecodingOptions(
-            beam_size=beam_size or 5,
-            length_penalty=length_penalty or 0.9,
-            early_stopping=early_stopping or "first",
-            no_repeat_ngram=no_repeat_ngram or 0,
-        )
 
 
 def test_test_set(tmp_path, monkeypatch):
@@ -81,21 +74,11 @@ def test_files_lie_side_by_side(tmp_path):
         map(Pair, answers, references),
         tmp_path / "new" / "test.de",
         "en",
-        beam_size=3,
-        early_stopping="exact",
-        length_penalty=0.7,
-        no_repeat_ngram=4,
         batch_size=2,
         notes={"checkpoint": "averaged"},
         progress=lambda *counts: progress.append(counts),
     )
-    assert translator.options == {
-        "beam_size": 3,
-        "length_penalty": 0.7,
-        "early_stopping": "exact",
-        "no_repeat_ngram": 4,
-        "batch_size": 2,
-    }
+    assert translator.options == {"batch_size": 2}
     assert progress == [(1, 3), (2, 3)]
     expected = {
         "source": ["ein Hund", "öl", "zwei Öle"],
@@ -116,8 +99,14 @@ def test_files_lie_side_by_side(tmp_path):
         "checkpoint": "averaged",
         "beam_size": 3,
         "length_penalty": 0.7,
+        "length_penalty_kind": "gnmt",
         "early_stopping": "exact",
+        "extra_length": 50,
+        "max_source_length": 512,
         "no_repeat_ngram": 4,
+        "sample_from": None,
+        "temperature": 1.0,
+        "sample_seed": 0,
     }
 
 
