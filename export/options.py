@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from keras_transformer.config import checked_dataclass
+from keras_transformer.errors import InputError
 
 NO_SCORE = -1e9  # instead of -inf and NaN, which JSON does not have
 DEFAULT_SIGNATURE = "serving_default"
@@ -79,3 +80,9 @@ class ServingOptions:
     num_batch_threads: Annotated[int, Field(ge=1, le=1_024)] = 2
     max_texts: Annotated[int, Field(ge=BATCH_ROWS, le=2**20)] = 1_024
     max_document_tokens: Annotated[int, Field(ge=1, le=2**26)] = 8_192
+
+    def __post_init__(self) -> None:
+        for name in ("max_batch_size", "batch_timeout_micros", "num_batch_threads"):
+            value = getattr(self, name)
+            if not self.batching and value != getattr(ServingOptions, name):
+                raise InputError(f"`{name}` needs `batching`. Received: {name}={value}")

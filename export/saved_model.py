@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_transformer.architectures import build_model
+from keras_transformer.architectures import build_model, precision
 from keras_transformer.config import DecodingOptions
 from keras_transformer.errors import InputError, one_line
 from keras_transformer.export.check import (
@@ -68,7 +68,9 @@ class ServingModule(tf.Module):
             for weight in model.weights
         ]
         if compute == "bfloat16":
-            translator = Translator(_in_bfloat16(model), translator.tokenizer, translator.defaults)
+            with precision("mixed_bfloat16"):
+                model = build_model(model.config)
+            translator = Translator(model, translator.tokenizer, translator.defaults)
         self.inputs = {name: inputs for name, (inputs, _) in SIGNATURES.items()}
         functions = _signatures(translator, serving, attention_layer, self.stored)
         if complete:
@@ -159,16 +161,6 @@ def _best(found: TranslatedTexts) -> Outputs:
         "score": _finite(found.scores[:, 0]),  # [B]
         "truncated": found.truncated,  # [B]
     }
-
-
-def _in_bfloat16(model: EncoderDecoder) -> EncoderDecoder:
-    """Returns a model of the same sizes, whose products are in bfloat16."""
-    policy = keras.config.dtype_policy()
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    try:
-        return build_model(model.config)
-    finally:
-        keras.config.set_dtype_policy(policy)
 
 
 def _with_weights(

@@ -1,5 +1,7 @@
 """The architectures: how to configure a model, to build it, and to search with it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from keras_transformer.errors import InputError
@@ -42,6 +44,19 @@ def build_model(config: "ModelConfig") -> "EncoderDecoder":
     """
     found: EncoderDecoder = load(architectures()[config.architecture].model)(config)
     return found
+
+
+@contextmanager
+def precision(policy: str) -> Iterator[None]:
+    """Builds layers with a dtype policy of Keras, such as "mixed_bfloat16"."""
+    import keras
+
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(policy)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
 
 
 def step_of(model: "EncoderDecoder", max_length: Any, num_sequences: Any) -> "Step":

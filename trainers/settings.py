@@ -82,11 +82,12 @@ class TrainSettings:
             None for nothing.
         mix: data of which training pairs are added to those of `data`, such as the data that
             `init_from` was trained on; None for none.
-        mix_share: share of the pairs of `mix` in all training pairs, at least 0 and below 1.
+        mix_share: share of the pairs of `mix` in all training pairs but those of `monolingual`,
+            before pairs are dropped; at least 0 and below 1.
         monolingual: a file of sentences of the target language, plain or .gz; their sources are
             made by `back_translator`, and marked. None for none.
         back_translator: a run from the target language to the source language.
-        monolingual_share: share of these pairs in all training pairs.
+        monolingual_share: share of these pairs in all training pairs, before pairs are dropped.
         monolingual_sample: draw their sources at random from this number of the likeliest tokens;
             None for the search of `back_translator`.
         architecture: "transformer"; "recurrent" for the model that it replaces, `Recurrent`; or

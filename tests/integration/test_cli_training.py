@@ -58,7 +58,9 @@ def test_prepare_for_a_machine(corpus_dir, tmp_path):
     assert prepared["kept"] + prepared["dropped"]["too_long"] == 150
     assert len(prepared["examples"]["too_long"]) == 3
     assert json.loads((folder / "corpus.json").read_text())["made_from"]["vocab_size"] == 284
-    assert f"--vocab-size 284 --set max_length=7 --set 'augment={{}}' --data {folder} --run-dir" in err
+    assert (
+        f"--vocab-size 284 --set max_length=7 --set 'augment={{}}' --data {folder} --run-dir" in err
+    )
 
 
 def test_the_other_commands_take_the_average_or_the_best(recipe_run, corpus_dir):

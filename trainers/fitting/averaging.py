@@ -4,7 +4,7 @@ import logging
 
 import numpy as np
 
-from keras_transformer.architectures import build_model
+from keras_transformer.architectures import build_model, precision
 from keras_transformer.checkpoints import Checkpoint
 from keras_transformer.errors import InputError
 from keras_transformer.model.encoder_decoder import EncoderDecoder
@@ -20,7 +20,6 @@ from keras_transformer.trainers.fitting.training_model import Adam, TrainingMode
 from keras_transformer.trainers.fitting.validation import (
     loss_and_metrics,
     make_translator,
-    precision,
     validation_scores,
 )
 from keras_transformer.trainers.settings import TrainSettings
@@ -52,7 +51,7 @@ def average_checkpoints(run: Run, last: int) -> Checkpoint:
         )
     chosen = run.checkpoints[-last:]
     settings = TrainSettings.of(run)
-    with precision(settings):
+    with precision(settings.precision):
         model = build_model(run.config)
     total = [np.zeros(weights.shape) for weights in model.get_weights()]  # float64
     for checkpoint in chosen:

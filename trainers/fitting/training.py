@@ -8,7 +8,7 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
-from keras_transformer.architectures import build_model
+from keras_transformer.architectures import build_model, precision
 from keras_transformer.model.encoder_decoder import EncoderDecoder
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.batches import BatchPlan, distribute
@@ -23,7 +23,6 @@ from keras_transformer.trainers.fitting.training_model import Adam, TrainingMode
 from keras_transformer.trainers.fitting.validation import (
     loss_and_metrics,
     make_translator,
-    precision,
     validation_scores,
 )
 from keras_transformer.trainers.settings import TrainSettings, completed
@@ -68,7 +67,7 @@ def train(
         run, corpus = open_run(settings, path, progress, workers)
         if corpus is not None:
             keras.utils.set_random_seed(settings.seed)
-            with precision(settings), workers.strategy.scope():
+            with precision(settings.precision), workers.strategy.scope():
                 _fit(run, settings, corpus, verbose, callbacks, workers)
         elif run.status == "complete":
             logger.info("%s is complete", path)

@@ -110,14 +110,14 @@ class Adam(LocalAdam):
     ) -> None:
         """Updates a weight and its moments in one pass."""
         momentum, velocity = self.moments(variable)
-        step = ops.cast(self.iterations + 1, "float32")
+        step = ops.cast(self.iterations + 1, variable.dtype)
         tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
             m=momentum.handle,
             v=velocity.handle,
             beta1_power=self.beta_1**step,
             beta2_power=self.beta_2**step,
-            lr=learning_rate,
+            lr=ops.cast(learning_rate, variable.dtype),
             beta1=self.beta_1,
             beta2=self.beta_2,
             epsilon=self.epsilon,
@@ -249,7 +249,7 @@ class TrainingModel(UnevenModel):
             batch = tf.nest.map_structure(lambda value: value[index], micro_batches)
             return index + 1, [a + b for a, b in zip(total, self._gradients(batch), strict=True)]
 
-        zeros = [tf.zeros(variable.shape) for variable in self.trainable_variables]
+        zeros = [tf.zeros(variable.shape, variable.dtype) for variable in self.trainable_variables]
         loop = tf.while_loop(lambda index, _: index < self.num_micro_batches, add, (0, zeros))
         gradients: list[tf.Tensor] = loop[1]
         return gradients

@@ -1,7 +1,6 @@
 """What a validation measures: the loss of a split, and the scores of results."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import keras
 
@@ -27,17 +26,6 @@ def loss_and_metrics(
     """Returns the loss of a run, and its metrics per token."""
     loss = LabelSmoothedCrossEntropy(settings.label_smoothing, reduction="sum")
     return loss, [TokenLoss(), Perplexity(), TokenAccuracy()]
-
-
-@contextmanager
-def precision(settings: TrainSettings) -> Iterator[None]:
-    """Builds layers with the precision of a run."""
-    policy = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(settings.precision)
-    try:
-        yield
-    finally:
-        keras.config.set_dtype_policy(policy)
 
 
 def make_translator(

@@ -135,3 +135,8 @@ def test_merging(tmp_path, merges):
 def test_wrong_options(name, value):
     with pytest.raises(InputError, match=rf"`{name}` must be .* {name}={value}"):
         ServingOptions(**{name: value})
+
+
+def test_options_of_merging_need_it():
+    with pytest.raises(InputError, match="`num_batch_threads` needs `batching`"):
+        ServingOptions(batching=False, num_batch_threads=3)

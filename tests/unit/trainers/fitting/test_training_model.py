@@ -85,16 +85,17 @@ def distance(run, other):
     return np.sqrt(sum(squares))
 
 
-def test_adam_is_that_of_keras():
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_adam_is_that_of_keras(dtype):
     rng, options = np.random.default_rng(3), {"beta_1": 0.8, "beta_2": 0.95, "epsilon": 1e-3}
-    starts = [rng.normal(size=shape).astype("float32") for shape in ((5, 3), (7,))]
-    variables = [[keras.Variable(start) for start in starts] for _ in range(2)]
+    starts = [rng.normal(size=shape).astype(dtype) for shape in ((5, 3), (7,))]
+    variables = [[keras.Variable(start, dtype=dtype) for start in starts] for _ in range(2)]
     optimizers = [
         each(keras.optimizers.schedules.PolynomialDecay(0.5, 9), **options)
         for each in (Adam, keras.optimizers.Adam)
     ]
     for _ in range(4):
-        gradients = [rng.normal(size=start.shape).astype("float32") for start in starts]
+        gradients = [rng.normal(size=start.shape).astype(dtype) for start in starts]
         for optimizer, weights in zip(optimizers, variables, strict=True):
             optimizer.apply([tf.constant(gradient) for gradient in gradients], weights)
     for ours, theirs, start in zip(*variables, starts, strict=True):
