@@ -4,6 +4,7 @@ import base64
 import io
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import jinja2
 
 from keras_transformer import plots
-from keras_transformer.config import CheckpointName
+from keras_transformer.config import CheckpointName, DecodingOptions
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.batches import BatchPlan
 from keras_transformer.trainers.data.prepared import (
@@ -159,6 +160,10 @@ def _results(
     return _draw(folder, f"{overview.name}-{split}", overview.caption, overview.draw), examples
 
 
+# What two evaluations must share to be compared.
+SAME_IN_NOISE = ("data", "checkpoint", "num_pairs", *(f.name for f in fields(DecodingOptions)))
+
+
 def _noise(
     folder: Path, run: Run, clean: Evaluation, evaluations: Sequence[Evaluation]
 ) -> Picture | None:
@@ -167,7 +172,9 @@ def _noise(
     changed = {
         kind: each.scores[bleu]["value"]
         for each in evaluations
-        if (kind := each.scores.get("noise")) and each.name == f"{clean.name}-{kind}"
+        if (kind := each.scores.get("noise"))
+        and each.name == f"{clean.name}-{kind}"
+        and all(each.scores.get(key) == clean.scores.get(key) for key in SAME_IN_NOISE)
     }
     if not changed:
         return None

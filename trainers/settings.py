@@ -42,6 +42,8 @@ StrategyName = Literal["one", "mirrored", "multiworker"]
 
 # The settings that name files, folders or runs.
 PATHS = ("data", "mix", "monolingual", "back_translator", "init_from")
+# Runs and corpora that are older than the setting had no changed copies of pairs.
+WITHOUT_COPIES: Mapping[str, Any] = {"augment": {}}
 
 
 @checked_dataclass
@@ -248,6 +250,8 @@ class TrainSettings:
             metric=self.metric,
             bleu_sentences=self.bleu_sentences,
         )
+        for name in PATHS[1:]:
+            require(getattr(self, name) != "", f"`{name}` must not be empty", **{name: ""})
         require(
             (self.monolingual is None) == (self.back_translator is None),
             "`monolingual` and `back_translator` need each other",
@@ -297,7 +301,7 @@ class TrainSettings:
     @classmethod
     def of(cls, run: Run) -> Self:
         """Returns the settings of a run; those that are newer than the run are the defaults."""
-        return cls.from_dict({"data": "", "target": run.target, **run.settings})
+        return cls.from_dict({"data": "", "target": run.target, **WITHOUT_COPIES, **run.settings})
 
     def schedule(self, d_model: int) -> "WarmupSchedule":
         """Returns the learning rate by update, of a model of this width."""
@@ -422,7 +426,7 @@ def load_recipe(recipe: str | Path) -> dict[str, Any]:
     manifest = path / "run.json"
     try:
         if manifest.is_file():
-            return Run.load(path).settings
+            return {**WITHOUT_COPIES, **Run.load(path).settings}
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         reason = error.strerror

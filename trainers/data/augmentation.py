@@ -80,7 +80,7 @@ def _with_symbol(chance: random.Random, pair: Pair) -> Pair:
 
 
 def _mistyped(chance: random.Random, pair: Pair) -> Pair:
-    letters = [letter for letter in pair.source if letter.isalpha()]
+    letters = regex.findall(r"\p{L}", pair.source)  # at least one: a word begins with it
 
     def changed(word: regex.Match[str]) -> str:
         text = word[0]

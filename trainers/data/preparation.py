@@ -122,7 +122,8 @@ def prepare(
         back_translator = BackTranslator(
             settings.back_translator, *languages, folder, settings.monolingual_sample
         )
-        next(monolingual_pairs(settings.monolingual), None)  # raises now if there is no such file
+        if next(monolingual_pairs(settings.monolingual), None) is None:
+            raise InputError(f"{settings.monolingual} must have a sentence in a line. It has none")
     with named_failure(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):

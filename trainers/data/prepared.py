@@ -27,7 +27,7 @@ from keras_transformer.files import check_file, write_atomically
 from keras_transformer.run import Run
 from keras_transformer.tokenizers import Tokenizer
 from keras_transformer.trainers.data.corpora import Pair
-from keras_transformer.trainers.settings import DECIDED, TrainSettings
+from keras_transformer.trainers.settings import DECIDED, WITHOUT_COPIES, TrainSettings
 
 CAN_CONTINUE = "Finished shards are kept, and a new call continues from them"
 # The settings that decide what a prepared corpus holds.
@@ -111,11 +111,12 @@ class Manifest(pydantic.BaseModel):
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Raises `InputError` if the corpus was prepared with other settings."""
         # The defaults of settings that are newer than the corpus come first.
-        made_from = {**TrainSettings(data="").to_dict(), **self.made_from}
+        made_from = {**TrainSettings(data="").to_dict(), **WITHOUT_COPIES, **self.made_from}
         for name, value in settings.items():
             require(
                 made_from[name] == value,
-                f"{self.folder} was prepared with {name}={made_from[name]!r}",
+                f"{self.folder} was prepared with {name}={made_from[name]!r}: give the same value "
+                "or another folder",
                 **{name: value},
             )
 

@@ -1,5 +1,6 @@
 """Training pairs in changed form."""
 
+import random
 import unicodedata
 from collections import Counter
 
@@ -89,6 +90,19 @@ def test_the_names_of_the_kinds_are_the_settings():
     settings = TrainSettings(data="bundled", augment=dict.fromkeys(KINDS, 0.1))
     assert change_recipe(settings.to_dict(), ["augment.end=0.5"])["augment"]["end"] == 0.5
     assert TrainSettings(data="bundled", **change_recipe({}, ["augment={}"])).augment == {}
+
+
+def test_letters_that_python_does_not_know():
+    """Kawi is newer than the tables of Python 3.11."""
+    word = "\U00011f04\U00011f05\U00011f06"
+    changed = KINDS["typing"](random.Random(1), Pair(" ".join([word] * 50), "x"))
+    assert changed.source.count(word) < 50
+
+
+@pytest.mark.parametrize("name", ["monolingual", "mix", "init_from"])
+def test_an_empty_path_is_refused(name):
+    with pytest.raises(InputError, match=f"`{name}` must not be empty"):
+        TrainSettings(data="bundled", **{name: ""})
 
 
 @pytest.mark.parametrize("recipe", [{"augment": "all"}, {}])

@@ -112,6 +112,11 @@ def test_refused(settings, tiny_run, tmp_path):
         prepare(wrong, tmp_path / "corpus")
     with pytest.raises(InputError, match=r"Cannot read .*nothing"):
         prepare(dataclasses.replace(settings, monolingual="nothing"), tmp_path / "corpus")
+    (tmp_path / "blank").write_text(" \n\n")
+    with pytest.raises(InputError, match="blank must have a sentence"):
+        prepare(
+            dataclasses.replace(settings, monolingual=str(tmp_path / "blank")), tmp_path / "corpus"
+        )
     assert not (tmp_path / "corpus").exists()
     options = ["--data", settings.data, "--monolingual", settings.monolingual]
     result = cli("prepare", tmp_path / "new", *options)

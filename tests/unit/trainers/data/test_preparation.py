@@ -293,7 +293,7 @@ def test_other_settings(write, corpus, name, value):
     settings = write(numbered(9))
     prepare(settings, corpus)
     other = dataclasses.replace(settings, **{name: value})
-    message = f"{corpus} was prepared with {name}={getattr(settings, name)!r}. .*={value!r}"
+    message = f"{corpus} was prepared with {name}={getattr(settings, name)!r}: .*={value!r}"
     refuses(lambda: prepare(other, corpus), message, corpus)
     refuses(lambda: open_prepared(corpus, other), message, corpus)
 
