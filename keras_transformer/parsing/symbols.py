@@ -5,11 +5,12 @@
 Shapes (the package's glossary): B batch, K beams, S source length, T target length, V vocabulary.
 """
 
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import tensorflow as tf
 
 from keras_transformer.config import EOS_ID
+from keras_transformer.search.constraints import SearchStep
 
 MAX_DEPTH = 64  # of open constituents; the trees of CRAFT are less than 40 deep
 NUM_SPECIAL_IDS = 4
@@ -94,18 +95,16 @@ class TreeState(NamedTuple):
     is_empty: tf.Tensor
 
 
-class TreeLimits(NamedTuple):
-    """What the trees of each row must keep to.
+class WordsOfRows(NamedTuple):
+    """The words of each row.
 
     Attributes:
         entries: int32 [B, W], of the words in the tag dictionary.
         num_words: int32 [B], number of words.
-        num_symbols: int32 [B], maximum number of symbols, the end included.
     """
 
     entries: tf.Tensor
     num_words: tf.Tensor
-    num_symbols: tf.Tensor
 
 
 class TreeConstraint(NamedTuple):
@@ -127,30 +126,12 @@ class TreeConstraint(NamedTuple):
     num_words: tf.Tensor
 
     @property
-    def min_lengths(self) -> tf.Tensor:
-        """The number of symbols of the smallest tree of each source, the end included."""
-        return self.num_words + 3
+    def min_tokens(self) -> tf.Tensor:
+        """The number of symbols of the smallest tree of each source; see `Constraint`."""
+        return self.num_words + 2
 
-    def apply(
-        self,
-        step_fn: Any,
-        cache: Any,
-        row_state: Any,
-        rows: tf.Tensor,
-        max_lengths: tf.Tensor,
-        beam_size: int,
-    ) -> tuple[Any, Any, Any]:
-        """Returns the constrained step function of some rows, its `cache` and its `row_state`.
-
-        Args:
-            step_fn: the step function of a search; see `beam_search`.
-            cache: its state of the hypotheses.
-            row_state: its state of the rows.
-            rows: int32 [B], row numbers.
-            max_lengths: int32 [B], maximum number of symbols of these rows, the end included: at
-                least their `min_lengths`.
-            beam_size: K.
-        """
+    def start(self, rows: tf.Tensor, beam_size: int) -> tuple[TreeState, WordsOfRows]:
+        """Returns the state of empty trees, and the words of the rows; see `Constraint`."""
         shape = [tf.size(rows), beam_size]
         state = TreeState(
             stack=tf.zeros([*shape, MAX_DEPTH], tf.int32),
@@ -158,21 +139,17 @@ class TreeConstraint(NamedTuple):
             num_words=tf.zeros(shape, tf.int32),
             is_empty=tf.zeros(shape, tf.bool),
         )
+        return state, WordsOfRows(tf.gather(self.entries, rows), tf.gather(self.num_words, rows))
 
-        def step(
-            ids: tf.Tensor, position: tf.Tensor, cache: Any, row_state: Any
-        ) -> tuple[tf.Tensor, Any, Any]:
-            (cache, state), (row_state, limits) = cache, row_state
-            logits, cache, row_state = step_fn(ids, position, cache, row_state)
-            state = self.advance(state, ids)
-            logits = self.restrict(logits, self.allowed(state, position, limits))
-            return logits, (cache, state), (row_state, limits)
+    def restrict(
+        self, logits: tf.Tensor, step: SearchStep, state: TreeState, of_rows: WordsOfRows
+    ) -> tuple[tf.Tensor, TreeState]:
+        """Forbids what makes no tree; see `Constraint` and `share`."""
+        state = self.advance(state, step.newest)
+        max_symbols = step.max_lengths - step.position
+        return self.share(logits, self.allowed(state, step.position, max_symbols, of_rows)), state
 
-        entries, num_words = tf.gather(self.entries, rows), tf.gather(self.num_words, rows)
-        limits = TreeLimits(entries, num_words, max_lengths)
-        return step, (cache, state), (row_state, limits)
-
-    def restrict(self, logits: tf.Tensor, allowed: tf.Tensor) -> tf.Tensor:
+    def share(self, logits: tf.Tensor, allowed: tf.Tensor) -> tf.Tensor:
         """Returns logits, float [B, K, V], that are -inf where a symbol is not allowed.
 
         The allowed tags share the probability of all tags. The same holds for closings, labels and
@@ -205,21 +182,24 @@ class TreeConstraint(NamedTuple):
             is_empty=is_label,
         )
 
-    def allowed(self, state: TreeState, position: tf.Tensor, limits: TreeLimits) -> tf.Tensor:
+    def allowed(
+        self, state: TreeState, position: tf.Tensor, max_symbols: tf.Tensor, words: WordsOfRows
+    ) -> tf.Tensor:
         """Returns which symbols may follow, bool [B, K, V].
 
         Args:
             state: of the trees so far.
             position: int32 [], number of symbols so far.
-            limits: of the rows.
+            max_symbols: int32 [B], how many more a tree may have, the end included.
+            words: of the rows.
         """
         is_open = state.depth > 0
-        words_left = limits.num_words[:, None] - state.num_words  # [B, K]
+        words_left = words.num_words[:, None] - state.num_words  # [B, K]
         has_words = words_left > 0
         needed = words_left + state.depth + 3  # the label, its closing and the end
         is_first = position == 0
         may_open = has_words & (is_open | is_first) & (state.depth < MAX_DEPTH)
-        may_open &= needed <= limits.num_symbols[:, None] - position
+        may_open &= needed <= max_symbols[:, None]
         may_close = is_open & ~state.is_empty & ((state.depth > 1) | ~has_words)
         top = tf.maximum(state.depth - 1, 0)
         label = tf.gather(state.stack, top, batch_dims=2)  # [B, K]
@@ -228,8 +208,8 @@ class TreeConstraint(NamedTuple):
         def repeat(flag: tf.Tensor, count: int) -> tf.Tensor:
             return tf.repeat(flag[:, :, None], count, axis=2)
 
-        place = tf.minimum(state.num_words, tf.shape(limits.entries)[1] - 1)
-        next_word = tf.gather(limits.entries, place, batch_dims=1)  # [B, K]
+        place = tf.minimum(state.num_words, tf.shape(words.entries)[1] - 1)
+        next_word = tf.gather(words.entries, place, batch_dims=1)  # [B, K]
         tags = tf.gather(self.tags, next_word) & (is_open & has_words)[:, :, None]
         labels = repeat(may_open, len(self.symbols.labels))
         # The end may follow a complete tree. It may also follow a sequence that the search has

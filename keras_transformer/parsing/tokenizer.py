@@ -17,6 +17,7 @@ from keras_transformer.config import EOS_ID
 from keras_transformer.errors import InputError, one_line
 from keras_transformer.parsing import HEADER
 from keras_transformer.parsing.symbols import TreeConstraint, TreeSymbols
+from keras_transformer.search.constraints import Constraint
 from keras_transformer.tokenizers.base import (
     SPECIAL_PIECES,
     EncodedTexts,
@@ -111,16 +112,13 @@ class TreeTokenizer(Tokenizer):
         }
         return cls(HEADER + json.dumps(content).encode())
 
-    def constraint(self, source: EncodedTexts) -> TreeConstraint:
+    def constraints(self, source: EncodedTexts) -> list[Constraint]:
         """Returns the constraint of trees with the words of sources; see `Tokenizer`."""
         words = self._split(source)
         entries = tf.ragged.map_flat_values(self._entries, words).to_tensor(0)
-        return TreeConstraint(
-            self.symbols,
-            tf.constant(self._tags),
-            entries=tf.pad(entries, [[0, 0], [0, 1]]),
-            num_words=tf.cast(words.row_lengths(), tf.int32),
-        )
+        entries = tf.pad(entries, [[0, 0], [0, 1]])
+        num_words = tf.cast(words.row_lengths(), tf.int32)
+        return [TreeConstraint(self.symbols, tf.constant(self._tags), entries, num_words)]
 
     def write(self, source: EncodedTexts, ids: tf.Tensor) -> tf.Tensor:
         """Writes trees in brackets, with the words of their sources.

@@ -28,7 +28,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.protection import HEADER
 from keras_transformer.protection.patterns import PERCENTAGE, check, pattern_of
 from keras_transformer.protection.terms import TERM
-from keras_transformer.search.constraints import CountConstraint
+from keras_transformer.search.constraints import Constraint, CountConstraint
 from keras_transformer.tokenizers.base import (
     EncodedTexts,
     TokenizedPairs,
@@ -198,7 +198,7 @@ class ProtectingTokenizer(_SlotTokenizer):
         source, target, agree = _protected_pairs(sources, targets, self._pattern)
         return self._tokenize_pairs(source, target, agree | self.is_free)
 
-    def constraint(self, source: EncodedTexts) -> CountConstraint:
+    def constraints(self, source: EncodedTexts) -> list[Constraint]:
         """Returns the constraint that each string stands in a result as often as in its source."""
         slots = source.ids - self.first_slot  # [B, S]
         rows, shape = _places(slots), [tf.shape(slots)[0], NUM_SLOTS]
@@ -208,7 +208,7 @@ class ProtectingTokenizer(_SlotTokenizer):
         if self.is_free:
             no_order = tf.zeros([*shape, NUM_SLOTS])
             most = tf.where(counts > 0, tf.int32.max, 0)
-            return CountConstraint(tf.zeros_like(counts), most, no_order, no_order)
+            return [CountConstraint(tf.zeros_like(counts), most, no_order, no_order)]
         is_closing = tf.strings.regex_full_match(strings, r"(?s)</.*>")
         is_opening = tf.strings.regex_full_match(strings, r"(?s)<[A-Za-z0-9].*>")
         is_opening &= ~tf.strings.regex_full_match(strings, r"(?s).*/>")
@@ -227,9 +227,8 @@ class ProtectingTokenizer(_SlotTokenizer):
         first, last = smallest(place), -smallest(-place)
         is_before = first[:, None, :] < last[:, :, None]  # as in the source
         opening, closing = pairs & opens[:, None, :] & is_before, pairs & closes[:, None, :]
-        return CountConstraint(
-            counts, counts, tf.cast(opening, tf.float32), tf.cast(closing, tf.float32)
-        )
+        opening, closing = tf.cast(opening, tf.float32), tf.cast(closing, tf.float32)
+        return [CountConstraint(counts, counts, opening, closing)]
 
     def write(self, source: EncodedTexts, ids: tf.Tensor) -> tf.Tensor:
         """Writes the results of a search, with the strings of the source; see `Tokenizer`."""

@@ -14,57 +14,96 @@ from keras_transformer.config import EOS_ID, PAD_ID
 from keras_transformer.search.beam_search import NUM_SUPPRESSED, StepFunction
 
 
+class SearchStep(NamedTuple):
+    """A step of a search, before its constraints.
+
+    Attributes:
+        newest: int32 [B, K], the newest token of each sequence.
+        position: int32 [], its position, counted from 0 (the start symbol's).
+        max_lengths: int32 [B], of the results, in tokens.
+        logits: float32 [B, K, V], those of the model.
+    """
+
+    newest: tf.Tensor
+    position: tf.Tensor
+    max_lengths: tf.Tensor
+    logits: tf.Tensor
+
+
 class Constraint(Protocol):
-    """Restricts what a search finds. The rows of a call are its sources."""
+    """Restricts what a search finds. It is made for all sources of a call."""
 
     @property
-    def min_lengths(self) -> tf.Tensor:
-        """The number of tokens that each row's shortest result needs, the end included, int32."""
+    def min_tokens(self) -> tf.Tensor:
+        """How many tokens a result needs for it, the end not counted, int32 [B] or []."""
 
-    def apply(
-        self,
-        step_fn: StepFunction,
-        cache: Any,
-        row_state: Any,
-        rows: tf.Tensor,
-        max_lengths: tf.Tensor,
-        beam_size: int,
-    ) -> tuple[StepFunction, Any, Any]:
-        """Returns the step function of some rows, restricted, its `cache` and its `row_state`.
-
-        The logits of tokens that must not follow become -inf. At least one token may follow each
-        sequence, also one that the search has given up.
+    def start(self, rows: tf.Tensor, beam_size: int) -> tuple[Any, Any]:
+        """Returns its state before the first step of a search.
 
         Args:
-            step_fn: the step function; see `beam_search`.
-            cache: its state of the hypotheses, leading dimensions B, K.
-            row_state: its state of the rows, leading dimension B.
-            rows: int32 [B], the rows' numbers.
-            max_lengths: int32 [B], at least their `min_lengths`, unless the model has fewer
-                positions.
+            rows: int32 [B], the numbers of the sources that are searched.
             beam_size: K.
+
+        Returns:
+            The state of the hypotheses, a nest of tensors with leading dimensions B, K, and what it
+            keeps of the rows, a nest of tensors with a leading dimension of B.
+        """
+
+    def restrict(
+        self, logits: tf.Tensor, step: SearchStep, state: Any, of_rows: Any
+    ) -> tuple[tf.Tensor, Any]:
+        """Sets the logits of tokens that must not follow to -inf.
+
+        At least one token may follow each sequence, also one that the search has given up.
+
+        Args:
+            logits: float32 [B, K, V], restricted by other constraints.
+            step: the step. Its `max_lengths` have room for the `min_tokens` of all constraints,
+                unless the model has fewer positions.
+            state: of the hypotheses.
+            of_rows: the second result of `start`.
+
+        Returns:
+            The logits and the new state of the hypotheses.
         """
 
 
-class NoConstraint(NamedTuple):
-    """A search finds what the model finds best."""
+def constrained(
+    step_fn: StepFunction,
+    cache: Any,
+    row_state: Any,
+    constraints: Sequence[Constraint],
+    rows: tf.Tensor,
+    max_lengths: tf.Tensor,
+    beam_size: int,
+) -> tuple[StepFunction, Any, Any]:
+    """Returns a step function that keeps to constraints, its `cache` and its `row_state`.
 
-    @property
-    def min_lengths(self) -> tf.Tensor:
-        """The end of a result; see `Constraint`."""
-        return tf.constant(1)
+    Args:
+        step_fn: the step function of a model; see `beam_search`.
+        cache: its state of the hypotheses.
+        row_state: its state of the rows.
+        constraints: applied one after another.
+        rows: int32 [B], the numbers of the sources that are searched.
+        max_lengths: int32 [B], of their results, in tokens.
+        beam_size: K.
+    """
+    started = [constraint.start(rows, beam_size) for constraint in constraints]
 
-    def apply(
-        self,
-        step_fn: StepFunction,
-        cache: Any,
-        row_state: Any,
-        rows: tf.Tensor,
-        max_lengths: tf.Tensor,
-        beam_size: int,
-    ) -> tuple[StepFunction, Any, Any]:
-        """Returns the step function as it is; see `Constraint`."""
-        return step_fn, cache, row_state
+    def step(
+        newest: tf.Tensor, position: tf.Tensor, cache: Any, row_state: Any
+    ) -> tuple[tf.Tensor, Any, Any]:
+        (cache, states), (row_state, max_lengths, of_rows) = cache, row_state
+        logits, cache, row_state = step_fn(newest, position, cache, row_state)
+        now = SearchStep(newest, position, max_lengths, logits)
+        new_states = []
+        for constraint, state, kept in zip(constraints, states, of_rows, strict=True):
+            logits, state = constraint.restrict(logits, now, state, kept)
+            new_states.append(state)
+        return logits, (cache, new_states), (row_state, max_lengths, of_rows)
+
+    states, of_rows = [state for state, _ in started], [kept for _, kept in started]
+    return step, (cache, states), (row_state, max_lengths, of_rows)
 
 
 class CountConstraint(NamedTuple):
@@ -86,35 +125,24 @@ class CountConstraint(NamedTuple):
     closing: tf.Tensor
 
     @property
-    def min_lengths(self) -> tf.Tensor:
-        """The number of tokens that each row's shortest result needs; see `Constraint`."""
-        return tf.reduce_sum(self.least, axis=1) + 1
+    def min_tokens(self) -> tf.Tensor:
+        """How many ids a result needs; see `Constraint`."""
+        return tf.reduce_sum(self.least, axis=1)
 
-    def apply(
-        self,
-        step_fn: StepFunction,
-        cache: Any,
-        row_state: Any,
-        rows: tf.Tensor,
-        max_lengths: tf.Tensor,
-        beam_size: int,
-    ) -> tuple[StepFunction, Any, Any]:
-        """Restricts a step function; see `Constraint`."""
-        own = CountConstraint(*(tf.gather(each, rows) for each in self))
+    def start(self, rows: tf.Tensor, beam_size: int) -> tuple[tf.Tensor, "CountConstraint"]:
+        """Returns the counts of the ids, and the constraint of the rows; see `Constraint`."""
+        counts = tf.zeros([tf.size(rows), beam_size, self.least.shape[1]], tf.int32)
+        return counts, CountConstraint(*(tf.gather(each, rows) for each in self))
+
+    def restrict(
+        self, logits: tf.Tensor, step: SearchStep, state: tf.Tensor, of_rows: "CountConstraint"
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Forbids ids, the end or all but ids; see `Constraint`."""
         num_ids = self.least.shape[1]
-        counts = tf.zeros([tf.size(rows), beam_size, num_ids], tf.int32)
-
-        def step(
-            newest: tf.Tensor, position: tf.Tensor, beams: Any, rows: Any
-        ) -> tuple[tf.Tensor, Any, Any]:
-            (cache, counts), (row_state, own, max_lengths) = beams, rows
-            logits, cache, row_state = step_fn(newest, position, cache, row_state)
-            counts += tf.one_hot(newest - (logits.shape[2] - num_ids), num_ids, dtype=tf.int32)
-            num_left = max_lengths - position - 1  # tokens that may follow the next one
-            logits = own._restrict(logits, counts, num_left[:, None])
-            return logits, (cache, counts), (row_state, own, max_lengths)
-
-        return step, (cache, counts), (row_state, own, max_lengths)
+        first_id = logits.shape[2] - num_ids
+        counts = state + tf.one_hot(step.newest - first_id, num_ids, dtype=tf.int32)
+        num_left = step.max_lengths - step.position - 1  # tokens that may follow the next one
+        return of_rows._restrict(logits, counts, num_left[:, None]), counts
 
     def _restrict(self, logits: tf.Tensor, counts: tf.Tensor, num_left: tf.Tensor) -> tf.Tensor:
         """Forbids what must not follow.
@@ -165,29 +193,24 @@ class PrefixConstraint(NamedTuple):
     """A result begins with certain tokens, and then with a text.
 
     The text is the last word of a prefix. The search chooses its tokens, because the word may go
-    on: "Haus" may become "Hausboot", which has other pieces. A prefix holds, whatever another
-    constraint forbids. Scores are those of a search without constraint, as for `CountConstraint`.
+    on: "Haus" may become "Hausboot", which has other pieces. A prefix holds, whatever the
+    constraints before it forbid. Scores are those of a search without constraint, as for
+    `CountConstraint`.
 
     Attributes:
         ids: int32 [B, N], the tokens, then padding.
         text: int32 [B, L], the bytes of the text, then zeros.
         spellings: int32 [V, M], the bytes of each id, then zeros; only zeros for an id that cannot
             be in a text.
-        other: what the rest of a result must keep to.
     """
 
     ids: tf.Tensor
     text: tf.Tensor
     spellings: tf.Tensor
-    other: Constraint
 
     @classmethod
     def of(
-        cls,
-        tokens: tf.RaggedTensor,
-        is_word_over: tf.Tensor,
-        spellings: Sequence[bytes],
-        other: Constraint,
+        cls, tokens: tf.RaggedTensor, is_word_over: tf.Tensor, spellings: Sequence[bytes]
     ) -> Self:
         """Divides prefixes before their last words.
 
@@ -195,7 +218,6 @@ class PrefixConstraint(NamedTuple):
             tokens: int32 [B, (tokens)].
             is_word_over: bool [B], whether the next token must begin a word.
             spellings: the bytes of each id; those of an id that begins a word begin with a space.
-            other: as for the class.
         """
         table = np.zeros([len(spellings), max(map(len, spellings))], np.int32)
         for row, spelling in zip(table, spellings, strict=True):
@@ -213,64 +235,42 @@ class PrefixConstraint(NamedTuple):
         space = tf.where(is_word_over, ord(" "), 0)[:, None]
         text = tf.concat([text, space], axis=1)
         text = tf.ragged.boolean_mask(text, text != 0).to_tensor(0)
-        return cls(tf.where(place < first, ids, PAD_ID), text, tf.constant(table), other)
+        return cls(tf.where(place < first, ids, PAD_ID), text, tf.constant(table))
 
     @property
-    def min_lengths(self) -> tf.Tensor:
-        """The number of tokens that each row's result may need; see `Constraint`."""
-        return _num_nonzero(self.ids) + _num_nonzero(self.text) + self.other.min_lengths
+    def min_tokens(self) -> tf.Tensor:
+        """How many tokens a result needs if each one writes a byte; see `Constraint`."""
+        return _num_nonzero(self.ids) + _num_nonzero(self.text)
 
-    def apply(
-        self,
-        step_fn: StepFunction,
-        cache: Any,
-        row_state: Any,
-        rows: tf.Tensor,
-        max_lengths: tf.Tensor,
-        beam_size: int,
-    ) -> tuple[StepFunction, Any, Any]:
-        """Restricts a step function; see `Constraint`."""
-        unrestricted: list[tf.Tensor] = []  # the logits of each step before `other`
+    def start(self, rows: tf.Tensor, beam_size: int) -> tuple[tf.Tensor, Any]:
+        """Returns how many bytes of the text are written, the ids and the text."""
+        num_written = tf.zeros([tf.size(rows), beam_size], tf.int32)
+        return num_written, (tf.gather(self.ids, rows), tf.gather(self.text, rows))
 
-        def recorded(*args: Any) -> tuple[tf.Tensor, Any, Any]:
-            results = step_fn(*args)
-            unrestricted.append(results[0])
-            return results
+    def restrict(
+        self, logits: tf.Tensor, step: SearchStep, state: tf.Tensor, of_rows: Any
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Forbids what does not begin with the prefix; see `Constraint`."""
+        ids, text = of_rows
+        num_ids, num_bytes = _num_nonzero(ids)[:, None], _num_nonzero(text)[:, None]  # [B, 1]
+        sizes = tf.gather(_num_nonzero(self.spellings), step.newest)
+        num_written = state + tf.where(step.position > num_ids, sizes, 0)
+        num_left = num_bytes - tf.minimum(num_written, num_bytes)  # [B, K]
+        is_id = step.position < num_ids
 
-        of_rest, cache, row_state = self.other.apply(
-            recorded, cache, row_state, rows, max_lengths, beam_size
-        )
-        own = tf.gather(self.ids, rows), tf.gather(self.text, rows)
-        num_written = tf.zeros([tf.size(rows), beam_size], tf.int32)  # bytes of the text
-        sizes = _num_nonzero(self.spellings)  # [V]
+        def restricted() -> tf.Tensor:
+            place = tf.minimum(step.position, tf.shape(ids)[1])
+            next_id = tf.gather(tf.pad(ids, [[0, 0], [0, 1]]), place, axis=1)
+            may_follow = tf.where(
+                is_id[:, :, None],
+                tf.range(self.spellings.shape[0]) == next_id[:, None, None],
+                self._continues(text, num_bytes - num_left, num_left),
+            )  # [B, K, V]
+            allowed = forbid(step.logits, may_follow[:, :, 1:])
+            return tf.where((is_id | (num_left > 0))[:, :, None], allowed, logits)
 
-        def step(
-            newest: tf.Tensor, position: tf.Tensor, beams: Any, rows: Any
-        ) -> tuple[tf.Tensor, Any, Any]:
-            (cache, num_written), (row_state, ids, text) = beams, rows
-            logits, cache, row_state = of_rest(newest, position, cache, row_state)
-            before = unrestricted.pop()
-            num_ids, num_bytes = _num_nonzero(ids)[:, None], _num_nonzero(text)[:, None]  # [B, 1]
-            num_written += tf.where(position > num_ids, tf.gather(sizes, newest), 0)
-            num_left = num_bytes - tf.minimum(num_written, num_bytes)  # [B, K]
-            is_id = position < num_ids
-
-            def restricted() -> tf.Tensor:
-                place = tf.minimum(position, tf.shape(ids)[1])
-                next_id = tf.gather(tf.pad(ids, [[0, 0], [0, 1]]), place, axis=1)
-                may_follow = tf.where(
-                    is_id[:, :, None],
-                    tf.range(self.spellings.shape[0]) == next_id[:, None, None],
-                    self._continues(text, num_bytes - num_left, num_left),
-                )  # [B, K, V]
-                allowed = forbid(before, may_follow[:, :, 1:])
-                return tf.where((is_id | (num_left > 0))[:, :, None], allowed, logits)
-
-            is_over = tf.reduce_all(~is_id & (num_left == 0))
-            logits = tf.cond(is_over, lambda: logits, restricted)
-            return logits, (cache, num_written), (row_state, ids, text)
-
-        return step, (cache, num_written), (row_state, *own)
+        is_over = tf.reduce_all(~is_id & (num_left == 0))
+        return tf.cond(is_over, lambda: logits, restricted), num_written
 
     def _continues(self, text: tf.Tensor, start: tf.Tensor, num_left: tf.Tensor) -> tf.Tensor:
         """Returns which ids write what is left of a text, or its beginning, or more than that.
@@ -307,44 +307,25 @@ class RepeatConstraint(NamedTuple):
 
     Attributes:
         size: N, at least 1.
-        other: what a result must keep to as well.
     """
 
     size: int
-    other: Constraint
 
     @property
-    def min_lengths(self) -> tf.Tensor:
-        """The number of tokens that each row's result needs; see `Constraint`."""
-        return self.other.min_lengths
+    def min_tokens(self) -> tf.Tensor:
+        """It needs none; see `Constraint`."""
+        return tf.constant(0)
 
-    def apply(
-        self,
-        step_fn: StepFunction,
-        cache: Any,
-        row_state: Any,
-        rows: tf.Tensor,
-        max_lengths: tf.Tensor,
-        beam_size: int,
-    ) -> tuple[StepFunction, Any, Any]:
-        """Restricts a step function; see `Constraint`."""
-        of_rest, cache, row_state = self.other.apply(
-            step_fn, cache, row_state, rows, max_lengths, beam_size
-        )
+    def start(self, rows: tf.Tensor, beam_size: int) -> tuple[tf.Tensor, Any]:
+        """Returns what is written, and nothing of the rows; see `Constraint`."""
+        return tf.zeros([tf.size(rows), beam_size, 0], tf.int32), ()
 
-        def step(
-            newest: tf.Tensor, position: tf.Tensor, beams: Any, row_state: Any
-        ) -> tuple[tf.Tensor, Any, Any]:
-            cache, written = beams
-            logits, cache, row_state = of_rest(newest, position, cache, row_state)
-            written = tf.concat([written, newest[:, :, None]], axis=2)
-            return self._restrict(logits, written), (cache, written), row_state
-
-        written = tf.zeros([tf.size(rows), beam_size, 0], tf.int32)
-        return step, (cache, written), row_state
-
-    def _restrict(self, logits: tf.Tensor, written: tf.Tensor) -> tf.Tensor:
-        """Forbids the ids that would repeat N of those that are written, int32 [B, K, T]."""
+    def restrict(
+        self, logits: tf.Tensor, step: SearchStep, state: tf.Tensor, of_rows: Any
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Forbids the ids that would repeat N of those that are written; see `Constraint`."""
+        del of_rows
+        written = tf.concat([state, step.newest[:, :, None]], axis=2)  # [B, K, T]
         num_before, num_written = self.size - 1, tf.shape(written)[2]
         padded = tf.pad(written, [[0, 0], [0, 0], [num_before, 0]])
         last = padded[:, :, num_written:]  # the last N - 1 ids
@@ -361,7 +342,7 @@ class RepeatConstraint(NamedTuple):
             has_none = tf.reduce_max(left, axis=2, keepdims=True) == -float("inf")
             return forbid(logits, (may_follow | has_none)[:, :, 1:])
 
-        return tf.cond(tf.reduce_any(repeats), restricted, lambda: logits)
+        return tf.cond(tf.reduce_any(repeats), restricted, lambda: logits), written
 
 
 def _num_nonzero(values: tf.Tensor) -> tf.Tensor:

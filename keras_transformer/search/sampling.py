@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Self
 import tensorflow as tf
 
 from keras_transformer.config import PAD_ID, DecodingOptions
-from keras_transformer.search.beam_search import NUM_SUPPRESSED, StepFunction
-from keras_transformer.search.constraints import Constraint, forbid
+from keras_transformer.search.beam_search import NUM_SUPPRESSED
+from keras_transformer.search.constraints import SearchStep, forbid
 
 NUM_RANDOM = 2**22  # float32 holds all their quotients, below 1
 
@@ -23,50 +23,36 @@ class SampleConstraint(NamedTuple):
     Attributes:
         keys: string [B], the sources and the seed.
         options: how to sample.
-        other: what a result must keep to as well.
     """
 
     keys: tf.Tensor
     options: DecodingOptions
-    other: Constraint
 
     @classmethod
-    def of(cls, source_ids: tf.Tensor, options: DecodingOptions, other: Constraint) -> Self:
+    def of(cls, source_ids: tf.Tensor, options: DecodingOptions) -> Self:
         """Makes the keys of sources, int32 [B, S]."""
         words = tf.strings.as_string(source_ids) + " "
         words = tf.where(source_ids == PAD_ID, "", words)  # padding depends on the batch
         sources = tf.strings.reduce_join(words, axis=1)
-        return cls(sources + str(options.sample_seed), options, other)
+        return cls(sources + str(options.sample_seed), options)
 
     @property
-    def min_lengths(self) -> tf.Tensor:
-        """The number of tokens that each row's result needs; see `Constraint`."""
-        return self.other.min_lengths
+    def min_tokens(self) -> tf.Tensor:
+        """It needs none; see `Constraint`."""
+        return tf.constant(0)
 
-    def apply(
-        self,
-        step_fn: StepFunction,
-        cache: Any,
-        row_state: Any,
-        rows: tf.Tensor,
-        max_lengths: tf.Tensor,
-        beam_size: int,
-    ) -> tuple[StepFunction, Any, Any]:
-        """Restricts a step function; see `Constraint`."""
-        of_rest, cache, row_state = self.other.apply(
-            step_fn, cache, row_state, rows, max_lengths, beam_size
-        )
+    def start(self, rows: tf.Tensor, beam_size: int) -> tuple[Any, tf.Tensor]:
+        """Returns nothing of the hypotheses, and the keys of the rows; see `Constraint`."""
+        del beam_size
+        return (), tf.gather(self.keys, rows)
 
-        def step(
-            newest: tf.Tensor, position: tf.Tensor, cache: Any, rows: Any
-        ) -> tuple[tf.Tensor, Any, Any]:
-            row_state, keys = rows
-            logits, cache, row_state = of_rest(newest, position, cache, row_state)
-            chosen = self._draw(logits, keys, position)  # [B, K]
-            is_chosen = tf.range(1, logits.shape[2]) == chosen[:, :, None]
-            return forbid(logits, is_chosen), cache, (row_state, keys)
-
-        return step, cache, (row_state, tf.gather(self.keys, rows))
+    def restrict(
+        self, logits: tf.Tensor, step: SearchStep, state: Any, of_rows: tf.Tensor
+    ) -> tuple[tf.Tensor, Any]:
+        """Forbids all but a random token; see `Constraint`."""
+        chosen = self._draw(logits, of_rows, step.position)  # [B, K]
+        is_chosen = tf.range(1, logits.shape[2]) == chosen[:, :, None]
+        return forbid(logits, is_chosen), state
 
     def _draw(self, logits: tf.Tensor, keys: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
         """Draws a token of each sequence, int32 [B, K], from logits, float32 [B, K, V]."""

@@ -25,9 +25,9 @@ from keras_transformer.search.beam_search import (
 )
 from keras_transformer.search.constraints import (
     Constraint,
-    NoConstraint,
     PrefixConstraint,
     RepeatConstraint,
+    constrained,
 )
 from keras_transformer.search.groups import map_groups
 from keras_transformer.search.sampling import SampleConstraint
@@ -128,17 +128,17 @@ class TextSearch:
         with self._weights_read():
             return self._search(source, num_best, prefixes)
 
-    def _constraint(self, source: EncodedTexts, prefixes: Prefixes | None) -> Constraint:
+    def _constraints(self, source: EncodedTexts, prefixes: Prefixes | None) -> list[Constraint]:
         """Returns what all translations must keep to."""
-        options, constraint = self.options, self.tokenizer.constraint(source) or NoConstraint()
+        options, constraints = self.options, self.tokenizer.constraints(source)
         if options.no_repeat_ngram > 0:
-            constraint = RepeatConstraint(options.no_repeat_ngram, constraint)
-        if prefixes is not None:  # which hold whatever the others forbid
+            constraints.append(RepeatConstraint(options.no_repeat_ngram))
+        if prefixes is not None:  # which hold whatever those before forbid
             spellings = self.tokenizer.target.spellings()
-            constraint = PrefixConstraint.of(*prefixes, spellings, constraint)
+            constraints.append(PrefixConstraint.of(*prefixes, spellings))
         if options.sample_from is not None:
-            constraint = SampleConstraint.of(source.ids, options, constraint)
-        return constraint
+            constraints.append(SampleConstraint.of(source.ids, options))
+        return constraints
 
     def _search(
         self, source: EncodedTexts, num_best: int | tf.Tensor, prefixes: Prefixes | None
@@ -148,10 +148,11 @@ class TextSearch:
         max_lengths = tf.minimum(source.lengths + options.extra_length, self.max_target_tokens)
         is_empty = source.lengths == 0  # [B]
         max_lengths = tf.where(is_empty, 1, max_lengths)
-        constraint = self._constraint(source, prefixes)
-        max_lengths = tf.maximum(max_lengths, constraint.min_lengths)
+        constraints = self._constraints(source, prefixes)
+        min_tokens = sum((each.min_tokens for each in constraints), tf.constant(0))
+        max_lengths = tf.maximum(max_lengths, min_tokens + 1)
         if prefixes is not None:
-            is_empty &= constraint.min_lengths == 1
+            is_empty &= min_tokens == 0
         max_positions = self.model.config.max_positions
         if max_positions is not None:
             max_lengths = tf.minimum(max_lengths, max_positions)
@@ -162,8 +163,8 @@ class TextSearch:
         def search_group(rows: tf.Tensor) -> Hypotheses:
             cache, row_state = step.initial_state(_rows(source.ids, rows), beam_size)
             limits = tf.gather(max_lengths, rows)
-            step_fn, cache, row_state = constraint.apply(
-                step, cache, row_state, rows, limits, beam_size
+            step_fn, cache, row_state = constrained(
+                step, cache, row_state, constraints, rows, limits, beam_size
             )
             found = beam_search(
                 step_fn,

@@ -282,13 +282,13 @@ class Tokenizer(abc.ABC):
             f"Received: a {type(self).__name__}"
         )
 
-    def constraint(self, source: EncodedTexts) -> "Constraint | None":
-        """Returns what the results of a search must keep to; None for nothing.
+    def constraints(self, source: EncodedTexts) -> "list[Constraint]":
+        """Returns what the results of a search must keep to.
 
         Args:
             source: the texts to translate.
         """
-        return None
+        return []
 
     def write(self, source: EncodedTexts, ids: tf.Tensor) -> tf.Tensor:
         """Writes the results of a search.

@@ -12,6 +12,7 @@ from keras_transformer.parsing import symbols as tree_symbols
 from keras_transformer.parsing.symbols import TreeConstraint, TreeSymbols
 from keras_transformer.parsing.tokenizer import TreeTokenizer
 from keras_transformer.search.beam_search import beam_search
+from keras_transformer.search.constraints import constrained
 from keras_transformer.tokenizers import Tokenizer
 
 SYMBOLS = TreeSymbols(tags=("N",), labels=("A", "B"))
@@ -81,7 +82,7 @@ def restricted(logits, allowed):
     return {i: each / sum(found.values()) for i, each in found.items()}
 
 
-def constrained(logits, num_words, max_lengths, beam_size):
+def step_of(logits, num_words, max_lengths, beam_size):
     def step_fn(ids, position, cache, row_state):
         return tf.gather(logits, ids), cache, row_state
 
@@ -90,7 +91,8 @@ def constrained(logits, num_words, max_lengths, beam_size):
     words = tf.zeros([len(num_words) + 1, 3], tf.int32)
     of_rows = tf.constant([*num_words[::-1], 99])
     constraint = TreeConstraint(SYMBOLS, tf.constant([[True]]), words, of_rows)
-    return constraint.apply(step_fn, (), (), rows, tf.constant(max_lengths), beam_size)
+    limits = tf.constant(max_lengths)
+    return constrained(step_fn, (), (), [constraint], rows, limits, beam_size)
 
 
 def test_allowed_symbols_have_the_probability_of_their_group():
@@ -99,14 +101,14 @@ def test_allowed_symbols_have_the_probability_of_their_group():
     constraint = TreeConstraint(symbols, tf.ones([1, 2], tf.bool), none, none[0])
     probabilities = [0.05, 0.05, 0.1, 0.1, 0.125, 0.25, 0.2, 0.125]
     allowed = [False, False, False, False, True, False, True, False]
-    found = constraint.restrict(tf.math.log([[probabilities]]), tf.constant([[allowed]]))
+    found = constraint.share(tf.math.log([[probabilities]]), tf.constant([[allowed]]))
     np.testing.assert_allclose(
         np.exp(found[0, 0]), [0, 0, 0, 0, 0.125 + 0.25, 0, 0.2, 0], rtol=1e-6
     )
     # Another constraint has forbidden the only tag that this one allows.
     forbidden = np.array(np.log(probabilities), np.float32)
     forbidden[4] = -np.inf
-    found = constraint.restrict(tf.constant([[forbidden]]), tf.constant([[allowed]]))
+    found = constraint.share(tf.constant([[forbidden]]), tf.constant([[allowed]]))
     np.testing.assert_allclose(np.exp(found[0, 0]), [0, 0, 0, 0, 0, 0, 0.2, 0], rtol=1e-6)
 
 
@@ -114,7 +116,7 @@ def test_a_tree_is_not_deeper_than_the_maximum(monkeypatch):
     monkeypatch.setattr(tree_symbols, "MAX_DEPTH", 2)
     logits = logits_of(1)
     logits[:, [A, B]] += 9  # it opens constituents as long as it may
-    step, cache, row_state = constrained(logits, [2], [20], 1)
+    step, cache, row_state = step_of(logits, [2], [20], 1)
     found = beam_search(step, cache, tf.constant([20]), 1, row_state=row_state)
     ids = found.ids[0, 0].numpy()
     depths = np.cumsum(np.isin(ids, [A, B]) * 1 - np.isin(ids, [END_A, END_B]))
@@ -127,7 +129,7 @@ def test_the_constraint_allows_exactly_what_some_tree_has_next(num_words, max_le
     for length in sorted(set(map(len, following))):
         prefixes = [prefix for prefix in following if len(prefix) == length]
         size = len(prefixes)
-        step, cache, row_state = constrained(
+        step, cache, row_state = step_of(
             np.zeros((9, 9), np.float32), [num_words] * size, [max_length] * size, 1
         )
         for position in range(length + 1):
@@ -140,7 +142,7 @@ def test_the_constraint_allows_exactly_what_some_tree_has_next(num_words, max_le
 @pytest.mark.parametrize("seed", range(4))
 def test_a_wide_beam_finds_the_best_tree(seed):
     logits, num_words, max_lengths = logits_of(seed), [1, 2], [7, 8]
-    step, cache, row_state = constrained(logits, num_words, max_lengths, 60)
+    step, cache, row_state = step_of(logits, num_words, max_lengths, 60)
     found = beam_search(step, cache, tf.constant(max_lengths), 60, 0.3, row_state)
     for row in range(2):
         trees = all_trees(num_words[row], max_lengths[row])
@@ -167,7 +169,7 @@ def test_a_wide_beam_finds_the_best_tree(seed):
 def test_greedy_search_ends_with_a_tree_at_the_maximum_length(seed):
     logits = logits_of(seed)
     logits[:, [A, B]] += 9  # it opens constituents as long as it may
-    step, cache, row_state = constrained(logits, [3], [10], 1)
+    step, cache, row_state = step_of(logits, [3], [10], 1)
     found = beam_search(step, cache, tf.constant([10]), 1, row_state=row_state)
     ids = tuple(found.ids[0, 0].numpy())
     assert len(ids) == 10
@@ -195,7 +197,7 @@ def test_trees_are_written_with_the_words_of_their_sentences(tokenizer, tmp_path
         "(S (NP (CD two) (NNS dogs) (PRN (-LRB- -LRB-) (DT the) (NN dog) (-RRB- -RRB-))) (. .))"
     )
     assert written[1, 0].numpy().decode() == "(S (NP (DT the) (NN dog)) (VP (VBZ barks)) (. .))"
-    assert tokenizer.constraint(source).num_words.numpy().tolist() == [7, 4]
+    assert tokenizer.constraints(source)[0].num_words.numpy().tolist() == [7, 4]
     tokenizer.save(tmp_path / "tokenizer.model")
     loaded = Tokenizer.load(tmp_path / "tokenizer.model")
     assert isinstance(loaded, TreeTokenizer)
@@ -220,7 +222,7 @@ def test_slips_are_not_in_the_dictionary():
     pairs = [("a", "S X /S"), *[("a", "S DT /S")] * 1199]
     pairs += [*[("b", "S NN /S")] * 4, ("c", "S RB /S")]
     tokenizer = TreeTokenizer.train(pairs, vocab_size=270)
-    constraint = tokenizer.constraint(tokenizer.encode(tf.constant(["a b d"])))
+    (constraint,) = tokenizer.constraints(tokenizer.encode(tf.constant(["a b d"])))
     assert tokenizer.symbols.tags == ("DT", "NN", "RB", "X")
     a, *others = constraint.entries.numpy()[0, :3]
     assert constraint.tags.numpy()[a].tolist() == [True, False, False, False]
@@ -230,12 +232,13 @@ def test_slips_are_not_in_the_dictionary():
 
 def test_frequent_words_have_their_tags_only(tokenizer):
     """ "the" is a DT in the treebank, "dogs" an NNS, and "cats" is not in it."""
-    constraint = tokenizer.constraint(tokenizer.encode(tf.constant(["cats the dogs"])))
+    constraints = tokenizer.constraints(tokenizer.encode(tf.constant(["cats the dogs"])))
 
     def step_fn(ids, position, cache, row_state):
         return tf.zeros([1, 1, 4 + len(tokenizer.symbols.pieces)]), cache, row_state
 
-    step, cache, row_state = constraint.apply(step_fn, (), (), tf.range(1), tf.constant([20]), 1)
+    rows, limits = tf.range(1), tf.constant([20])
+    step, cache, row_state = constrained(step_fn, (), (), constraints, rows, limits, 1)
     tree = tokenizer.target.encode(tf.constant(["S CD DT NNS /S"])).ids[0].numpy()
     tags, newest = [], [BOS_ID, *tree]
     for position, symbol in enumerate(newest[:4]):

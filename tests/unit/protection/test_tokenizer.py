@@ -121,7 +121,7 @@ def test_the_constraint_counts_strings_and_pairs_tags(tokenizer):
     texts = ["%s <b>x</b> %s<br/>", "<i><a y></a> %d", "x", "</b> <b>"]
     texts += ["<a 1></a> <a 2></a>", "<0>x</0>"]
     source = tokenizer.encode(tf.constant(texts))
-    found = tokenizer.constraint(source)
+    (found,) = tokenizer.constraints(source)
     assert found.least.numpy()[:, :5].tolist() == [
         [2, 1, 1, 1, 0],
         [1, 1, 1, 1, 0],
@@ -156,7 +156,7 @@ def test_own_expressions_may_have_percentages_or_find_nothing():
 
 def test_a_free_model_decides_how_often(tokenizer):
     free = ProtectingTokenizer.learn(lambda: PAIRS, 360, PROTECT, free=True)
-    found = free.constraint(free.encode(tf.constant(["%s <b>x</b>", "x"])))
+    (found,) = free.constraints(free.encode(tf.constant(["%s <b>x</b>", "x"])))
     assert found.least.numpy().max() == 0
     assert (found.most.numpy()[:, :4] > 0).tolist() == [[True] * 3 + [False], [False] * 4]
 

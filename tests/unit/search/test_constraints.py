@@ -10,9 +10,9 @@ from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID
 from keras_transformer.search.beam_search import beam_search
 from keras_transformer.search.constraints import (
     CountConstraint,
-    NoConstraint,
     PrefixConstraint,
     RepeatConstraint,
+    constrained,
 )
 
 WORD, OPEN, CLOSE, OTHER = 4, 5, 6, 7  # the last three ids are counted
@@ -36,7 +36,7 @@ def constraint(least, most=None, is_ordered=True):
     return CountConstraint(*map(tf.constant, (least, most, opening, closing)))
 
 
-def search(logits, constraint, max_lengths, beam_size):
+def search(logits, constraints, max_lengths, beam_size):
     """Searches the rows in the reverse order."""
 
     def step_fn(ids, position, cache, row_state):
@@ -44,7 +44,7 @@ def search(logits, constraint, max_lengths, beam_size):
 
     rows = tf.range(len(max_lengths))[::-1]
     limits = tf.gather(tf.constant(max_lengths), rows)
-    step, cache, row_state = constraint.apply(step_fn, (), (), rows, limits, beam_size)
+    step, cache, row_state = constrained(step_fn, (), (), constraints, rows, limits, beam_size)
     found = beam_search(step, cache, limits, beam_size, 0.3, row_state)
     return found.ids.numpy()[::-1], found.scores.numpy()[::-1]
 
@@ -79,7 +79,7 @@ def score(ids, logits):
 @pytest.mark.parametrize("seed", range(4))
 def test_a_wide_beam_finds_the_best_of_all_sequences_with_the_counts(seed):
     logits = logits_of(seed)
-    found, scores = search(logits, constraint(LEAST), MAX_LENGTHS, 90)
+    found, scores = search(logits, [constraint(LEAST)], MAX_LENGTHS, 90)
     for row, (least, max_length) in enumerate(zip(LEAST, MAX_LENGTHS, strict=True)):
         allowed = {ids for ids in all_sequences(max_length) if is_allowed(list(ids), least)}
         best = max(allowed, key=lambda ids: score(ids, logits))
@@ -95,7 +95,7 @@ def test_at_least_and_at_most():
     """Without a minimum, the best sequence of all that have no other than the allowed ids."""
     logits = logits_of(7)
     free = constraint([[0, 0, 0]], most=[[2, 0, 2**31 - 1]], is_ordered=False)
-    found, scores = search(logits, free, [4], 300)
+    found, scores = search(logits, [free], [4], 300)
     allowed = [ids for ids in all_sequences(4) if ids.count(OPEN) <= 2 and CLOSE not in ids]
     assert np.isfinite(scores).sum() == len(allowed)
     best = max(allowed, key=lambda ids: score(ids, logits))
@@ -106,11 +106,11 @@ def test_greedy_search_fits_all_in_at_the_maximum_length():
     logits = np.zeros([VOCAB_SIZE] * 2, np.float32)
     logits[:, WORD] = 9
     least = [[2, 2, 1], [0, 0, 0]]
-    found, _ = search(logits, constraint(least), [7, 7], 1)
+    found, _ = search(logits, [constraint(least)], [7, 7], 1)
     assert found[0, 0].tolist()[:2] == [WORD, WORD]
     assert is_allowed(found[0, 0].tolist(), least[0])
     assert found[1, 0].tolist() == [WORD] * 7
-    assert constraint(least).min_lengths.numpy().tolist() == [6, 1]
+    assert constraint(least).min_tokens.numpy().tolist() == [5, 0]
 
 
 SPELLINGS = [b""] * 4 + [b" a", b"ab", b"b", b" ab"]
@@ -126,7 +126,7 @@ def begins(ids, head, text):
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("has_other", [False, True])
 def test_a_wide_beam_finds_the_best_of_all_sequences_that_begin_so(seed, has_other):
-    """The second constraint counts the last ids; the fourth prefix is at odds with it."""
+    """The other constraint counts the last ids; the fourth prefix is at odds with it."""
     logits = logits_of(seed)
     prefixes = [[A, B], [WORD_AB, A], [B, B, B, B, B], [B, B], []]
     is_word_over = [False, True, False, False, False]
@@ -135,15 +135,13 @@ def test_a_wide_beam_finds_the_best_of_all_sequences_that_begin_so(seed, has_oth
     none = tf.zeros([5, 3, 3])
     other = CountConstraint(tf.constant(least), tf.constant(least), none, none)
     prefix = PrefixConstraint.of(
-        tf.ragged.constant(prefixes, tf.int32),
-        tf.constant(is_word_over),
-        SPELLINGS,
-        other if has_other else NoConstraint(),
+        tf.ragged.constant(prefixes, tf.int32), tf.constant(is_word_over), SPELLINGS
     )
+    num_given = [len(head) + len(text) for head, text in divided]
+    np.testing.assert_array_equal(prefix.min_tokens, num_given)
     rest = least.sum(axis=1) + 1 if has_other else np.ones(5, int)
-    limits = ([len(head) + len(text) for head, text in divided] + rest).astype(np.int32)
-    np.testing.assert_array_equal(prefix.min_lengths, limits)
-    found, scores = search(logits, prefix, limits, 90)
+    limits = (num_given + rest).astype(np.int32)
+    found, scores = search(logits, [other, prefix] if has_other else [prefix], limits, 90)
     for row, (head, text) in enumerate(divided):
         allowed = {ids for ids in all_sequences(limits[row]) if begins(ids, head, text)}
         if has_other:
@@ -177,7 +175,7 @@ def repeats(ids, size):
 def test_a_wide_beam_finds_the_best_sequence_without_repetition(seed, size):
     logits, max_length = logits_of(seed) + 4 * np.eye(VOCAB_SIZE, dtype=np.float32), 5
     logits[:, EOS_ID] -= 6
-    found, scores = search(logits, RepeatConstraint(size, NoConstraint()), [max_length], 300)
+    found, scores = search(logits, [RepeatConstraint(size)], [max_length], 300)
     allowed = {ids for ids in all_sequences(max_length) if not repeats(ids, size)}
     best = max(allowed, key=lambda ids: score(ids, logits))
     assert tuple(found[0, 0][found[0, 0] != PAD_ID]) == best
@@ -187,14 +185,14 @@ def test_a_wide_beam_finds_the_best_sequence_without_repetition(seed, size):
 
 def test_what_another_constraint_needs_is_repeated():
     other = constraint([[0, 0, 6]], is_ordered=False)
-    found, _ = search(logits_of(0), RepeatConstraint(2, other), [7], 3)
+    found, _ = search(logits_of(0), [other, RepeatConstraint(2)], [7], 3)
     assert found[0, 0].tolist().count(OTHER) == 6
 
 
 def test_rows_repeat_apart():
     logits = logits_of(1)
-    together, _ = search(logits, RepeatConstraint(2, constraint(LEAST)), MAX_LENGTHS, 3)
+    together, _ = search(logits, [constraint(LEAST), RepeatConstraint(2)], MAX_LENGTHS, 3)
     for row, max_length in enumerate(MAX_LENGTHS):
         of_row = constraint(LEAST[row : row + 1])
-        alone, _ = search(logits, RepeatConstraint(2, of_row), [max_length], 3)
+        alone, _ = search(logits, [of_row, RepeatConstraint(2)], [max_length], 3)
         np.testing.assert_array_equal(together[row, :, : alone.shape[2]], alone[0])

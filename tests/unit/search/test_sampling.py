@@ -7,26 +7,25 @@ import tensorflow as tf
 from keras_transformer.config import BOS_ID, EOS_ID, DecodingOptions
 from keras_transformer.errors import InputError
 from keras_transformer.search.beam_search import beam_search
-from keras_transformer.search.constraints import CountConstraint, NoConstraint
+from keras_transformer.search.constraints import CountConstraint, constrained
 from keras_transformer.search.sampling import SampleConstraint
 
 VOCAB_SIZE, NUM_ROWS = 8, 4_000
-NONE = NoConstraint()
 LOGITS = 2 * np.random.default_rng(5).normal(size=[VOCAB_SIZE] * 2).astype(np.float32)
 SOURCES = np.arange(1, NUM_ROWS + 1)[:, None]
 
 
-def draw(sources, max_length=1, other=NONE, **options):
+def draw(sources, max_length=1, others=(), **options):
     """Samples from `LOGITS`, of the id after another."""
 
     def step_fn(ids, position, cache, row_state):
         return tf.gather(LOGITS, ids), cache, row_state
 
     options = DecodingOptions(beam_size=1, **options)
-    constraint = SampleConstraint.of(tf.constant(sources, tf.int32), options, other)
-    limits = tf.maximum(tf.fill([len(sources)], max_length), constraint.min_lengths)
-    rows = tf.range(len(sources))
-    step, cache, row_state = constraint.apply(step_fn, (), (), rows, limits, 1)
+    sample = SampleConstraint.of(tf.constant(sources, tf.int32), options)
+    rows, limits = tf.range(len(sources)), tf.fill([len(sources)], max_length)
+    constraints = [*others, sample]
+    step, cache, row_state = constrained(step_fn, (), (), constraints, rows, limits, 1)
     found = beam_search(step, cache, limits, 1, 0.0, row_state)
     return found.ids.numpy()[:, 0], found.scores.numpy()[:, 0]
 
@@ -84,7 +83,7 @@ def test_other_constraints_hold():
     counts = tf.constant([[1, 2, 0]] * 50)
     no_order = tf.zeros([50, 3, 3])
     other = CountConstraint(counts, counts, no_order, no_order)
-    ids, _ = draw(SOURCES[:50], max_length=6, other=other, sample_from=VOCAB_SIZE)
+    ids, _ = draw(SOURCES[:50], max_length=6, others=[other], sample_from=VOCAB_SIZE)
     for row in ids.tolist():
         assert [row.count(each) for each in (5, 6, 7)] == [1, 2, 0]
 
