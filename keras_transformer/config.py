@@ -123,12 +123,22 @@ def _input_error(error: pydantic.ValidationError, known: Sequence[str]) -> Input
     first = errors[0]
     if first["type"] == "value_error":  # of `__post_init__`
         return InputError(str(first["ctx"]["error"]))
-    name = first["loc"][0]
+
+    def name_of(each: Any) -> str:
+        """Of ("augment", "dict[...]", "typing", "[key]"), it is augment.typing."""
+        return ".".join(str(part) for part in each["loc"] if "[" not in str(part))
+
+    name = name_of(first)
     if first["type"] == "missing":
         return InputError(f"The setting `{name}` is missing")
-    expected = first["msg"].removeprefix("Input should be ")
+    messages = [each["msg"] for each in errors if name_of(each) == name]  # of each type of a union
+    messages = [message.removeprefix("Input should be ") for message in messages]
+    if first["loc"][-1] == "[key]":
+        return InputError(f"Unknown setting {name}. There are: {messages[0]}")
+    expected = " or ".join(messages)
     expected = expected.replace("greater than or equal to", "at least")
     expected = expected.replace("less than or equal to", "at most")
+    expected = expected.replace("valid dictionary", "table of values")
     return InputError(f"`{name}` must be {expected}. Received: {name}={first['input']!r}")
 
 

@@ -139,6 +139,7 @@ def test_malformed_changes(change):
         ("strategy", "tpu", "'one', 'mirrored' or 'multiworker'"),
         ("label_smoothing", 1.0, "less than 1"),
         ("r_drop", float("inf"), "a finite number"),
+        ("augment", "typing", "a table of values or 'all'"),
     ],
 )
 def test_wrong_values(name, value, expected):
@@ -156,6 +157,8 @@ def test_wrong_values(name, value, expected):
             {"model": {"d_modle": 7}},
             "^Unknown setting d_modle. There are: vocab_size, target_vocab_size",
         ),
+        ({"augment": {"lower": 0.1, "typo": 0.2}}, r"^Unknown setting augment\.typo\. There are: "),
+        ({"augment": {"end": 1.5}}, r"`augment\.end` must be less than 1\. .* augment\.end=1\.5"),
         ({"model": {"vocab_size": 7}}, "`vocab_size` must not be in `model`"),
         ({"preset": "huge"}, "`preset` must be one of tiny, base, big, A-1-head, .*'huge'"),
         ({"task": "singing"}, "`task` must be one of translation.*'singing'"),
