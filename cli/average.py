@@ -24,7 +24,7 @@ def average_command(
     load_tensorflow()
     from keras_transformer.cli.progress import describe
     from keras_transformer.trainers.data.prepared import is_prepared
-    from keras_transformer.trainers.fitting.averaging import average_checkpoints
+    from keras_transformer.trainers.fitting.averaging import average
 
     Run.load(run)  # raises the error if it is not a run directory
     with locked(run), ProgressBar("Averaging"):
@@ -32,7 +32,7 @@ def average_command(
         if last is None:
             kept = max(len(opened.checkpoints), 1)
             last = min(opened.settings.get("average_last") or kept, kept)
-        averaged = average_checkpoints(opened, last)
+        averaged = average(opened, last)
     steps = ", ".join(f"{step:,}" for step in averaged.metrics["of_steps"])
     said = f"the checkpoints after {steps} updates{describe(averaged.metrics)}"
     say(f"Averaged: {said}: {run / averaged.file}")

@@ -60,7 +60,6 @@ def evaluate_command(
     length_penalty: options.LengthPenalty = None,
     early_stopping: options.EarlyStop = None,
     no_repeat_ngram: options.NoRepeat = None,
-    batch_size: Annotated[int, Option(help="Number of sentences in a batch.")] = 64,
     checkpoint: options.Checkpoint = None,
     tokenized_references: Annotated[
         Path | None,
@@ -142,7 +141,6 @@ def evaluate_command(
                 f"{output}-{kind}" if kind else output,
                 opened.target,
                 task=task.name,
-                batch_size=batch_size,
                 tokenized_references=tokenized_references if not kind else None,
                 source_language=opened.source,
                 tokenize=tokenize,
@@ -175,7 +173,7 @@ def evaluate_command(
                 typer.echo(f"{label:26} {found['value']:5.2f}  {found['signature']}")
         for kind, bleu in values.get("noise", {}).items():
             share = 100 * bleu / max(values[bleu_name]["value"], 1e-9)
-            typer.echo(f"{f'BLEU, {kind}':26} {bleu:5.2f}  {share:.0f} % of that of clean text")
+            typer.echo(f"{f'BLEU, {kind}':26} {bleu:5.2f}  {share:.0f} % of the BLEU of clean text")
         if baseline_lines:
             note = f"{signature}, p = {p_value:.4f} by paired bootstrap"
             typer.echo(f"{'BLEU of the baseline':26} {bleu:5.2f}  {note}")

@@ -152,7 +152,7 @@ def make_settings(context: typer.Context) -> TrainSettings:
     """
     given = {name: value for name, value in context.params.items() if value not in (None, ())}
     if given.get("resume") and (given["run_dir"] / "run.json").is_file():
-        given.setdefault("recipe", given["run_dir"])
+        given.setdefault("recipe", given["run_dir"].absolute())  # a recipe may have its name
     values = recipes.load_recipe(given["recipe"]) if "recipe" in given else {}
     names = {field.name for field in dataclasses.fields(TrainSettings)}
     values |= {name: value for name, value in given.items() if name in names}

@@ -315,7 +315,7 @@ def _open_export(
 
 
 def _with_best(translate: Translate, num_best: int) -> Translate:
-    """Returns the best rows of the signature `nbest`, without what stands for no translation."""
+    """Returns the rows of the signature `nbest`, without the padding of missing translations."""
 
     def best(texts: list[str], progress: Progress) -> Sequence[Row]:
         rows = translate(texts, progress)

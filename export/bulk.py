@@ -227,7 +227,7 @@ def _pipeline_options(arguments: Sequence[str]) -> PipelineOptions:
         known = options.get_all_options().keys()
         unknown = options.get_all_options(retain_unknown_options=True).keys() - known
         if unknown or (arguments and not arguments[0].startswith("--")):
-            raise InputError(f"Neither an option of this command nor of Beam: {[*arguments]}")
+            raise InputError(f"Neither this command nor Beam has these options: {[*arguments]}")
         standard.runner = LOCAL_RUNNER
     return options
 

@@ -30,7 +30,7 @@ PIECES = {"source_pieces", "target_pieces", "source_lengths", "target_lengths"}
 SIGNATURES = {
     "serving_default": (("text",), {"translation", "score", "truncated"}),
     "greedy": (("text",), {"translation", "score", "truncated"}),
-    "nbest": (("text",), {"translations", "scores"}),
+    "nbest": (("text",), {"translations", "scores", "truncated"}),
     "attention": (("text",), {*PIECES, "attention", "log_probabilities"}),
     "score": (("text", "target"), {"log_probability", "score", "truncated"}),
     "document": (("text",), {"translation", "score", "sentences"}),

@@ -77,10 +77,11 @@ class ServingModule(tf.Module):
             self.inputs["complete"] = COMPLETE["complete"][0]
             functions["complete"] = _completion(translator, self.stored)
         self.graphs: dict[str, Any] = {}  # of each signature
+        best = [translator.defaults.beam_size]
+        row_shapes = {"translations": best, "scores": best}  # of outputs with more than a value
         for name, function in functions.items():
             if serving.batching and name in MERGED:
-                row_shape = (translator.defaults.beam_size,) if name == "nbest" else ()
-                function = _merged(function, serving, row_shape)
+                function = _merged(function, serving, row_shapes)
             self.graphs[name] = _signature_graph(function, serving, self.inputs[name])
 
 
@@ -109,6 +110,7 @@ def _signatures(
         return {
             "translations": found.translations,  # [B, K]
             "scores": _finite(found.scores),  # [B, K]
+            "truncated": found.truncated,  # [B]
         }
 
     def attention(text: tf.Tensor) -> Outputs:
@@ -238,11 +240,11 @@ def _signature_graph(
 
 
 def _merged(
-    function: SignatureFunction, serving: ServingOptions, row_shape: Sequence[int]
+    function: SignatureFunction, serving: ServingOptions, row_shapes: Mapping[str, list[int]]
 ) -> SignatureFunction:
     """Returns the function, which then computes concurrent requests together.
 
-    Each output of the function has a row of `row_shape` for each text.
+    Each output of the function has a row of its shape in `row_shapes`, or a value, for each text.
     """
     batch = tf.nondifferentiable_batch_function(
         serving.num_batch_threads,
@@ -260,7 +262,10 @@ def _merged(
         with tf.name_scope(scope):
             outputs = batch(*texts)
         # The op returns a vector for an empty request, whatever the rank.
-        return {name: tf.reshape(output, [-1, *row_shape]) for name, output in outputs.items()}
+        return {
+            name: tf.reshape(output, [-1, *row_shapes.get(name, ())])
+            for name, output in outputs.items()
+        }
 
     return compute
 

@@ -75,7 +75,7 @@ class SavedModelSession:
         config = config_pb2.ConfigProto(intra_op_parallelism_threads=int(num_threads))
         config.graph_options.rewrite_options.disable_meta_optimizer = True
         try:
-            # TensorFlow says less. It also reads other file systems, such as "gs://".
+            # TensorFlow's own message says less. It checks paths such as "gs://" itself.
             if Path(path).is_dir() and not Path(path, "variables", "variables.index").is_file():
                 raise ValueError("variables/variables.index is missing")
             with tempfile.TemporaryDirectory() as folder:

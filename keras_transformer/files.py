@@ -111,7 +111,7 @@ def check_file(path: Path, sha256: str, advice: str) -> None:
     if not path.is_file():
         raise InputError(f"{path} is missing: {advice}")
     if file_sha256(path) != sha256:
-        raise InputError(f"{path} is damaged, by its SHA-256: {advice}")
+        raise InputError(f"{path} is damaged (its SHA-256 differs): {advice}")
 
 
 @contextmanager

@@ -383,7 +383,8 @@ def completed(settings: TrainSettings, run_dir: Path | None = None) -> TrainSett
             f"With `init_from`, `model` may change {', '.join(RATES)} only. "
             f"Received: {', '.join(others)}"
         )
-    preset = TrainSettings(data="", **decided).config().to_dict()
+    kind = config_type(decided["architecture"])
+    preset = kind.from_preset(decided["preset"], vocab_size=8).to_dict()
     # `run.json` then says by `preset` and `model` what the model is.
     model = {
         name: value

@@ -56,7 +56,7 @@ class Task(abc.ABC):
             people call them.
         drops_unknown: whether training drops a pair with a token that the tokenizer does not have.
         options: the options of an evaluation that not all tasks have.
-        labels: what people read for each of the `figures`, the important ones first.
+        labels: the name of each of the `figures` in tables, the important ones first.
         num_examples: how many of the best, the median and the worst results a report shows.
     """
 
@@ -77,7 +77,7 @@ class Task(abc.ABC):
         )
 
     def check_options(self, given: Mapping[str, Any]) -> None:
-        """Raises `InputError` if an evaluation has other options than the task; None is none."""
+        """Raises `InputError` for an option, given and not None, that the task does not have."""
         others = [each for each in given if given[each] is not None and each not in self.options]
         if others:
             raise InputError(f"An evaluation of the task {self.name} has no {', '.join(others)}")
@@ -127,7 +127,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def sentence_scores(self, found: "Evaluation", lowercase: bool) -> tuple[str, list[float]]:
-        """Returns what people call a score, and that score of each result."""
+        """Returns the name of a score, such as chrF, and the score of each result."""
 
     def overview(self, found: "Evaluation", lowercase: bool) -> Drawing | None:
         """Returns a picture of all results, if the task has one."""

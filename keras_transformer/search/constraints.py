@@ -313,7 +313,7 @@ class RepeatConstraint(NamedTuple):
 
     @property
     def min_tokens(self) -> tf.Tensor:
-        """It needs none; see `Constraint`."""
+        """Always 0: it needs no tokens of its own."""
         return tf.constant(0)
 
     def start(self, rows: tf.Tensor, beam_size: int) -> tuple[tf.Tensor, Any]:

@@ -15,7 +15,7 @@ NUM_RANDOM = 2**22  # float32 holds all their quotients, below 1
 
 
 class SampleConstraint(NamedTuple):
-    """A search finds a random sequence: all tokens but a random one are forbidden at each step.
+    """Makes a search sample: each step forbids all tokens but one, which is drawn at random.
 
     The score is the model's log probability, as that of a search. A random number depends on the
     seed, the source and the position only, so a translation does not depend on its batch.
@@ -38,11 +38,11 @@ class SampleConstraint(NamedTuple):
 
     @property
     def min_tokens(self) -> tf.Tensor:
-        """It needs none; see `Constraint`."""
+        """Always 0: it needs no tokens of its own."""
         return tf.constant(0)
 
     def start(self, rows: tf.Tensor, beam_size: int) -> tuple[Any, tf.Tensor]:
-        """Returns nothing of the hypotheses, and the keys of the rows; see `Constraint`."""
+        """Returns an empty state, and the keys of the rows; see `Constraint`."""
         del beam_size
         return (), tf.gather(self.keys, rows)
 

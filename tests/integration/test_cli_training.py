@@ -3,13 +3,17 @@
 import json
 import re
 import shutil
+import types
+from pathlib import Path
 
 import pytest
 from command_line import assert_documented, assert_refused, cli
 
+from keras_transformer.cli.train import make_settings
 from keras_transformer.files import locked
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.prepared import corpus_folder, read_validation_pairs
+from keras_transformer.trainers.settings import TrainSettings
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +110,13 @@ def test_baseline_and_tokenized_references(recipe_run, corpus_dir, tmp_path):
 
 
 @pytest.mark.usefixtures("eager")
+def test_a_run_to_resume_may_have_the_name_of_a_recipe(recipe_run, tmp_path, monkeypatch):
+    shutil.copytree(recipe_run, tmp_path / "demo")
+    monkeypatch.chdir(tmp_path)
+    context = types.SimpleNamespace(params={"run_dir": Path("demo"), "resume": True})
+    assert make_settings(context) == TrainSettings.of(Run.load(recipe_run))
+
+
 def test_resume(recipe, recipe_run, corpus_dir, tmp_path):
     run_dir = tmp_path / "run"
     start = ["--recipe", recipe, "--data", corpus_dir]

@@ -128,6 +128,9 @@ def augmented(
         rates: for each kind, the share of the pairs that are changed in this way.
         counts: gets the number of changed pairs of each kind.
     """
+    if not rates:
+        yield from pairs
+        return
     for number, pair in enumerate(pairs):
         yield pair
         chance = random.Random(number)

@@ -202,24 +202,27 @@ def _table_pairs(path: Path, source: str, target: str) -> Iterator[Pair]:
 def hold_out(name: str, rows: Callable[[], Iterator[Pair]]) -> Corpus:
     """Splits pairs into train, val and test by the hash of the source.
 
-    A repeated source is in one split. Few pairs may leave no val or test.
+    A repeated source is in one split. Few pairs may leave no val or test. Where pairs are added, a
+    training pair stays one, so that a model is never scored on what it has seen.
 
     Args:
         name: of the corpus.
         rows: returns an iterator over all pairs.
     """
     hashes = np.fromiter((zlib.crc32(pair.source.encode()) for pair in rows()), np.uint32)
-    period = max(20, -(-len(hashes) // MAX_HELD_OUT))
+    held_out = int(2**32 * min(1 / 20, MAX_HELD_OUT / max(len(hashes), 1)))  # of 2**32 hashes
 
     def split_of(number: int) -> str:
-        return {0: "val", 1: "test"}.get(number % period, "train")
+        if number < held_out:
+            return "val"
+        return "test" if number >= 2**32 - held_out else "train"
 
     def read(split: str) -> Iterator[Pair]:
         for pair in rows():
             if split == split_of(zlib.crc32(pair.source.encode())):
                 yield pair
 
-    used = {"train", *map(split_of, np.unique(hashes % period).tolist())}
+    used = {"train", *map(split_of, np.unique(hashes).tolist())}
     return Corpus(name, tuple(split for split in ("train", "val", "test") if split in used), read)
 
 

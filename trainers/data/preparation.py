@@ -123,7 +123,9 @@ def prepare(
             settings.back_translator, *languages, folder, settings.monolingual_sample
         )
         if next(monolingual_pairs(settings.monolingual), None) is None:
-            raise InputError(f"{settings.monolingual} must have a sentence in a line. It has none")
+            raise InputError(
+                f"{settings.monolingual} holds no text: it must have one sentence per line"
+            )
     with named_failure(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):

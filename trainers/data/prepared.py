@@ -169,7 +169,9 @@ class StoredPairs:
             try:
                 # A plain view of the file: slicing NumPy's memmap class is slower.
                 values = np.asarray(np.load(path, mmap_mode="r"))
-            except (OSError, ValueError, EOFError) as error:
+            except OSError as error:  # such as too many open files
+                raise InputError(f"Cannot read {path}: {error.strerror}") from error
+            except (ValueError, EOFError) as error:
                 raise _damaged(path) from error
             lengths.append(values[: 2 * shard.kept].reshape(-1, 2).astype(np.int32))
             sizes = lengths[-1].sum(axis=1)
@@ -206,7 +208,7 @@ def is_prepared(folder: str | Path) -> bool:
 
 
 def complete_corpus(folder: Path) -> Manifest | None:
-    """Returns the manifest of a folder that `prepare` finished; None of another."""
+    """Returns the manifest of a complete corpus, or None."""
     manifest = Manifest.read(folder) if is_prepared(folder) else None
     # The training split is written last.
     return manifest if manifest and manifest.train.is_complete else None
@@ -269,6 +271,6 @@ def _preparation(folder: Path) -> str:
     """Returns what to do to prepare a corpus, or the rest of it."""
     run = folder.parent
     if folder.name == "corpus" and (run / "run.json").is_file():
-        words = ["train", "--recipe", str(run), "--run-dir", str(run), "--resume"]
+        words = ["train", "--run-dir", str(run), "--resume"]
         return f"run: keras-transformer {shlex.join(words)}"
     return "repeat the `prepare` command that made it"

@@ -7,6 +7,7 @@ import numpy as np
 from keras_transformer.architectures import build_model, precision
 from keras_transformer.checkpoints import Checkpoint
 from keras_transformer.errors import InputError
+from keras_transformer.files import locked
 from keras_transformer.model.encoder_decoder import EncoderDecoder
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.batches import BatchPlan, make_dataset
@@ -41,8 +42,15 @@ def average_checkpoints(run: Run, last: int) -> Checkpoint:
         last: number of checkpoints (5 for base, 20 for big: section 6.1).
 
     Raises:
-        InputError: if the run keeps fewer checkpoints, or one is damaged or of another model.
+        InputError: if the run keeps fewer checkpoints, or one is damaged or of another model, or if
+            another call is writing the run.
     """
+    with locked(run.path):
+        return average(run, last)
+
+
+def average(run: Run, last: int) -> Checkpoint:
+    """`average_checkpoints` of a run that the caller has locked."""
     kept = len(run.checkpoints)
     if not 1 <= last <= kept:
         raise InputError(

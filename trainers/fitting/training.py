@@ -14,7 +14,7 @@ from keras_transformer.run import Run
 from keras_transformer.trainers.data.batches import BatchPlan, distribute
 from keras_transformer.trainers.data.preparation import Progress
 from keras_transformer.trainers.data.prepared import PreparedCorpus
-from keras_transformer.trainers.fitting.averaging import average_checkpoints
+from keras_transformer.trainers.fitting.averaging import average
 from keras_transformer.trainers.fitting.callbacks import SaveRun, TensorBoard, stop_signals
 from keras_transformer.trainers.fitting.fine_tuning import initialize
 from keras_transformer.trainers.fitting.opening import locked_run_dir, open_run
@@ -177,5 +177,5 @@ def _finish(run: Run, settings: TrainSettings) -> None:
     if last < settings.average_last:
         logger.warning("Averaging %d checkpoints: there are no more", last)
     if last:
-        average_checkpoints(run, last)
+        average(run, last)
     run.finish()

@@ -49,7 +49,6 @@ def evaluate(
     language: str,
     *,
     task: str = "translation",
-    batch_size: int = 64,
     tokenized_references: str | Path | None = None,
     source_language: str = "en",
     tokenize: str | None = None,
@@ -65,7 +64,6 @@ def evaluate(
             result per line, and `.scores.json`.
         language: target language.
         task: the setting of this name.
-        batch_size: number of sentences to translate at once.
         tokenized_references: file of the references as the multimodal-translation papers
             prepared them; for translation only.
         source_language: as for `score`.
@@ -91,11 +89,12 @@ def evaluate(
     Path(output).parent.mkdir(parents=True, exist_ok=True)
     found = translator.translate(
         [pair.source for pair in pairs],
-        batch_size=batch_size,
         progress=lambda done: progress(done, len(pairs)),
     )
     hypotheses = [_join_lines(each.text) for each in found]
     scores = scorer(hypotheses)
+    # Scores of an earlier call do not stand beside new translations if this one is interrupted.
+    Path(f"{output}.scores.json").unlink(missing_ok=True)
     for name, lines in {
         "source": [pair.source for pair in pairs],
         "reference": [chosen.reference(pair) for pair in pairs],

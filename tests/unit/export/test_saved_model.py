@@ -79,7 +79,8 @@ def test_nbest_and_greedy(served, graph):
     scores = np.maximum(found.scores, np.float32(-1e9))
     assert -1e9 in scores  # JSON has no infinity
     nbest = served.run("nbest", {"text": TEXTS})
-    assert_outputs(nbest, translations=found.translations, scores=scores)
+    expected = {"translations": found.translations, "truncated": found.truncated}
+    assert_outputs(nbest, scores=scores, **expected)
     found = graph(TextSearch.translate, beam_size=1)
     greedy = served.run("greedy", {"text": TEXTS})
     best = found.translations[:, 0]

@@ -113,7 +113,7 @@ def test_merging(tmp_path, merges):
 
     serving = ServingOptions(max_batch_size=4, batch_timeout_micros=WAIT)
     module = tf.Module()
-    function = _merged(count, serving, (2,)) if merges else count
+    function = _merged(count, serving, {"rows": [2]}) if merges else count
     module.graph = _signature_graph(function, serving, ["text"])
     folder = tmp_path / "1"
     tf.saved_model.save(module, folder, signatures=module.graph)

@@ -9,7 +9,13 @@ import tensorflow_datasets as tfds
 
 from keras_transformer.cli.demo import EXAMPLES
 from keras_transformer.errors import InputError
-from keras_transformer.trainers.data.corpora import Corpus, Pair, bundled_splits, load_corpus
+from keras_transformer.trainers.data.corpora import (
+    Corpus,
+    Pair,
+    bundled_splits,
+    hold_out,
+    load_corpus,
+)
 
 
 @pytest.fixture
@@ -292,3 +298,18 @@ def test_tfds_damaged(tfds_dir):
         InputError, match=r"^tfds:parrot_translate: the split 'train' cannot be read: .+$"
     ):
         list(corpus.pairs("train"))
+
+
+def test_a_training_pair_stays_one_when_pairs_are_added():
+    """Of 15,000 pairs a twentieth is held out, of 40,000 a fortieth."""
+    small, large = (
+        hold_out("numbers", lambda count=count: (Pair(str(i), "x") for i in range(count)))
+        for count in (15_000, 40_000)
+    )
+    for split, other in (("val", "test"), ("test", "val")):
+        before, now = set(small.pairs(split)), set(large.pairs(split))
+        assert len(before) == pytest.approx(750, rel=0.1)
+        assert len(now) == pytest.approx(1_000, rel=0.1)
+        assert now.isdisjoint(small.pairs("train"))
+        assert now.isdisjoint(small.pairs(other))
+    assert sum(len(list(large.pairs(split))) for split in large.splits) == 40_000

@@ -74,11 +74,9 @@ def test_files_lie_side_by_side(tmp_path):
         map(Pair, answers, references),
         tmp_path / "new" / "test.de",
         "en",
-        batch_size=2,
         notes={"checkpoint": "averaged"},
         progress=lambda *counts: progress.append(counts),
     )
-    assert translator.options == {"batch_size": 2}
     assert progress == [(1, 3), (2, 3)]
     expected = {
         "source": ["ein Hund", "öl", "zwei Öle"],
