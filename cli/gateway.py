@@ -1,10 +1,12 @@
 """`keras-transformer gateway`."""
 
+import contextlib
 from typing import Annotated
 
 from typer import Argument, Option
 
 from keras_transformer.cli.console import say
+from keras_transformer.cli.serve import listening
 from keras_transformer.errors import InputError, needs_extra
 
 
@@ -33,6 +35,7 @@ def gateway_command(
         import uvicorn
 
         from keras_transformer.export.gateway import Direction, make_gateway
+        from keras_transformer.export.server.listening import listen
     urls = {}
     for model in models:
         languages, _, url = model.partition("=")
@@ -46,9 +49,10 @@ def gateway_command(
             raise InputError(f"There must be one model from {source} to {target}. Received: two")
         urls[Direction(source, target)] = url
     app = make_gateway(urls, max_characters, max_texts, timeout)
-    say(f"LibreTranslate's API: http://{host}:{port}/translate")
+    with listening(host, port):
+        listener, url = listen(host, port)
+    say(f"LibreTranslate's API: {url}/translate")
     (source, target), *_ = urls
-    say(
-        f"Try: curl -d q=Hello -d source={source} -d target={target} http://{host}:{port}/translate"
-    )
-    uvicorn.run(app, host=host, port=port, log_config=None, log_level="error")
+    say(f"Try: curl -d q=Hello -d source={source} -d target={target} {url}/translate")
+    with contextlib.suppress(KeyboardInterrupt):
+        uvicorn.Server(uvicorn.Config(app, log_config=None, log_level="error")).run([listener])

@@ -68,11 +68,11 @@ def serve_command(
     model = ServedModel(folder)
     with contextlib.ExitStack() as stack:
         # The ports come first: loading a model takes long, and a port may be in use.
-        with _listening(host, port):
+        with listening(host, port):
             http = HttpServer(model, host, port, max_body_bytes, allow_host or ())
             stack.callback(http.close)
         if grpc_port is not None:
-            with _listening(host, grpc_port):
+            with listening(host, grpc_port):
                 grpc = GrpcServer(model, host, grpc_port, max_body_bytes)
                 stack.callback(grpc.stop)
         model.poll()
@@ -96,7 +96,7 @@ def serve_command(
 
 
 @contextlib.contextmanager
-def _listening(host: str, port: int) -> Iterator[None]:
+def listening(host: str, port: int) -> Iterator[None]:
     """Turns an error of a port, such as one in use, into a message that says what to do."""
     try:
         yield

@@ -9,7 +9,6 @@ import html
 import io
 import ipaddress
 import json
-import socket
 import zlib
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -34,6 +33,7 @@ from keras_transformer.export.c_api import SessionError
 from keras_transformer.export.metadata import read_metadata
 from keras_transformer.export.options import DEFAULT_SIGNATURE
 from keras_transformer.export.server import json_tensors
+from keras_transformer.export.server.listening import listen
 from keras_transformer.export.server.models import STOP_SECONDS, ServedModel
 
 HTTP_STATUS = {
@@ -178,15 +178,9 @@ class HttpServer:
         max_body_bytes: int,
         allow_hosts: Sequence[str] = (),
     ) -> None:
-        # uvicorn's own socket would end the process if the port is in use.
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.create_server((host, port), family=family)
-        # asyncio sets it only for sockets that name their protocol; without it an answer takes
-        # 40 ms longer.
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        address, bound = self._socket.getsockname()[:2]
+        self._socket, self.url = listen(host, port)
+        address = self._socket.getsockname()[0]
         name = f"[{host}]" if ":" in host else host
-        self.url = f"http://{name}:{bound}"
         any_host = not (allow_hosts or ipaddress.ip_address(address).is_loopback)
         hosts = ["*"] if any_host else [name, *LOCAL_HOSTS, *allow_hosts]
         config = uvicorn.Config(

@@ -11,6 +11,7 @@ import pytest
 import urllib3
 from fake_models import save_model
 
+from keras_transformer.cli.gateway import gateway_command
 from keras_transformer.cli.serve import serve_command
 from keras_transformer.errors import InputError
 
@@ -92,6 +93,8 @@ def test_addresses_that_are_refused(folder):
         for ports in ({"port": port}, {"port": 0, "grpc_port": port}):
             with pytest.raises(InputError, match=f"Cannot listen at 127.0.0.1:{port}: .*; choose"):
                 serve_command(folder, **ports)
+        with pytest.raises(InputError, match=f"Cannot listen at 127.0.0.1:{port}: .*; choose"):
+            gateway_command(["en:de=http://localhost:8501/v1/models/x"], port)
 
 
 def test_missing_extra(folder, monkeypatch):
