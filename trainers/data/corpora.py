@@ -209,7 +209,12 @@ def hold_out(name: str, rows: Callable[[], Iterator[Pair]]) -> Corpus:
         name: of the corpus.
         rows: returns an iterator over all pairs.
     """
-    hashes = np.fromiter((zlib.crc32(pair.source.encode()) for pair in rows()), np.uint32)
+
+    def hash_of(pair: Pair) -> int:
+        # Spreads the checksums of short texts, whose first bits may be alike.
+        return zlib.crc32(pair.source.encode()) * 2_654_435_761 % 2**32
+
+    hashes = np.fromiter(map(hash_of, rows()), np.uint32)
     held_out = int(2**32 * min(1 / 20, MAX_HELD_OUT / max(len(hashes), 1)))  # of 2**32 hashes
 
     def split_of(number: int) -> str:
@@ -219,7 +224,7 @@ def hold_out(name: str, rows: Callable[[], Iterator[Pair]]) -> Corpus:
 
     def read(split: str) -> Iterator[Pair]:
         for pair in rows():
-            if split == split_of(zlib.crc32(pair.source.encode())):
+            if split == split_of(hash_of(pair)):
                 yield pair
 
     used = {"train", *map(split_of, np.unique(hashes).tolist())}

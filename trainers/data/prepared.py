@@ -169,6 +169,8 @@ class StoredPairs:
             try:
                 # A plain view of the file: slicing NumPy's memmap class is slower.
                 values = np.asarray(np.load(path, mmap_mode="r"))
+            except FileNotFoundError as error:
+                raise _damaged(path) from error
             except OSError as error:  # such as too many open files
                 raise InputError(f"Cannot read {path}: {error.strerror}") from error
             except (ValueError, EOFError) as error:

@@ -113,7 +113,7 @@ def test_refused(settings, tiny_run, tmp_path):
     with pytest.raises(InputError, match=r"Cannot read .*nothing"):
         prepare(dataclasses.replace(settings, monolingual="nothing"), tmp_path / "corpus")
     (tmp_path / "blank").write_text(" \n\n")
-    with pytest.raises(InputError, match="blank must have a sentence"):
+    with pytest.raises(InputError, match="blank holds no text"):
         prepare(
             dataclasses.replace(settings, monolingual=str(tmp_path / "blank")), tmp_path / "corpus"
         )

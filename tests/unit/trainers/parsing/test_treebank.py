@@ -64,7 +64,7 @@ def test_other_files_are_held_out(write):
     write("wsj/b.prd", "(not a tree")
     folder = path.parents[1]
     splits = {split: list(load_treebank(folder).pairs(split)) for split in ("train", "val", "test")}
-    assert [pair.source for pair in splits["train"]][:2] == ["1", "2"]  # files by name
+    assert [pair.source for pair in splits["train"]][:2] == ["0", "2"]  # files by name
     numbers = sorted(int(pair.source) for pairs in splits.values() for pair in pairs)
     assert numbers == [*range(100), *range(200, 400)]
     assert all(8 <= len(splits[split]) <= 24 for split in ("val", "test"))  # about 15
