@@ -9,6 +9,7 @@ from keras_transformer.files import write_atomically
 from keras_transformer.trainers.data.catalogues import (
     forms_of,
     has_elements,
+    is_language,
     is_message,
     open_store,
 )
@@ -20,7 +21,9 @@ CHECKS = {"emails", "printf", "pythonbraceformat", "urls", "variables", "xmltags
 LINE = re.compile(r"(\s*)(\S.*?)?(\s*)", re.DOTALL)
 
 
-def fill_catalogue(path: Path, output: Path, translate: "Translate") -> None:
+def fill_catalogue(
+    path: Path, output: Path, translate: "Translate", languages: tuple[str, str] | None = None
+) -> None:
     """Translates the entries of a file that have no translation, and writes a new file.
 
     They are marked as fuzzy, because a person should read them. Lines of an entry are translated
@@ -30,8 +33,13 @@ def fill_catalogue(path: Path, output: Path, translate: "Translate") -> None:
         path: a gettext catalogue or XLIFF.
         output: the new file.
         translate: from texts to rows with a `translation`.
+        languages: source and target of the model, to compare; None if they are not known.
     """
     store = open_store(path)
+    own = store.getsourcelanguage(), store.gettargetlanguage()
+    for code, language in zip(own, languages or own, strict=True):
+        if code and not is_language(code, language):
+            say(f"warning: {path} has the language {code}, and the model has {language}")
     empty = [unit for unit in store.units if is_message(unit) and not unit.target]
     units = [unit for unit in empty if not has_elements(unit)]
     lines = [_split(form) for unit in units for form in forms_of(unit.source)]

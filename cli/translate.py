@@ -36,6 +36,7 @@ from keras_transformer.export.metadata import read_metadata
 from keras_transformer.export.options import DEFAULT_SIGNATURE, NO_SCORE, max_size_of
 from keras_transformer.export.rows import Row, by_length
 from keras_transformer.files import decode_lines
+from keras_transformer.run import Run
 
 # Lines are read in chunks: enough to sort them by length, and the first result comes soon. A chunk
 # of a pipe or a terminal ends where the next line is not there yet.
@@ -169,7 +170,7 @@ def translate_command(
     if input_file is not None and output_file is not None and _is_catalogue(input_file):
         from keras_transformer.cli.catalogue import fill_catalogue
 
-        fill_catalogue(input_file, output_file, translate)
+        fill_catalogue(input_file, output_file, translate, _languages(version, folder))
         return
     if len(texts) == 1 and os.path.isfile(texts[0]):
         say(f"warning: {texts[0]} is a file: --input {texts[0]} translates its lines")
@@ -230,6 +231,15 @@ def _check_options(given: Mapping[str, Any], model: str, is_run: bool) -> None:
             f"The search of {model} was fixed when it was exported: --{', --'.join(names)} cannot "
             "be changed"
         )
+
+
+def _languages(version: Path | None, folder: str) -> tuple[str, str] | None:
+    """Returns the languages of an export or a run; None if they are not known, as of a server."""
+    if version is None:
+        run = Run.load(folder) if folder else None
+        return (run.source, run.target) if run else None
+    found = read_metadata(version)
+    return (found["source"], found["target"]) if "source" in found else None
 
 
 def _open_server(

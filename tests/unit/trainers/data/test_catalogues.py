@@ -151,11 +151,17 @@ def test_empty_entries_are_filled_and_fuzzy(tmp_path, capsys):
     messages = capsys.readouterr().err
     assert "Translation: 3 empty entries" in messages
     assert "in 1 of them, placeholders" in messages
-    fill_catalogue(write(tmp_path, "a.xlf"), tmp_path / "b.xlf", translate)
+    fill_catalogue(write(tmp_path, "a.xlf"), tmp_path / "b.xlf", translate, ("en", "cs"))
     filled = (tmp_path / "b.xlf").read_text("utf-8")
     assert ">CLOSE</target>" in filled
     assert filled.count("<target") == 3
-    assert "1 entries with inline elements are left empty" in capsys.readouterr().err
+    messages = capsys.readouterr().err
+    assert "1 entries with inline elements are left empty" in messages
+    assert "the model has" not in messages
+    fill_catalogue(tmp_path / "a.xlf", tmp_path / "c.xlf", translate, ("de", "cs"))
+    assert "a.xlf has the language en-US, and the model has de" in capsys.readouterr().err
+    fill_catalogue(tmp_path / "a.po", tmp_path / "c.po", translate, ("en", "de"))
+    assert "a.po has the language cs_CZ, and the model has de" in capsys.readouterr().err
     one_form = CATALOGUE.lstrip().replace(
         "nplurals=3; plural=(n==1) ? 0 : ", "nplurals=1; plural=0;"
     )
