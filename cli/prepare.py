@@ -11,9 +11,6 @@ from keras_transformer.cli import options
 from keras_transformer.cli.console import ProgressBar, load_tensorflow, print_json, say, say_next
 from keras_transformer.cli.train import make_settings
 
-# Options that `train` needs again.
-_REPEATED = ("recipe", "task", "source", "target", "vocab_size", "monolingual", "back_translator")
-
 
 def prepare_command(
     context: typer.Context,
@@ -49,16 +46,7 @@ def prepare_command(
         say(f"Dropped {count:,} because {REASONS[reason]}, for example:")
         for pair in split.examples[reason]:
             say(f"  {pair.source}  |  {pair.target}")
-    # `train` needs the same settings, and takes the folder as its data.
-    words = [
-        word
-        for name in _REPEATED
-        if (value := context.params[name]) is not None
-        for word in (f"--{name.replace('_', '-')}", value)
-    ]
-    words += [word for each in protect or () for word in ("--protect", each)]
-    words += ["--protect-free"] if protect_free else []
-    words += [word for change in changes or () for word in ("--set", change)]
+    words = [] if recipe is None else ["--recipe", recipe]
     say_next(["train", *words, "--data", folder, "--run-dir", "RUN"])
     if as_json:
         found = {"kept": split.kept, "dropped": split.dropped, "examples": split.examples}

@@ -148,12 +148,19 @@ def _sets_of(protect: str) -> list[str]:
 def make_settings(context: typer.Context) -> TrainSettings:
     """Makes settings of a command's options: a recipe, changed by options, then by `--set`.
 
-    Without a recipe, a run to resume has its own settings.
+    Without a recipe, a run to resume has its own settings. Those of a prepared corpus, if the data
+    is one, are stronger than the recipe's.
     """
     given = {name: value for name, value in context.params.items() if value not in (None, ())}
     if given.get("resume") and (given["run_dir"] / "run.json").is_file():
         given.setdefault("recipe", given["run_dir"].absolute())  # a recipe may have its name
     values = recipes.load_recipe(given["recipe"]) if "recipe" in given else {}
+    chosen = {**values, **given}
+    if Path(str(chosen.get("data")), "corpus.json").is_file():
+        load_tensorflow()
+        from keras_transformer.trainers.data.prepared import Manifest
+
+        values |= Manifest.read(chosen["data"]).settings(chosen.get("init_from"))
     names = {field.name for field in dataclasses.fields(TrainSettings)}
     values |= {name: value for name, value in given.items() if name in names}
     if given.get("protect"):

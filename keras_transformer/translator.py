@@ -1,5 +1,6 @@
 """`Translator`: from texts to translations."""
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable
@@ -215,6 +216,8 @@ class Translator:
             temperature=temperature,
             sample_seed=sample_seed,
         )
+        seed = tf.constant(options.sample_seed, tf.int64)  # an input: a new one needs no new graph
+        options = dataclasses.replace(options, sample_seed=0)
         graph = self._graph(options, num_best, prefixes is not None, words)
         # The longest texts come first, because their batch needs the most memory.
         order = sorted(range(num_texts), key=lambda row: -len(columns[0][row]))
@@ -222,7 +225,7 @@ class Translator:
         for start in range(0, num_texts, batch_size):
             rows = order[start : start + batch_size]
             inputs = ([column[row] for row in rows] for column in columns)
-            batch = graph(*(tf.constant(each, tf.string) for each in inputs))
+            batch = graph(seed, *(tf.constant(each, tf.string) for each in inputs))
             fields = (field.numpy() for field in batch if field is not None)
             found += map(_to_translation, *fields)
             progress(len(rows))
@@ -269,16 +272,15 @@ class Translator:
         self, options: DecodingOptions, num_best: int, has_prefixes: bool, with_words: bool
     ) -> Any:
         """Returns the graph of `TextSearch.translate` with these options."""
-        search = self._search(options)
 
-        def translate(texts: tf.Tensor, prefixes: tf.Tensor | None = None) -> TranslatedTexts:
+        def translate(
+            seed: tf.Tensor, texts: tf.Tensor, prefixes: tf.Tensor | None = None
+        ) -> TranslatedTexts:
+            search = TextSearch(self.model, self.tokenizer, options, seed)
             return search.translate(texts, num_best, prefixes, with_words)
 
-        return tf.function(
-            translate,
-            input_signature=[tf.TensorSpec([None], tf.string)] * (1 + has_prefixes),
-            autograph=False,
-        )
+        strings = [tf.TensorSpec([None], tf.string)] * (1 + has_prefixes)
+        return tf.function(translate, [tf.TensorSpec([], tf.int64), *strings], autograph=False)
 
     @functools.cached_property
     def _best_ids(self) -> Any:

@@ -29,12 +29,12 @@ class SampleConstraint(NamedTuple):
     options: DecodingOptions
 
     @classmethod
-    def of(cls, source_ids: tf.Tensor, options: DecodingOptions) -> Self:
-        """Makes the keys of sources, int32 [B, S]."""
+    def of(cls, source_ids: tf.Tensor, options: DecodingOptions, seed: int | tf.Tensor) -> Self:
+        """Makes the keys of sources, int32 [B, S], and a seed."""
         words = tf.strings.as_string(source_ids) + " "
         words = tf.where(source_ids == PAD_ID, "", words)  # padding depends on the batch
         sources = tf.strings.reduce_join(words, axis=1)
-        return cls(sources + str(options.sample_seed), options)
+        return cls(sources + tf.strings.as_string(seed), options)
 
     @property
     def min_tokens(self) -> tf.Tensor:

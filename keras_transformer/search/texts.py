@@ -97,6 +97,7 @@ class TextSearch:
         model: the model.
         tokenizer: the model's tokenizer.
         options: how to search.
+        sample_seed: int64 [], instead of that of `options`.
 
     Attributes:
         max_source_tokens: maximum length of a source in tokens, its end included.
@@ -104,9 +105,14 @@ class TextSearch:
     """
 
     def __init__(
-        self, model: EncoderDecoder, tokenizer: Tokenizer, options: DecodingOptions
+        self,
+        model: EncoderDecoder,
+        tokenizer: Tokenizer,
+        options: DecodingOptions,
+        sample_seed: tf.Tensor | None = None,
     ) -> None:
         self.model, self.tokenizer, self.options = model, tokenizer, options
+        self.sample_seed = options.sample_seed if sample_seed is None else sample_seed
         max_positions = model.config.max_positions or tf.int32.max
         self.max_source_tokens = min(options.max_source_length, max_positions)
         longest = options.max_source_length + options.extra_length
@@ -137,7 +143,7 @@ class TextSearch:
             spellings = self.tokenizer.target.spellings()
             constraints.append(PrefixConstraint.of(*prefixes, spellings))
         if options.sample_from is not None:
-            constraints.append(SampleConstraint.of(source.ids, options))
+            constraints.append(SampleConstraint.of(source.ids, options, self.sample_seed))
         return constraints
 
     def _search(

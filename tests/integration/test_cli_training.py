@@ -62,9 +62,12 @@ def test_prepare_for_a_machine(corpus_dir, tmp_path):
     assert prepared["kept"] + prepared["dropped"]["too_long"] == 150
     assert len(prepared["examples"]["too_long"]) == 3
     assert json.loads((folder / "corpus.json").read_text())["made_from"]["vocab_size"] == 284
-    assert (
-        f"--vocab-size 284 --set max_length=7 --set 'augment={{}}' --data {folder} --run-dir" in err
-    )
+    assert f"train --data {folder} --run-dir" in err
+    context = types.SimpleNamespace(params={"data": str(folder), "vocab_size": None})
+    found = make_settings(context)
+    assert (found.vocab_size, found.max_length, found.augment) == (284, 7, {})
+    context.params |= {"vocab_size": 285, "changes": ["max_length=8"]}  # `train` refuses these
+    assert (make_settings(context).vocab_size, make_settings(context).max_length) == (285, 8)
 
 
 def test_the_other_commands_take_the_average_or_the_best(recipe_run, corpus_dir):

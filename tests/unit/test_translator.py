@@ -7,6 +7,7 @@ import pytest
 
 from keras_transformer.config import DecodingOptions
 from keras_transformer.errors import InputError
+from keras_transformer.search.texts import TextSearch
 from keras_transformer.tokenizers import SentencePieceTokenizer
 from keras_transformer.translator import Translator
 
@@ -46,6 +47,16 @@ def test_a_sample_depends_on_its_text_and_the_seed(tiny_translator):
         tiny_translator.translate(TEXTS, beam_size=2, **options)
     with pytest.raises(InputError, match="`temperature` and `sample_seed` need `sample_from`"):
         tiny_translator.translate(TEXTS, temperature=1.3)
+
+
+def test_another_seed_needs_no_other_graph(tiny_translator, monkeypatch):
+    traced, translate = [], TextSearch.translate
+    monkeypatch.setattr(
+        TextSearch, "translate", lambda *args: traced.append(args) or translate(*args)
+    )
+    seeds = [tiny_translator.translate(["dog"], sample_from=8, sample_seed=n) for n in range(4, 14)]
+    assert len(traced) == 1
+    assert len({found.text for (found,) in seeds}) > 1
 
 
 def test_blank_texts_have_an_empty_translation(tiny_translator):

@@ -108,10 +108,16 @@ class Manifest(pydantic.BaseModel):
         path = self.folder / "corpus.json"
         write_atomically(path, self.model_dump_json().encode(), CAN_CONTINUE)
 
+    def settings(self, init_from: str | None = None) -> dict[str, Any]:
+        """Returns the values of `SETTINGS`, without those that the run `init_from` decides."""
+        # The defaults of settings that are newer than the corpus come first.
+        values = {**TrainSettings(data="").to_dict(), **WITHOUT_COPIES, **self.made_from}
+        decided = DECIDED if init_from else ()
+        return {name: values[name] for name in SETTINGS if name not in decided}
+
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Raises `InputError` if the corpus was prepared with other settings."""
-        # The defaults of settings that are newer than the corpus come first.
-        made_from = {**TrainSettings(data="").to_dict(), **WITHOUT_COPIES, **self.made_from}
+        made_from = {**self.made_from, **self.settings()}
         for name, value in settings.items():
             require(
                 made_from[name] == value,
@@ -236,9 +242,7 @@ def open_prepared(folder: str | Path, settings: TrainSettings | None = None) -> 
     """
     manifest = Manifest.read(folder)
     if settings is not None:
-        # The tokenizer of `init_from`, which is compared later, decides the rest.
-        decided = DECIDED if settings.init_from else ()
-        names = [name for name in SETTINGS if name not in decided]
+        names = manifest.settings(settings.init_from)  # the tokenizer is compared later
         manifest.check_settings({name: getattr(settings, name) for name in names})
     return opened(manifest, manifest.tokenizer(), check_files=True)
 

@@ -22,7 +22,7 @@ def draw(sources, max_length=1, others=(), **options):
         return tf.gather(LOGITS, ids), cache, row_state
 
     options = DecodingOptions(beam_size=1, **options)
-    sample = SampleConstraint.of(tf.constant(sources, tf.int32), options)
+    sample = SampleConstraint.of(tf.constant(sources, tf.int32), options, options.sample_seed)
     rows, limits = tf.range(len(sources)), tf.fill([len(sources)], max_length)
     constraints = [*others, sample]
     step, cache, row_state = constrained(step_fn, (), (), constraints, rows, limits, 1)
