@@ -40,12 +40,6 @@ Precision = Literal["float32", "mixed_bfloat16", "mixed_float16"]
 StrategyName = Literal["one", "mirrored", "multiworker"]
 
 
-# The settings that name files, folders or runs.
-PATHS = ("data", "mix", "monolingual", "back_translator", "init_from")
-# Runs and corpora that are older than the setting had no changed copies of pairs.
-WITHOUT_COPIES: Mapping[str, Any] = {"augment": {}}
-
-
 @checked_dataclass
 class TrainSettings:
     """How to train. A recipe holds some of the settings; the run directory records all of them.
@@ -330,6 +324,22 @@ class TrainSettings:
         return dataclasses.asdict(self)
 
 
+# The settings that name files, folders or runs.
+PATHS = ("data", "mix", "monolingual", "back_translator", "init_from")
+# What decides what a prepared corpus holds.
+OF_CORPUS = (
+    *("task", "source", "target", "tokenizer", "vocab_size", "lowercase", "protect"),
+    *("protect_free", "augment", "max_length", "max_length_ratio", "drop_duplicates"),
+    *("source_script", "target_script", "mix", "mix_share", "monolingual", "back_translator"),
+    *("monolingual_share", "monolingual_sample"),
+)
+# Runs and corpora that are older than the setting had no changed copies of pairs.
+WITHOUT_COPIES: Mapping[str, Any] = {"augment": {}}
+# What may change when a run is resumed: updates stay the same, but for dropout.
+RESUMABLE = (
+    *("steps", "max_hours", "patience", "keep_checkpoints", "average_last"),
+    *("steps_per_save", "minutes_per_save", "strategy", "accumulate"),
+)
 # What the run of `init_from` decides, so that nothing else may be given.
 DECIDED = ("task", "architecture", "preset", "tokenizer", "vocab_size", "lowercase")
 # What a new run takes from that run, unless it is given.

@@ -41,7 +41,6 @@ from keras_transformer.trainers.data.back_translation import (
 from keras_transformer.trainers.data.corpora import VALIDATION_SPLITS, Corpus, Pair
 from keras_transformer.trainers.data.prepared import (
     CAN_CONTINUE,
-    SETTINGS,
     CorpusShard,
     Manifest,
     PreparedCorpus,
@@ -50,7 +49,7 @@ from keras_transformer.trainers.data.prepared import (
     is_prepared,
     opened,
 )
-from keras_transformer.trainers.settings import TrainSettings, completed
+from keras_transformer.trainers.settings import OF_CORPUS, TrainSettings, completed
 from keras_transformer.trainers.tasks import Task, find_task
 
 logger = logging.getLogger(__name__)
@@ -115,7 +114,7 @@ def prepare(
         names = ", ".join(VALIDATION_SPLITS)
         logger.warning("No validation: %s has none of the splits %s", corpus.name, names)
     absolute = settings.with_absolute_paths()
-    made_from = {name: getattr(absolute, name) for name in ("data", *SETTINGS)}
+    made_from = {name: getattr(absolute, name) for name in ("data", *OF_CORPUS)}
     scripts = [_letters(settings, name) for name in ("source_script", "target_script")]
     folder, back_translator = Path(folder), None
     if settings.monolingual and settings.back_translator and not complete_corpus(folder):

@@ -27,32 +27,9 @@ from keras_transformer.files import check_file, write_atomically
 from keras_transformer.run import Run
 from keras_transformer.tokenizers import Tokenizer
 from keras_transformer.trainers.data.corpora import Pair
-from keras_transformer.trainers.settings import DECIDED, WITHOUT_COPIES, TrainSettings
+from keras_transformer.trainers.settings import DECIDED, OF_CORPUS, WITHOUT_COPIES, TrainSettings
 
 CAN_CONTINUE = "Finished shards are kept, and a new call continues from them"
-# The settings that decide what a prepared corpus holds.
-SETTINGS = (
-    "task",
-    "source",
-    "target",
-    "tokenizer",
-    "vocab_size",
-    "lowercase",
-    "protect",
-    "protect_free",
-    "augment",
-    "max_length",
-    "max_length_ratio",
-    "drop_duplicates",
-    "source_script",
-    "target_script",
-    "mix",
-    "mix_share",
-    "monolingual",
-    "back_translator",
-    "monolingual_share",
-    "monolingual_sample",
-)
 
 
 class CorpusShard(pydantic.BaseModel):
@@ -87,7 +64,7 @@ class Manifest(pydantic.BaseModel):
 
     folder: Path = pydantic.Field(default=Path(), exclude=True)
     format_version: Literal[3] = 3
-    made_from: dict[str, Any]  # the data, and the values of `SETTINGS`
+    made_from: dict[str, Any]  # the data, and the values of `OF_CORPUS`
     tokenizer_sha256: str
     train: Split = Split()
     val: Split | None  # None if the data has no validation split
@@ -109,11 +86,11 @@ class Manifest(pydantic.BaseModel):
         write_atomically(path, self.model_dump_json().encode(), CAN_CONTINUE)
 
     def settings(self, init_from: str | None = None) -> dict[str, Any]:
-        """Returns the values of `SETTINGS`, without those that the run `init_from` decides."""
+        """Returns the values of `OF_CORPUS`, without those that the run `init_from` decides."""
         # The defaults of settings that are newer than the corpus come first.
         values = {**TrainSettings(data="").to_dict(), **WITHOUT_COPIES, **self.made_from}
         decided = DECIDED if init_from else ()
-        return {name: values[name] for name in SETTINGS if name not in decided}
+        return {name: values[name] for name in OF_CORPUS if name not in decided}
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Raises `InputError` if the corpus was prepared with other settings."""

@@ -23,13 +23,10 @@ from keras_transformer.trainers.data.prepared import (
 from keras_transformer.trainers.fitting.callbacks import is_over
 from keras_transformer.trainers.fitting.fine_tuning import initial_config
 from keras_transformer.trainers.fitting.strategies import Workers
-from keras_transformer.trainers.settings import TrainSettings, completed
+from keras_transformer.trainers.settings import RESUMABLE, TrainSettings, completed
 
 logger = logging.getLogger(__name__)
 
-# Settings that may change when a run is resumed: updates stay the same, but for dropout.
-RESUMABLE: tuple[str, ...] = ("steps", "max_hours", "patience", "keep_checkpoints", "average_last")
-RESUMABLE += ("steps_per_save", "minutes_per_save", "strategy", "accumulate")
 # What a killed call may leave before there is a run.json or a corpus.
 BEFORE_MANIFEST = {"checkpoints", "tokenizer.model", "tmp-run.json"}
 
