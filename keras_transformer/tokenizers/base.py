@@ -15,21 +15,12 @@ import tensorflow as tf
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID
 from keras_transformer.errors import InputError
 from keras_transformer.rooms import brought, load
+from keras_transformer.tokenizers.case import as_sentences, in_small_letters
 
 if TYPE_CHECKING:
     from keras_transformer.search.constraints import Constraint
 
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
-# A text in capitals: four of them or more, some side by side, so that "USA" and "A. B." are none. A
-# tag of a language, such as >>deu<<, may stand before it.
-TAG = r"(?:\s*>>[^\s<>]+<<)?"
-CAPITALS = rf"(?s){TAG}(?:\P{{Ll}}*\p{{Lu}}){{2}}\p{{Lu}}\P{{Ll}}*\p{{Lu}}\P{{Ll}}*"
-# A title: Four Words Or More, Each With A Capital.
-TITLE = rf"(?s){TAG}(?:\P{{L}}*\p{{Lu}}\S*\s){{3,}}\P{{L}}*\p{{Lu}}\S*\P{{L}}*"
-TITLE_WORD = r"\P{L}*\p{Lu}(?:[^.\p{Lu}]*|\P{Lu}*\p{Ll}\P{Lu}*)"  # no initial, such as "J."
-# What stands before the first letter of a sentence in a title.
-BEFORE_SENTENCE = rf"^{TAG}\P{{L}}*|[\p{{Ll}}\p{{N}}][.!?]\P{{L}}*\s\P{{L}}*"
-FIRST = "\1"  # marks it; a text has no control characters then
 # The classes of the files that do not belong to a room; a SentencePiece model has no header.
 WORD_PIECE_HEADER = b"# word-pieces"
 WORD_PIECES = "tokenizers.subword:WordPieceTokenizer"
@@ -231,35 +222,7 @@ class Tokenizer(abc.ABC):
         """Returns texts, string [B], without capitals, and which of them had only such letters."""
         if self.keeps_capitals or self.lowercase:
             return texts, tf.fill([tf.size(texts)], False)
-        texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
-        capitals = tf.strings.regex_full_match(texts, CAPITALS)
-        texts = tf.where(capitals, in_small_letters(texts), texts)
-        is_title = tf.strings.regex_full_match(texts, TITLE)
-        titles = tf.where(is_title & tf.strings.regex_full_match(texts, r"(?s).*\p{Ll}.*"))
-        written = self._as_sentences(tf.gather_nd(texts, titles))
-        return tf.tensor_scatter_nd_update(texts, titles, written), capitals
-
-    def _as_sentences(self, titles: tf.Tensor) -> tf.Tensor:
-        """Returns titles, string [B], as sentences: the words that are no names in small letters.
-
-        A word is no name if it is one piece in small letters, or two instead of more.
-        """
-        titles = tf.strings.strip(tf.strings.regex_replace(titles, r"[\p{Cc}\p{Z}]+", " "))
-        titles = tf.strings.regex_replace(titles, BEFORE_SENTENCE, rf"\0{FIRST}")
-        words = tf.strings.split(titles, " ")  # [B, (words)]
-        is_name = ~tf.strings.regex_full_match(words.values, TITLE_WORD)
-        small = tf.strings.lower(words.values, encoding="utf-8")
-        num_pieces, num_small = self._num_pieces(words.values), self._num_pieces(small)
-        is_name |= (num_small > 2) | (num_small == 2) & (num_pieces <= 2)
-        is_first = tf.strings.regex_full_match(words.values, f".*{FIRST}.*")
-        chosen = tf.where(is_name | is_first, words.values, small)
-        sentences = tf.strings.reduce_join(words.with_values(chosen), axis=1, separator=" ")
-        return tf.strings.regex_replace(sentences, FIRST, "")
-
-    def _num_pieces(self, words: tf.Tensor) -> tf.Tensor:
-        """Counts the pieces of the letters of words, string [W] -> int64 [W]."""
-        letters = tf.strings.regex_replace(words, r"[^\p{L}\p{M}'\x{2019}-]", "")
-        return self.tokenize(letters).row_lengths()
+        return as_sentences(texts, self.tokenize)
 
     @abc.abstractmethod
     def detokenize(self, ids: tf.Tensor) -> tf.Tensor:
@@ -364,13 +327,6 @@ class Tokenizer(abc.ABC):
             raise InputError(f"`ids` must have the shape [B, S]. Received: shape={ids.shape}")
         texts = self.detokenize(ids).numpy()
         return [text.decode() for text in texts]
-
-
-def in_small_letters(texts: tf.Tensor) -> tf.Tensor:
-    """Returns texts, string [B], in small letters but for the first, as a sentence is written."""
-    start = tf.strings.regex_replace(texts, rf"(?s)^({TAG}\P{{L}}*\p{{L}}).*$", r"\1")
-    rest = tf.strings.substr(texts, tf.strings.length(start), tf.fill(tf.shape(texts), 2**30))
-    return tf.strings.join([start, tf.strings.lower(rest, encoding="utf-8")])
 
 
 def with_end(tokens: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
