@@ -83,8 +83,8 @@ def fixed_length(length: int | None) -> Iterator[None]:
 
     original = TextSearch.__init__
 
-    def fixed(self, model, tokenizer, options):
-        original(self, model, tokenizer, dataclasses.replace(options, extra_length=1024))
+    def fixed(self, model, tokenizer, options, *seed):
+        original(self, model, tokenizer, dataclasses.replace(options, extra_length=1024), *seed)
         self.max_target_tokens = length
 
     with mock.patch.object(TextSearch, "__init__", fixed if length else original):
