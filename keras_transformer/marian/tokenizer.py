@@ -6,7 +6,7 @@ Shapes (the package's glossary): B batch, S length in tokens.
 import base64
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, Self
 
 import sentencepiece
@@ -19,6 +19,7 @@ from keras_transformer.marian import HEADER
 from keras_transformer.tokenizers.base import SPECIAL_PIECES, Tokenizer, index_pieces
 
 LANGUAGE_TAG = r">>[^\s<>]+<<"  # ">>deu<<" asks a model of several languages for German
+TAG = rf"^\s*({LANGUAGE_TAG})"  # at the start of a text
 
 
 class MarianTokenizer(Tokenizer):
@@ -55,6 +56,7 @@ class MarianTokenizer(Tokenizer):
         pieces = vocabularies[-1] if side else vocabularies[0]
         self._pieces = pieces + [SPECIAL_PIECES[PAD_ID]] * (self.vocab_size - len(pieces))
         has_tags = any(re.fullmatch(LANGUAGE_TAG, piece) for piece in pieces)
+        self._has_tags = has_tags
         self._cuts_tag, self.sees_tag = has_tags and cuts_tag, has_tags and not cuts_tag
         self._look_up = index_pieces(pieces[4:], first_id=4, unknown_id=UNK_ID)
 
@@ -89,16 +91,34 @@ class MarianTokenizer(Tokenizer):
         if self._side == 0:
             for pattern, replacement in self._substitutions:
                 texts = tf.strings.regex_replace(texts, pattern, replacement)
+        return self._split(texts)
+
+    def _split(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """`_tokenize` of texts after the substitutions."""
         op = tf_text.SentencepieceTokenizer(model=self._models[self._side], out_type=tf.string)
-        tag = rf"^\s*({LANGUAGE_TAG})"
         if self._side or not self._cuts_tag:
             return tf.ragged.map_flat_values(self._look_up, op.tokenize(texts))
-        pieces = op.tokenize(tf.strings.regex_replace(texts, tag, ""))
+        pieces = op.tokenize(tf.strings.regex_replace(texts, TAG, ""))
         # A row of tags has one at most.
-        is_tagged = tf.strings.regex_full_match(texts, f"{tag}.*")  # [B]
-        tags = tf.strings.regex_replace(texts, f"{tag}.*", r"\1")
+        is_tagged = tf.strings.regex_full_match(texts, f"{TAG}.*")  # [B]
+        tags = tf.strings.regex_replace(texts, f"{TAG}.*", r"\1")
         tags = tf.ragged.boolean_mask(tags[:, None], is_tagged[:, None])
         return tf.ragged.map_flat_values(self._look_up, tf.concat([tags, pieces], axis=1))
+
+    def hide(self, texts: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.RaggedTensor], tf.Tensor]]:
+        """Takes the tag of a language off, and puts it before each sentence; see `Tokenizer`."""
+        if not self._has_tags:
+            return super().hide(texts)
+        is_tagged = tf.strings.regex_full_match(texts, f"(?s){TAG}.*")  # [B]
+        tags = tf.strings.regex_replace(texts, f"(?s){TAG}.*", r"\1 ")
+        tags = tf.where(is_tagged, tags, "")
+
+        def put_back(parts: tf.RaggedTensor) -> tf.Tensor:
+            is_blank = tf.strings.regex_full_match(parts.values, r"[\s\p{Z}]*")
+            tag = tf.where(is_blank, "", tf.gather(tags, parts.value_rowids()))
+            return tf.strings.join([tag, parts.values])
+
+        return tf.strings.regex_replace(texts, rf"{TAG}\s*", ""), put_back
 
     def sentencepiece_models(self) -> tuple[bytes, bytes]:
         """Returns the models of source and target; see `Tokenizer`."""

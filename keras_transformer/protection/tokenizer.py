@@ -44,8 +44,8 @@ MARK = chr(0x10FF00 + NUM_SLOTS)  # stands around a protected string, in no text
 ANY_SLOT = f"[{SLOTS[0]}-{SLOTS[-1]}]"
 RESERVED = f"[{SLOTS[0]}-{MARK}]"
 LEAD_BYTE = "<0xF4>"  # begins the UTF-8 of these characters, and of no others that Unicode assigns
-# A string that may be split into sentences.
-SENTENCES = r"(?s).*(?:[\n-\r\x{85}\x{2028}\x{2029}]|[.!?…]\s|[。！？]).*"  # noqa: RUF001
+# A string that may be split into sentences, or loses its control characters then.
+SENTENCES = r"(?s).*(?:[\p{Cc}\x{2028}\x{2029}]|[.!?…।؟۔。！？｡].).*"  # noqa: RUF001
 USER_DEFINED = 4  # the type of a piece that is never cut
 
 Pairs = Iterable[tuple[str, str]]
@@ -174,12 +174,12 @@ class ProtectingTokenizer(_SlotTokenizer):
         """Raises `InputError`: other engines cannot put protected strings back."""
         raise InputError("Other engines cannot translate with protected strings")
 
-    def hide(self, texts: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+    def hide(self, texts: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.RaggedTensor], tf.Tensor]]:
         """Hides protected strings, which may have the end of a sentence; see `Tokenizer`."""
         found = _Protected(texts, self._pattern)
         is_long = tf.strings.regex_full_match(found.strings, SENTENCES)
         hidden = found.replaced(tf.where(is_long, SLOTS[0], found.strings))
-        return hidden, lambda parts: _put(tf.boolean_mask(found.strings, is_long), parts)
+        return hidden, lambda parts: _put(tf.boolean_mask(found.strings, is_long), parts.values)
 
     def read(self, texts: tf.Tensor) -> TokenizedTexts:
         """Splits sources into ids, and returns the strings of slots; see `Tokenizer`."""

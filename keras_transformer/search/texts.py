@@ -256,7 +256,7 @@ class TextSearch:
         """
         hidden, put_back = self.tokenizer.hide(texts)
         ragged = split_sentences(hidden)  # [B, (segments)]
-        segments, text_of_segment = put_back(ragged.values), ragged.value_rowids()
+        segments, text_of_segment = put_back(ragged), ragged.value_rowids()
         num_texts, num_segments = tf.shape(texts)[0], tf.size(segments)
         is_blank = are_blank(segments)
         sentences = tf.where(~is_blank)[:, 0]  # numbers of the segments that are translated

@@ -186,14 +186,18 @@ class Tokenizer(abc.ABC):
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """`tokenize` of valid UTF-8 without control characters."""
 
-    def hide(self, texts: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+    def _split(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """`_tokenize` without what it adds to a text, for words."""
+        return self._tokenize(texts)
+
+    def hide(self, texts: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.RaggedTensor], tf.Tensor]]:
         """Prepares texts, string [B], to be split into sentences.
 
         Returns:
-            The texts without what must not be split, and a function that puts it back into all
-            parts, string [P], in their order.
+            The texts without what must not be split, and a function from the parts of each,
+            string [B, (parts)], to these parts with it, string [P].
         """
-        return texts, tf.identity
+        return texts, lambda parts: parts.values
 
     def read(self, texts: tf.Tensor) -> TokenizedTexts:
         """Splits sources, string [B], into ids, without what `write` puts back."""
@@ -222,7 +226,7 @@ class Tokenizer(abc.ABC):
         """Returns texts, string [B], without capitals, and which of them had only such letters."""
         if self.keeps_capitals or self.lowercase:
             return texts, tf.fill([tf.size(texts)], False)
-        return as_sentences(texts, self.tokenize)
+        return as_sentences(texts, self._split)
 
     @abc.abstractmethod
     def detokenize(self, ids: tf.Tensor) -> tf.Tensor:

@@ -4,10 +4,12 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-# A text in capitals: four of them or more, some side by side, so that "USA" and "A. B." are none. A
-# tag of a language, such as >>deu<<, may stand before it.
+# A text in capitals: four of them or more, some side by side, so that "USA" and "A. B." are none,
+# and no letters without case, such as Chinese ones, but ª and º. A tag of a language, such as
+# >>deu<<, may stand before it.
 TAG = r"(?:\s*>>[^\s<>]+<<)?"
-CAPITALS = rf"(?s){TAG}(?:\P{{Ll}}*\p{{Lu}}){{2}}\p{{Lu}}\P{{Ll}}*\p{{Lu}}\P{{Ll}}*"
+NOT_SMALL = r"(?:[^\p{Ll}\p{Lo}]|[\x{AA}\x{BA}])*"
+CAPITALS = rf"(?s){TAG}(?:{NOT_SMALL}\p{{Lu}}){{2}}\p{{Lu}}{NOT_SMALL}\p{{Lu}}{NOT_SMALL}"
 # A title: Four Words Or More, Each With A Capital.
 TITLE = rf"(?s){TAG}(?:\P{{L}}*\p{{Lu}}\S*\s){{3,}}\P{{L}}*\p{{Lu}}\S*\P{{L}}*"
 TITLE_WORD = r"\P{L}*\p{Lu}(?:[^.\p{Lu}]*|\P{Lu}*\p{Ll}\P{Lu}*)"  # no initial, such as "J."

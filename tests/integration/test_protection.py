@@ -107,7 +107,7 @@ def test_every_string_comes_back_as_often_as_it_was(served):
 
 def test_all_signatures(served, translator):
     text = "red {name} dog. <b>two</b> 5 %s"
-    comment = "<!-- A dog. A\ncat. -->"  # would be three sentences
+    comment = "<!-- A “dog.” Dog. A\ncat. -->"  # would be four sentences
     document = answer(
         served, "document", text=["", f"{text}\n\n{comment} A dog. {'{name}' * 90} {text}"]
     )

@@ -21,6 +21,7 @@ from keras_transformer.tokenizers import (
     WordPieceTokenizer,
     train_tokenizer,
 )
+from keras_transformer.tokenizers.case import as_sentences
 from keras_transformer.tokenizers.learning import train_sentencepiece
 
 SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
@@ -136,6 +137,8 @@ def titles():
         ("iPHONES", "iPHONES"),
         ("THE RED DOG sees", "THE RED DOG sees"),
         ("中文中文", "中文中文"),
+        ("我在NASA工作", "我在NASA工作"),  # nobody writes it in small letters
+        ("USB و DVD", "USB و DVD"),
         ("", ""),
     ],
 )
@@ -172,6 +175,11 @@ def test_a_title_is_read_as_a_sentence(titles, text, as_read):
     assert read.tokens.to_list()[0] == as_it_is[0]
     sources = titles.read_pairs(tf.constant([text]), tf.constant(["Der Hund"])).source
     assert sources.to_list() == as_it_is
+
+
+def test_ordinals_may_stand_in_capitals():
+    texts = tf.constant(["EL 1º DE MAYO", "EL 1º de MAYO"])
+    assert as_sentences(texts, tf.strings.split)[1].numpy().tolist() == [True, False]
 
 
 def test_sharp_s_in_capitals(tokenizer):

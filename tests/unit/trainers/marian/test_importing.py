@@ -15,6 +15,7 @@ from marian_models import extract, read_best
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID
 from keras_transformer.errors import InputError
 from keras_transformer.export.engines import export_marian
+from keras_transformer.search.sentences import split_sentences
 from keras_transformer.tokenizers import shifted
 from keras_transformer.trainers.marian.files import read_vocabulary
 from keras_transformer.trainers.marian.importing import NEVER, import_marian
@@ -149,6 +150,11 @@ def test_marians_own_sentencepiece_sees_the_tag(name, copy):
     cut = [">>deu<<", *processor.encode("A man", out_type=str)]
     expected = of_text if name == "vocab.spm" else cut
     assert [pieces_of(tokenizer)[i] for i in ids] == expected
+    # Each sentence of a document has its tag.
+    hidden, put_back = tokenizer.hide(tf.constant([" >>deu<< A dog.\n\nA man.", "", "A dog. A"]))
+    parts = put_back(split_sentences(hidden)).numpy().tolist()
+    sentences = [b">>deu<< A dog.", b"\n\n", b">>deu<< A man."]
+    assert parts == [*sentences, b"", b"A dog.", b" ", b"A"]
     if name == "vocab.spm":
         with pytest.raises(InputError, match="cuts the tag"):
             export_marian(translator, folder / "converted", "en", "de")
@@ -322,6 +328,11 @@ def test_target_tag_and_punctuation(huggingface_folders, tmp_path):
     texts = tf.constant(["The “dog” … 5 %!", "No.", "", " \t\n"])
     prepared = tf.constant(['>>fra<< The "dog" ... 5%!', ">>fra<< No.", "", ""])
     assert run.tokenizer().tokenize(texts).to_list() == plain.tokenize(prepared).to_list()
+    # The tag is no part of the words of a title.
+    title = "A Dog A Dog"
+    own = run.tokenizer().read(tf.constant([title])).tokens.to_list()
+    assert own == plain.read(tf.constant([f">>fra<< {title}"])).tokens.to_list()
+    assert own == plain.tokenize(tf.constant([">>fra<< A dog a dog"])).to_list()
     # The options are for sources.
     assert (
         run.tokenizer().target.tokenize(texts).to_list() == plain.target.tokenize(texts).to_list()
