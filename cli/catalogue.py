@@ -1,5 +1,6 @@
 """`keras-transformer translate --input messages.po`: it fills the empty entries of a file."""
 
+import itertools
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,8 +27,9 @@ def fill_catalogue(
 ) -> None:
     """Translates the entries of a file that have no translation, and writes a new file.
 
-    They are marked as fuzzy, because a person should read them. Lines of an entry are translated
-    one by one, and keep the white space around them.
+    Of plural forms, it fills those that are empty. The entries are marked as fuzzy, because a
+    person should read them. Lines of an entry are translated one by one, and keep the white space
+    around them.
 
     Args:
         path: a gettext catalogue or XLIFF.
@@ -40,7 +42,7 @@ def fill_catalogue(
     for code, language in zip(own, languages or own, strict=True):
         if code and not is_language(code, language):
             say(f"warning: {path} has the language {code}, and the model has {language}")
-    empty = [unit for unit in store.units if is_message(unit) and not unit.target]
+    empty = [unit for unit in store.units if is_message(unit) and not all(_written(unit))]
     units = [unit for unit in empty if not has_elements(unit)]
     lines = [_split(form) for unit in units for form in forms_of(unit.source)]
     texts = list(dict.fromkeys(text for form in lines for _, text, _ in form if text))
@@ -55,7 +57,9 @@ def fill_catalogue(
         ]
         if unit.hasplural():  # the singular, then the plural; of one form only, the plural
             number = _num_plurals(store)
-            unit.target = [forms[0], *forms[-1:] * max(number - 1, 1)][-number:]
+            found_forms = [forms[0], *forms[-1:] * max(number - 1, 1)][-number:]
+            pairs = itertools.zip_longest(_written(unit)[:number], found_forms, fillvalue="")
+            unit.target = [own or other for own, other in pairs]
         else:
             unit.target = forms[0]
         num_different += _differs(unit)
@@ -77,6 +81,11 @@ def _split(text: str) -> list[tuple[str, str, str]]:
     """Returns the lines of a text, each with the white space before and after it."""
     matches = (LINE.fullmatch(line) for line in text.split("\n"))
     return [(m[1], m[2] or "", m[3]) for m in matches if m is not None]
+
+
+def _written(unit: Any) -> list[str]:
+    """Returns the forms of an entry's translation."""
+    return forms_of("" if unit.target is None else unit.target)
 
 
 def _num_plurals(store: Any) -> int:

@@ -155,7 +155,7 @@ def make_settings(context: typer.Context) -> TrainSettings:
     if given.get("resume") and (given["run_dir"] / "run.json").is_file():
         given.setdefault("recipe", given["run_dir"].absolute())  # a recipe may have its name
     values = recipes.load_recipe(given["recipe"]) if "recipe" in given else {}
-    chosen = {**values, **given}
+    chosen = recipes.change_recipe({**values, **given}, given.get("changes", ()))
     if Path(str(chosen.get("data")), "corpus.json").is_file():
         load_tensorflow()
         from keras_transformer.trainers.data.prepared import Manifest

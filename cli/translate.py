@@ -31,7 +31,7 @@ from keras_transformer.cli.options import (
     Temperature,
     search_of,
 )
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, NotFiniteError
 from keras_transformer.export.metadata import read_metadata
 from keras_transformer.export.options import DEFAULT_SIGNATURE, NO_SCORE, max_size_of
 from keras_transformer.export.rows import Row, by_length
@@ -155,16 +155,15 @@ def translate_command(
     name = signature or (DEFAULT_SIGNATURE if num_best is None else "nbest")
     if prefix is not None:
         name = "complete"
+    protect = [] if terms is None else _protected_by(version, folder)
     if server is not None:
         translate = _open_server(url, grpc, model, name, timeout or SERVER_TIMEOUT, prefix)
     elif version is None:
-        translate = _open_run(folder, search, optimize, num_best, terms is not None, prefix, words)
+        translate = _open_run(folder, search, optimize, num_best, prefix, words)
     else:
-        if terms is not None:
-            _require_protection(version, read_metadata(version).get("protect", []))
         translate = _open_export(str(version), name, optimize, num_best is not None, prefix)
     if terms is not None:
-        translate = _with_terms(translate, terms)
+        translate = _with_terms(translate, terms, protect)
     if num_best is not None and not is_run:
         translate = _with_best(translate, num_best)
     if input_file is not None and output_file is not None and _is_catalogue(input_file):
@@ -268,7 +267,6 @@ def _open_run(
     search: Mapping[str, Any],
     optimize: bool,
     num_best: int | None,
-    has_terms: bool,
     prefix: str | None,
     words: bool,
 ) -> Translate:
@@ -280,8 +278,6 @@ def _open_run(
 
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not optimize})
     translator = Translator.load(folder, **search)
-    if has_terms:
-        _require_protection(folder, translator.tokenizer.protect)
 
     # The names are those of an export's outputs.
     def row_of(found: Translation) -> Row:
@@ -303,9 +299,16 @@ def _open_run(
     return translate
 
 
-def _require_protection(model: str | Path, protect: Sequence[str]) -> None:
-    if not protect:
-        raise InputError(f"--terms needs a model that protects strings. {model} protects none")
+def _protected_by(version: Path | None, folder: str) -> list[str]:
+    """Returns what an export or a run protects, or nothing of a server, which does not say."""
+    if not folder:
+        return []
+    values = read_metadata(version) if version else Run.load(folder).settings
+    if not values.get("protect"):
+        raise InputError(
+            f"--terms needs a model that protects strings. {version or folder} protects none"
+        )
+    return list(values["protect"])
 
 
 def _open_export(
@@ -336,18 +339,20 @@ def _with_best(translate: Translate, num_best: int) -> Translate:
                     f"Received: {num_best}"
                 )
             row["scores"] = [score for score in row["scores"][:num_best] if score > NO_SCORE]
+            if not row["scores"]:
+                raise NotFiniteError("The model's scores are not finite: its training has diverged")
             row["translations"] = row["translations"][: len(row["scores"])]
         return rows
 
     return best
 
 
-def _with_terms(translate: Translate, path: Path) -> Translate:
+def _with_terms(translate: Translate, path: Path, protect: Sequence[str]) -> Translate:
     from keras_transformer.protection.terms import mark_terms, read_glossary
 
     glossary = read_glossary(path)
     return lambda texts, progress: translate(
-        [mark_terms(text, glossary) for text in texts], progress
+        [mark_terms(text, glossary, protect) for text in texts], progress
     )
 
 

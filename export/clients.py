@@ -25,6 +25,10 @@ BACKOFF_SECONDS = 0.2
 MAX_CONNECTIONS = 64  # kept open: one for each thread that uses a client
 
 
+class RefusedError(InputError):
+    """A model server refuses a request, for example because a text is too long."""
+
+
 class _Client(ABC):
     def __init__(
         self, server: str, signature: str, timeout: float, max_rows: int, prefix: str | None
@@ -134,7 +138,8 @@ class RestClient(_Client):
         answer = answer if isinstance(answer, dict) else {}
         if response.status != 200:
             reason = one_line(answer.get("error") or response.reason)
-            raise InputError(f"{self._server} answered with status {response.status}: {reason}")
+            kind = RefusedError if response.status == 400 else InputError
+            raise kind(f"{self._server} answered with status {response.status}: {reason}")
         return answer.get("predictions")
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from keras_transformer.errors import InputError
-from keras_transformer.export.clients import RestClient
+from keras_transformer.export.clients import RefusedError, RestClient
 from keras_transformer.export.options import NO_SCORE
 
 FORMATS = ("text", "html")  # the tags of HTML are for a model that protects them
@@ -158,7 +158,10 @@ def _refusal(what: str) -> HTTPException:
 
 
 def _error(request: Request, error: Any) -> Response:
-    is_refused = isinstance(error, HTTPException)
-    message = error.detail if is_refused else f"Cannot translate text: {error}"
+    message, status = f"Cannot translate text: {error}", 503
+    if isinstance(error, HTTPException):
+        message, status = error.detail, error.status_code
+    elif isinstance(error, RefusedError):
+        status = 400  # another attempt would not help
     message = message.encode(errors="replace").decode()  # it may repeat half of a surrogate pair
-    return JSONResponse({"error": message}, error.status_code if is_refused else 503)
+    return JSONResponse({"error": message}, status)

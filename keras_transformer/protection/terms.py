@@ -1,27 +1,22 @@
 """Terms: words of a source whose translation is given, marked as ⟦file|soubor⟧."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import regex
 
 from keras_transformer.errors import InputError
 from keras_transformer.files import decode_lines
+from keras_transformer.protection import PROTECTS
 from keras_transformer.protection.patterns import NAMED
 
 TERM = r"⟦[^⟦⟧|]+\|([^⟦⟧|]*)⟧"  # of RE2; the group is the translation
-# As Python writes characters; \w is ASCII's in RE2.
-_PROTECTED = [
-    regex.sub(r"\\x\{([0-9A-F]+)\}", lambda match: f"\\U{match[1]:0>8}", pattern).replace(
-        r"\w", "0-9A-Za-z_"
-    )
-    for pattern in NAMED.values()
-]
 UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 
 
-def mark_terms(text: str, glossary: Mapping[str, str]) -> str:
+def mark_terms(text: str, glossary: Mapping[str, str], protect: Sequence[str] = ()) -> str:
     """Marks the terms of a glossary in a source, for a model that protects strings.
 
     It marks words as a whole, the longest term first, in upper and lower case as in the glossary.
@@ -31,6 +26,7 @@ def mark_terms(text: str, glossary: Mapping[str, str]) -> str:
     Args:
         text: a source.
         glossary: translations by term.
+        protect: what the model protects; no terms are marked in what its regular expressions find.
 
     Raises:
         InputError: if a term is empty, or it or its translation has one of the characters ⟦|⟧.
@@ -47,11 +43,13 @@ def mark_terms(text: str, glossary: Mapping[str, str]) -> str:
         found = match[0]
         return f"⟦{found}|{glossary[found]}⟧" if found in glossary else found
 
-    return _pattern_of(tuple(glossary.items())).sub(marked, text)
+    return _pattern_of(tuple(glossary.items()), tuple(protect)).sub(marked, text)
 
 
 @functools.lru_cache(4)  # of many texts with one glossary
-def _pattern_of(glossary: tuple[tuple[str, str], ...]) -> regex.Pattern[str]:
+def _pattern_of(
+    glossary: tuple[tuple[str, str], ...], protect: tuple[str, ...]
+) -> regex.Pattern[str]:
     """Returns a pattern of terms, and of what they are not marked in."""
     for term, translation in glossary:
         if not term.strip() or regex.search("[⟦|⟧]", term + translation):
@@ -60,7 +58,17 @@ def _pattern_of(glossary: tuple[tuple[str, str], ...]) -> regex.Pattern[str]:
                 f"Received: {term!r}: {translation!r}"
             )
     words = map(_as_word, sorted((term for term, _ in glossary), key=len, reverse=True))
-    return regex.compile("|".join(["⟦[^⟦⟧]*⟧", *_PROTECTED, *words]))
+    return regex.compile("|".join(["⟦[^⟦⟧]*⟧", *_protected(protect), *words]))
+
+
+def _protected(protect: Sequence[str]) -> Iterator[str]:
+    """Yields the model's expressions, then those of all sets, as Python writes them."""
+    for pattern in (*(each for each in protect if each not in PROTECTS), *NAMED.values()):
+        characters = regex.sub(r"\\x\{(\w+)\}", lambda match: f"\\U{match[1]:0>8}", pattern)
+        written = regex.sub(r"(?<=\[[^\]]*)\\w", "0-9A-Za-z_", characters)  # ASCII's in RE2
+        with suppress(regex.error):  # a few expressions of RE2 are none of Python's
+            regex.compile(written)
+            yield f"(?:{written})"
 
 
 def _as_word(term: str) -> str:

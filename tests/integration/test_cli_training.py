@@ -66,6 +66,8 @@ def test_prepare_for_a_machine(corpus_dir, tmp_path):
     context = types.SimpleNamespace(params={"data": str(folder), "vocab_size": None})
     found = make_settings(context)
     assert (found.vocab_size, found.max_length, found.augment) == (284, 7, {})
+    by_change = {"changes": [f"data={folder}"]}
+    assert make_settings(types.SimpleNamespace(params=by_change)).vocab_size == 284
     context.params |= {"vocab_size": 285, "changes": ["max_length=8"]}  # `train` refuses these
     assert (make_settings(context).vocab_size, make_settings(context).max_length) == (285, 8)
 

@@ -49,8 +49,9 @@ def open_store(path: Path) -> Any:
 def is_message(unit: Any) -> bool:
     """Returns whether an entry is to be translated."""
     element = getattr(unit, "xmlelement", None)
-    is_kept = element is not None and element.get("translate") == "no"
-    return bool(unit.source) and not (unit.isheader() or unit.isobsolete() or is_kept)
+    around = () if element is None else (element, *element.iterancestors())
+    kept = next((each.get("translate") for each in around if each.get("translate")), "yes")
+    return bool(unit.source) and not (unit.isheader() or unit.isobsolete() or kept == "no")
 
 
 def has_elements(unit: Any) -> bool:

@@ -96,6 +96,8 @@ def prepare(
     task, languages = find_task(settings.task), (settings.source, settings.target)
     corpus = task.load_data(settings.data, *languages)
     others = task.load_data(settings.mix, *languages) if settings.mix else None
+    if others is not None:
+        next(others.pairs("train"), None)  # an error in it shows at once
     rates = DEFAULT_RATES if settings.augment == "all" else settings.augment
     if tokenizer is None and settings.init_from is not None:
         tokenizer = Run.load(settings.init_from).tokenizer()
@@ -131,6 +133,8 @@ def prepare(
         if is_prepared(folder):
             manifest = Manifest.read(folder)
             manifest.check_settings(made_from)
+            if manifest.train.is_complete:
+                logger.info("%s is complete: for text that has changed, choose another", folder)
         else:
             learned = _to_learn_from(corpus, rates, settings)
             manifest = _start(folder, learned, task, settings, made_from, tokenizer)

@@ -27,8 +27,11 @@ class Model(BaseHTTPRequestHandler):
             rows = [{"translations": [f"{t}1", f"{t}2", ""], "scores": scores} for t in texts]
         else:
             rows = [{"translation": f"{self.path[11:13]} {text.upper()}"} for text in texts]
-        content = json.dumps({"predictions": rows}).encode()
-        self.send_response(200)
+        is_refused = "refused" in texts
+        content = json.dumps(
+            {"error": "too long"} if is_refused else {"predictions": rows}
+        ).encode()
+        self.send_response(400 if is_refused else 200)
         self.send_header("content-length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
@@ -129,6 +132,11 @@ def test_other_requests(url):
     )
     assert ask(url, "/none")[0] == 404
     assert ask(url, "/translate", method="GET")[0] == 405
+
+
+def test_what_a_server_refuses_is_no_failure(url):
+    status, answer = ask(url, "/translate", q="refused", source="en", target="cs")
+    assert (status, answer["error"][-30:]) == (400, "answered with status 400: too long"[-30:])
 
 
 def test_a_server_that_is_down_is_one_sentence(url):

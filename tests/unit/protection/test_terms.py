@@ -27,6 +27,13 @@ def test_whole_words_are_marked_the_longest_first(text, marked):
     assert mark_terms(text, GLOSSARY) == marked
 
 
+def test_no_term_is_marked_in_what_a_model_protects():
+    protect = ["tags", r"[\w]+-[0-9]+", r"(?P<a", r"\x{2116}\s?\pL+"]
+    text = "ABC-12 of ABC: <ABC> № ABC"
+    assert mark_terms(text, {"ABC": "x"}, protect) == "ABC-12 of ⟦ABC|x⟧: <ABC> № ABC"
+    assert mark_terms(text, {"ABC": "x"}).startswith("⟦ABC|x⟧-12")
+
+
 @pytest.mark.parametrize("glossary", [{"": "x"}, {"a|b": "x"}, {"a": "⟧"}])
 def test_terms_that_cannot_be_marked(glossary):
     with pytest.raises(InputError, match="`glossary` must have terms"):

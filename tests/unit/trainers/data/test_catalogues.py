@@ -52,11 +52,13 @@ XLIFF = """<?xml version="1.0"?>
 <trans-unit id="2"><source>Close</source></trans-unit>
 <trans-unit id="4"><source>A <x id="1"/></source></trans-unit>
 <trans-unit id="5" translate="no"><source>Never</source></trans-unit>
+<group translate="no"><trans-unit id="6"><source>Nor this</source></trans-unit></group>
 <trans-unit id="3"><source>A</source><target state="needs-translation">B</target></trans-unit>
 </body></file></xliff>"""
 XLIFF_2 = """<?xml version="1.0"?>
 <xliff version="2.0" xmlns="urn:oasis:names:tc:xliff:document:2.0" srcLang="en" trgLang="cs">
 <file id="f"><unit id="1"><segment><source>Open</source><target>Otevřít</target></segment></unit>
+<unit id="2" translate="no"><segment><source>Never</source><target>x</target></segment></unit>
 </file></xliff>"""
 TMX = """<?xml version="1.0"?><tmx version="1.4"><header srclang="en" datatype="plaintext"
 segtype="sentence" adminlang="en" o-tmf="x" creationtool="x" creationtoolversion="1"/><body>
@@ -162,6 +164,12 @@ def test_empty_entries_are_filled_and_fuzzy(tmp_path, capsys):
     assert "a.xlf has the language en-US, and the model has de" in capsys.readouterr().err
     fill_catalogue(tmp_path / "a.po", tmp_path / "c.po", translate, ("en", "de"))
     assert "a.po has the language cs_CZ, and the model has de" in capsys.readouterr().err
+    partly = CATALOGUE.lstrip().replace('msgstr[1] "%d soubory"', 'msgstr[1] ""')
+    partly = partly.replace('msgstr[0] "%d soubor"', 'msgstr[0] ""')
+    (tmp_path / "partly.po").write_text(partly, "utf-8")
+    fill_catalogue(tmp_path / "partly.po", tmp_path / "whole.po", translate)
+    expected = 'msgstr[0] "%d FILE"\nmsgstr[1] "%d FILES"\nmsgstr[2] "%d souborů"\n'
+    assert expected in (tmp_path / "whole.po").read_text("utf-8")
     one_form = CATALOGUE.lstrip().replace(
         "nplurals=3; plural=(n==1) ? 0 : ", "nplurals=1; plural=0;"
     )
