@@ -77,6 +77,7 @@ class Run:
         target: target language.
         settings: how it was trained, as plain values.
         tokenizer_sha256: fingerprint of the tokenizer.
+        corpus_sha256: fingerprint of the training pairs; None if it is not known.
         status: "training" until `finish`, then "complete".
         checkpoints: the newest checkpoints, oldest first.
         best: checkpoint with the best validation score, or loss; None before the first.
@@ -98,6 +99,7 @@ class Run:
     averaged: Checkpoint | None = None
     states: list[Checkpoint] = dataclasses.field(default_factory=list)
     created: str = dataclasses.field(default_factory=lambda: datetime.now(UTC).isoformat())
+    corpus_sha256: str | None = None
     versions: dict[str, str] = dataclasses.field(default_factory=lambda: _versions())
 
     @classmethod
@@ -109,6 +111,7 @@ class Run:
         source: str,
         target: str,
         settings: Mapping[str, Any],
+        corpus_sha256: str | None = None,
     ) -> Self:
         """Starts a run.
 
@@ -119,11 +122,13 @@ class Run:
             source: source language.
             target: target language.
             settings: how it is trained, as plain values.
+            corpus_sha256: fingerprint of the training pairs.
         """
         run = cls(Path(path), config, source, target, dict(settings), tokenizer.fingerprint)
         if (run.path / "run.json").exists():
             raise InputError(f"{path} holds a run already: choose another directory")
         (run.path / "checkpoints").mkdir(parents=True, exist_ok=True)
+        run.corpus_sha256 = corpus_sha256
         run.save_tokenizer(tokenizer)
         run._write_manifest()
         return run

@@ -12,6 +12,7 @@
 Rows are numbered through all shards of a split. Numbers are uint16 where they fit.
 """
 
+import hashlib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
@@ -185,6 +186,7 @@ class PreparedCorpus(NamedTuple):
     training: StoredPairs
     validation: StoredPairs | None
     validation_pairs: list[Pair]  # the text of `validation`
+    training_sha256: str  # of all shards
 
 
 def is_prepared(folder: str | Path) -> bool:
@@ -228,7 +230,10 @@ def opened(manifest: Manifest, tokenizer: Tokenizer, check_files: bool) -> Prepa
     """Opens the splits of a corpus; the arguments are those of `StoredPairs`."""
     training = StoredPairs(manifest, "train", check_files)
     validation = StoredPairs(manifest, "val", check_files) if manifest.val else None
-    return PreparedCorpus(tokenizer, training, validation, read_validation_pairs(manifest.folder))
+    texts = read_validation_pairs(manifest.folder)
+    shards = "".join(shard.sha256 for shard in manifest.train.shards)
+    sha256 = hashlib.sha256(shards.encode()).hexdigest()
+    return PreparedCorpus(tokenizer, training, validation, texts, sha256)
 
 
 def read_validation_pairs(folder: str | Path) -> list[Pair]:

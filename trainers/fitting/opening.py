@@ -104,11 +104,17 @@ def _open_as_chief(
     if run is None:
         config = initial_config(settings, tokenizer)
         languages = settings.source, settings.target
-        run = Run.create(path, config, tokenizer, *languages, settings.to_dict())
+        values, sha256 = settings.to_dict(), corpus.training_sha256
+        run = Run.create(path, config, tokenizer, *languages, values, sha256)
     elif run.tokenizer_sha256 != tokenizer.fingerprint:
         raise InputError(
             f"{path} was trained with another tokenizer than that of its corpus: restore the "
             "text that it was trained on, or choose another run directory"
+        )
+    elif run.corpus_sha256 not in (None, corpus.training_sha256):
+        raise InputError(
+            f"{path} was trained on other pairs than its corpus holds now: restore the corpus, or "
+            "choose another run directory"
         )
     return run, corpus
 
@@ -166,6 +172,8 @@ def _check_settings(run: Run, settings: TrainSettings) -> None:
     saved = completed(TrainSettings.of(run).with_absolute_paths(), run.path).to_dict()
     for name, value in settings.to_dict().items():
         before = saved[name]
+        if name == "data" and run.corpus_sha256 and is_prepared(settings.data):
+            continue  # the corpus may have moved: its pairs are compared
         is_fixed_by_cooldown = name == "steps" and settings.cooldown > 0
         if before != value and (name not in RESUMABLE or is_fixed_by_cooldown):
             reason = ", because it ends with a cooldown" if is_fixed_by_cooldown else ""

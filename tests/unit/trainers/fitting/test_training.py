@@ -1,5 +1,6 @@
 import dataclasses
 import math
+import shutil
 
 import keras
 import numpy as np
@@ -207,6 +208,28 @@ def test_prepared_corpus_trains_as_its_text(short_run, short_settings, tmp_path,
     assert not (tmp_path / "run" / "corpus").exists()
     for one, other in zip(weights(short_run), weights(run), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_prepared_corpus_may_move_but_not_change(short_settings, tmp_path):
+    corpus = prepare(short_settings, tmp_path / "corpus")
+    settings = dataclasses.replace(short_settings, steps=1, data=str(tmp_path / "corpus"))
+    train(settings, tmp_path / "run", verbose=0)
+    (tmp_path / "corpus").rename(tmp_path / "moved")
+    settings = dataclasses.replace(settings, steps=2, data=str(tmp_path / "moved"))
+    run = train(settings, tmp_path / "run", verbose=0, resume=True)
+    assert (run.last.step, run.settings["data"]) == (2, settings.data)
+    # The same words, and so the same tokenizer, in other sentences.
+    text = load_corpus(short_settings.data, "en", "de").pairs("train")
+    sides = [list(reversed(side)) for side in zip(*text, strict=True)]
+    other = tmp_path / "other"
+    shutil.copytree(short_settings.data, other)
+    for language, lines in zip(("en", "de"), sides, strict=True):
+        (other / f"{language}.train.txt").write_text("".join(f"{line}\n" for line in lines))
+    prepare(dataclasses.replace(settings, data=str(other)), tmp_path / "new", tokenizer=corpus[0])
+    settings = dataclasses.replace(settings, steps=3, data=str(tmp_path / "new"))
+    with pytest.raises(InputError, match="was trained on other pairs than its corpus holds now"):
+        train(settings, tmp_path / "run", verbose=0, resume=True)
 
 
 # What goes wrong.
