@@ -57,6 +57,7 @@ FORMAT = "keras-transformer run"
 FORMAT_VERSION = 4
 RESTORE = "restore it from a copy, or, if the run is being trained, load the run again"
 # The names of the files that a run writes to `checkpoints/`; users' files there are kept.
+TIE = 1.0  # point of BLEU, chrF or F1
 WRITTEN = re.compile(
     r"(tmp-)?((step-\d{8,}|averaged-\d{8,}-\d{8,}-\d+)\.weights\.h5|state-\d{8,}\.npz)"
 )
@@ -217,9 +218,11 @@ class Run:
         """Chooses the checkpoint that commands use by default: the average, or the best one.
 
         Returns:
-            The name of the one that validates better, and the reason, a phrase. An average that
-            was not validated is chosen, and without an average the best, which is the newest one
-            where nothing is validated; "last" if the best one is lost.
+            The name of the one that validates better, and the reason, a phrase. Of two scores that
+            differ by a point or less, the better loss decides: the best of many checkpoints has its
+            score in part by chance. An average that was not validated is chosen, and without an
+            average the best, which is the newest one where nothing is validated; "last" if the best
+            one is lost.
         """
         metric = self.settings.get("metric")
         unknown = quality({}, metric)
@@ -233,6 +236,8 @@ class Run:
             return "averaged", "the average, which was not validated"
         if best is None or average >= best:
             return "averaged", "the average validates at least as well as the best checkpoint"
+        if average[0] >= best[0] - TIE and average[1] >= best[1]:
+            return "averaged", "the average has a lower loss, and about the score of the best"
         return "best", "the best checkpoint validates better than the average"
 
     def num_parameters(self, checkpoint: Checkpoint) -> int:

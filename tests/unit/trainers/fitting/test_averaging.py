@@ -95,7 +95,9 @@ def test_is_made_without_its_corpus(file, named, tiny_run, tmp_path, caplog):
     ("metric", "average", "name"),
     [
         (None, {"val_bleu": 26.0, "val_token_loss": 1.0}, "averaged"),
-        (None, {"val_bleu": 20.0, "val_token_loss": 1.0}, "best"),
+        (None, {"val_bleu": 24.0, "val_token_loss": 1.9}, "averaged"),
+        (None, {"val_bleu": 24.0, "val_token_loss": 2.1}, "best"),
+        (None, {"val_bleu": 23.9, "val_token_loss": 1.0}, "best"),
         ("loss", {"val_bleu": 20.0, "val_token_loss": 1.0}, "averaged"),
         ("loss", {"val_bleu": 30.0, "val_token_loss": 3.0}, "best"),
         (None, {}, "averaged"),  # not validated
