@@ -18,8 +18,8 @@ def average_command(
 ) -> None:
     """Average the weights of the newest checkpoints.
 
-    It validates the average. The other commands then use the average or the best checkpoint,
-    whichever validates better. Resuming the training deletes the average.
+    It validates the average. The other commands then use the average, unless the best
+    checkpoint validates clearly better. Resuming the training deletes the average.
     """
     load_tensorflow()
     from keras_transformer.cli.progress import describe

@@ -42,7 +42,11 @@ def fill_catalogue(
     for code, language in zip(own, languages or own, strict=True):
         if code and not is_language(code, language):
             say(f"warning: {path} has the language {code}, and the model has {language}")
-    empty = [unit for unit in store.units if is_message(unit) and not all(_written(unit))]
+    empty = [
+        unit
+        for unit in store.units
+        if is_message(unit) and not all(_written(unit)[: _num_forms(unit, store)])
+    ]
     units = [unit for unit in empty if not has_elements(unit)]
     lines = [_split(form) for unit in units for form in forms_of(unit.source)]
     texts = list(dict.fromkeys(text for form in lines for _, text, _ in form if text))
@@ -56,7 +60,7 @@ def fill_catalogue(
             for form in forms_of(unit.source)
         ]
         if unit.hasplural():  # the singular, then the plural; of one form only, the plural
-            number = _num_plurals(store)
+            number = _num_forms(unit, store)
             found_forms = [forms[0], *forms[-1:] * max(number - 1, 1)][-number:]
             pairs = itertools.zip_longest(_written(unit)[:number], found_forms, fillvalue="")
             unit.target = [own or other for own, other in pairs]
@@ -88,11 +92,11 @@ def _written(unit: Any) -> list[str]:
     return forms_of("" if unit.target is None else unit.target)
 
 
-def _num_plurals(store: Any) -> int:
-    """Returns the number of plural forms of the target language."""
+def _num_forms(unit: Any, store: Any) -> int:
+    """Returns the number of plural forms: the header's, or else as many as the entry has."""
     header = getattr(store, "getheaderplural", lambda: None)()
     number = header[0] if header else None
-    return int(number) if number and number.isdecimal() else 2
+    return int(number) if number and number.isdecimal() else max(2, len(_written(unit)))
 
 
 def _differs(unit: Any) -> bool:

@@ -15,7 +15,7 @@ from keras_transformer.trainers.tasks import task_names
 RunDirectory = Annotated[Path, Argument(metavar="RUN", help="A run directory.")]
 Checkpoint = Annotated[
     CheckpointName | None,
-    Option(help="The checkpoint to use. [default: averaged or best, whichever validates better]"),
+    Option(help="The checkpoint to use. [default: averaged, unless best validates clearly better]"),
 ]
 BeamSize = Annotated[
     int | None, Option(help="Number of beams; 1 is greedy search. [default: the run's, or 4]")

@@ -10,6 +10,7 @@ from typer import Argument
 from keras_transformer.cli import options
 from keras_transformer.cli.console import ProgressBar, load_tensorflow, print_json, say, say_next
 from keras_transformer.cli.train import make_settings
+from keras_transformer.trainers.settings import OF_CORPUS
 
 
 def prepare_command(
@@ -47,6 +48,9 @@ def prepare_command(
         for pair in split.examples[reason]:
             say(f"  {pair.source}  |  {pair.target}")
     words = [] if recipe is None else ["--recipe", recipe]
+    for change in changes or ():  # the corpus has its own settings
+        if change.split("=")[0].strip().split(".")[0] not in OF_CORPUS:
+            words += ["--set", change]
     say_next(["train", *words, "--data", folder, "--run-dir", "RUN"])
     if as_json:
         found = {"kept": split.kept, "dropped": split.dropped, "examples": split.examples}

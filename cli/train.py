@@ -160,7 +160,12 @@ def make_settings(context: typer.Context) -> TrainSettings:
         load_tensorflow()
         from keras_transformer.trainers.data.prepared import Manifest
 
-        values |= Manifest.read(chosen["data"]).settings(chosen.get("init_from"))
+        decided = Manifest.read(chosen["data"]).settings(chosen.get("init_from"))
+        others = [name for name in decided if name in values and values[name] != decided[name]]
+        if others:
+            listed = ", ".join(f"{name}={decided[name]!r}" for name in others)
+            say(f"The corpus has other settings than the recipe, and keeps them: {listed}")
+        values |= decided
     names = {field.name for field in dataclasses.fields(TrainSettings)}
     values |= {name: value for name, value in given.items() if name in names}
     if given.get("protect"):

@@ -237,7 +237,10 @@ def _languages(version: Path | None, folder: str) -> tuple[str, str] | None:
     if version is None:
         run = Run.load(folder) if folder else None
         return (run.source, run.target) if run else None
-    found = read_metadata(version)
+    try:
+        found = read_metadata(version)
+    except InputError:  # an export of another program
+        return None
     return (found["source"], found["target"]) if "source" in found else None
 
 
@@ -303,12 +306,16 @@ def _protected_by(version: Path | None, folder: str) -> list[str]:
     """Returns what an export or a run protects, or nothing of a server, which does not say."""
     if not folder:
         return []
-    values = read_metadata(version) if version else Run.load(folder).settings
-    if not values.get("protect"):
+    if version is None:
+        load_tensorflow()
+        protect = Run.load(folder).tokenizer().protect
+    else:
+        protect = read_metadata(version).get("protect", [])
+    if not protect:
         raise InputError(
             f"--terms needs a model that protects strings. {version or folder} protects none"
         )
-    return list(values["protect"])
+    return list(protect)
 
 
 def _open_export(

@@ -109,7 +109,10 @@ def make_gateway(
 
     def health(values: Values) -> Any:
         for client in document.values():
-            client.translate(["."])
+            try:
+                client.translate(["."])
+            except RefusedError as error:  # it is no fault of the request
+                raise InputError(str(error)) from error
         return {"status": "ok"}
 
     return Starlette(

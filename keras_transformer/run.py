@@ -56,8 +56,8 @@ logger = logging.getLogger(__name__)
 FORMAT = "keras-transformer run"
 FORMAT_VERSION = 4
 RESTORE = "restore it from a copy, or, if the run is being trained, load the run again"
-# The names of the files that a run writes to `checkpoints/`; users' files there are kept.
 TIE = 1.0  # point of BLEU, chrF or F1
+# The names of the files that a run writes to `checkpoints/`; users' files there are kept.
 WRITTEN = re.compile(
     r"(tmp-)?((step-\d{8,}|averaged-\d{8,}-\d{8,}-\d+)\.weights\.h5|state-\d{8,}\.npz)"
 )
@@ -237,7 +237,7 @@ class Run:
         if best is None or average >= best:
             return "averaged", "the average validates at least as well as the best checkpoint"
         if average[0] >= best[0] - TIE and average[1] >= best[1]:
-            return "averaged", "the average has a lower loss, and about the score of the best"
+            return "averaged", "the average has about the best score, and no higher loss"
         return "best", "the best checkpoint validates better than the average"
 
     def num_parameters(self, checkpoint: Checkpoint) -> int:

@@ -91,9 +91,9 @@ class MarianTokenizer(Tokenizer):
         if self._side == 0:
             for pattern, replacement in self._substitutions:
                 texts = tf.strings.regex_replace(texts, pattern, replacement)
-        return self._split(texts)
+        return self._split_words(texts)
 
-    def _split(self, texts: tf.Tensor) -> tf.RaggedTensor:
+    def _split_words(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """`_tokenize` of texts after the substitutions."""
         op = tf_text.SentencepieceTokenizer(model=self._models[self._side], out_type=tf.string)
         if self._side or not self._cuts_tag:
@@ -109,6 +109,7 @@ class MarianTokenizer(Tokenizer):
         """Takes the tag of a language off, and puts it before each sentence; see `Tokenizer`."""
         if not self._has_tags:
             return super().hide(texts)
+        texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
         is_tagged = tf.strings.regex_full_match(texts, f"(?s){TAG}.*")  # [B]
         tags = tf.strings.regex_replace(texts, f"(?s){TAG}.*", r"\1 ")
         tags = tf.where(is_tagged, tags, "")

@@ -13,6 +13,7 @@ from keras_transformer.protection import PROTECTS
 from keras_transformer.protection.patterns import NAMED
 
 TERM = r"⟦[^⟦⟧|]+\|([^⟦⟧|]*)⟧"  # of RE2; the group is the translation
+TERM_GROUP = "term_of_the_glossary"
 UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 
 
@@ -40,8 +41,8 @@ def mark_terms(text: str, glossary: Mapping[str, str], protect: Sequence[str] = 
         return text
 
     def marked(match: regex.Match[str]) -> str:
-        found = match[0]
-        return f"⟦{found}|{glossary[found]}⟧" if found in glossary else found
+        found = match[TERM_GROUP]
+        return f"⟦{found}|{glossary[found]}⟧" if found else match[0]
 
     return _pattern_of(tuple(glossary.items()), tuple(protect)).sub(marked, text)
 
@@ -58,14 +59,17 @@ def _pattern_of(
                 f"Received: {term!r}: {translation!r}"
             )
     words = map(_as_word, sorted((term for term, _ in glossary), key=len, reverse=True))
-    return regex.compile("|".join(["⟦[^⟦⟧]*⟧", *_protected(protect), *words]))
+    return regex.compile(
+        "|".join(["⟦[^⟦⟧]*⟧", *_protected(protect), f"(?P<{TERM_GROUP}>{'|'.join(words)})"])
+    )
 
 
 def _protected(protect: Sequence[str]) -> Iterator[str]:
     """Yields the model's expressions, then those of all sets, as Python writes them."""
     for pattern in (*(each for each in protect if each not in PROTECTS), *NAMED.values()):
         characters = regex.sub(r"\\x\{(\w+)\}", lambda match: f"\\U{match[1]:0>8}", pattern)
-        written = regex.sub(r"(?<=\[[^\]]*)\\w", "0-9A-Za-z_", characters)  # ASCII's in RE2
+        written = regex.sub(r"(?<=(?<!\\)\[[^\]]*)\\w", "0-9A-Za-z_", characters)
+        written = written.replace(r"\w", "[0-9A-Za-z_]")  # which is ASCII's in RE2
         with suppress(regex.error):  # a few expressions of RE2 are none of Python's
             regex.compile(written)
             yield f"(?:{written})"

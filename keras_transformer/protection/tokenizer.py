@@ -45,7 +45,7 @@ ANY_SLOT = f"[{SLOTS[0]}-{SLOTS[-1]}]"
 RESERVED = f"[{SLOTS[0]}-{MARK}]"
 LEAD_BYTE = "<0xF4>"  # begins the UTF-8 of these characters, and of no others that Unicode assigns
 # A string that may be split into sentences, or loses its control characters then.
-SENTENCES = r"(?s).*(?:[\p{Cc}\x{2028}\x{2029}]|[.!?…।؟۔。！？｡].).*"  # noqa: RUF001
+SENTENCES = r"(?s).*(?:[\p{Cc}\x{2028}\x{2029}]|[.!?…।؟۔][\"'’”»)\]]*\p{Zs}|[。！？｡].).*"  # noqa: RUF001
 USER_DEFINED = 4  # the type of a piece that is never cut
 
 Pairs = Iterable[tuple[str, str]]

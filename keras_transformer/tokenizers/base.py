@@ -186,7 +186,7 @@ class Tokenizer(abc.ABC):
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """`tokenize` of valid UTF-8 without control characters."""
 
-    def _split(self, texts: tf.Tensor) -> tf.RaggedTensor:
+    def _split_words(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """`_tokenize` without what it adds to a text, for words."""
         return self._tokenize(texts)
 
@@ -226,7 +226,7 @@ class Tokenizer(abc.ABC):
         """Returns texts, string [B], without capitals, and which of them had only such letters."""
         if self.keeps_capitals or self.lowercase:
             return texts, tf.fill([tf.size(texts)], False)
-        return as_sentences(texts, self._split)
+        return as_sentences(texts, self._split_words)
 
     @abc.abstractmethod
     def detokenize(self, ids: tf.Tensor) -> tf.Tensor:

@@ -134,7 +134,9 @@ def prepare(
             manifest = Manifest.read(folder)
             manifest.check_settings(made_from)
             if manifest.train.is_complete:
-                logger.info("%s is complete: for text that has changed, choose another", folder)
+                logger.info(
+                    "%s is complete, and stays. For other text, choose another folder", folder
+                )
         else:
             learned = _to_learn_from(corpus, rates, settings)
             manifest = _start(folder, learned, task, settings, made_from, tokenizer)

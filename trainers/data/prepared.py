@@ -104,6 +104,12 @@ class Manifest(pydantic.BaseModel):
                 **{name: value},
             )
 
+    @property
+    def training_sha256(self) -> str:
+        """Fingerprint of the training pairs."""
+        shards = "".join(shard.sha256 for shard in self.train.shards)
+        return hashlib.sha256(shards.encode()).hexdigest()
+
     def check_shards(self, split: str) -> None:
         """Reads the files of a split; `InputError` if one is missing or damaged."""
         for index, shard in enumerate(getattr(self, split).shards):
@@ -231,9 +237,7 @@ def opened(manifest: Manifest, tokenizer: Tokenizer, check_files: bool) -> Prepa
     training = StoredPairs(manifest, "train", check_files)
     validation = StoredPairs(manifest, "val", check_files) if manifest.val else None
     texts = read_validation_pairs(manifest.folder)
-    shards = "".join(shard.sha256 for shard in manifest.train.shards)
-    sha256 = hashlib.sha256(shards.encode()).hexdigest()
-    return PreparedCorpus(tokenizer, training, validation, texts, sha256)
+    return PreparedCorpus(tokenizer, training, validation, texts, manifest.training_sha256)
 
 
 def read_validation_pairs(folder: str | Path) -> list[Pair]:

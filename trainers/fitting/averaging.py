@@ -35,7 +35,7 @@ def average_checkpoints(run: Run, last: int) -> Checkpoint:
 
     It validates the average as the training validates a checkpoint, if the run's corpus is still
     there. Every command then uses the average by default, unless the best checkpoint validates
-    better (`Run.choice`).
+    clearly better (`Run.choice`).
 
     Args:
         run: the run.

@@ -79,6 +79,7 @@ def open_run(
         if not (path / "run.json").is_file():
             raise InputError(f"All workers must share the directory {path}; this one does not")
         run = Run.load(path)
+        run.settings["data"] = settings.data  # the corpus may have moved
         corpus = open_prepared(corpus_folder(run), settings) if must_train else None
     return run, corpus
 
@@ -140,10 +141,10 @@ def _open_to_resume(settings: TrainSettings, path: Path) -> Run | None:
             "%s/metrics.jsonl is missing: only the metrics of the checkpoints are left", path
         )
         run.restore_metrics()
-    _restore_tokenizer(run)
     if run.settings.get("average_last", 0) != settings.average_last:
         run.status, run.averaged = "training", None  # `train` computes the average again
     run.settings = settings.to_dict()
+    _restore_tokenizer(run)
     return run
 
 
@@ -160,6 +161,10 @@ def _restore_tokenizer(run: Run) -> None:
         run.save_tokenizer(saved)
 
 
+def _has_pairs_of(run: Run, corpus: str) -> bool:
+    return Manifest.read(corpus).training_sha256 == run.corpus_sha256
+
+
 def _check_settings(run: Run, settings: TrainSettings) -> None:
     """Raises `InputError` if the run cannot be resumed with these settings."""
     last = run.last.step if run.last else 0
@@ -172,8 +177,8 @@ def _check_settings(run: Run, settings: TrainSettings) -> None:
     saved = completed(TrainSettings.of(run).with_absolute_paths(), run.path).to_dict()
     for name, value in settings.to_dict().items():
         before = saved[name]
-        if name == "data" and run.corpus_sha256 and is_prepared(settings.data):
-            continue  # the corpus may have moved: its pairs are compared
+        if name == "data" and is_prepared(settings.data):  # the corpus may have moved
+            before = value if _has_pairs_of(run, settings.data) else before
         is_fixed_by_cooldown = name == "steps" and settings.cooldown > 0
         if before != value and (name not in RESUMABLE or is_fixed_by_cooldown):
             reason = ", because it ends with a cooldown" if is_fixed_by_cooldown else ""

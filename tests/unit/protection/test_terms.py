@@ -32,6 +32,8 @@ def test_no_term_is_marked_in_what_a_model_protects():
     text = "ABC-12 of ABC: <ABC> № ABC"
     assert mark_terms(text, {"ABC": "x"}, protect) == "ABC-12 of ⟦ABC|x⟧: <ABC> № ABC"
     assert mark_terms(text, {"ABC": "x"}).startswith("⟦ABC|x⟧-12")
+    assert mark_terms("[ABC] ÄBC-ABC", {"ABC": "x"}, [r"\[\w+\]", r"\w+-"]) == "[ABC] ÄBC-⟦ABC|x⟧"
+    assert mark_terms("ABC", {"ABC": "x"}, ["ABC"]) == "ABC"
 
 
 @pytest.mark.parametrize("glossary", [{"": "x"}, {"a|b": "x"}, {"a": "⟧"}])

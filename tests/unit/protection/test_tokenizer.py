@@ -6,6 +6,7 @@ import tensorflow as tf
 from keras_transformer.errors import InputError
 from keras_transformer.protection import HEADER
 from keras_transformer.protection.tokenizer import NUM_SLOTS, SLOTS, ProtectingTokenizer
+from keras_transformer.search.sentences import split_sentences
 from keras_transformer.tokenizers import SentencePieceTokenizer, Tokenizer, WordPieceTokenizer
 
 PROTECT = ["tags", "placeholders", "urls", "symbols"]
@@ -52,6 +53,17 @@ def test_a_source_is_written_as_it_was(tokenizer):
     expected = [*TEXTS[:-1], TEXTS[-1].strip().replace(">  ", "> ")]
     expected[1] = expected[1].strip()
     assert [text.decode() for text in written] == expected
+
+
+@pytest.mark.parametrize(
+    "string",
+    ['<!-- "No." Then -->', "<a title='Is it?) Two'>", "<!-- a.\u00a0B -->", "<a\nb>", "{保。存}"],
+)
+def test_no_sentence_ends_in_a_protected_string(tokenizer, string):
+    hidden, put_back = tokenizer.hide(tf.constant(["", f"A {string} bee. Me@x.org is {string}."]))
+    parts = put_back(split_sentences(hidden)).numpy()
+    expected = ["", f"A {string} bee.", " ", f"Me@x.org is {string}."]
+    assert [part.decode() for part in parts] == expected
 
 
 def test_slots_are_numbered_by_first_appearance(tokenizer):

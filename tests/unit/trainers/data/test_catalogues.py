@@ -170,6 +170,10 @@ def test_empty_entries_are_filled_and_fuzzy(tmp_path, capsys):
     fill_catalogue(tmp_path / "partly.po", tmp_path / "whole.po", translate)
     expected = 'msgstr[0] "%d FILE"\nmsgstr[1] "%d FILES"\nmsgstr[2] "%d souborů"\n'
     assert expected in (tmp_path / "whole.po").read_text("utf-8")
+    no_header = partly.replace('"Plural-Forms: nplurals=3;', '"X-Forms: nplurals=3;')
+    (tmp_path / "none.po").write_text(no_header, "utf-8")
+    fill_catalogue(tmp_path / "none.po", tmp_path / "three.po", translate)
+    assert expected in (tmp_path / "three.po").read_text("utf-8")
     one_form = CATALOGUE.lstrip().replace(
         "nplurals=3; plural=(n==1) ? 0 : ", "nplurals=1; plural=0;"
     )

@@ -227,7 +227,12 @@ def test_a_prepared_corpus_may_move_but_not_change(short_settings, tmp_path):
     for language, lines in zip(("en", "de"), sides, strict=True):
         (other / f"{language}.train.txt").write_text("".join(f"{line}\n" for line in lines))
     prepare(dataclasses.replace(settings, data=str(other)), tmp_path / "new", tokenizer=corpus[0])
-    settings = dataclasses.replace(settings, steps=3, data=str(tmp_path / "new"))
+    other_data = dataclasses.replace(settings, data=str(tmp_path / "new"))
+    with pytest.raises(InputError, match=r"is a run with data=.*, which cannot change"):
+        train(other_data, tmp_path / "run", verbose=0, resume=True)
+    shutil.rmtree(tmp_path / "moved")
+    (tmp_path / "new").rename(tmp_path / "moved")
+    settings = dataclasses.replace(settings, steps=3)
     with pytest.raises(InputError, match="was trained on other pairs than its corpus holds now"):
         train(settings, tmp_path / "run", verbose=0, resume=True)
 
