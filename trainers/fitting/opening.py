@@ -161,10 +161,6 @@ def _restore_tokenizer(run: Run) -> None:
         run.save_tokenizer(saved)
 
 
-def _has_pairs_of(run: Run, corpus: str) -> bool:
-    return Manifest.read(corpus).training_sha256 == run.corpus_sha256
-
-
 def _check_settings(run: Run, settings: TrainSettings) -> None:
     """Raises `InputError` if the run cannot be resumed with these settings."""
     last = run.last.step if run.last else 0
@@ -177,8 +173,9 @@ def _check_settings(run: Run, settings: TrainSettings) -> None:
     saved = completed(TrainSettings.of(run).with_absolute_paths(), run.path).to_dict()
     for name, value in settings.to_dict().items():
         before = saved[name]
-        if name == "data" and is_prepared(settings.data):  # the corpus may have moved
-            before = value if _has_pairs_of(run, settings.data) else before
+        if name == "data" and is_prepared(value):  # the corpus may have moved
+            is_same = Manifest.read(value).training_sha256 == run.corpus_sha256
+            before = value if is_same else before
         is_fixed_by_cooldown = name == "steps" and settings.cooldown > 0
         if before != value and (name not in RESUMABLE or is_fixed_by_cooldown):
             reason = ", because it ends with a cooldown" if is_fixed_by_cooldown else ""
