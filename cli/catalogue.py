@@ -16,7 +16,7 @@ from keras_transformer.trainers.data.catalogues import (
 )
 
 if TYPE_CHECKING:
-    from keras_transformer.cli.translate import Translate
+    from keras_transformer.cli.translators import Translate
 
 CHECKS = {"emails", "printf", "pythonbraceformat", "urls", "variables", "xmltags"}
 LINE = re.compile(r"(\s*)(\S.*?)?(\s*)", re.DOTALL)

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
@@ -14,13 +14,8 @@ import typer
 from typer import Argument, Option
 
 from keras_transformer.cli.check import find_export
-from keras_transformer.cli.console import (
-    ProgressBar,
-    load_session,
-    load_tensorflow,
-    say,
-    use_one_thread,
-)
+from keras_transformer.cli.console import ProgressBar, say
+from keras_transformer.cli.lines import CHUNK_LINES, count_lines, read_chunks
 from keras_transformer.cli.options import (
     BeamSize,
     EarlyStop,
@@ -31,23 +26,23 @@ from keras_transformer.cli.options import (
     Temperature,
     search_of,
 )
-from keras_transformer.errors import InputError, NotFiniteError
-from keras_transformer.export.metadata import read_metadata
-from keras_transformer.export.options import DEFAULT_SIGNATURE, NO_SCORE, max_size_of
-from keras_transformer.export.rows import Row, by_length
-from keras_transformer.files import decode_lines
-from keras_transformer.run import Run
+from keras_transformer.cli.translators import (
+    Translate,
+    languages_of,
+    open_export,
+    open_run,
+    open_server,
+    protected_by,
+    with_best,
+    with_terms,
+)
+from keras_transformer.errors import InputError
+from keras_transformer.export.options import DEFAULT_SIGNATURE
+from keras_transformer.export.rows import Row
 
-# Lines are read in chunks: enough to sort them by length, and the first result comes soon. A chunk
-# of a pipe or a terminal ends where the next line is not there yet.
-CHUNK_LINES = 1_000
 CATALOGUES = (".po", ".pot", ".mo", ".xlf", ".xliff", ".tmx")
 FILLED = (".po", ".xlf", ".xliff")  # files whose empty entries are filled
-READ_BYTES = 2**20
 SERVER_TIMEOUT = 60  # seconds
-
-Progress = Callable[[int], None]  # takes the number of texts translated since the last call
-Translate = Callable[[list[str], Progress], Sequence[Row]]
 
 
 def translate_command(
@@ -149,27 +144,27 @@ def translate_command(
     stream: Any = None
     if not texts:
         stream = context.with_resource(input_file.open("rb")) if input_file else sys.stdin.buffer
-    total = len(texts) if stream is None else _count_lines(stream)
+    total = len(texts) if stream is None else count_lines(stream)
     # The optimization of a graph takes a second or two, and saves a few percent of a search.
     optimize = stream is not None and (total or 0) > CHUNK_LINES
     name = signature or (DEFAULT_SIGNATURE if num_best is None else "nbest")
     if prefix is not None:
         name = "complete"
-    protect = [] if terms is None else _protected_by(version, folder)
+    protect = [] if terms is None else protected_by(version, folder)
     if server is not None:
-        translate = _open_server(url, grpc, model, name, timeout or SERVER_TIMEOUT, prefix)
+        translate = open_server(url, grpc, model, name, timeout or SERVER_TIMEOUT, prefix)
     elif version is None:
-        translate = _open_run(folder, search, optimize, num_best, prefix, words)
+        translate = open_run(folder, search, optimize, num_best, prefix, words)
     else:
-        translate = _open_export(str(version), name, optimize, num_best is not None, prefix)
+        translate = open_export(str(version), name, optimize, num_best is not None, prefix)
     if terms is not None:
-        translate = _with_terms(translate, terms, protect)
+        translate = with_terms(translate, terms, protect)
     if num_best is not None and not is_run:
-        translate = _with_best(translate, num_best)
+        translate = with_best(translate, num_best)
     if input_file is not None and output_file is not None and _is_catalogue(input_file):
         from keras_transformer.cli.catalogue import fill_catalogue
 
-        fill_catalogue(input_file, output_file, translate, _languages(version, folder))
+        fill_catalogue(input_file, output_file, translate, languages_of(version, folder))
         return
     if len(texts) == 1 and os.path.isfile(texts[0]):
         say(f"warning: {texts[0]} is a file: --input {texts[0]} translates its lines")
@@ -232,142 +227,6 @@ def _check_options(given: Mapping[str, Any], model: str, is_run: bool) -> None:
         )
 
 
-def _languages(version: Path | None, folder: str) -> tuple[str, str] | None:
-    """Returns the languages of an export or a run; None if they are not known, as of a server."""
-    if version is None:
-        run = Run.load(folder) if folder else None
-        return (run.source, run.target) if run else None
-    try:
-        found = read_metadata(version)
-    except InputError:  # an export of another program
-        return None
-    return (found["source"], found["target"]) if "source" in found else None
-
-
-def _open_server(
-    url: str | None,
-    grpc: str | None,
-    model: str | None,
-    signature: str,
-    timeout: float,
-    prefix: str | None,
-) -> Translate:
-    from keras_transformer.export.clients import GrpcClient, RestClient
-
-    client: GrpcClient | RestClient
-    if url is not None and grpc is None:
-        client = RestClient(url, signature=signature, timeout=timeout, prefix=prefix)
-    elif url is None and grpc is not None and model is not None:
-        load_tensorflow()
-        client = GrpcClient(grpc, model, signature=signature, timeout=timeout, prefix=prefix)
-    else:
-        raise InputError("Give either --url URL, or --grpc HOST:PORT and --model NAME")
-    return lambda texts, progress: _counted(client.translate(texts), progress)
-
-
-def _open_run(
-    folder: str,
-    search: Mapping[str, Any],
-    optimize: bool,
-    num_best: int | None,
-    prefix: str | None,
-    words: bool,
-) -> Translate:
-    use_one_thread()
-    load_tensorflow()
-    import tensorflow as tf
-
-    from keras_transformer.translator import Translation, Translator
-
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not optimize})
-    translator = Translator.load(folder, **search)
-
-    # The names are those of an export's outputs.
-    def row_of(found: Translation) -> Row:
-        row: Row = {"translation": found.text, "score": found.score}
-        if num_best is not None:
-            texts, scores = zip(*found.hypotheses, strict=True)
-            row = {"translations": list(texts), "scores": list(scores)}
-        if words:
-            row["words"] = [word._asdict() for word in found.words]
-        return {**row, "truncated": found.truncated}
-
-    def translate(texts: list[str], progress: Progress) -> list[Row]:
-        prefixes = None if prefix is None else [prefix] * len(texts)
-        found = translator.translate(
-            texts, prefixes=prefixes, progress=progress, num_best=num_best or 1, words=words
-        )
-        return [row_of(each) for each in found]
-
-    return translate
-
-
-def _protected_by(version: Path | None, folder: str) -> list[str]:
-    """Returns what an export or a run protects, or nothing of a server, which does not say."""
-    if not folder:
-        return []
-    if version is None:
-        load_tensorflow()
-        protect = Run.load(folder).tokenizer().protect
-    else:
-        protect = read_metadata(version).get("protect", [])
-    if not protect:
-        raise InputError(
-            f"--terms needs a model that protects strings. {version or folder} protects none"
-        )
-    return list(protect)
-
-
-def _open_export(
-    version: str, signature: str, optimize: bool, is_nbest: bool, prefix: str | None
-) -> Translate:
-    load_session()
-    from keras_transformer.export.session import open_saved_model
-
-    output = "translations" if is_nbest else "translation"
-    others = {} if prefix is None else {"prefix": prefix}
-    translate = open_saved_model(version, signature, optimize, output, **others)
-    return lambda texts, progress: by_length(
-        texts,
-        lambda batch: _counted(translate(batch), progress),
-        max_size=max_size_of(signature),
-    )
-
-
-def _with_best(translate: Translate, num_best: int) -> Translate:
-    """Returns the rows of the signature `nbest`, without the padding of missing translations."""
-
-    def best(texts: list[str], progress: Progress) -> Sequence[Row]:
-        rows = translate(texts, progress)
-        for row in rows:
-            if len(row["scores"]) < num_best:
-                raise InputError(
-                    f"--num-best must be at most {len(row['scores'])}, the beams of the export. "
-                    f"Received: {num_best}"
-                )
-            row["scores"] = [score for score in row["scores"][:num_best] if score > NO_SCORE]
-            if not row["scores"]:
-                raise NotFiniteError("The model's scores are not finite: its training has diverged")
-            row["translations"] = row["translations"][: len(row["scores"])]
-        return rows
-
-    return best
-
-
-def _with_terms(translate: Translate, path: Path, protect: Sequence[str]) -> Translate:
-    from keras_transformer.protection.terms import mark_terms, read_glossary
-
-    glossary = read_glossary(path)
-    return lambda texts, progress: translate(
-        [mark_terms(text, glossary, protect) for text in texts], progress
-    )
-
-
-def _counted(rows: Sequence[Row], progress: Progress) -> Sequence[Row]:
-    progress(len(rows))
-    return rows
-
-
 def _print_translations(
     translate: Translate,
     texts: list[str],
@@ -383,7 +242,7 @@ def _print_translations(
     # A bar would mix with the text on the same terminal.
     is_bar_shown = not (is_typed or sys.stdout.isatty())
     started, number = time.monotonic(), 0
-    chunks = [texts] if stream is None else _chunks(stream, name)
+    chunks = [texts] if stream is None else read_chunks(stream, name)
     with ProgressBar("Translating", total, is_bar_shown) as progress:
         rows = itertools.chain.from_iterable(translate(chunk, progress) for chunk in chunks)
         for number, row in enumerate(rows, 1):
@@ -401,41 +260,3 @@ def _lines(row: Row) -> Iterator[str]:
         return
     for text, score in zip(row["translations"], row["scores"], strict=True):
         yield f"{score:.4f}\t{' '.join(text.splitlines())}"
-
-
-def _chunks(stream: Any, name: str) -> Iterator[list[str]]:
-    lines, chunk = _Lines(stream), []
-    for text in decode_lines(lines, name):
-        chunk.append(text)
-        if lines.waits or len(chunk) == CHUNK_LINES:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
-
-
-class _Lines:
-    """The lines of a stream, as they come; `waits` is whether the next one has not come yet."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-        self.waits = False
-
-    def __iter__(self) -> Iterator[bytes]:
-        rest = b""
-        while data := self._stream.read1(READ_BYTES):  # what is there, of a pipe
-            *lines, rest = (rest + data).split(b"\n")
-            for number, line in enumerate(lines, start=1):
-                self.waits = number == len(lines)
-                yield line + b"\n"
-        if rest:
-            yield rest
-
-
-def _count_lines(stream: Any) -> int | None:
-    """Returns the number of lines; None for a stream that can be read only once."""
-    if not stream.seekable():
-        return None
-    start, count = stream.tell(), sum(1 for _ in stream)
-    stream.seek(start)
-    return count

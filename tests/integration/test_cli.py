@@ -19,7 +19,8 @@ from command_line import assert_documented, assert_refused, cli
 
 from keras_transformer._version import __version__
 from keras_transformer.cli import check, main
-from keras_transformer.cli.translate import CHUNK_LINES, _print_translations
+from keras_transformer.cli.lines import CHUNK_LINES
+from keras_transformer.cli.translate import _print_translations
 from keras_transformer.export.bulk import BulkReport
 from keras_transformer.export.check import CHECKS
 from keras_transformer.export.metadata import read_metadata
