@@ -135,7 +135,7 @@ def translate_command(
     elif model_or_text is None and server is None:
         context.fail("Missing argument 'RUN|SAVEDMODEL', or --url, or --grpc.")
     folder = "" if model_or_text is None or server is not None else model_or_text
-    is_run = Path(folder, "run.json").is_file() if folder else False
+    is_run = os.path.isfile(os.path.join(folder, "run.json")) if folder else False
     version = find_export(folder) if folder and not is_run else None
     if folder and not is_run and version is None:
         raise InputError(f"{folder} must be a run directory or a SavedModel")

@@ -102,14 +102,25 @@ def open_export(
 ) -> Translate:
     """Opens a version of an export at one of its signatures."""
     load_session()
+    from keras_transformer.export.c_api import SessionError
     from keras_transformer.export.session import open_saved_model
 
     output = "translations" if is_nbest else "translation"
     others = {} if prefix is None else {"prefix": prefix}
     translate = open_saved_model(version, signature, optimize, output, **others)
+
+    def translate_batch(batch: list[bytes]) -> list[Row]:
+        try:
+            return translate(batch)
+        except SessionError as error:
+            if len(batch) > 1:  # no more than the export takes
+                raise
+            start = batch[0].decode(errors="replace")[:40]
+            raise InputError(f"The text that begins with {start!r} is refused: {error}") from error
+
     return lambda texts, progress: by_length(
         texts,
-        lambda batch: _counted(translate(batch), progress),
+        lambda batch: _counted(translate_batch(batch), progress),
         max_size=max_size_of(signature),
     )
 
@@ -136,12 +147,10 @@ def with_best(translate: Translate, num_best: int) -> Translate:
 
 def with_terms(translate: Translate, path: Path, protect: Sequence[str]) -> Translate:
     """Marks the terms of a glossary in the texts, except in strings that the model protects."""
-    from keras_transformer.protection.terms import mark_terms, read_glossary
+    from keras_transformer.protection.terms import read_glossary, term_marker
 
-    glossary = read_glossary(path)
-    return lambda texts, progress: translate(
-        [mark_terms(text, glossary, protect) for text in texts], progress
-    )
+    mark_terms = term_marker(read_glossary(path), protect)
+    return lambda texts, progress: translate(list(map(mark_terms, texts)), progress)
 
 
 def _counted(rows: Sequence[Row], progress: Progress) -> Sequence[Row]:

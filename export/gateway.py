@@ -6,6 +6,7 @@ TensorFlow Serving or the local server over REST. The API: https://docs.libretra
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
@@ -65,9 +66,12 @@ def make_gateway(
                 raise _refusal(f"request ({size}) exceeds {name} limit ({limit})")
         return texts
 
+    plain = {_plain(code): code for code in codes}
+
     def known(code: str) -> str:
-        """Returns the code of a model for one such as "en-US"."""
-        return code if code in codes else code.lower().split("-")[0]
+        """Returns the code of a model for one such as "en-US" or "zh_Hans"."""
+        written = _plain(code)
+        return plain.get(written) or plain.get(written.split("-")[0]) or code
 
     def pair_of(values: Values) -> Direction:
         for name in Direction._fields:
@@ -131,18 +135,22 @@ def make_gateway(
 
 def _route(path: str, answer: Callable[[Values], Any], method: str) -> Route:
     async def endpoint(request: Request) -> Response:
-        body, kind = await request.body(), request.headers.get("content-type", "")
-        try:
-            form = {name: each[-1] for name, each in parse_qs(body.decode(), True).items()}
-            # A client may send the type of a body without a body.
-            values = json.loads(body) if body and "json" in kind.lower() else form
-        except (ValueError, RecursionError):
-            values = None
+        body, kind = await request.body(), request.headers.get("content-type", "").lower()
+        values = None
+        with suppress(ValueError, RecursionError):
+            if body and "json" in kind:  # a client may send the type of a body without a body
+                values = json.loads(body)
+            elif not kind.startswith("multipart"):
+                values = {name: each[-1] for name, each in parse_qs(body.decode(), True).items()}
         if not isinstance(values, dict):
-            raise _refusal("the body must be a JSON object or a form")
+            raise _refusal("the body must be a JSON object or a form, and not multipart")
         return JSONResponse(await run_in_threadpool(answer, values))
 
     return Route(path, endpoint, methods=[method])
+
+
+def _plain(code: str) -> str:
+    return code.lower().replace("_", "-")
 
 
 def _best_first(row: Mapping[str, Any]) -> list[str]:

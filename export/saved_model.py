@@ -277,7 +277,8 @@ def _shared(tokenizer: Tokenizer) -> Tokenizer:
     """
     shared = copy.copy(tokenizer)
     texts, ids = tf.TensorSpec([None], tf.string), tf.TensorSpec([None, None], tf.int32)
-    for name, spec in (("tokenize", texts), ("detokenize", ids), ("pieces", ids)):
+    specs = {"tokenize": texts, "split_words": texts, "detokenize": ids, "pieces": ids}
+    for name, spec in specs.items():
         setattr(shared, name, tf.function(getattr(tokenizer, name), [spec], autograph=False))
     if tokenizer.target is not tokenizer:
         shared.own_target = _shared(tokenizer.target)

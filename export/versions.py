@@ -1,5 +1,6 @@
 """The versions of a model on disk, `MODELS/NAME/VERSION`, as TF Serving recognizes them."""
 
+import os
 import re
 from pathlib import Path
 
@@ -15,6 +16,6 @@ def version_paths(folder: str | Path) -> list[Path]:
 
 def find_version(path: str | Path) -> Path | None:
     """Returns a SavedModel's folder: `path` or its newest version; None if there is none."""
-    if (Path(path) / GRAPH).is_file():
+    if os.path.isfile(os.path.join(path, GRAPH)):  # also of a name that is too long
         return Path(path)
     return next(iter(version_paths(path)), None)

@@ -91,9 +91,9 @@ class MarianTokenizer(Tokenizer):
         if self._side == 0:
             for pattern, replacement in self._substitutions:
                 texts = tf.strings.regex_replace(texts, pattern, replacement)
-        return self._split_words(texts)
+        return self.split_words(texts)
 
-    def _split_words(self, texts: tf.Tensor) -> tf.RaggedTensor:
+    def split_words(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """`_tokenize` of texts after the substitutions."""
         op = tf_text.SentencepieceTokenizer(model=self._models[self._side], out_type=tf.string)
         if self._side or not self._cuts_tag:
@@ -101,6 +101,7 @@ class MarianTokenizer(Tokenizer):
         pieces = op.tokenize(tf.strings.regex_replace(texts, TAG, ""))
         # A row of tags has one at most.
         is_tagged = tf.strings.regex_full_match(texts, f"{TAG}.*")  # [B]
+        is_tagged &= pieces.row_lengths() > 0  # a tag alone asks for nothing
         tags = tf.strings.regex_replace(texts, f"{TAG}.*", r"\1")
         tags = tf.ragged.boolean_mask(tags[:, None], is_tagged[:, None])
         return tf.ragged.map_flat_values(self._look_up, tf.concat([tags, pieces], axis=1))

@@ -19,18 +19,18 @@ _PRINTF = (
 _BRACES = r"\{[^{}\s]*\}"  # a placeholder, also within an address
 _PARTS = rf"{_BRACES}|\([^\s()]*\)|[\w\p{{Latin}}~/#@$&+=%-]"
 _ADDRESS = rf"(?:{_PARTS}|[:?!'*,;.])*(?:{_PARTS})"  # it does not end in punctuation
-_EMOJI = r"[\p{So}\x{2190}-\x{21FF}\x{1F000}-\x{1FAFF}]"
+_EMOJI = r"[\p{So}\x{2190}-\x{21FF}\x{25FB}-\x{25FE}\x{203C}\x{2049}\x{3030}\x{1F000}-\x{1FAFF}]"
 _EMOJI_MARKS = r"[\x{FE0E}\x{FE0F}\x{20E3}\x{1F3FB}-\x{1F3FF}\x{E0020}-\x{E007F}]"
 # A percentage with letters after it, such as 50%iger and 80%-ige, is text and no placeholder.
 PERCENTAGE = r"[0-9]+(?:[.,][0-9]+)*%(?:-\p{L}|\p{L}\p{L})\p{L}*"
 # In the order in which they are tried at the same place.
 NAMED = {
     # Tags, comments and entities of XML and HTML.
-    "tags": r"<!--(?s:.*?)-->|</?[A-Za-z][\w:.-]*(?:[\s/][^<>]*)?>|<[!?][^<>]*>|</?[0-9]+ ?/?>"
-    r"|&(?:#[0-9]+|#[xX][0-9A-Fa-f]+|[A-Za-z][A-Za-z0-9]*);",
+    "tags": r"<!--(?:[^<]|<[^!])*?-->|</?[A-Za-z][\w:.-]*(?:[\s/][^<>]*)?>|<[!?][^<>]*>"
+    r"|</?[0-9]+ ?/?>|&(?:#[0-9]+|#[xX][0-9A-Fa-f]+|[A-Za-z][A-Za-z0-9]*);",
     # Addresses of web and mail, without the punctuation after them.
     "urls": rf"(?i:(?:https?|ftps?|file)://|www\.){_ADDRESS}"
-    r"|[A-Za-z0-9][\w.+-]*@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+",
+    r"|[A-Za-z0-9][\w.+-]{0,63}@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+",
     # %PATH%, %(name)s, %1$d, %-5.2f, %%, %1, {{name}}, {% if x %}, {0}, {name}, {}, ${x}, %{x}.
     "placeholders": rf"{PERCENTAGE}|%[A-Z][A-Z0-9_]+%"
     rf"|%\([\w.]+\)[-+#0 ]*[0-9]*(?:\.[0-9]+)?[A-Za-z]|{_PRINTF}|%%|%L?[1-9]\b"

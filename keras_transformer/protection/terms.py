@@ -1,7 +1,6 @@
 """Terms: words of a source whose translation is given, marked as ⟦file|soubor⟧."""
 
-import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,18 +13,18 @@ from keras_transformer.protection.patterns import NAMED
 
 TERM = r"⟦[^⟦⟧|]+\|([^⟦⟧|]*)⟧"  # of RE2; the group is the translation
 TERM_GROUP = "term_of_the_glossary"
+LETTER = r"[\p{L}\p{M}\p{N}]"  # also a mark that belongs to a letter
 UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 
 
-def mark_terms(text: str, glossary: Mapping[str, str], protect: Sequence[str] = ()) -> str:
-    """Marks the terms of a glossary in a source, for a model that protects strings.
+def term_marker(glossary: Mapping[str, str], protect: Sequence[str] = ()) -> Callable[[str], str]:
+    """Returns a function that marks terms in a source, for a model that protects strings.
 
     It marks words as a whole, the longest term first, in upper and lower case as in the glossary.
     In a script without spaces, a term may stand anywhere. Marks that are there already stay, and
     so do tags, addresses and placeholders.
 
     Args:
-        text: a source.
         glossary: translations by term.
         protect: what the model protects; no terms are marked in what its regular expressions find.
 
@@ -33,35 +32,26 @@ def mark_terms(text: str, glossary: Mapping[str, str], protect: Sequence[str] = 
         InputError: if a term is empty, or it or its translation has one of the characters ⟦|⟧.
 
     Example:
-        >>> from keras_transformer.protection.terms import mark_terms
-        >>> mark_terms("Delete file or profile?", {"file": "soubor"})
+        >>> from keras_transformer.protection.terms import term_marker
+        >>> mark_terms = term_marker({"file": "soubor"})
+        >>> mark_terms("Delete file or profile?")
         'Delete ⟦file|soubor⟧ or profile?'
     """
-    if not glossary:
-        return text
-
-    def marked(match: regex.Match[str]) -> str:
-        found = match[TERM_GROUP]
-        return f"⟦{found}|{glossary[found]}⟧" if found else match[0]
-
-    return _pattern_of(tuple(glossary.items()), tuple(protect)).sub(marked, text)
-
-
-@functools.lru_cache(4)  # of many texts with one glossary
-def _pattern_of(
-    glossary: tuple[tuple[str, str], ...], protect: tuple[str, ...]
-) -> regex.Pattern[str]:
-    """Returns a pattern of terms, and of what they are not marked in."""
-    for term, translation in glossary:
+    for term, translation in glossary.items():
         if not term.strip() or regex.search("[⟦|⟧]", term + translation):
             raise InputError(
                 "`glossary` must have terms that are not empty, and none of the characters ⟦|⟧. "
                 f"Received: {term!r}: {translation!r}"
             )
-    words = map(_as_word, sorted((term for term, _ in glossary), key=len, reverse=True))
-    return regex.compile(
-        "|".join(["⟦[^⟦⟧]*⟧", *_protected(protect), f"(?P<{TERM_GROUP}>{'|'.join(words)})"])
-    )
+    words = map(_as_word, sorted(glossary, key=len, reverse=True))
+    terms = [f"(?P<{TERM_GROUP}>{'|'.join(words)})"] if glossary else []
+    pattern = regex.compile("|".join(["⟦[^⟦⟧]*⟧", *_protected(protect), *terms]))
+
+    def marked(match: regex.Match[str]) -> str:
+        found = match.groupdict().get(TERM_GROUP)
+        return f"⟦{found}|{glossary[found]}⟧" if found else match[0]
+
+    return lambda text: pattern.sub(marked, text)
 
 
 def _protected(protect: Sequence[str]) -> Iterator[str]:
@@ -78,8 +68,8 @@ def _protected(protect: Sequence[str]) -> Iterator[str]:
 def _as_word(term: str) -> str:
     """Returns a pattern of a term that no letter or digit touches, unless its script has none."""
     before, after = (
-        "" if UNSPACED.match(edge) or not edge.isalnum() else look
-        for edge, look in ((term[0], r"(?<![\p{L}\p{N}])"), (term[-1], r"(?![\p{L}\p{N}])"))
+        look if regex.match(LETTER, edge) and not UNSPACED.match(edge) else ""
+        for edge, look in ((term[0], rf"(?<!{LETTER})"), (term[-1], rf"(?!{LETTER})"))
     )
     return f"{before}{regex.escape(term, literal_spaces=True)}{after}"
 

@@ -232,22 +232,35 @@ class ProtectingTokenizer(_SlotTokenizer):
 
     def write(self, source: EncodedTexts, ids: tf.Tensor) -> tf.Tensor:
         """Writes the results of a search, with the strings of the source; see `Tokenizer`."""
+        num_results = tf.shape(ids)[1]
+        return self._write(source, ids, num_results)
+
+    def write_words(self, source: EncodedTexts, ids: tf.Tensor) -> tf.Tensor:
+        """Writes the words of one result of each text; see `Tokenizer`."""
+        return self._write(source, ids, num_results=1)
+
+    def _write(
+        self, source: EncodedTexts, ids: tf.Tensor, num_results: tf.Tensor | int
+    ) -> tf.Tensor:
         ids = tf.where(ids == self._lead_byte, PAD_ID, ids)  # bytes never make a slot
         texts = super().write(source, ids)  # [B, K]
-        written = _put(self._strings(source, ids), tf.reshape(texts, [-1]))
+        written = _put(self._strings(source, ids, num_results), tf.reshape(texts, [-1]))
         return tf.reshape(written, tf.shape(texts))
 
-    def _strings(self, source: EncodedTexts, ids: tf.Tensor) -> tf.Tensor:
+    def _strings(
+        self, source: EncodedTexts, ids: tf.Tensor, num_results: tf.Tensor | int
+    ) -> tf.Tensor:
         """Returns the strings of the slots of ids, int32 [B, K, T], in their order.
 
-        The first place of a slot in a result gets its first string in the source, and so on. If
-        there are more places than strings, the last string is repeated.
+        The K rows of a text are K results, or with `num_results` of 1 the words of one. The first
+        place of a slot in a result gets its first string in the source, and so on. If there are
+        more places than strings, the last string is repeated.
         """
         slots, source_slots = ids - self.first_slot, source.ids - self.first_slot
         places, own_places = _places(slots), _places(source_slots)
-        beams = places[:, 0] * tf.shape(ids)[1] + places[:, 1]
+        results = places[:, 0] * num_results + places[:, 1] % num_results
         slot = tf.gather_nd(slots, places)
-        rank = _ranks(beams * NUM_SLOTS + slot)
+        rank = _ranks(results * NUM_SLOTS + slot)
         key, own_key = (
             rows[:, 0] * NUM_SLOTS + found
             for rows, found in (

@@ -20,7 +20,9 @@ _OPENING = r"\"'\x{2018}\x{201C}\x{201E}\x{00AB}\x{00BF}\x{00A1}(\[\x{2013}-"
 _WIDE_STOPS = r"\x{3002}\x{FF01}\x{FF1F}\x{FF61}"  # Chinese and Japanese
 _WIDE_CLOSING = r"\x{300D}\x{300F}\x{2019}\x{201D}\x{FF09}"
 _SPLITS = (
-    # (pattern, replacement): the replacement puts \x01 around the space between two sentences.
+    # (pattern, replacement): the replacement puts \x01 around the space between two sentences, and
+    # around that before the first and after the last one.
+    (r"(^[\t\p{Zs}]+|[\t\p{Zs}]+$)", "\x01\\1\x01"),
     (
         rf"({_STOPS}[{_CLOSING}]*)([\t\p{{Zs}}]+)([\p{{Lu}}\p{{Lt}}\p{{Lo}}\p{{N}}{_OPENING}])",
         "\\1\x01\\2\x01\\3",

@@ -228,6 +228,9 @@ class TextSearch:
             truncated |= is_cut
             ends_word = tf.strings.regex_full_match(prefixes, r"(?s).*[\s\x0b\p{Z}]")
             given = Prefixes(tokens[:, :longest], ends_word & ~is_cut)
+            # The translation begins as it is given.
+            has_small = tf.strings.regex_full_match(prefixes, r"(?s).*\p{Ll}.*")
+            source = source._replace(capitals=source.capitals & ~has_small)
         found = self.search(source, num_best, given)
         translations = self.tokenizer.write(source, found.ids)
         words = self._words(source, found.ids[:, 0]) if with_words else ()
@@ -241,7 +244,7 @@ class TextSearch:
         word = tf.cumsum(tf.cast(tf.gather(begins_word, ids) | is_first, tf.int32), axis=1) - 1
         num_words = tf.maximum(tf.reduce_max(tf.where(is_text, word, -1)), -1) + 1
         is_in = tf.one_hot(tf.where(is_text, word, -1), num_words, True, False, axis=1)  # [B, n, T]
-        words = self.tokenizer.write(source, tf.where(is_in, ids[:, None], PAD_ID))
+        words = self.tokenizer.write_words(source, tf.where(is_in, ids[:, None], PAD_ID))
         log_probs = self._log_probs(source, ids)[:, None]
         return words, tf.reduce_sum(tf.where(is_in, log_probs, 0.0), axis=2)
 

@@ -186,7 +186,7 @@ class Tokenizer(abc.ABC):
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """`tokenize` of valid UTF-8 without control characters."""
 
-    def _split_words(self, texts: tf.Tensor) -> tf.RaggedTensor:
+    def split_words(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """`_tokenize` without what it adds to a text, for words."""
         return self._tokenize(texts)
 
@@ -226,7 +226,7 @@ class Tokenizer(abc.ABC):
         """Returns texts, string [B], without capitals, and which of them had only such letters."""
         if self.keeps_capitals or self.lowercase:
             return texts, tf.fill([tf.size(texts)], False)
-        return as_sentences(texts, self._split_words)
+        return as_sentences(texts, self.split_words)
 
     @abc.abstractmethod
     def detokenize(self, ids: tf.Tensor) -> tf.Tensor:
@@ -275,6 +275,10 @@ class Tokenizer(abc.ABC):
         texts = tf.reshape(texts, [shape[0], ids.shape[1] or shape[1]])
         upper = tf.strings.upper(texts, encoding="utf-8")
         return tf.where(source.capitals[:, None], upper, texts)
+
+    def write_words(self, source: EncodedTexts, ids: tf.Tensor) -> tf.Tensor:
+        """Writes the words of one result of each text, int32 [B, n, T], as string [B, n]."""
+        return self.write(source, ids)
 
     def sentencepiece_models(self) -> tuple[bytes, bytes]:
         """Returns the SentencePiece models of source and target, for other engines.

@@ -295,7 +295,9 @@ def test_long_lines_to_document(saved_model):
     translate = ("translate", saved_model, "--signature", "document")
     code, out, err = cli(*translate, stdin=b"one . " * 1_400 + b"\n" + b"two . " * 1_400 + b"\n")
     assert (code, out.count("\n")) == (0, 2), err  # each has half of the tokens of a request
-    assert_refused(cli(*translate, stdin=b"one . " * 4_000), ".*8192 tokens.*")
+    assert_refused(
+        cli(*translate, stdin=b"one . " * 4_000), "The text that begins with 'one .*8192 tokens.*"
+    )
 
 
 def test_many_long_lines(saved_model):

@@ -85,6 +85,10 @@ def test_a_prefix_is_continued(tiny_translator, beam_size):
     kept = ["ei", "zwei ", "grünHund", "ö _", "日本 Hu", "ö", "eins ", "<b>😀"]
     for found, prefix in zip(best(TEXTS, prefixes=prefixes), kept, strict=True):
         assert f"{found.text} ".startswith(prefix)
+    for prefix, is_upper in ("Zwei", False), ("ZWEI", True):  # of a source in capitals
+        (found,) = best(["RED DOG ÖL TWO"], prefixes=[prefix])
+        assert found.text.startswith(prefix)
+        assert found.text.isupper() == is_upper
     long = best(["one"], prefixes=["zwei " * 500])[0]
     assert long.truncated
 

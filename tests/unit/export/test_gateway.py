@@ -93,7 +93,7 @@ def test_translations(url):
             "detectedLanguage": [{"confidence": 100, "language": "en"}],
         },
     )
-    fields = {"q": "a b", "source": "EN-us", "target": "ja", "alternatives": "1"}
+    fields = {"q": "a b", "source": "en_US", "target": "ja", "alternatives": "1"}
     response = urllib3.request("POST", f"{url}/translate", body=urlencode(fields))
     assert response.json() == {"translatedText": "a b1", "alternatives": ["a b2"]}
     headers = {"Origin": "http://other.org"}
@@ -130,6 +130,8 @@ def test_other_requests(url):
         400,
         "Invalid request: the body must be a ",
     )
+    response = urllib3.request("POST", f"{url}/translate", fields={"q": "a"})  # multipart
+    assert response.json()["error"].endswith("and not multipart")
     assert ask(url, "/none")[0] == 404
     assert ask(url, "/translate", method="GET")[0] == 405
 

@@ -58,6 +58,21 @@ def test_strings_and_numbers(tmp_path):
     assert session.run("serving_default", {"text": "a\ud800"})["text"] == b"a?"
 
 
+def test_a_saved_model_of_another_program_may_have_assets(tmp_path):
+    (tmp_path / "words.txt").write_text("red\ndog\n")
+    module = tf.Module()
+    module.file = tf.saved_model.Asset(str(tmp_path / "words.txt"))
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")], autograph=False)
+    def graph(text):
+        return {"translation": tf.fill(tf.shape(text), tf.io.read_file(module.file.asset_path))}
+
+    tf.saved_model.save(module, tmp_path / "1", graph)
+    for optimize in (False, True):
+        (row,) = SavedModelSession(tmp_path / "1", optimize).translate(["a"])
+        assert row["translation"] == "red\ndog\n"
+
+
 @pytest.mark.parametrize("content", [None, b"no protocol buffer"])
 def test_not_a_saved_model(tmp_path, content):
     if content is not None:

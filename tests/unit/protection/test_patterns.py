@@ -27,6 +27,7 @@ def found(names, text):
             "tags",
             "⟦<b>⟧Save⟦</b>⟧⟦<br/>⟧⟦<a href='x y'>⟧a⟦&amp;⟧b⟦&#215;⟧⟦&#xD7;⟧⟦<!-- a > b -->⟧",
         ),
+        ("tags", "⟦<!-- c < <d -->⟧ <!-- ⟦<!-- -->⟧"),
         ("tags", "1 < 2 > 0 & c; AT&T <3 ⟦<0>⟧a⟦</0>⟧ ⟦<!DOCTYPE html>⟧"),
         ("urls", "⟦http://a.org/Käse_(b)⟧, [a](⟦http://a.org⟧)[b] ⟦http://a.org/%C3%A4⟧"),
         (
@@ -37,7 +38,7 @@ def found(names, text):
             "urls",
             "⟦https://a.org/{id}⟧ ⟦http://a.org/q={x}&y⟧。请⟦https://a.org⟧。",
         ),
-        ("symbols", "⟦👩‍👩‍👧⟧⟦👍🏽⟧ ⟦🇨🇿⟧⟦🇩🇪⟧ ⟦1️⃣⟧ 5 ⟦°⟧C ⟦©⟧ a ⟦→⟧ b ⟦❤️⟧ + - = ,"),
+        ("symbols", "⟦👩‍👩‍👧⟧⟦👍🏽⟧ ⟦🇨🇿⟧⟦🇩🇪⟧ ⟦1️⃣⟧ 5 ⟦°⟧C ⟦©⟧ a ⟦→⟧ b ⟦❤️⟧ ⟦‼⟧ ⟦◾⟧ + - = ,"),
         ("foreign", "an ⟦אור גדול⟧ and a ⟦日本語⟧, b ⟦Ελληνικά⟧!"),
     ],
 )

@@ -3,7 +3,7 @@
 import pytest
 
 from keras_transformer.errors import InputError
-from keras_transformer.protection.terms import mark_terms, read_glossary
+from keras_transformer.protection.terms import read_glossary, term_marker
 
 GLOSSARY = {"file": "soubor", "file system": "souborový systém", "C++": "C++", "硬盘": "disk"}
 
@@ -24,22 +24,41 @@ GLOSSARY = {"file": "soubor", "file system": "souborový systém", "C++": "C++",
     ],
 )
 def test_whole_words_are_marked_the_longest_first(text, marked):
-    assert mark_terms(text, GLOSSARY) == marked
+    assert term_marker(GLOSSARY)(text) == marked
+    assert term_marker({})(text) == text
 
 
 def test_no_term_is_marked_in_what_a_model_protects():
     protect = ["tags", r"[\w]+-[0-9]+", r"(?P<a", r"\x{2116}\s?\pL+"]
     text = "ABC-12 of ABC: <ABC> № ABC"
-    assert mark_terms(text, {"ABC": "x"}, protect) == "ABC-12 of ⟦ABC|x⟧: <ABC> № ABC"
-    assert mark_terms(text, {"ABC": "x"}).startswith("⟦ABC|x⟧-12")
-    assert mark_terms("[ABC] ÄBC-ABC", {"ABC": "x"}, [r"\[\w+\]", r"\w+-"]) == "[ABC] ÄBC-⟦ABC|x⟧"
-    assert mark_terms("ABC", {"ABC": "x"}, ["ABC"]) == "ABC"
+    glossary = {"ABC": "x"}
+    assert term_marker(glossary, protect)(text) == "ABC-12 of ⟦ABC|x⟧: <ABC> № ABC"
+    assert term_marker(glossary)(text).startswith("⟦ABC|x⟧-12")
+    own = term_marker(glossary, [r"\[\w+\]", r"\w+-"])
+    assert own("[ABC] ÄBC-ABC") == "[ABC] ÄBC-⟦ABC|x⟧"
+    assert term_marker(glossary, ["ABC"])("ABC") == "ABC"
+
+
+@pytest.mark.parametrize(
+    ("text", "term"),
+    [
+        ("वे काम करें", "कर"),
+        ("यह किताब है", "ताब"),
+        ("वह करेगा", "करे"),
+        ("தமிழில்", "தமிழ"),
+        ("a cafe\u0301 here", "cafe"),
+    ],
+)
+def test_a_word_goes_on_after_its_marks(text, term):
+    mark_terms = term_marker({term: "x"})
+    assert mark_terms(text) == text
+    assert mark_terms(f"({term})") == f"(⟦{term}|x⟧)"
 
 
 @pytest.mark.parametrize("glossary", [{"": "x"}, {"a|b": "x"}, {"a": "⟧"}])
 def test_terms_that_cannot_be_marked(glossary):
     with pytest.raises(InputError, match="`glossary` must have terms"):
-        mark_terms("a", glossary)
+        term_marker(glossary)
 
 
 def test_a_glossary_is_read(tmp_path):

@@ -99,6 +99,9 @@ def test_strings_that_share_a_slot_keep_their_order(tokenizer):
     assert write(tokenizer, [text], ids) == [
         ["<t0><t32><t1>", "<t1><t33><t33>"]  # more often than in the source: the last again
     ]
+    source = tokenizer.encode(tf.constant([text]))
+    words = tokenizer.write_words(source, tf.constant([[[first], [first + 1], [first]]]))
+    assert words.numpy().tolist() == [[b"<t0>", b"<t1>", b"<t32>"]]
 
 
 def test_the_translation_of_a_term_takes_its_place(tokenizer):

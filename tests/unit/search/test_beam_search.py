@@ -433,7 +433,7 @@ def test_fewer_hypotheses_are_found_sooner(seed, num_best, kind):
 
 
 @pytest.mark.parametrize("count", [1, 5, 12])
-@pytest.mark.parametrize("vocab_size", [13, 101, 96, 1024])
+@pytest.mark.parametrize("vocab_size", [13, 101, 96, 1024, 1031])
 def test_top_is_that_of_all(vocab_size, count):
     rows = np.random.default_rng(16).normal(size=(7, vocab_size)).astype("float32")
     values, tokens = decoding._top(tf.constant(rows), count)
@@ -443,6 +443,11 @@ def test_top_is_that_of_all(vocab_size, count):
     # All are equal: any will do, but each once.
     _, tokens = decoding._top(tf.zeros([2, vocab_size]), count)
     assert [len(set(row)) for row in tokens.numpy()] == [count, count]
+    # One token is allowed, the last: the others are tokens, too.
+    only = tf.where(tf.range(vocab_size) == vocab_size - 1, 0.5, -float("inf"))
+    values, tokens = decoding._top(only[None], count)
+    assert (values[0, 0], tokens[0, 0]) == (0.5, vocab_size - 1)
+    assert tf.reduce_max(tokens) < vocab_size
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])

@@ -29,6 +29,8 @@ from keras_transformer.search.sentences import cut_rows, split_sentences
             ["\u0645\u0627\u061f", " ", "\u0646\u0639\u0645"],
         ),
         ("a\x01b\x02c", ["a b c"]),
+        ("  One. Two\t", ["  ", "One.", " ", "Two", "\t"]),
+        ("  \n x ", ["  ", "\n ", "x", " "]),
         ("", [""]),
     ],
 )
