@@ -49,9 +49,9 @@ def prepare_command(
             say(f"  {pair.source}  |  {pair.target}")
     words = [] if recipe is None else ["--recipe", recipe]
     for change in changes or ():  # the corpus has its own settings
-        if change.split("=")[0].strip().split(".")[0] not in OF_CORPUS:
+        if change.split("=")[0].strip().split(".")[0] not in ("data", *OF_CORPUS):
             words += ["--set", change]
     say_next(["train", *words, "--data", folder, "--run-dir", "RUN"])
     if as_json:
-        found = {"kept": split.kept, "dropped": split.dropped, "examples": split.examples}
-        print_json({"corpus": str(folder), **found})
+        found = split.model_dump(exclude={"shards", "is_complete"})
+        print_json({"corpus": str(folder), "kept": split.kept, **found})

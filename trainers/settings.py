@@ -438,7 +438,7 @@ def load_recipe(recipe: str | Path) -> dict[str, Any]:
     try:
         if manifest.is_file():
             return {**WITHOUT_COPIES, **Run.load(path).settings}
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         reason = error.strerror
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -485,5 +485,5 @@ def _parse(text: str) -> Any:
         return None
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except ValueError:  # also of a number that is too long
         return text

@@ -277,7 +277,15 @@ class Tokenizer(abc.ABC):
         return tf.where(source.capitals[:, None], upper, texts)
 
     def write_words(self, source: EncodedTexts, ids: tf.Tensor) -> tf.Tensor:
-        """Writes the words of one result of each text, int32 [B, n, T], as string [B, n]."""
+        """Writes the words of one result of each text.
+
+        Args:
+            source: as for `write`.
+            ids: int32 [B, n, T], the words of each result.
+
+        Returns:
+            string [B, n].
+        """
         return self.write(source, ids)
 
     def sentencepiece_models(self) -> tuple[bytes, bytes]:

@@ -20,6 +20,7 @@ from keras_transformer.errors import InputError, one_line
 WORD_MARK = "\u2581"  # begins the first piece of a word
 
 # SentencePiece keeps its training sentences in memory; more of them hardly improve the subwords.
+MAX_SENTENCE_BYTES = 2**20  # SentencePiece leaves longer lines out; its default is 4,192
 MAX_TRAINING_SENTENCES = 4_000_000
 
 # The fields of sentencepiece_model.proto that matter here. SentencePiece's own Python module needs
@@ -87,6 +88,7 @@ def train_sentencepiece(texts: Iterable[str], vocab_size: int, **options: Any) -
             sentence_iterator=sentences(),
             input_sentence_size=MAX_TRAINING_SENTENCES,
             shuffle_input_sentence=True,
+            max_sentence_length=MAX_SENTENCE_BYTES,
             model_writer=model,
             vocab_size=max(vocab_size, EOS_ID + 1),  # below, it does not name the minimum
             hard_vocab_limit=False,

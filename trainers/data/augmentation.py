@@ -10,8 +10,7 @@ import functools
 import random
 import sys
 import unicodedata
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import regex
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
 
 Change = Literal["lower", "end", "quotes", "list", "symbols", "typing"]
 WORD = regex.compile(r"(?<!\S)\p{L}[\p{L}\p{M}'’-]*+(?=[.,;:!?…]*(?!\S))")
+# In these scripts, what stands between spaces is no word, and a letter may be one.
+UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 FINAL = regex.compile(r"(?<=\w)[.!?…。！？؟।]+$")
 QUOTES = ("“”", "„“", "«»", "»«", "‹›", "‘’", "‚‘", '""', "''", "「」", "『』", "《》", "()", "[]")
 LIST_MARKS = ["•", "-", "–", "—", "*", "·", "◦", "▪", "‣", "→", "✓", "1.", "2)", "(3)", "a)"]
@@ -84,7 +85,7 @@ def _mistyped(chance: random.Random, pair: Pair) -> Pair:
 
     def changed(word: regex.Match[str]) -> str:
         text = word[0]
-        if len(text) < 3 or chance.random() >= TYPING_ERRORS:
+        if len(text) < 3 or UNSPACED.search(text) or chance.random() >= TYPING_ERRORS:
             return text
         place = chance.randrange(1, len(text))
         before, letter, after = text[:place], text[place], text[place + 1 :]
@@ -118,28 +119,21 @@ def suited(rates: Mapping[Change, float], tokenizer: "Tokenizer") -> dict[Change
     return {kind: rate for kind, rate in rates.items() if kind not in useless}
 
 
-def augmented(
-    pairs: Iterable[Pair], rates: Mapping[Change, float], counts: Counter[Change] | None = None
-) -> Iterator[Pair]:
-    """Yields pairs, and after some of them a changed copy. The same pairs give the same copies.
+def changed_copies(
+    pair: Pair, number: int, rates: Mapping[Change, float]
+) -> Iterator[tuple[Change, Pair]]:
+    """Yields copies of a training pair, each with the kind of its change.
 
     Args:
-        pairs: training pairs.
+        pair: a pair with text on both sides.
+        number: of the pair. The same pair and number give the same copies.
         rates: for each kind, the share of the pairs that are changed in this way.
-        counts: gets the number of changed pairs of each kind.
     """
-    if not rates:
-        yield from pairs
-        return
-    for number, pair in enumerate(pairs):
-        yield pair
-        chance = random.Random(number)
-        for kind, change in KINDS.items():
-            is_chosen = chance.random() < rates.get(kind, 0)
-            if is_chosen and (changed := change(chance, pair)) != pair:
-                if counts is not None:
-                    counts[kind] += 1
-                yield changed
+    chance = random.Random(number)
+    for kind, change in KINDS.items():
+        is_chosen = chance.random() < rates.get(kind, 0)
+        if is_chosen and (changed := change(chance, pair)) != pair:
+            yield kind, changed
 
 
 def changed_in_all_ways(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:

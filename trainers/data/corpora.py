@@ -3,7 +3,6 @@
 import csv
 import functools
 import gzip
-import inspect
 import itertools
 import lzma
 import sys
@@ -84,6 +83,8 @@ def load_corpus(data: str, source: str, target: str) -> Corpus:
     """
     if source == target:
         raise InputError(f"Source and target language must differ. Received: {source!r} twice")
+    if not data:
+        raise InputError(f"data must not be empty: it must be {KINDS}")
     if data == "bundled":
         return _bundled(source, target)
     if data.startswith("tfds:"):
@@ -160,7 +161,7 @@ def _folder(folder: Path, source: str, target: str) -> Corpus:
 def _table(path: Path, source: str, target: str) -> Corpus:
     """A file of pairs, in columns with the names of the languages."""
     name = path.name.removesuffix(".gz")
-    if not name.endswith((".tsv", ".csv")):
+    if not name.lower().endswith((".tsv", ".csv")):
         raise InputError(
             f"{path} must end in .tsv, .csv, .tsv.gz or .csv.gz, or data must be {KINDS}"
         )
@@ -173,30 +174,35 @@ def _table_pairs(path: Path, source: str, target: str) -> Iterator[Pair]:
     header = next(lines, "")
     # Quotes are text in a TSV file.
     form: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
-    if path.name.removesuffix(".gz").endswith(".csv"):
-        named = {each: next(csv.reader([header], delimiter=each), []) for each in ",;\t"}
+    if path.name.removesuffix(".gz").lower().endswith(".csv"):
+        form = {"skipinitialspace": True}
+        named = {each: next(csv.reader([header], delimiter=each, **form), []) for each in ",;\t"}
         suitable = (each for each in named if {source, target} <= {*named[each]})
-        form = {"delimiter": next(suitable, ",")}
-    table = csv.DictReader(itertools.chain([header], lines), **form)
-    columns = table.fieldnames or ()
+        form["delimiter"] = next(suitable, ",")
+    columns = next(csv.reader([header], **form), [])
     if not {source, target} <= {*columns}:
         raise InputError(
             f"{path}: the first line must name the columns, {source} and {target} "
             f"among them. Received: {', '.join(columns)[:80]}"
         )
-    before = table.line_num
-    for row in table:
-        if inspect.getgeneratorstate(lines) == inspect.GEN_CLOSED:  # other rows end before that
-            raise InputError(f"{path}: a quote after line {before} is not closed")
-        if None in (row[source], row[target]):
-            raise InputError(f"{path}, line {table.line_num}: a column is missing")
-        if any(row.get(None, ())):
-            raise InputError(
-                f"{path}, line {table.line_num}: more columns than the first line names. In a "
-                ".csv file, quote a text that has a comma"
-            )
-        yield Pair(*(" ".join(row[name].splitlines()) for name in (source, target)))
-        before = table.line_num
+    table = csv.DictReader(lines, columns, strict=True, **form)
+    before = 1
+    try:
+        for row in table:
+            place = f"{path}, line {1 + table.line_num}"
+            if None in (row[source], row[target]):
+                raise InputError(f"{place}: a column is missing")
+            if any(row.get(None, ())):
+                raise InputError(
+                    f"{place}: more columns than the first line names. In a .csv file, quote a "
+                    "text that has a comma"
+                )
+            yield Pair(*(" ".join(row[name].splitlines()) for name in (source, target)))
+            before = 1 + table.line_num
+    except csv.Error as error:
+        raise InputError(
+            f"{path}: after line {before}, a quote is not closed or does not enclose a column"
+        ) from error
 
 
 def hold_out(name: str, rows: Callable[[], Iterator[Pair]]) -> Corpus:

@@ -12,7 +12,7 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -30,7 +30,7 @@ from keras_transformer.trainers.data.augmentation import (
     DEFAULT_RATES,
     LEARNED,
     Change,
-    augmented,
+    changed_copies,
     suited,
 )
 from keras_transformer.trainers.data.back_translation import (
@@ -87,12 +87,14 @@ def prepare(
         settings: its data, languages, tokenizer and cleaning; the rest does not matter.
         folder: a folder that does not exist yet, is empty, or holds part of the same corpus.
         progress: called with the number of training pairs read since the last call.
-        tokenizer: a tokenizer to use; None for that of `settings.init_from`, or a new one.
+        tokenizer: a tokenizer to use; None for that of `settings.init_from`, or a new one. With a
+            tokenizer, the settings must be complete: `settings.init_from` is not read.
 
     Raises:
         InputError: if the data does not fit the settings, or the folder holds something else.
     """
-    settings = completed(settings)
+    if tokenizer is None:
+        settings = completed(settings)
     task, languages = find_task(settings.task), (settings.source, settings.target)
     corpus = task.load_data(settings.data, *languages)
     others = task.load_data(settings.mix, *languages) if settings.mix else None
@@ -149,19 +151,15 @@ def prepare(
             if not manifest.val.is_complete:
                 text = json.dumps(validation, ensure_ascii=False).encode()
                 write_atomically(folder / "val.pairs.json", text, CAN_CONTINUE)
-            _write_split(manifest, "val", validation, cleaner, lambda pairs: None)
-        counts: Counter[Change] = Counter()
-        pairs = augmented(corpus.pairs("train"), suited(rates, saved), counts)
+            _write_split(manifest, "val", validation, cleaner, {}, lambda pairs: None)
+        pairs: Iterable[Pair] = corpus.pairs("train")
         if others is not None:
             pairs = mixed(pairs, partial(others.pairs, "train"), settings.mix_share)
         if back_translator is not None and settings.monolingual:
             lines = partial(monolingual_pairs, settings.monolingual)
             pairs = mixed(pairs, lines, settings.monolingual_share, "monolingual lines")
             pairs = back_translator.completed(pairs)
-        _write_split(manifest, "train", pairs, cleaner, progress)
-        if counts:
-            kinds = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
-            logger.info("Added in changed form: %s pairs (%s)", f"{counts.total():,}", kinds)
+        _write_split(manifest, "train", pairs, cleaner, suited(rates, saved), progress)
         return opened(manifest, saved, check_files=False)
 
 
@@ -173,8 +171,10 @@ def _to_learn_from(
     learned = {kind: rate for kind, rate in rates.items() if kind in kinds}
 
     def read(split: str) -> Iterator[Pair]:
-        pairs = corpus.read(split)
-        return augmented(pairs, learned) if split == "train" else pairs
+        for number, pair in enumerate(corpus.read(split)):
+            yield pair
+            if split == "train":
+                yield from (copy for _, copy in changed_copies(pair, number, learned))
 
     return corpus._replace(read=read)
 
@@ -254,6 +254,7 @@ def _write_split(
     name: Literal["train", "val"],
     pairs: Iterable[Pair],
     cleaner: "_Cleaner",
+    rates: Mapping[Change, float],
     progress: Progress,
 ) -> None:
     """Checks the shards that are there, and writes the others, and the manifest after each."""
@@ -280,15 +281,17 @@ def _write_split(
         if index < len(finished):
             progress(len(chunk))
             continue
-        values, dropped = cleaner.clean(chunk, is_repeated, progress)
+        first = index * PAIRS_PER_SHARD
+        values, dropped, copies = cleaner.clean(chunk, is_repeated, rates, first, progress)
         file = io.BytesIO()
         np.save(file, values)
         content = file.getvalue()
         write_atomically(path, content, CAN_CONTINUE)
-        kept = len(chunk) - sum(map(len, dropped.values()))
+        kept = len(chunk) - sum(map(len, dropped.values())) + copies.total()
         sha256 = hashlib.sha256(content).hexdigest()
         shard = CorpusShard(text_sha256=text_sha256, sha256=sha256, kept=kept)
         split.shards.append(shard)
+        split.copies = dict(copies + Counter(split.copies))
         for reason, found in dropped.items():
             split.dropped[reason] = split.dropped.get(reason, 0) + len(found)
             examples = [Pair(*map(_cut, pair)) for pair in found[:NUM_EXAMPLES]]
@@ -341,32 +344,61 @@ class _Cleaner:
         return ids, tf.stack(lengths, axis=1), pairs.agree
 
     def clean(
-        self, pairs: list[Pair], is_repeated: np.ndarray, progress: Progress
-    ) -> tuple[np.ndarray, dict[str, list[Pair]]]:
-        """Returns the content of a shard, and the dropped pairs by reason."""
-        all_lengths, all_ids = [], []
+        self,
+        pairs: list[Pair],
+        is_repeated: np.ndarray,
+        rates: Mapping[Change, float],
+        first: int,  # the number of the first pair
+        progress: Progress,
+    ) -> tuple[np.ndarray, dict[str, list[Pair]], Counter[Change]]:
+        """Returns the content of a shard, the dropped pairs by reason, and counts of copies.
+
+        Copies are made of the pairs that are kept, and stand behind them.
+        """
+        parts: list[tuple[np.ndarray, np.ndarray]] = []
         dropped: dict[str, list[Pair]] = {}
+        counts: Counter[Change] = Counter()
         for start in range(0, len(pairs), PAIRS_PER_CALL):
             chunk = pairs[start : start + PAIRS_PER_CALL]
-            tokens, num_tokens, agree = self.tokenize(*zip(*chunk, strict=True))
-            ids, lengths = tokens.flat_values.numpy(), num_tokens.numpy()
-            reasons = self.reasons(chunk, lengths, is_repeated[start : start + len(chunk)])
-            if self.drops_unknown:
-                is_unknown = tf.reduce_any(tokens == UNK_ID, axis=1).numpy()
-                reasons = np.where((reasons == "") & is_unknown, "unknown", reasons)
-            reasons = np.where((reasons == "") & ~agree.numpy(), "protected", reasons)
+            reasons, part = self.kept(chunk, is_repeated[start : start + len(chunk)])
+            parts.append(part)
             for row in np.flatnonzero(reasons):
                 dropped.setdefault(str(reasons[row]), []).append(chunk[row])
-            lengths += 1  # the end symbols
-            is_kept = reasons == ""
-            all_lengths.append(lengths[is_kept].ravel())
-            all_ids.append(ids[np.repeat(is_kept, lengths.sum(axis=1))])
+            copies = [
+                copy
+                for row in np.flatnonzero(reasons == "").tolist()
+                if not chunk[row].source.startswith(MARK)
+                for copy in changed_copies(chunk[row], first + start + row, rates)
+            ]
+            if copies:
+                kinds, changed = zip(*copies, strict=True)
+                reasons, part = self.kept(changed, np.zeros(len(changed), bool))
+                parts.append(part)
+                counts.update(itertools.compress(kinds, reasons == ""))
             progress(len(chunk))
-        values = np.concatenate([*all_lengths, *all_ids])
-        return values.astype(np.uint16 if values.max(initial=0) < 2**16 else np.int32), dropped
+        lengths, ids = zip(*parts, strict=True)
+        values = np.concatenate([*lengths, *ids])
+        dtype = np.uint16 if values.max(initial=0) < 2**16 else np.int32
+        return values.astype(dtype), dropped, counts
+
+    def kept(
+        self, pairs: Sequence[Pair], is_repeated: np.ndarray
+    ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
+        """Returns why each pair is dropped, or "", and the lengths and the ids of the others."""
+        tokens, num_tokens, agree = self.tokenize(*zip(*pairs, strict=True))
+        ids, lengths = tokens.flat_values.numpy(), num_tokens.numpy()
+        reasons = self.reasons(pairs, lengths, is_repeated)
+        if self.drops_unknown:
+            is_unknown = tf.reduce_any(tokens == UNK_ID, axis=1).numpy()
+            reasons = np.where((reasons == "") & is_unknown, "unknown", reasons)
+        reasons = np.where((reasons == "") & ~agree.numpy(), "protected", reasons)
+        lengths += 1  # the end symbols
+        is_kept = reasons == ""
+        kept_ids = ids[np.repeat(is_kept, lengths.sum(axis=1))]
+        return reasons, (lengths[is_kept].ravel(), kept_ids)
 
     def reasons(
-        self, pairs: list[Pair], lengths: np.ndarray, is_repeated: np.ndarray
+        self, pairs: Sequence[Pair], lengths: np.ndarray, is_repeated: np.ndarray
     ) -> np.ndarray:
         """Returns for each pair the first key of `REASONS` that applies; "" if it is kept."""
         shorter, longer = lengths.min(axis=1), lengths.max(axis=1)

@@ -46,6 +46,7 @@ class Split(pydantic.BaseModel):
 
     shards: list[CorpusShard] = []
     is_complete: bool = False
+    copies: dict[str, int] = {}  # number of changed copies by kind, a key of `augmentation.KINDS`
     dropped: dict[str, int] = {}  # number of pairs by reason, a key of `preparation.REASONS`
     examples: dict[str, list[Pair]] = {}  # some of them, cut
 
@@ -56,8 +57,12 @@ class Split(pydantic.BaseModel):
 
     def __str__(self) -> str:
         """Returns the numbers in one line."""
-        reasons = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in self.dropped.items())
-        return f"{self.kept:,} pairs (dropped: {reasons or 'none'})"
+        reasons, copies = (
+            ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in counts.items())
+            for counts in (self.dropped, self.copies)
+        )
+        added = f"; changed copies among them: {copies}" if copies else ""
+        return f"{self.kept:,} pairs (dropped: {reasons or 'none'}{added})"
 
 
 class Manifest(pydantic.BaseModel):

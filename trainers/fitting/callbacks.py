@@ -5,7 +5,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -179,6 +179,7 @@ class SaveRun(keras.callbacks.Callback):
         )
         must_save, *stops = self.workers.any_set(self.workers.is_chief and is_due, *self._stops())
         if must_save or any(stops):
+            self._check_finite({"loss": (logs or {}).get("loss", 0.0)})  # older states stay
             state = self._copy_state(has_metrics=True)
             if self.workers.is_chief:
                 self.run.save_state(state, self.step)
@@ -214,12 +215,7 @@ class SaveRun(keras.callbacks.Callback):
         return State(self.state.copy(has_metrics), time.monotonic() - self.started)
 
     def _save_checkpoint(self, metrics: dict[str, float], state: State) -> None:
-        for name, value in metrics.items():
-            if not math.isfinite(value):
-                raise InputError(
-                    f"`{name}` is {value} after {self.step} updates: "
-                    "try a lower `peak_rate` or more `warmup_steps`, in a new run directory"
-                )
+        self._check_finite(metrics)
         self.run.validations.append(self.step, metrics)
         self._warn_of_zero_bleu()
         best, metric = self.run.best, self.settings.metric
@@ -233,13 +229,21 @@ class SaveRun(keras.callbacks.Callback):
             state=state,
         )
 
+    def _check_finite(self, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            if not math.isfinite(value):
+                raise InputError(
+                    f"`{name}` is {value} after {self.step} updates: "
+                    "try a lower `peak_rate` or more `warmup_steps`, in a new run directory"
+                )
+
     def _warn_of_zero_bleu(self) -> None:
         scores = [line.get("val_bleu", math.inf) for line in self.run.metrics()]
         is_zero = len(scores) == NUM_ZERO_BLEU and max(scores) < 0.005  # 0.00 as it is printed
         if is_zero and self.settings.metric in (None, "bleu"):
             logger.warning(
                 "Validation BLEU was 0 at the first validations, so the loss chooses the best "
-                "checkpoint; if it stays 0, try --metric chrf"
+                "checkpoint; if it stays 0, try --metric chrf in a new run"
             )
 
     def _stops(self) -> list[bool]:

@@ -95,7 +95,8 @@ def _open_as_chief(
     elif run is not None and complete_corpus(path / "corpus"):
         corpus = open_prepared(path / "corpus", settings)  # without the text, which may be gone
     else:
-        corpus = prepare(settings, path / "corpus", progress)
+        known = run.tokenizer() if run is not None else None
+        corpus = prepare(settings, path / "corpus", progress, known)
     if corpus.validation is None and settings.patience is not None:
         raise InputError(
             "`patience` needs a validation split, and the corpus has none. "
@@ -113,9 +114,12 @@ def _open_as_chief(
             "text that it was trained on, or choose another run directory"
         )
     elif run.corpus_sha256 not in (None, corpus.training_sha256):
+        restore = "restore the corpus"
+        if not is_prepared(settings.data):
+            restore = f"restore the text and delete {path}/corpus"
         raise InputError(
-            f"{path} was trained on other pairs than its corpus holds now: restore the corpus, or "
-            "choose another run directory"
+            f"{path} was trained on other pairs than its corpus holds now: {restore}, or choose "
+            "another run directory"
         )
     return run, corpus
 

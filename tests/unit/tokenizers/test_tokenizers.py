@@ -319,6 +319,11 @@ def test_corpus_without_text(texts, kind):
         kind.train(iter(texts), 300)
 
 
+def test_long_lines_are_learned_from():
+    tokenizer = SentencePieceTokenizer.train(["волокно сильный " * 300, "a dog"] * 9, 330)
+    assert tokenizer.tokenize(tf.constant(["волокно сильный"])).row_lengths()[0] < 6
+
+
 # Targets: what is written is what the training text has.
 
 TARGETS = {

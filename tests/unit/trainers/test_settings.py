@@ -89,6 +89,8 @@ def test_recipes_that_cannot_be_read(tmp_path):
     names = ", ".join(recipe_names())
     with pytest.raises(InputError, match=f"^Cannot read the recipe Demo: No such .*: {names}$"):
         load_recipe("Demo")
+    (tmp_path / "marked.toml").write_bytes(b'\xef\xbb\xbfdata = "text"')
+    assert load_recipe(tmp_path / "marked.toml") == {"data": "text"}
     for name, content in {"mine.toml": "steps", "run.json": "{}"}.items():
         (tmp_path / name).write_text(content)
     for path in (tmp_path / "mine.toml", tmp_path):

@@ -10,7 +10,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.trainers.data.augmentation import (
     DEFAULT_RATES,
     KINDS,
-    augmented,
+    changed_copies,
     changed_in_all_ways,
 )
 from keras_transformer.trainers.data.corpora import Pair
@@ -69,15 +69,26 @@ def test_typing_errors_spare_what_is_not_a_word(changed):
         assert (words[1], words[3], words[4], len(words)) == ("%s", "{name}:", "5", 6)
 
 
+def test_no_typing_errors_where_a_letter_is_a_word():
+    pairs = [
+        Pair("我不喜欢狗", "I do not like dogs"),
+        Pair("คุณไม่ชอบหมา", "x"),
+        Pair("좋아하지 않아요", "x"),
+    ]
+    changed = [KINDS["typing"](random.Random(n), pair) for pair in pairs for n in range(40)]
+    assert changed[:80] == [pairs[0]] * 40 + [pairs[1]] * 40
+    assert changed[80:] != [pairs[2]] * 40  # Korean has words
+
+
 def test_rates_and_counts():
     rates = {"lower": 0.2, "quotes": 0.7}
-    counts = Counter()
-    found = list(augmented(PAIRS * 400, rates, counts))
-    assert found == list(augmented(PAIRS * 400, rates))  # a seed of its own for each pair
-    assert len(found) == 1200 + counts.total()
+    found = [list(changed_copies(pair, number, rates)) for number, pair in enumerate(PAIRS * 400)]
+    again = changed_copies(PAIRS[2], 1199, rates)
+    assert found[-1] == list(again)  # a seed of its own for each pair
+    counts = Counter(kind for copies in found for kind, _ in copies)
     assert counts["quotes"] == pytest.approx(0.7 * 1200, rel=0.1)
     assert counts["lower"] == pytest.approx(0.2 * 400, rel=0.3)  # only the first can change
-    assert list(augmented(PAIRS, {})) == PAIRS
+    assert not list(changed_copies(PAIRS[0], 0, {}))
 
 
 @pytest.mark.parametrize("rates", [{"case": 0.1}, {"lower": 1.5}, {"lower": "often"}, 0.3])

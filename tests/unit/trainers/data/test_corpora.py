@@ -89,10 +89,10 @@ def test_demo_translates_sentences_that_training_does_not_see():
     assert words_of(EXAMPLES) <= words_of(sources)
 
 
-@pytest.mark.parametrize("ending", ["tsv", "csv", "tsv.gz", "csv.gz"])
+@pytest.mark.parametrize("ending", ["tsv", "CSV", "tsv.gz", "csv.gz"])
 def test_table(tmp_path, ending):
     path = tmp_path / f"pairs.{ending}"
-    comma = "\t" if "tsv" in ending else ","
+    comma = "\t" if "tsv" in ending else ", "
     rows = [comma.join(("de", "id", "en"))]
     rows += [comma.join((f"zwei {n % 907}", str(n), f"two {n % 907}")) for n in range(1009)]
     text = "\n".join(rows)
@@ -156,7 +156,8 @@ def test_tables_of_a_spreadsheet(tmp_path, mark, encoding, separator, end):
         ("a.tsv", b"en\tde\none", "a.tsv, line 2: a column is missing"),
         ("a.csv", b"en,de\na,b,\nYes, a dog,Ja", "a.csv, line 3: more columns than the first line"),
         ("a.csv", b"en,de\n\xff,b", "a.csv, line 2: not valid UTF-8"),
-        ("a.csv", b'en,de\na,b\n\nc,"d\ne,f\n', "a.csv: a quote after line 2 is not closed"),
+        ("a.csv", b'en,de\na,b\n\nc,"d\ne,f\n', "a.csv: after line 2, a quote is not"),
+        ("a.csv", b'en,de\na,"b"c\n', "a.csv: after line 1, a quote .* does not enclose"),
         ("a.csv", b"x;" * 2**18, r"a.csv: the first line must name .*: (x;)+$"),
         ("a.csv", b"\xfe\xff\0e\0n\0,\0d\0e\0\n\xd8", "a.csv, line 2: not valid UTF-16"),
         ("a.csv.gz", b"en,de", "Cannot read .*a.csv.gz: Not a gzipped file"),

@@ -221,6 +221,23 @@ def test_duplicates_across_shards(write, corpus):
     ]
 
 
+def test_copies_are_of_the_pairs_that_are_kept(write, corpus, tmp_path):
+    pairs = [(f"{word}.", f"{word}.") for word in WORDS[:9]]
+    settings = {"drop_duplicates": True, "augment": {"end": 0.999}}
+    settings = write([*pairs, pairs[3], ("w30.", ""), GOOD], **settings)
+    prepare(settings, tmp_path / "expected")
+    train = Manifest.read(tmp_path / "expected").train
+    assert (train.kept, train.copies) == (19, {"end": 9})
+    assert (
+        str(train) == "19 pairs (dropped: 1 duplicate, 1 empty; changed copies among them: 9 end)"
+    )
+    found = kept(tmp_path / "expected")
+    assert all(found.count([[FIRST_WORD + word, E]] * 2) == 1 for word in range(9))  # no stop
+    interrupted(settings, corpus, after=1)
+    prepare(settings, corpus)
+    assert contents(corpus) == contents(tmp_path / "expected")
+
+
 def test_report_adds_up_the_shards(write, corpus):
     bad = [(f"w{number} " * 11, "w1") for number in range(9)]
     prepare(write([*bad[:5], GOOD, ("", "w1"), GOOD, *bad[5:]]), corpus)

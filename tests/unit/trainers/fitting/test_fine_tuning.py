@@ -56,6 +56,7 @@ def test_resumes_exactly_without_the_initial_run(tuning, tmp_path):
     complete = train(settings, tmp_path / "complete", verbose=0)
     train(dataclasses.replace(settings, steps=1), tmp_path / "run", verbose=0)
     shutil.rmtree(settings.init_from)
+    shutil.rmtree(tmp_path / "run" / "corpus")  # made again, with the run's tokenizer
     resumed = train(settings, tmp_path / "run", verbose=0, resume=True)
     expected = weights_of(complete)
     for path, weight in weights_of(resumed).items():

@@ -317,7 +317,8 @@ def test_text_of_another_tokenizer(long_settings, stopped, tmp_path):
     shutil.rmtree(stopped.path / "corpus")
     for file in text.glob("*.train.*"):
         file.write_text("abc\n" * 50)
-    with pytest.raises(InputError, match="restore the text"):
+    advice = f"restore the text and delete {stopped.path}/corpus"
+    with pytest.raises(InputError, match=f"was trained on other pairs .*: {advice}"):
         resume(settings, stopped.path)
 
 

@@ -241,9 +241,12 @@ def test_a_prepared_corpus_may_move_but_not_change(short_settings, tmp_path):
 
 
 @pytest.mark.usefixtures("eager")
-def test_loss_that_is_no_number(short_settings, tmp_path):
+@pytest.mark.parametrize(
+    ("changes", "saved"), [({}, []), ({"steps_per_save": 1, "steps_per_validation": 4}, [1])]
+)
+def test_loss_that_is_no_number(short_settings, tmp_path, changes, saved):
     settings = dataclasses.replace(
-        short_settings, peak_rate=1e30, warmup_steps=1, precision="mixed_bfloat16"
+        short_settings, peak_rate=1e30, warmup_steps=1, precision="mixed_bfloat16", **changes
     )
     with pytest.raises(InputError, match=r"`loss` is (nan|inf) after 2 updates: "):
         train(settings, tmp_path / "run", verbose=0)
@@ -251,6 +254,7 @@ def test_loss_that_is_no_number(short_settings, tmp_path):
     run = Run.load(tmp_path / "run")
     assert run.status == "training"
     assert run.best is run.last is None
+    assert [state.step for state in run.states] == saved
 
 
 @pytest.mark.parametrize(
