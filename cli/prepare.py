@@ -53,5 +53,6 @@ def prepare_command(
             words += ["--set", change]
     say_next(["train", *words, "--data", folder, "--run-dir", "RUN"])
     if as_json:
-        found = split.model_dump(exclude={"shards", "is_complete"})
-        print_json({"corpus": str(folder), "kept": split.kept, **found})
+        found = {"kept": split.kept, "copies": split.copies}
+        found |= {"dropped": split.dropped, "examples": split.examples}
+        print_json({"corpus": str(folder), **found})

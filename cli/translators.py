@@ -102,7 +102,7 @@ def open_export(
 ) -> Translate:
     """Opens a version of an export at one of its signatures."""
     load_session()
-    from keras_transformer.export.c_api import SessionError
+    from keras_transformer.export.c_api import INVALID_ARGUMENT, SessionError
     from keras_transformer.export.session import open_saved_model
 
     output = "translations" if is_nbest else "translation"
@@ -113,7 +113,7 @@ def open_export(
         try:
             return translate(batch)
         except SessionError as error:
-            if len(batch) > 1:  # no more than the export takes
+            if len(batch) > 1 or error.code != INVALID_ARGUMENT:
                 raise
             start = batch[0].decode(errors="replace")[:40]
             raise InputError(f"The text that begins with {start!r} is refused: {error}") from error

@@ -71,7 +71,9 @@ def make_gateway(
     def known(code: str) -> str:
         """Returns the code of a model for one such as "en-US" or "zh_Hans"."""
         written = _plain(code)
-        return plain.get(written) or plain.get(written.split("-")[0]) or code
+        while written not in plain and "-" in written:
+            written = written.rpartition("-")[0]
+        return plain.get(written, written)
 
     def pair_of(values: Values) -> Direction:
         for name in Direction._fields:
@@ -97,7 +99,7 @@ def make_gateway(
         answer: dict[str, list[Any]] = {"translatedText": [best for best, *_ in found]}
         if count != "0":
             answer["alternatives"] = [others[: int(count)] for _, *others in found]
-        if values["source"] == "auto":
+        if _plain(str(values["source"])) == "auto":
             detected = {"confidence": 100, "language": pair.source}
             answer["detectedLanguage"] = [detected] * len(texts)
         is_single = isinstance(values["q"], str)

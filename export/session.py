@@ -78,10 +78,10 @@ class SavedModelSession:
             # TensorFlow's own message says less. It checks paths such as "gs://" itself.
             if Path(path).is_dir() and not Path(path, "variables", "variables.index").is_file():
                 raise ValueError("variables/variables.index is missing")
-            # Exports of others may have assets, which their graphs find beside them.
-            is_as_it_is = optimize or any(Path(path, "assets").glob("*"))
+            # Another program's export may have assets, which must stay beside the graph.
+            keeps_folder = optimize or any(Path(path, "assets").glob("*"))
             with tempfile.TemporaryDirectory() as folder:
-                loaded = str(path) if is_as_it_is else _unoptimized(Path(path), folder, config)
+                loaded = str(path) if keeps_folder else _unoptimized(Path(path), folder, config)
                 self.signatures = self._load(loaded, config.SerializeToString())
         except Exception as error:  # the files may hold anything
             message = f"{path} does not hold a complete SavedModel: {one_line(error)}"

@@ -16,6 +16,8 @@ def version_paths(folder: str | Path) -> list[Path]:
 
 def find_version(path: str | Path) -> Path | None:
     """Returns a SavedModel's folder: `path` or its newest version; None if there is none."""
-    if os.path.isfile(os.path.join(path, GRAPH)):  # also of a name that is too long
+    if not os.path.isdir(path):  # nor is a text too long for a name
+        return None
+    if (Path(path) / GRAPH).is_file():
         return Path(path)
     return next(iter(version_paths(path)), None)

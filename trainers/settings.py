@@ -67,7 +67,7 @@ class TrainSettings:
         max_length: training drops pairs with more tokens on a side, end symbol included.
         max_length_ratio: training drops pairs if one side has more than this many times the tokens
             of the other (9: Moses); None drops none.
-        drop_duplicates: whether to keep only the first of equal pairs.
+        drop_duplicates: whether to keep only the first of equal pairs; copies are not compared.
         source_script: a Unicode script, such as "Latin"; training drops pairs if most letters of
             the source are of other scripts; None drops none.
         target_script: the same for the target.

@@ -96,12 +96,13 @@ class MarianTokenizer(Tokenizer):
     def split_words(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """`_tokenize` of texts after the substitutions."""
         op = tf_text.SentencepieceTokenizer(model=self._models[self._side], out_type=tf.string)
+        if self._side == 0 and self._has_tags:  # a tag alone is no text
+            texts = tf.strings.regex_replace(texts, rf"{TAG}[\s\p{{Z}}]*$", "")
         if self._side or not self._cuts_tag:
             return tf.ragged.map_flat_values(self._look_up, op.tokenize(texts))
         pieces = op.tokenize(tf.strings.regex_replace(texts, TAG, ""))
         # A row of tags has one at most.
         is_tagged = tf.strings.regex_full_match(texts, f"{TAG}.*")  # [B]
-        is_tagged &= pieces.row_lengths() > 0  # a tag alone asks for nothing
         tags = tf.strings.regex_replace(texts, f"{TAG}.*", r"\1")
         tags = tf.ragged.boolean_mask(tags[:, None], is_tagged[:, None])
         return tf.ragged.map_flat_values(self._look_up, tf.concat([tags, pieces], axis=1))

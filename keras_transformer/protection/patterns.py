@@ -25,8 +25,9 @@ _EMOJI_MARKS = r"[\x{FE0E}\x{FE0F}\x{20E3}\x{1F3FB}-\x{1F3FF}\x{E0020}-\x{E007F}
 PERCENTAGE = r"[0-9]+(?:[.,][0-9]+)*%(?:-\p{L}|\p{L}\p{L})\p{L}*"
 # In the order in which they are tried at the same place.
 NAMED = {
-    # Tags, comments and entities of XML and HTML.
-    "tags": r"<!--(?:[^<]|<[^!])*?-->|</?[A-Za-z][\w:.-]*(?:[\s/][^<>]*)?>|<[!?][^<>]*>"
+    # Tags, comments and entities of XML and HTML. A comment ends before the next one, so that the
+    # time for one without an end is not quadratic.
+    "tags": r"<!--(?:[^<]|<[^!]|<![^-])*?<?-->|</?[A-Za-z][\w:.-]*(?:[\s/][^<>]*)?>|<[!?][^<>]*>"
     r"|</?[0-9]+ ?/?>|&(?:#[0-9]+|#[xX][0-9A-Fa-f]+|[A-Za-z][A-Za-z0-9]*);",
     # Addresses of web and mail, without the punctuation after them.
     "urls": rf"(?i:(?:https?|ftps?|file)://|www\.){_ADDRESS}"

@@ -13,14 +13,15 @@ from keras_transformer.protection.patterns import NAMED
 
 TERM = r"⟦[^⟦⟧|]+\|([^⟦⟧|]*)⟧"  # of RE2; the group is the translation
 TERM_GROUP = "term_of_the_glossary"
-LETTER = r"[\p{L}\p{M}\p{N}]"  # also a mark that belongs to a letter
+LETTER = r"[\p{L}\p{M}\p{N}]"  # or a mark on one
+BEFORE, AFTER = r"(?<![\p{L}\p{N}]\p{M}*)", rf"(?!{LETTER})"  # no word goes on there
 UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 
 
 def term_marker(glossary: Mapping[str, str], protect: Sequence[str] = ()) -> Callable[[str], str]:
     """Returns a function that marks terms in a source, for a model that protects strings.
 
-    It marks words as a whole, the longest term first, in upper and lower case as in the glossary.
+    It marks complete words, the longest term first, with the same capitals as in the glossary.
     In a script without spaces, a term may stand anywhere. Marks that are there already stay, and
     so do tags, addresses and placeholders.
 
@@ -69,7 +70,7 @@ def _as_word(term: str) -> str:
     """Returns a pattern of a term that no letter or digit touches, unless its script has none."""
     before, after = (
         look if regex.match(LETTER, edge) and not UNSPACED.match(edge) else ""
-        for edge, look in ((term[0], rf"(?<!{LETTER})"), (term[-1], rf"(?!{LETTER})"))
+        for edge, look in ((term[0], BEFORE), (term[-1], AFTER))
     )
     return f"{before}{regex.escape(term, literal_spaces=True)}{after}"
 

@@ -43,7 +43,7 @@ class Step(Protocol):
         """Computes the logits that follow one more token; see `beam_search`."""
 
 
-CHUNK = 64  # rows are padded to a multiple of it
+PADDED_TO = 64  # a multiple of it has good divisors
 NUM_SUPPRESSED = 3  # no translation contains the ids below: `PAD_ID`, `UNK_ID` and `BOS_ID`
 MIN_SHARE_TO_DROP = 0.2  # ended rows are dropped when they are more than this share of the rows
 
@@ -289,8 +289,9 @@ def _top(rows: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor]:
     sizes = [size for size in range(1, vocab_size + 1) if vocab_size % size == 0]
     sizes = [size for size in sizes if size % 16 == 0] or sizes  # the width of a vector register
     chunk = min(sizes, key=lambda size: vocab_size // size + count * size)
-    padding = -vocab_size % CHUNK
-    if padding and vocab_size // chunk + count * chunk > vocab_size // 4:  # 32,003 is a prime
+    padding = -vocab_size % PADDED_TO
+    # A prime, such as 32,003, has no chunks.
+    if padding and vocab_size // chunk + count * chunk > vocab_size // 4:
         padded = tf.pad(rows, [[0, 0], [0, padding]], constant_values=-float("inf"))
         values, tokens = _top(padded, count)
         return values, tf.minimum(tokens, vocab_size - 1)

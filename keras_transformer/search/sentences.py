@@ -21,7 +21,7 @@ _WIDE_STOPS = r"\x{3002}\x{FF01}\x{FF1F}\x{FF61}"  # Chinese and Japanese
 _WIDE_CLOSING = r"\x{300D}\x{300F}\x{2019}\x{201D}\x{FF09}"
 _SPLITS = (
     # (pattern, replacement): the replacement puts \x01 around the space between two sentences, and
-    # around that before the first and after the last one.
+    # around the space at both ends of the text.
     (r"(^[\t\p{Zs}]+|[\t\p{Zs}]+$)", "\x01\\1\x01"),
     (
         rf"({_STOPS}[{_CLOSING}]*)([\t\p{{Zs}}]+)([\p{{Lu}}\p{{Lt}}\p{{Lo}}\p{{N}}{_OPENING}])",
@@ -38,7 +38,7 @@ _SPLITS = (
 
 
 def split_sentences(texts: tf.Tensor) -> tf.RaggedTensor:
-    """Splits texts, string [B], into sentences and the white space between them.
+    """Splits texts, string [B], into sentences and the white space between and around them.
 
     A sentence ends at a line break, or at a full stop, question mark or exclamation mark that is
     followed by white space and then by a letter that is not lower-case, a digit or an opening

@@ -221,16 +221,14 @@ class TextSearch:
         source = self.tokenizer.encode(texts, self.max_source_tokens)
         given, truncated = None, source.truncated
         if prefixes is not None:
-            tokens = self.tokenizer.read_pairs(texts, prefixes).target
+            tokens, _, in_capitals = self.tokenizer.read_pairs(texts, prefixes)[1:]
             tokens = tf.ragged.boolean_mask(tokens, tokens != UNK_ID)  # a model cannot write it
             longest = self.max_target_tokens // 2
             is_cut = tokens.row_lengths() > longest
             truncated |= is_cut
             ends_word = tf.strings.regex_full_match(prefixes, r"(?s).*[\s\x0b\p{Z}]")
             given = Prefixes(tokens[:, :longest], ends_word & ~is_cut)
-            # The translation begins as it is given.
-            has_small = tf.strings.regex_full_match(prefixes, r"(?s).*\p{Ll}.*")
-            source = source._replace(capitals=source.capitals & ~has_small)
+            source = source._replace(capitals=in_capitals)  # the result begins as it is given
         found = self.search(source, num_best, given)
         translations = self.tokenizer.write(source, found.ids)
         words = self._words(source, found.ids[:, 0]) if with_words else ()

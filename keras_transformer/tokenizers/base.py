@@ -108,11 +108,13 @@ class TokenizedPairs(NamedTuple):
         source: int32 [B, (tokens)].
         target: int32 [B, (tokens)].
         agree: bool [B], whether both sides keep the same strings; True for usual tokenizers.
+        capitals: bool [B], whether both sides are in capitals, and are read in small letters.
     """
 
     source: tf.RaggedTensor
     target: tf.RaggedTensor
     agree: tf.Tensor
+    capitals: tf.Tensor
 
 
 class Tokenizer(abc.ABC):
@@ -187,7 +189,7 @@ class Tokenizer(abc.ABC):
         """`tokenize` of valid UTF-8 without control characters."""
 
     def split_words(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """`_tokenize` without what it adds to a text, for words."""
+        """`_tokenize` of words, to count their tokens; without what stands at each text's start."""
         return self._tokenize(texts)
 
     def hide(self, texts: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.RaggedTensor], tf.Tensor]]:
@@ -220,7 +222,8 @@ class Tokenizer(abc.ABC):
         sources, capitals = self._in_small_letters(sources)
         is_same = capitals & ~tf.strings.regex_full_match(targets, r"(?s).*\p{Ll}.*")
         targets = tf.where(is_same, in_small_letters(targets), targets)
-        return TokenizedPairs(self.tokenize(sources), self.target.tokenize(targets), agree)
+        tokens = self.tokenize(sources), self.target.tokenize(targets)
+        return TokenizedPairs(*tokens, agree, is_same)
 
     def _in_small_letters(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns texts, string [B], without capitals, and which of them had only such letters."""

@@ -291,6 +291,11 @@ def test_num_best(exported, tiny_run, tiny_translator):
     assert_refused(cli(*command, "--num-best", 2, "--signature", "greedy"), "Give --num-best .*")
 
 
+def test_a_text_in_place_of_a_model():
+    message = r"two dogs .* must be a run directory or a SavedModel"
+    assert_refused(cli("translate", "two dogs " * 60), message)
+
+
 def test_long_lines_to_document(saved_model):
     translate = ("translate", saved_model, "--signature", "document")
     code, out, err = cli(*translate, stdin=b"one . " * 1_400 + b"\n" + b"two . " * 1_400 + b"\n")

@@ -160,8 +160,7 @@ def _folder(folder: Path, source: str, target: str) -> Corpus:
 
 def _table(path: Path, source: str, target: str) -> Corpus:
     """A file of pairs, in columns with the names of the languages."""
-    name = path.name.removesuffix(".gz")
-    if not name.lower().endswith((".tsv", ".csv")):
+    if not path.name.lower().removesuffix(".gz").endswith((".tsv", ".csv")):
         raise InputError(
             f"{path} must end in .tsv, .csv, .tsv.gz or .csv.gz, or data must be {KINDS}"
         )
@@ -174,31 +173,32 @@ def _table_pairs(path: Path, source: str, target: str) -> Iterator[Pair]:
     header = next(lines, "")
     # Quotes are text in a TSV file.
     form: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
-    if path.name.removesuffix(".gz").lower().endswith(".csv"):
+    if path.name.lower().removesuffix(".gz").endswith(".csv"):
         form = {"skipinitialspace": True}
         named = {each: next(csv.reader([header], delimiter=each, **form), []) for each in ",;\t"}
         suitable = (each for each in named if {source, target} <= {*named[each]})
         form["delimiter"] = next(suitable, ",")
-    columns = next(csv.reader([header], **form), [])
-    if not {source, target} <= {*columns}:
-        raise InputError(
-            f"{path}: the first line must name the columns, {source} and {target} "
-            f"among them. Received: {', '.join(columns)[:80]}"
-        )
-    table = csv.DictReader(lines, columns, strict=True, **form)
-    before = 1
+    rows = csv.reader(itertools.chain([header], lines), strict=True, **form)
+    before = 0
     try:
-        for row in table:
-            place = f"{path}, line {1 + table.line_num}"
-            if None in (row[source], row[target]):
+        columns = next(rows)
+        if not {source, target} <= {*columns}:
+            raise InputError(
+                f"{path}: the first line must name the columns, {source} and {target} "
+                f"among them. Received: {', '.join(columns)[:80]}"
+            )
+        sides, before = (columns.index(source), columns.index(target)), rows.line_num
+        for row in filter(None, rows):
+            place = f"{path}, line {rows.line_num}"
+            if len(row) <= max(sides):
                 raise InputError(f"{place}: a column is missing")
-            if any(row.get(None, ())):
+            if any(row[len(columns) :]):
                 raise InputError(
                     f"{place}: more columns than the first line names. In a .csv file, quote a "
                     "text that has a comma"
                 )
-            yield Pair(*(" ".join(row[name].splitlines()) for name in (source, target)))
-            before = 1 + table.line_num
+            yield Pair(*(" ".join(row[side].splitlines()) for side in sides))
+            before = rows.line_num
     except csv.Error as error:
         raise InputError(
             f"{path}: after line {before}, a quote is not closed or does not enclose a column"
@@ -247,7 +247,7 @@ def read_lines(path: str | Path) -> Iterator[str]:
     """
     path = Path(path)
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
             yield from decode_lines(file, path)
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or one_line(error)

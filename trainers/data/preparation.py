@@ -88,7 +88,7 @@ def prepare(
         folder: a folder that does not exist yet, is empty, or holds part of the same corpus.
         progress: called with the number of training pairs read since the last call.
         tokenizer: a tokenizer to use; None for that of `settings.init_from`, or a new one. With a
-            tokenizer, the settings must be complete: `settings.init_from` is not read.
+            tokenizer, `settings.init_from` is not read, and must have been by `completed`.
 
     Raises:
         InputError: if the data does not fit the settings, or the folder holds something else.
@@ -144,14 +144,16 @@ def prepare(
             manifest = _start(folder, learned, task, settings, made_from, tokenizer)
         saved = manifest.tokenizer()
         if tokenizer is not None and tokenizer.fingerprint != saved.fingerprint:
-            raise InputError(f"`tokenizer` is not the one that {folder} was prepared with")
+            raise InputError(
+                f"{folder} was prepared with another tokenizer: delete it, or choose another folder"
+            )
         cleaner = _Cleaner(saved, settings, scripts, task.drops_unknown)
         # The validation split is first, so that an error in it shows at once and not after hours.
         if manifest.val is not None:
             if not manifest.val.is_complete:
                 text = json.dumps(validation, ensure_ascii=False).encode()
                 write_atomically(folder / "val.pairs.json", text, CAN_CONTINUE)
-            _write_split(manifest, "val", validation, cleaner, {}, lambda pairs: None)
+            _write_split(manifest, "val", validation, cleaner, lambda pairs: None)
         pairs: Iterable[Pair] = corpus.pairs("train")
         if others is not None:
             pairs = mixed(pairs, partial(others.pairs, "train"), settings.mix_share)
@@ -159,7 +161,8 @@ def prepare(
             lines = partial(monolingual_pairs, settings.monolingual)
             pairs = mixed(pairs, lines, settings.monolingual_share, "monolingual lines")
             pairs = back_translator.completed(pairs)
-        _write_split(manifest, "train", pairs, cleaner, suited(rates, saved), progress)
+        cleaner.rates = suited(rates, saved)
+        _write_split(manifest, "train", pairs, cleaner, progress)
         return opened(manifest, saved, check_files=False)
 
 
@@ -173,7 +176,7 @@ def _to_learn_from(
     def read(split: str) -> Iterator[Pair]:
         for number, pair in enumerate(corpus.read(split)):
             yield pair
-            if split == "train":
+            if split == "train" and all(map(str.strip, pair)):
                 yield from (copy for _, copy in changed_copies(pair, number, learned))
 
     return corpus._replace(read=read)
@@ -254,7 +257,6 @@ def _write_split(
     name: Literal["train", "val"],
     pairs: Iterable[Pair],
     cleaner: "_Cleaner",
-    rates: Mapping[Change, float],
     progress: Progress,
 ) -> None:
     """Checks the shards that are there, and writes the others, and the manifest after each."""
@@ -282,7 +284,7 @@ def _write_split(
             progress(len(chunk))
             continue
         first = index * PAIRS_PER_SHARD
-        values, dropped, copies = cleaner.clean(chunk, is_repeated, rates, first, progress)
+        values, dropped, copies = cleaner.clean(chunk, is_repeated, first, progress)
         file = io.BytesIO()
         np.save(file, values)
         content = file.getvalue()
@@ -319,6 +321,7 @@ class _Cleaner:
         self.settings = settings
         self.scripts = scripts  # the letters that each side may have
         self.drops_unknown = drops_unknown
+        self.rates: Mapping[Change, float] = {}  # of changed copies
         # Traced once: the tokenizer's op is made anew for each graph, which takes long.
         texts = tf.TensorSpec([None], tf.string)
         self.tokenize = tf.function(self._tokenize, [texts, texts], autograph=False)
@@ -347,13 +350,18 @@ class _Cleaner:
         self,
         pairs: list[Pair],
         is_repeated: np.ndarray,
-        rates: Mapping[Change, float],
-        first: int,  # the number of the first pair
+        first: int,
         progress: Progress,
     ) -> tuple[np.ndarray, dict[str, list[Pair]], Counter[Change]]:
         """Returns the content of a shard, the dropped pairs by reason, and counts of copies.
 
-        Copies are made of the pairs that are kept, and stand behind them.
+        Changed copies of the pairs that are kept follow them; copies are not compared.
+
+        Args:
+            pairs: of the shard.
+            is_repeated: bool [pairs], whether a pair is equal to an earlier one.
+            first: the number of the first pair.
+            progress: called with the number of pairs since the last call.
         """
         parts: list[tuple[np.ndarray, np.ndarray]] = []
         dropped: dict[str, list[Pair]] = {}
@@ -367,8 +375,7 @@ class _Cleaner:
             copies = [
                 copy
                 for row in np.flatnonzero(reasons == "").tolist()
-                if not chunk[row].source.startswith(MARK)
-                for copy in changed_copies(chunk[row], first + start + row, rates)
+                for copy in self.copies(chunk[row], first + start + row)
             ]
             if copies:
                 kinds, changed = zip(*copies, strict=True)
@@ -380,6 +387,13 @@ class _Cleaner:
         values = np.concatenate([*lengths, *ids])
         dtype = np.uint16 if values.max(initial=0) < 2**16 else np.int32
         return values.astype(dtype), dropped, counts
+
+    def copies(self, pair: Pair, number: int) -> Iterator[tuple[Change, Pair]]:
+        """Yields `changed_copies`; those of a source that a model wrote keep its mark."""
+        mark = MARK if pair.source.startswith(MARK) else ""
+        written = pair._replace(source=pair.source.removeprefix(MARK))
+        for kind, changed in changed_copies(written, number, self.rates):
+            yield kind, changed._replace(source=mark + changed.source)
 
     def kept(
         self, pairs: Sequence[Pair], is_repeated: np.ndarray

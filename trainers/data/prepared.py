@@ -57,12 +57,12 @@ class Split(pydantic.BaseModel):
 
     def __str__(self) -> str:
         """Returns the numbers in one line."""
-        reasons, copies = (
-            ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in counts.items())
-            for counts in (self.dropped, self.copies)
-        )
-        added = f"; changed copies among them: {copies}" if copies else ""
-        return f"{self.kept:,} pairs (dropped: {reasons or 'none'}{added})"
+        copies = f"; changed copies among them: {_listed(self.copies)}" if self.copies else ""
+        return f"{self.kept:,} pairs (dropped: {_listed(self.dropped) or 'none'}{copies})"
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items())
 
 
 class Manifest(pydantic.BaseModel):

@@ -179,7 +179,7 @@ class SaveRun(keras.callbacks.Callback):
         )
         must_save, *stops = self.workers.any_set(self.workers.is_chief and is_due, *self._stops())
         if must_save or any(stops):
-            self._check_finite({"loss": (logs or {}).get("loss", 0.0)})  # older states stay
+            self._check_finite({"loss": (logs or {}).get("loss", 0.0)})
             state = self._copy_state(has_metrics=True)
             if self.workers.is_chief:
                 self.run.save_state(state, self.step)

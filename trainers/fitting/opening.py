@@ -95,7 +95,8 @@ def _open_as_chief(
     elif run is not None and complete_corpus(path / "corpus"):
         corpus = open_prepared(path / "corpus", settings)  # without the text, which may be gone
     else:
-        known = run.tokenizer() if run is not None else None
+        # Only by the tokenizer can an older run notice that the text has changed.
+        known = run.tokenizer() if run is not None and run.corpus_sha256 else None
         corpus = prepare(settings, path / "corpus", progress, known)
     if corpus.validation is None and settings.patience is not None:
         raise InputError(

@@ -86,6 +86,7 @@ def test_translations(url):
         200,
         {"translatedText": "a1", "alternatives": ["a2"]},
     )
+    assert ask(url, "/translate", q=["a"], source="AUTO", target="cs_CZ")[0] == 200
     assert ask(url, "/translate", q=["a"], source="auto", target="cs") == (
         200,
         {
@@ -93,7 +94,7 @@ def test_translations(url):
             "detectedLanguage": [{"confidence": 100, "language": "en"}],
         },
     )
-    fields = {"q": "a b", "source": "en_US", "target": "ja", "alternatives": "1"}
+    fields = {"q": "a b", "source": "en_US-x", "target": "ja", "alternatives": "1"}
     response = urllib3.request("POST", f"{url}/translate", body=urlencode(fields))
     assert response.json() == {"translatedText": "a b1", "alternatives": ["a b2"]}
     headers = {"Origin": "http://other.org"}

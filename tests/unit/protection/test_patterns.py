@@ -27,7 +27,8 @@ def found(names, text):
             "tags",
             "⟦<b>⟧Save⟦</b>⟧⟦<br/>⟧⟦<a href='x y'>⟧a⟦&amp;⟧b⟦&#215;⟧⟦&#xD7;⟧⟦<!-- a > b -->⟧",
         ),
-        ("tags", "⟦<!-- c < <d -->⟧ <!-- ⟦<!-- -->⟧"),
+        ("tags", "⟦<!-- c < <d\n<!e> <-->⟧ <!-- ⟦<!-- -->⟧"),
+        ("urls", f"{'a' * 9}⟦{'a' * 64}@a.org⟧"),
         ("tags", "1 < 2 > 0 & c; AT&T <3 ⟦<0>⟧a⟦</0>⟧ ⟦<!DOCTYPE html>⟧"),
         ("urls", "⟦http://a.org/Käse_(b)⟧, [a](⟦http://a.org⟧)[b] ⟦http://a.org/%C3%A4⟧"),
         (

@@ -17,6 +17,7 @@ GLOSSARY = {"file": "soubor", "file system": "souborový systém", "C++": "C++",
         ("删除硬盘吗", "删除⟦硬盘|disk⟧吗"),
         ("请访问https://a.org查看硬盘", "请访问https://a.org查看⟦硬盘|disk⟧"),
         ("File ⟦file|spis⟧", "File ⟦file|spis⟧"),
+        ("✔\ufe0ffile", "✔\ufe0f⟦file|soubor⟧"),
         (
             "{file} %(file)s <a file> https://a.org/file",
             "{file} %(file)s <a file> https://a.org/file",

@@ -38,6 +38,7 @@ def settings(short_settings, back_translator, tmp_path):
         monolingual=str(file),
         back_translator=str(back_translator),
         monolingual_share=0.2,  # of 16 pairs and 4 lines
+        augment={"list": 0.999},
         max_length=400,
         tokens_per_batch=400,
         max_length_ratio=None,
@@ -74,6 +75,10 @@ def test_an_interrupted_stage_continues(settings, back_translator, tmp_path, mon
         assert [source[1:].tolist()] == sides[0].ids.numpy().tolist()
         assert [target.tolist()] == sides[1].ids.numpy().tolist()
     assert all(BOS_ID not in source for source, _ in corpus.training.read(range(16)))
+    # Then each has a copy with a list mark.
+    assert len(corpus.training.lengths) == 2 * (16 + len(kept))
+    copies = corpus.training.read(range(16 + len(kept), 2 * (16 + len(kept))))
+    assert [source[0] == BOS_ID for source, _ in copies] == [False] * 16 + [True] * len(kept)
 
 
 def test_a_training_that_fails_keeps_what_is_translated(settings, tmp_path, monkeypatch):

@@ -89,7 +89,7 @@ def test_demo_translates_sentences_that_training_does_not_see():
     assert words_of(EXAMPLES) <= words_of(sources)
 
 
-@pytest.mark.parametrize("ending", ["tsv", "CSV", "tsv.gz", "csv.gz"])
+@pytest.mark.parametrize("ending", ["tsv", "CSV", "tsv.gz", "csv.GZ"])
 def test_table(tmp_path, ending):
     path = tmp_path / f"pairs.{ending}"
     comma = "\t" if "tsv" in ending else ", "
@@ -97,7 +97,7 @@ def test_table(tmp_path, ending):
     rows += [comma.join((f"zwei {n % 907}", str(n), f"two {n % 907}")) for n in range(1009)]
     text = "\n".join(rows)
     text += f"\nsagt er{comma}7{comma}" + ('a "b' if "tsv" in ending else '"a, ""b\r\nc"')
-    path.write_bytes(gzip.compress(text.encode()) if "gz" in ending else text.encode())
+    path.write_bytes(gzip.compress(text.encode()) if "gz" in ending.lower() else text.encode())
     corpus = load_corpus(str(path), "en", "de")
     splits = [list(corpus.pairs(split)) for split in ("train", "val", "test")]
     assert sum(map(len, splits)) == 1010
@@ -158,6 +158,7 @@ def test_tables_of_a_spreadsheet(tmp_path, mark, encoding, separator, end):
         ("a.csv", b"en,de\n\xff,b", "a.csv, line 2: not valid UTF-8"),
         ("a.csv", b'en,de\na,b\n\nc,"d\ne,f\n', "a.csv: after line 2, a quote is not"),
         ("a.csv", b'en,de\na,"b"c\n', "a.csv: after line 1, a quote .* does not enclose"),
+        ("a.csv", b'en,"de\n', "a.csv: after line 0, a quote is not"),
         ("a.csv", b"x;" * 2**18, r"a.csv: the first line must name .*: (x;)+$"),
         ("a.csv", b"\xfe\xff\0e\0n\0,\0d\0e\0\n\xd8", "a.csv, line 2: not valid UTF-16"),
         ("a.csv.gz", b"en,de", "Cannot read .*a.csv.gz: Not a gzipped file"),

@@ -9,7 +9,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.tokenizers import WordPieceTokenizer
 from keras_transformer.trainers import tasks
 from keras_transformer.trainers.data import preparation, prepared
-from keras_transformer.trainers.data.corpora import load_corpus
+from keras_transformer.trainers.data.corpora import Pair, load_corpus
 from keras_transformer.trainers.data.preparation import prepare
 from keras_transformer.trainers.data.prepared import (
     Manifest,
@@ -236,6 +236,16 @@ def test_copies_are_of_the_pairs_that_are_kept(write, corpus, tmp_path):
     interrupted(settings, corpus, after=1)
     prepare(settings, corpus)
     assert contents(corpus) == contents(tmp_path / "expected")
+
+
+def test_copies_that_are_dropped_do_not_count(write, corpus, monkeypatch):
+    longer = Pair("w1 " * 5, "w1")
+    monkeypatch.setattr(
+        preparation, "changed_copies", lambda *_: [("end", longer), ("lower", Pair(*GOOD))]
+    )
+    prepare(write(numbered(3), max_length=5), corpus)
+    train = Manifest.read(corpus).train
+    assert (train.kept, train.copies, train.dropped) == (6, {"lower": 3}, {})
 
 
 def test_report_adds_up_the_shards(write, corpus):
