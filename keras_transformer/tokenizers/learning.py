@@ -20,8 +20,8 @@ from keras_transformer.errors import InputError, one_line
 WORD_MARK = "\u2581"  # begins the first piece of a word
 
 # SentencePiece keeps its training sentences in memory; more of them hardly improve the subwords.
-MAX_SENTENCE_BYTES = 2**20  # SentencePiece leaves longer lines out; its default is 4,192
 MAX_TRAINING_SENTENCES = 4_000_000
+MAX_SENTENCE_BYTES = 2**20  # SentencePiece leaves longer lines out; its default is 4,192
 
 # The fields of sentencepiece_model.proto that matter here. SentencePiece's own Python module needs
 # protobuf 7, which Apache Beam (the extra `bulk`) excludes. Fields from 200 are extensions: ours
@@ -35,6 +35,7 @@ message_type {
 }
 message_type {
   name: "TrainerSpec"
+  field { name: "max_sentence_length" number: 18 type: TYPE_INT32 label: LABEL_OPTIONAL }
   field { name: "unk_id" number: 40 type: TYPE_INT32 label: LABEL_OPTIONAL default_value: "0" }
   field { name: "bos_id" number: 41 type: TYPE_INT32 label: LABEL_OPTIONAL default_value: "1" }
   field { name: "eos_id" number: 42 type: TYPE_INT32 label: LABEL_OPTIONAL default_value: "2" }
@@ -130,6 +131,7 @@ def train_by_rules(
         options |= {"byte_fallback": True, "normalization_rule_tsv": file.name}
         model = parse_sentencepiece(train_sentencepiece(texts, vocab_size, **options))
     model.normalizer_spec.ClearField("normalization_rule_tsv")  # the name of a temporary file
+    model.trainer_spec.ClearField("max_sentence_length")  # the same model has the same file
     return model
 
 
