@@ -2,7 +2,7 @@
 # make test   the default test suite
 # make test PYTHON=python3.13  with another Python, in an environment of its own, .venv-3.13
 # make test-distributed  several processes, kills, combinations of options
-# make test-programs  notebooks, pages with long commands, and a terminal
+# make test-programs  notebooks, pages with long commands, exports of more kinds
 # make test-all  all of these; less than one after the other, because they share what they need
 # make test-serving URL=http://HOST:8501 MODEL=NAME [GRPC=HOST:8500]  the contract, at any server
 # make docs   the documentation site, in build/docs/site

@@ -53,6 +53,7 @@ def test_it_has_the_members_weights(members, ensemble):
             np.testing.assert_array_equal(weight, expected)
 
 
+@pytest.mark.programs
 def test_it_evaluates_and_draws(ensemble):
     for command, *options in (["evaluate", "--noise"], ["plot"]):
         code, out, err = cli(command, ensemble, *options)

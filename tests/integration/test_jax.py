@@ -46,6 +46,7 @@ def script(corpus_dir, tmp_path, monkeypatch):
     return text
 
 
+@pytest.mark.programs
 def test_trained_on_jax_and_used_on_tensorflow(script):
     flags = "--xla_force_host_platform_device_count=2"
     environment = {**os.environ, "KERAS_BACKEND": "jax", "XLA_FLAGS": flags}

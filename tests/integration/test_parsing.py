@@ -100,6 +100,7 @@ def test_any_text_becomes_a_tree_with_its_words(run):
             assert [tree.words for tree in trees] == ([expected] if expected else [])
 
 
+@pytest.mark.programs
 def test_an_export_answers_as_the_run_does(run, tmp_path, monkeypatch):
     # The check compares the same answers as this test, and takes longer.
     monkeypatch.setattr(saved_model, "check_saved_model", lambda *args: [])

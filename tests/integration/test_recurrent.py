@@ -60,6 +60,7 @@ def test_learns(run):
     assert losses[1] < losses[0] < np.log(run.config.vocab_size) + 0.1
 
 
+@pytest.mark.programs
 def test_the_export_answers_as_the_translator(run, tmp_path):
     options = DecodingOptions(beam_size=3, length_penalty=0.7, max_source_length=23)
     model = randomize(Recurrent(run.config))  # no two hypotheses score alike

@@ -87,6 +87,7 @@ def test_nbest_and_greedy(served, graph):
     assert_outputs(greedy, translation=best, score=found.scores[:, 0], truncated=found.truncated)
 
 
+@pytest.mark.programs
 def test_bfloat16_products(translator, tmp_path):
     path = export_saved_model(
         translator, tmp_path, options=OPTIONS, compute="bfloat16", examples=TEXTS[:1], check=False
