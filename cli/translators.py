@@ -29,7 +29,7 @@ def open_server(
     """Returns a client of a model server, at a REST URL or at a gRPC address with a model's name.
 
     Raises:
-        InputError: for anything else than one of the two.
+        InputError: unless exactly one of the two is given.
     """
     from keras_transformer.export.clients import GrpcClient, RestClient
 
@@ -153,11 +153,6 @@ def with_terms(translate: Translate, path: Path, protect: Sequence[str]) -> Tran
     return lambda texts, progress: translate(list(map(mark_terms, texts)), progress)
 
 
-def _counted(rows: Sequence[Row], progress: Progress) -> Sequence[Row]:
-    progress(len(rows))
-    return rows
-
-
 def languages_of(version: Path | None, folder: str) -> tuple[str, str] | None:
     """Returns the languages of an export or a run; None if they are not known, as of a server."""
     if version is None:
@@ -168,3 +163,8 @@ def languages_of(version: Path | None, folder: str) -> tuple[str, str] | None:
     except InputError:  # an export of another program
         return None
     return (found["source"], found["target"]) if "source" in found else None
+
+
+def _counted(rows: Sequence[Row], progress: Progress) -> Sequence[Row]:
+    progress(len(rows))
+    return rows

@@ -16,7 +16,7 @@ def version_paths(folder: str | Path) -> list[Path]:
 
 def find_version(path: str | Path) -> Path | None:
     """Returns a SavedModel's folder: `path` or its newest version; None if there is none."""
-    if not os.path.isdir(path):  # nor is a text too long for a name
+    if not os.path.isdir(path):  # `glob` raises an error for a name that is too long
         return None
     if (Path(path) / GRAPH).is_file():
         return Path(path)

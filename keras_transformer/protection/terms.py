@@ -13,7 +13,7 @@ from keras_transformer.protection.patterns import NAMED
 
 TERM = r"⟦[^⟦⟧|]+\|([^⟦⟧|]*)⟧"  # of RE2; the group is the translation
 TERM_GROUP = "term_of_the_glossary"
-LETTER = r"[\p{L}\p{M}\p{N}]"  # or a mark on one
+LETTER = r"[\p{L}\p{M}\p{N}]"  # a letter, a mark on it, or a digit
 BEFORE, AFTER = r"(?<![\p{L}\p{N}]\p{M}*)", rf"(?!{LETTER})"  # no word goes on there
 UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 

@@ -189,7 +189,11 @@ class Tokenizer(abc.ABC):
         """`tokenize` of valid UTF-8 without control characters."""
 
     def split_words(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """`_tokenize` of words, to count their tokens; without what stands at each text's start."""
+        """Splits words, string [W], into ids, int32 [W, (tokens)], to count them.
+
+        Args:
+            texts: words of a text, without what `_tokenize` adds at the start of a text.
+        """
         return self._tokenize(texts)
 
     def hide(self, texts: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.RaggedTensor], tf.Tensor]]:
