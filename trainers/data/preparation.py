@@ -87,8 +87,8 @@ def prepare(
         settings: its data, languages, tokenizer and cleaning; the rest does not matter.
         folder: a folder that does not exist yet, is empty, or holds part of the same corpus.
         progress: called with the number of training pairs read since the last call.
-        tokenizer: a tokenizer to use; None for that of `settings.init_from`, or a new one. With a
-            tokenizer, `settings.init_from` is not read, and must have been by `completed`.
+        tokenizer: a tokenizer to use; None for that of `settings.init_from`, or a new one. If it is
+            given, `settings.init_from` is not read, so the settings must come from `completed`.
 
     Raises:
         InputError: if the data does not fit the settings, or the folder holds something else.
