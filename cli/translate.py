@@ -143,6 +143,8 @@ def translate_command(
     _check_options({**context.params, "texts": texts, "search": search}, server or folder, is_run)
     stream: Any = None
     if not texts:
+        if input_file is None and sys.stdin is None:
+            raise InputError("Give texts or --input: the standard input is closed")
         stream = context.with_resource(input_file.open("rb")) if input_file else sys.stdin.buffer
     total = len(texts) if stream is None else count_lines(stream)
     # The optimization of a graph takes a second or two, and saves a few percent of a search.

@@ -94,12 +94,13 @@ def translate_corpus(
     options = _pipeline_options(beam_options)
     FileSystems.set_options(options)
     pattern, output = _absolute(pattern), _absolute(output)
-    paths = _match(pattern)
+    paths = [pattern] if os.path.isfile(pattern) else _match(pattern)
     if not paths:
         raise InputError(f"There is no file {pattern}")
     if os.path.isfile(output):
         raise InputError(f"{output} is a file: choose a folder")
-    if _match(FileSystems.join(output, "**")):
+    folder = re.sub(r"[*\[\]]", "?", output)  # its name is no pattern, and Beam knows no escapes
+    if _match(FileSystems.join(folder, "**")):
         raise InputError(f"{output} is not empty: choose another folder, or delete it")
     version = model if FileSystems.get_scheme(model) else find_version(os.path.abspath(model))
     if version is None:

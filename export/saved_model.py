@@ -347,8 +347,10 @@ def export_saved_model(
         raise InputError(
             f"{folder} is a version of an export: name the folder of the versions, and `version`"
         )
-    if version < 1:
-        raise InputError(f"`version` must be at least 1. Received: version={version}")
+    if not 1 <= version < 2**63:
+        raise InputError(
+            f"`version` must be at least 1 and below 2**63. Received: version={version}"
+        )
     if path.exists():
         raise InputError(f"{path} exists already: choose another version, or delete it")
     num_layers = translator.model.num_cross_attentions

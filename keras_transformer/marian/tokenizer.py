@@ -123,6 +123,13 @@ class MarianTokenizer(Tokenizer):
 
         return tf.strings.regex_replace(texts, rf"{TAG}\s*", ""), put_back
 
+    def head_lengths(self, tokens: tf.RaggedTensor) -> tf.Tensor:
+        """Returns the length of the tag of a language with what is before it; see `Tokenizer`."""
+        is_tag = [re.fullmatch(f"▁?{LANGUAGE_TAG}", piece) is not None for piece in self._pieces]
+        first = tokens[:, :2].to_tensor(PAD_ID, shape=[None, 2])  # SentencePiece may add a space
+        second_is_tag, first_is_tag = (tf.gather(is_tag, first[:, place]) for place in (1, 0))
+        return tf.where(first_is_tag, 1, tf.where(second_is_tag, 2, 0))
+
     def sentencepiece_models(self) -> tuple[bytes, bytes]:
         """Returns the models of source and target; see `Tokenizer`."""
         return self._models

@@ -9,13 +9,15 @@ import regex
 from keras_transformer.errors import InputError
 from keras_transformer.files import decode_lines
 from keras_transformer.protection import PROTECTS
-from keras_transformer.protection.patterns import NAMED
+from keras_transformer.protection.patterns import NAMED, PERCENTAGE
 
 TERM = r"⟦[^⟦⟧|]+\|([^⟦⟧|]*)⟧"  # of RE2; the group is the translation
 TERM_GROUP = "term_of_the_glossary"
 LETTER = r"[\p{L}\p{M}\p{N}]"  # a letter, a mark on it, or a digit
-BEFORE, AFTER = r"(?<![\p{L}\p{N}]\p{M}*)", rf"(?!{LETTER})"  # no word goes on there
-UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
+UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]"
+# No letter or digit touches a term, unless its script has no spaces or its edge is no letter.
+BEFORE = rf"(?:(?<![\p{{L}}\p{{N}}]\p{{M}}*)|(?={UNSPACED})|(?!{LETTER}))"
+AFTER = rf"(?:(?!{LETTER})|(?<={UNSPACED})|(?<!{LETTER}))"
 
 
 def term_marker(glossary: Mapping[str, str], protect: Sequence[str] = ()) -> Callable[[str], str]:
@@ -44,9 +46,9 @@ def term_marker(glossary: Mapping[str, str], protect: Sequence[str] = ()) -> Cal
                 "`glossary` must have terms that are not empty, and none of the characters ⟦|⟧. "
                 f"Received: {term!r}: {translation!r}"
             )
-    words = map(_as_word, sorted(glossary, key=len, reverse=True))
-    terms = [f"(?P<{TERM_GROUP}>{'|'.join(words)})"] if glossary else []
-    pattern = regex.compile("|".join(["⟦[^⟦⟧]*⟧", *_protected(protect), *terms]))
+    term = rf"{BEFORE}(?P<{TERM_GROUP}>\L<terms>){AFTER}"  # of a list, the longest
+    expression = "|".join(["⟦[^⟦⟧]*⟧", *_protected(protect), *([term] if glossary else [])])
+    pattern = regex.compile(expression, ignore_unused=True, terms=list(glossary))
 
     def marked(match: regex.Match[str]) -> str:
         found = match.groupdict().get(TERM_GROUP)
@@ -58,21 +60,13 @@ def term_marker(glossary: Mapping[str, str], protect: Sequence[str] = ()) -> Cal
 def _protected(protect: Sequence[str]) -> Iterator[str]:
     """Yields the model's expressions, then those of all sets, as Python writes them."""
     for pattern in (*(each for each in protect if each not in PROTECTS), *NAMED.values()):
+        pattern = pattern.removeprefix(f"{PERCENTAGE}|")  # which is text
         characters = regex.sub(r"\\x\{(\w+)\}", lambda match: f"\\U{match[1]:0>8}", pattern)
         written = regex.sub(r"(?<=(?<!\\)\[[^\]]*)\\w", "0-9A-Za-z_", characters)
         written = written.replace(r"\w", "[0-9A-Za-z_]")  # which is ASCII's in RE2
         with suppress(regex.error):  # a few expressions of RE2 are none of Python's
             regex.compile(written)
             yield f"(?:{written})"
-
-
-def _as_word(term: str) -> str:
-    """Returns a pattern of a term that no letter or digit touches, unless its script has none."""
-    before, after = (
-        look if regex.match(LETTER, edge) and not UNSPACED.match(edge) else ""
-        for edge, look in ((term[0], BEFORE), (term[-1], AFTER))
-    )
-    return f"{before}{regex.escape(term, literal_spaces=True)}{after}"
 
 
 def read_glossary(path: str | Path) -> dict[str, str]:

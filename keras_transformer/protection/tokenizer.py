@@ -295,8 +295,10 @@ class _Protected:
         starts = tf.gather(self._parts.row_starts(), self._parts.value_rowids())
         place = tf.range(tf.size(self._parts.values, tf.int64)) - starts
         # The pattern also finds percentages, so that no placeholder is found within them.
-        is_text = tf.strings.regex_full_match(self._parts.values, f"(?:{PERCENTAGE})?")
-        self._is_protected = (place % 2 == 1) & ~is_text
+        others = pattern.replace(f"{PERCENTAGE}|", "")
+        is_text = tf.strings.regex_full_match(self._parts.values, PERCENTAGE)
+        is_text &= ~tf.strings.regex_full_match(self._parts.values, others)
+        self._is_protected = (place % 2 == 1) & ~is_text & (self._parts.values != "")
         self.strings = tf.boolean_mask(self._parts.values, self._is_protected)
         rows = tf.boolean_mask(self._parts.value_rowids(), self._is_protected)
         self.rows = tf.cast(rows, tf.int32)

@@ -261,11 +261,15 @@ class PrefixConstraint(NamedTuple):
         def restricted() -> tf.Tensor:
             place = tf.minimum(step.position, tf.shape(ids)[1])
             next_id = tf.gather(tf.pad(ids, [[0, 0], [0, 1]]), place, axis=1)
-            may_follow = tf.where(
-                is_id[:, :, None],
-                tf.range(self.spellings.shape[0]) == next_id[:, None, None],
-                self._continues(text, num_bytes - num_left, num_left),
-            )  # [B, K, V]
+            is_next = tf.range(self.spellings.shape[0]) == next_id[:, None, None]
+
+            def next_or_text() -> tf.Tensor:
+                continues = self._continues(text, num_bytes - num_left, num_left)
+                return tf.where(is_id[:, :, None], is_next, continues)
+
+            shape = tf.concat([tf.shape(num_left), [self.spellings.shape[0]]], axis=0)
+            are_ids = tf.reduce_all(is_id)
+            may_follow = tf.cond(are_ids, lambda: tf.broadcast_to(is_next, shape), next_or_text)
             allowed = forbid(step.logits, may_follow[:, :, 1:])
             return tf.where((is_id | (num_left > 0))[:, :, None], allowed, logits)
 
@@ -300,6 +304,9 @@ class PrefixConstraint(NamedTuple):
         return (own == tf.gather(hashes(left), length, batch_dims=2)) & (sizes > 0)
 
 
+CONTINUATION = 0x80, 0xC0  # in UTF-8, the bytes of a character after its first, end excluded
+
+
 class RepeatConstraint(NamedTuple):
     """No N tokens in a row stand twice in a result, unless nothing else may follow.
 
@@ -307,9 +314,12 @@ class RepeatConstraint(NamedTuple):
 
     Attributes:
         size: N, at least 1.
+        first_byte: the id of the byte 0, if 256 ids in a row are bytes. The second to last bytes of
+            a character may always repeat, so that no character ends early.
     """
 
     size: int
+    first_byte: int | None = None
 
     @property
     def min_tokens(self) -> tf.Tensor:
@@ -329,7 +339,10 @@ class RepeatConstraint(NamedTuple):
         num_before, num_written = self.size - 1, tf.shape(written)[2]
         padded = tf.pad(written, [[0, 0], [0, 0], [num_before, 0]])
         last = padded[:, :, num_written:]  # the last N - 1 ids
+        first = self.first_byte
         repeats = tf.ones_like(written, tf.bool)
+        if first is not None:
+            repeats = (written < first + CONTINUATION[0]) | (written >= first + CONTINUATION[1])
         for place in range(num_before):
             repeats &= padded[:, :, place : place + num_written] == last[:, :, place, None]
 

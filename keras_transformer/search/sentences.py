@@ -63,13 +63,25 @@ def are_blank(texts: tf.Tensor) -> tf.Tensor:
     return tf.strings.regex_full_match(texts, r"[\s\p{Z}]*")
 
 
-def cut_rows(tokens: tf.RaggedTensor, max_tokens: int) -> tuple[tf.RaggedTensor, tf.Tensor]:
+def cut_rows(
+    tokens: tf.RaggedTensor, max_tokens: int, head_lengths: tf.Tensor
+) -> tuple[tf.RaggedTensor, tf.Tensor]:
     """Cuts rows of tokens, int32 [R, (tokens)], into parts of at most `max_tokens`.
+
+    Args:
+        tokens: the rows.
+        max_tokens: at least 1.
+        head_lengths: int32 [R], with how many of a row's tokens each of its parts begins.
 
     Returns:
         The parts, int32 [P, (tokens)], P >= R, and the row of each part, int64 [P]. A row without
         tokens is one part.
     """
+    is_head = tf.ragged.range(tokens.row_lengths()) < tf.cast(head_lengths, tf.int64)[:, None]
+    heads = tf.ragged.boolean_mask(tokens, is_head)
+    tokens = tf.ragged.boolean_mask(tokens, ~is_head)
+    longest_head = tf.reduce_max(tf.concat([heads.row_lengths(), [0]], axis=0))
+    max_tokens = tf.maximum(max_tokens - longest_head, 1)
     lengths = tokens.row_lengths()  # [R]
     num_parts = tf.maximum((lengths + max_tokens - 1) // max_tokens, 1)  # [R]
     row_of_part = tf.repeat(tf.range(tokens.nrows()), num_parts)  # [P]
@@ -77,4 +89,5 @@ def cut_rows(tokens: tf.RaggedTensor, max_tokens: int) -> tuple[tf.RaggedTensor,
     number = tf.range(tf.size(row_of_part, tf.int64)) - tf.gather(first_part, row_of_part)
     tokens_left = tf.gather(lengths, row_of_part) - number * max_tokens
     part_lengths = tf.clip_by_value(tokens_left, 0, max_tokens)  # [P]
-    return tf.RaggedTensor.from_row_lengths(tokens.values, part_lengths), row_of_part
+    parts = tf.RaggedTensor.from_row_lengths(tokens.values, part_lengths)
+    return tf.concat([tf.gather(heads, row_of_part), parts], axis=1), row_of_part

@@ -138,7 +138,8 @@ class TextSearch:
         """Returns what all translations must keep to."""
         options, constraints = self.options, self.tokenizer.constraints(source)
         if options.no_repeat_ngram > 0:
-            constraints.append(RepeatConstraint(options.no_repeat_ngram))
+            first_byte = self.tokenizer.target.first_byte
+            constraints.append(RepeatConstraint(options.no_repeat_ngram, first_byte))
         if prefixes is not None:  # which hold whatever those before forbid
             spellings = self.tokenizer.target.spellings()
             constraints.append(PrefixConstraint.of(*prefixes, spellings))
@@ -262,7 +263,8 @@ class TextSearch:
         is_blank = are_blank(segments)
         sentences = tf.where(~is_blank)[:, 0]  # numbers of the segments that are translated
         read = self.tokenizer.read(tf.gather(segments, sentences))
-        parts, sentence_of_part = cut_rows(read.tokens, self.max_source_tokens - 1)
+        heads = self.tokenizer.head_lengths(read.tokens)
+        parts, sentence_of_part = cut_rows(read.tokens, self.max_source_tokens - 1, heads)
         if max_tokens is not None:
             num_tokens = tf.size(parts.values) + tf.size(sentence_of_part)
             message = f"A request must have at most {max_tokens} tokens. Received:"

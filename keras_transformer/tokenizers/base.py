@@ -205,6 +205,14 @@ class Tokenizer(abc.ABC):
         """
         return texts, lambda parts: parts.values
 
+    def head_lengths(self, tokens: tf.RaggedTensor) -> tf.Tensor:
+        """Returns with how many ids of a source each of its parts must begin, int32 [B].
+
+        Args:
+            tokens: int32 [B, (tokens)], of `read`.
+        """
+        return tf.zeros_like(tokens.row_lengths(), tf.int32)
+
     def read(self, texts: tf.Tensor) -> TokenizedTexts:
         """Splits sources, string [B], into ids, without what `write` puts back."""
         texts, capitals = self._in_small_letters(texts)

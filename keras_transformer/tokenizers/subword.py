@@ -148,8 +148,8 @@ class SentencePieceTokenizer(Tokenizer):
         """Returns what each id writes; see `Tokenizer`."""
 
         def spelling(piece: Any) -> bytes:
-            if piece.type == BYTE_TYPE:  # such as <0xF4>
-                return bytes.fromhex(piece.piece[3:5])
+            if piece.type == BYTE_TYPE:  # such as <0xF4>; that of a space begins no word
+                return bytes.fromhex(piece.piece[3:5]).strip(b" ")
             is_text = piece.type not in OTHER_TYPES
             return piece.piece.replace(WORD_MARK, " ").encode() if is_text else b""
 

@@ -193,8 +193,8 @@ def test_model_on_a_remote_file_system(corpus, model, tmp_path):
 
 
 def test_nothing_to_translate(model, tmp_path):
-    (tmp_path / "corpus.txt").touch()
-    report = translate_corpus(str(tmp_path / "corpus.txt"), str(tmp_path / "out"), str(model))
+    (tmp_path / "corpus[1].txt").touch()  # its name is no pattern
+    report = translate_corpus(str(tmp_path / "corpus[1].txt"), str(tmp_path / "out"), str(model))
     assert report._replace(seconds=0) == (0, 0, 0, 0, 0)
 
 
@@ -205,6 +205,11 @@ def test_output_must_be_new(corpus, model, tmp_path):
     with pytest.raises(InputError, match=f"^{output} is not empty: choose another folder"):
         translate_corpus(str(corpus[0]), str(output), str(model))
     assert [path.name for path in output.iterdir()] == ["folder"]
+    odd = tmp_path / "out[1]"
+    odd.mkdir()
+    (odd / "notes").write_text("mine")
+    with pytest.raises(InputError, match="is not empty"):
+        translate_corpus(str(corpus[0]), str(odd), str(model))
     notes = output / "folder" / "notes"
     with pytest.raises(InputError, match=f"^{notes} is a file: choose a folder$"):
         translate_corpus(str(corpus[0]), str(notes), str(model))

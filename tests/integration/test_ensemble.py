@@ -1,5 +1,7 @@
 """An ensemble of two runs, from the command to a served answer."""
 
+import shutil
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -14,6 +16,7 @@ from keras_transformer.export.metadata import read_metadata
 from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.session import SavedModelSession
 from keras_transformer.search.texts import TextSearch
+from keras_transformer.trainers.data.prepared import corpus_folder, read_validation_pairs
 
 TEXTS = ["red dog .", "", "öl two one", "one two " * 31]
 
@@ -30,10 +33,12 @@ def members(tiny_run, tmp_path_factory):
     """A Transformer and a recurrent model, with weights that make no two hypotheses score alike."""
     folder, tokenizer = tmp_path_factory.mktemp("members"), tiny_run.tokenizer()
     config = RecurrentConfig(vocab_size=tokenizer.vocab_size, d_model=6, units=5)
-    return [
+    made = [
         make_run(folder / "one", tokenizer, tiny_run.config, tiny_run.settings),
         make_run(folder / "two", tokenizer, config, {"beam_size": 1}),
     ]
+    shutil.copytree(tiny_run.path / "corpus", made[0] / "corpus")
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +53,8 @@ def ensemble(members):
 def test_it_has_the_members_weights(members, ensemble):
     run = Run.load(ensemble)
     assert run.settings == Run.load(members[0]).settings
+    own, first = (read_validation_pairs(corpus_folder(Run.load(x))) for x in (ensemble, members[0]))
+    assert own == first != []
     for member, loaded in zip(members, run.model().members, strict=True):
         for weight, expected in zip(loaded.weights, Run.load(member).model().weights, strict=True):
             np.testing.assert_array_equal(weight, expected)

@@ -24,6 +24,9 @@ Change = Literal["lower", "end", "quotes", "list", "symbols", "typing"]
 WORD = regex.compile(r"(?<!\S)\p{L}[\p{L}\p{M}'’-]*+(?=[.,;:!?…]*(?!\S))")
 # In these scripts, what stands between spaces is no word, and a letter may be one.
 UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
+TAG = regex.compile(r"(?:\s*>>[^\s<>]+<<\s*)?")  # asks a model of several languages for one
+# Words, and what a program reads.
+WORD_OR_CODE = regex.compile(r"(<[^<>]*>|&\w+;|[{%$]\S+|\w+://\S+)|\p{L}+")
 FINAL = regex.compile(r"(?<=\w)[.!?…。！？؟।]+$")
 QUOTES = ("“”", "„“", "«»", "»«", "‹›", "‘’", "‚‘", '""', "''", "「」", "『』", "《》", "()", "[]")
 LIST_MARKS = ["•", "-", "–", "—", "*", "·", "◦", "▪", "‣", "→", "✓", "1.", "2)", "(3)", "a)"]
@@ -111,6 +114,13 @@ KINDS: Mapping[Change, Callable[[random.Random, Pair], Pair]] = {
 }
 
 
+def _changed(kind: Change, chance: random.Random, pair: Pair) -> Pair:
+    """Returns a changed pair; a tag of a language stays at the beginning."""
+    tag = TAG.match(pair.source)[0]
+    changed = KINDS[kind](chance, pair._replace(source=pair.source.removeprefix(tag)))
+    return changed._replace(source=tag + changed.source)
+
+
 def suited(rates: Mapping[Change, float], tokenizer: "Tokenizer") -> dict[Change, float]:
     """Returns the rates of the kinds that a tokenizer does not undo, and has tokens for."""
     useless: set[Change] = {"lower"} if tokenizer.lowercase else set()
@@ -132,9 +142,9 @@ def changed_copies(
     if not rates:
         return
     chance = random.Random(number)  # takes 5 microseconds
-    for kind, change in KINDS.items():
+    for kind in KINDS:
         is_chosen = chance.random() < rates.get(kind, 0)
-        if is_chosen and (changed := change(chance, pair)) != pair:
+        if is_chosen and (changed := _changed(kind, chance, pair)) != pair:
             yield kind, changed
 
 
@@ -144,10 +154,14 @@ def changed_in_all_ways(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
     def titled(text: str) -> str:
         return WORD.sub(lambda word: word[0][0].upper() + word[0][1:], text)
 
+    def in_capitals(text: str) -> str:
+        tag = TAG.match(text)[0]
+        return tag + WORD_OR_CODE.sub(lambda found: found[1] or found[0].upper(), text[len(tag) :])
+
     changed: dict[str, list[Pair]] = {
-        "capitals": [Pair(*map(str.upper, pair)) for pair in pairs],
+        "capitals": [Pair(*map(in_capitals, pair)) for pair in pairs],
         "title": [Pair(titled(pair.source), pair.target) for pair in pairs],
     }
-    for kind, change in KINDS.items():
-        changed[kind] = [change(random.Random(n), pair) for n, pair in enumerate(pairs)]
+    for kind in KINDS:
+        changed[kind] = [_changed(kind, random.Random(n), pair) for n, pair in enumerate(pairs)]
     return changed

@@ -428,6 +428,7 @@ class _Cleaner:
 
 
 def _cut(text: str) -> str:
+    text = text.removeprefix(MARK)
     return text if len(text) <= EXAMPLE_LENGTH else f"{text[: EXAMPLE_LENGTH - 1]}…"
 
 
@@ -456,4 +457,8 @@ def _mark_repeated(pairs: list[Pair], seen: np.ndarray) -> tuple[np.ndarray, np.
     hashes = np.frombuffer(b"".join(digests), np.uint64)
     is_first = np.zeros(len(pairs), bool)
     is_first[np.unique(hashes, return_index=True)[1]] = True
-    return ~is_first | np.isin(hashes, seen), np.union1d(hashes, seen)
+    # Not `isin` and `union1d`, which sort all hashes so far again.
+    place = np.searchsorted(seen, hashes)
+    is_seen = np.append(seen, seen[:1])[place] == hashes if seen.size else np.zeros_like(is_first)
+    new = np.unique(hashes[~is_seen])
+    return ~is_first | is_seen, np.insert(seen, np.searchsorted(seen, new), new)

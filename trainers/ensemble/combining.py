@@ -1,5 +1,6 @@
 """A run of several trained runs."""
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from keras_transformer.ensemble.model import Ensemble
 from keras_transformer.errors import InputError
 from keras_transformer.files import atomic_folder
 from keras_transformer.run import Run
+from keras_transformer.trainers.data.prepared import corpus_folder
 
 
 def combine(
@@ -60,5 +62,9 @@ def combine(
             written, model.config, first.tokenizer(), first.source, first.target, first.settings
         )
         found.save_checkpoint(model, step=0, metrics={"of_files": files}, is_best=True)
+        text = corpus_folder(first) / "val.pairs.json"
+        if text.is_file():  # to check an export with
+            (written / "corpus").mkdir()
+            shutil.copy(text, written / "corpus")
         found.finish()
     return Run.load(run_dir)

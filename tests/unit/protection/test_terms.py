@@ -56,6 +56,17 @@ def test_a_word_goes_on_after_its_marks(text, term):
     assert mark_terms(f"({term})") == f"(⟦{term}|x⟧)"
 
 
+def test_a_term_may_begin_another_one():
+    glossary = dict.fromkeys(["ab", "ab.", "ab.cd", "中", "ab中", ".x"], "y")
+    marked = "⟦ab.cd|y⟧ ⟦ab.|y⟧c ⟦ab中|y⟧x cab a⟦.x|y⟧ x⟦中|y⟧ ⟦ab|y⟧"
+    plain = "ab.cd ab.c ab中x cab a.x x中 ab"
+    assert term_marker(glossary)(plain) == marked
+
+
+def test_a_percentage_is_text():
+    assert term_marker({"Rabatt": "x"})("80%-Rabatt 50%iger") == "80%-⟦Rabatt|x⟧ 50%iger"
+
+
 @pytest.mark.parametrize("glossary", [{"": "x"}, {"a|b": "x"}, {"a": "⟧"}])
 def test_terms_that_cannot_be_marked(glossary):
     with pytest.raises(InputError, match="`glossary` must have terms"):

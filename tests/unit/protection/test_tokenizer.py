@@ -165,6 +165,10 @@ def test_the_constraint_counts_strings_and_pairs_tags(tokenizer):
 def test_own_expressions_may_have_percentages_or_find_nothing():
     own = ProtectingTokenizer.learn(lambda: PAIRS, 360, ["[0-9]+%", "placeholders"])
     assert slots(own, "50% of 5%iger") == [0, 1]
+    codes = ProtectingTokenizer.learn(lambda: PAIRS, 360, ["[0-9]+%[A-Z]{2}"])
+    assert slots(codes, "100%CP 5%iger") == [0]
+    both = ProtectingTokenizer.learn(lambda: PAIRS, 360, ["[0-9]+%[A-Z]{2}", "placeholders"])
+    assert slots(both, "100%CP 5%iger %s") == [0, 1]
     empty = ProtectingTokenizer.learn(lambda: PAIRS, 360, [r"\b"])
     assert slots(empty, "a word %s") == []
 

@@ -183,6 +183,26 @@ def test_a_wide_beam_finds_the_best_sequence_without_repetition(seed, size):
     assert repeats(max(all_sequences(max_length), key=lambda ids: score(ids, logits)), size)
 
 
+def test_the_guard_cuts_no_character():
+    first_byte = 4
+    text = "\U0001f600\U0001f601\U0001f600"  # in UTF-8 F0 9F 98, then 80 or 81
+    path = [first_byte + byte for byte in text.encode()]
+
+    def step_fn(ids, position, cache, row_state):
+        following = tf.constant([*path, EOS_ID])[position]
+        return tf.broadcast_to(9 * tf.one_hot(following, 260), [*ids.shape, 260]), cache, row_state
+
+    def found(constraint):
+        limits = tf.constant([20])
+        step, cache, rows = constrained(step_fn, (), (), [constraint], tf.range(1), limits, 1)
+        ids = beam_search(step, cache, limits, 1, 0.0, rows, 1).ids.numpy()[0, 0]
+        return ids[ids != PAD_ID].tolist()
+
+    assert found(RepeatConstraint(3, first_byte))[: len(path)] == path
+    assert found(RepeatConstraint(3))[:7] != path[:7]  # F0 9F 98 again
+    assert found(RepeatConstraint(1, first_byte))[4] != path[4]
+
+
 def test_what_another_constraint_needs_is_repeated():
     other = constraint([[0, 0, 6]], is_ordered=False)
     found, _ = search(logits_of(0), [other, RepeatConstraint(2)], [7], 3)

@@ -50,6 +50,19 @@ def test_case_and_end(changed):
     assert changed["capitals"][2] == ("猫が好き。", "ICH MAG KATZEN.")
 
 
+def test_what_a_program_reads_stays():
+    sides = ">>deu<< Copy %d <b>on</b> a&amp;b: http://a.b/c", "<b>ein</b> %d {name}"
+    changed = changed_in_all_ways([Pair(*sides)] * 9)
+    capitals = ">>deu<< COPY %d <b>ON</b> A&amp;B: http://a.b/c", "<b>EIN</b> %d {name}"
+    assert changed["capitals"][0] == capitals
+    for kind in ("quotes", "list", "symbols"):
+        for number, pair in enumerate(changed[kind]):
+            assert pair.source.startswith(">>deu<< "), kind
+            assert pair != sides
+            copies = dict(changed_copies(Pair(*sides), number, {kind: 0.999}))
+            assert copies[kind].source.startswith(">>deu<< ")
+
+
 def test_marks_stand_on_both_sides(changed):
     for kind in ("quotes", "list", "symbols"):
         marks = set()

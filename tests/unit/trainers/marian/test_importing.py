@@ -151,7 +151,10 @@ def test_marians_own_sentencepiece_sees_the_tag(name, copy):
     expected = of_text if name == "vocab.spm" else cut
     assert [pieces_of(tokenizer)[i] for i in ids] == expected
     assert tokenizer.tokenize(tf.constant([" >>deu<< ", ""])).to_list() == [[], []]
-    # Each sentence of a document has its tag.
+    # Each sentence of a document has its tag, and so has each part of a long one.
+    sources = tokenizer.tokenize(tf.constant([">>deu<< A man", "A man", "", "x>>deu<<"]))
+    heads = [2 if name == "vocab.spm" else 1, 0, 0, 0]
+    assert tokenizer.head_lengths(sources).numpy().tolist() == heads
     hidden, put_back = tokenizer.hide(tf.constant([" >>deu<< A dog.\n\nA man.", "", "A dog. A"]))
     parts = put_back(split_sentences(hidden)).numpy().tolist()
     sentences = [b">>deu<< A dog.", b"\n\n", b">>deu<< A man."]
