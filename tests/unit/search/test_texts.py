@@ -82,12 +82,15 @@ def test_groups_are_one_by_one(run, one_by_one, monkeypatch, rows, tokens):
 
 def test_no_tokens_in_a_row_stand_twice(model, tokenizer):
     source = tokenizer.encode(TEXTS)
-    repeated = []
+    repeated, first = [], tokenizer.target.first_byte
+    inner_bytes = range(first + 0x80, first + 0xC0)  # may repeat
     for size in (0, 2):
         options = DecodingOptions(beam_size=3, no_repeat_ngram=size)
         ids = TextSearch(model, tokenizer, options).search(source, 3).ids.numpy()
         rows = [np.trim_zeros(row).tolist() for row in ids.reshape(-1, ids.shape[2])]
-        pairs = [list(itertools.pairwise(row)) for row in rows]
+        pairs = [
+            [two for two in itertools.pairwise(row) if two[1] not in inner_bytes] for row in rows
+        ]
         repeated.append(sum(len(set(each)) < len(each) for each in pairs))
     assert repeated[0] > 0
     assert repeated[1] == 0
