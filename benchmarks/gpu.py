@@ -1,13 +1,14 @@
 """TensorFlow on a GPU, beside torch on the same card. Each command prints a table.
 
-    PYTHONPATH=benchmarks python benchmarks/gpu.py updates   # of training, tiny and base
-    PYTHONPATH=benchmarks python benchmarks/gpu.py memory    # of the largest batches
-    PYTHONPATH=benchmarks python benchmarks/gpu.py search    # in process and in a session
-    PYTHONPATH=benchmarks python benchmarks/gpu.py replicas  # two logical GPUs, kills and resumes
+    python benchmarks/gpu.py updates   # of training, tiny and base
+    python benchmarks/gpu.py memory    # of the largest batches
+    python benchmarks/gpu.py search    # in process and in a session
+    python benchmarks/gpu.py replicas  # two logical GPUs, kills and resumes
 
-Every row of a table has a process of its own. With --at-once N, N of them prepare side by side, if
-the card's memory allows it, and are then measured one after the other. A row that fails or is late
-is left out, with a word. `--small` takes sizes that a CPU computes in seconds.
+Every row of a table has a process of its own, and is printed at once. With --at-once N, N of them
+prepare side by side, if the card's memory allows it, and are then measured one after the other. A
+row that fails or is late is left out, with a word. `--small` takes sizes that a CPU computes in
+seconds.
 """
 
 import argparse
@@ -16,9 +17,10 @@ import multiprocessing
 import os
 import signal
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,12 +30,13 @@ import numpy as np
 from bench import models
 from bench.cases import decoding, sizes_of
 from bench.inputs import case_flops, texts
-from bench.processes import Row, count, new_process, prepare, run
+from bench.processes import Row, call, count, kill, new_process, prepare, run
+from bench.systems import PRODUCTS
 
 PRECISIONS = {"float32": "float32", "mixed_bfloat16": "bfloat16", "mixed_float16": "float16"}
 SHAPES = {"tiny": (128, 24), "base-V37000": (128, 64)}  # pairs, and tokens of a side
 PAPER_SHAPE = (390, 64)  # about 25,000 tokens: section 5.1
-LARGEST = {"base-V37000": (264, 256), "big": (152, 256)}  # docs/howto/memory.md, for 80 GiB
+LARGEST = {"base-V37000": (226, 256), "big": (152, 256)}  # docs/howto/memory.md, for 80 GiB
 SMALL = {"tiny": (3, 5)}
 TURNS, TIMES = 3, 10  # the median of turns, each of so many updates
 UPDATES, KILLED_AT = 12, 7  # of the trainings of `replicas`
@@ -95,18 +98,23 @@ TABLES = {each.__name__: each for each in (updates, memory, search)}
 def measure(rows: list[Row], limit: float, log: Path) -> Iterator[Row]:
     """Prepares rows side by side, at most `limit` seconds, and yields what each took."""
     processes = [new_process(log, threads=None) for _ in rows]
+    pids = [process.submit(os.getpid) for process in processes]
     waiting = [
         process.submit(prepare, row["system"], row["case"], row["options"])
         for row, process in zip(rows, processes, strict=True)
     ]
     wait(waiting, limit)
-    for row, process, prepared in zip(rows, processes, waiting, strict=True):
+    for pid, prepared in zip(pids, waiting, strict=True):
+        if not prepared.done():  # it would disturb the others
+            kill(pid)
+    for row, process, pid, prepared in zip(rows, processes, pids, waiting, strict=True):
         try:
             row["s to prepare"] = prepared.result(timeout=0)
-            turns = [process.submit(run).result() for _ in range(TURNS)]
-            row |= process.submit(count).result()
+            turns = [process.submit(run).result(limit) for _ in range(TURNS)]
+            row |= process.submit(count).result(limit)
         except Exception as error:  # of any library, or it was late
             print(f"{row['name']}: left out, {type(error).__name__}: {error}"[:300], flush=True)
+            kill(pid)
             continue
         row["seconds"] = statistics.median(turns)
         yield row
@@ -114,11 +122,17 @@ def measure(rows: list[Row], limit: float, log: Path) -> Iterator[Row]:
         child.kill()
 
 
-def print_table(rows: list[Row]) -> None:
+def _devices() -> list[str]:
+    import tensorflow as tf
+
+    gpus = tf.config.list_physical_devices("GPU")
+    return [tf.config.experimental.get_device_details(gpu)["device_name"] for gpu in gpus]
+
+
+def print_table(rows: Iterable[Row]) -> None:
     """Prints milliseconds, rates, the share of the rate of large products, and memory."""
-    print(
-        "| | ms | tokens/s | TFLOP/s | share | GiB | s to prepare |\n|---|---|---|---|---|---|---|"
-    )
+    head = "| | ms | tokens/s | TFLOP/s | share | GiB | s to prepare |"
+    print(f"{head}\n|{7 * '---|'}", flush=True)
     rates: dict[Any, float] = {}
     for row in rows:
         seconds, case, options = row["seconds"], row["case"], row["options"]
@@ -127,8 +141,9 @@ def print_table(rows: list[Row]) -> None:
         if "dtype" in options:
             rates[options["dtype"]] = tera or 0.0
         rate = rates.get(PRECISIONS.get(options.get("precision", "")))
+        times = PRODUCTS if "dtype" in options else TIMES if case.get("kind") == "training" else 1
         cells = (
-            (1000 * seconds / (TIMES if case.get("kind") == "training" else 1), ".1f"),
+            (1000 * seconds / times, ".1f"),
             (row["tokens"] / seconds if "tokens" in row else None, ",.0f"),
             (tera, ".3g"),
             (tera / rate if tera and rate else None, ".0%"),
@@ -136,29 +151,28 @@ def print_table(rows: list[Row]) -> None:
             (row["s to prepare"], ".0f"),
         )
         texts = ("" if value is None else format(value, form) for value, form in cells)
-        print(f"| {row['name']} | {' | '.join(texts)} |")
+        print(f"| {row['name']} | {' | '.join(texts)} |", flush=True)
 
 
-def replicas(folder: Path, log: Path) -> None:
-    """Trains on one and on two logical devices, the latter also with a kill; compares weights."""
+def replicas(folder: Path, log: Path, limit: float) -> None:
+    """Trains on one and on two devices, also with a kill, and with the reduction of TensorFlow."""
     from keras_transformer.run import Run
 
-    trainings = (("one", 1, 0), ("two", 2, 0), ("resumed", 2, KILLED_AT), ("resumed", 2, 0))
-    for name, devices, killed_at in trainings:
-        with new_process(log, threads=None) as process:
-            training = process.submit(_train, devices, str(folder / name), killed_at)
-            if not killed_at:
-                training.result()
-            elif not isinstance(training.exception(), BrokenProcessPool):
+    print("| | largest difference of a weight |\n|---|---|", flush=True)
+    for a, b in (("one", ""), ("two", "one"), ("resumed", "two"), ("default", "two")):
+        arguments = 2 if b else 1, str(folder / a), a == "default"
+        if a == "resumed":
+            with suppress(BrokenProcessPool):
+                call(log, limit, _train, *arguments, KILLED_AT)
                 raise SystemExit(f"The training was not killed: see {log}")
-    print("| | largest difference of a weight |\n|---|---|")
-    for a, b in (("two", "one"), ("resumed", "two")):
-        both = [Run.load(folder / each).model("last").get_weights() for each in (a, b)]
-        largest = max(float(np.abs(x - y).max()) for x, y in zip(*both, strict=True))
-        print(f"| {a} and {b} | {largest:.1e} |")
+        call(log, limit, _train, *arguments)
+        if b:
+            both = [Run.load(folder / each).model("last").get_weights() for each in (a, b)]
+            largest = max(float(np.abs(x - y).max()) for x, y in zip(*both, strict=True))
+            print(f"| {a} and {b} | {largest:.1e} |", flush=True)
 
 
-def _train(devices: int, run_dir: str, killed_at: int) -> None:
+def _train(devices: int, run_dir: str, is_default: bool, killed_at: int = 0) -> None:
     """Trains deterministically, and kills its process after an update."""
     import keras
     import tensorflow as tf
@@ -184,13 +198,13 @@ def _train(devices: int, run_dir: str, killed_at: int) -> None:
         strategy="mirrored" if devices > 1 else "one",
     )
 
-    def kill(batch: int, logs: Any = None) -> None:
+    def stop(batch: int, logs: Any = None) -> None:
         if callback.model.optimizer.iterations.numpy() == killed_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    callback = keras.callbacks.LambdaCallback(on_train_batch_end=kill)
+    callback = keras.callbacks.LambdaCallback(on_train_batch_end=stop)
     # NCCL refuses two logical GPUs of one card.
-    reduction = tf.distribute.ReductionToOneDevice()
+    reduction = None if is_default else tf.distribute.ReductionToOneDevice()
     strategy = functools.partial(tf.distribute.MirroredStrategy, cross_device_ops=reduction)
     with mock.patch.object(tf.distribute, "MirroredStrategy", strategy):
         train(settings, run_dir, verbose=0, resume=True, callbacks=[callback])
@@ -204,27 +218,31 @@ def main() -> None:
     parser.add_argument("table", choices=[*TABLES, "replicas"])
     parser.add_argument("--small", action="store_true", help="sizes for a CPU")
     parser.add_argument("--at-once", type=int, default=1, metavar="N", help="processes")
-    parser.add_argument("--limit", type=float, default=300, metavar="SECONDS", help="to prepare")
+    parser.add_argument("--limit", type=float, default=300, metavar="SECONDS", help="of each step")
     parser.add_argument("--log", type=Path, default=Path(os.devnull), help="what the rows print")
     parser.add_argument("--folder", type=Path, help="of the model of `search`, to keep it")
     arguments = parser.parse_args()
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # processes share the card
+    os.environ.setdefault("CUDA_CACHE_MAXSIZE", str(2**32))  # kernels that are compiled from PTX
+    log, limit = arguments.log, arguments.limit
+    if not arguments.small:
+        devices = call(log, limit, _devices)
+        if not devices:
+            raise SystemExit(f"TensorFlow sees no GPU: see --log, {log}")
+        print(f"Devices: {', '.join(devices)}", flush=True)
     with TemporaryDirectory() as temporary:
         folder = arguments.folder or Path(temporary)
         if arguments.table == "replicas":
-            replicas(folder, arguments.log)
+            replicas(folder, log, limit)
             return
         rows = list(TABLES[arguments.table](arguments.small))
         if arguments.table == "search":
             for row in rows:
                 row["case"] |= {"folder": folder / "model", "run": folder / "model" / "run"}
-            with new_process(arguments.log, threads=None) as process:
-                process.submit(models.make, rows[0]["case"]).result()
-        measured: list[Row] = []
-        for start in range(0, len(rows), arguments.at_once):
-            part = rows[start : start + arguments.at_once]
-            measured += measure(part, arguments.limit, arguments.log)
-    print_table(measured)
+            call(log, limit, models.make, rows[0]["case"])
+        starts = range(0, len(rows), arguments.at_once)
+        parts = (rows[start : start + arguments.at_once] for start in starts)
+        print_table(row for part in parts for row in measure(part, limit, log))
 
 
 if __name__ == "__main__":

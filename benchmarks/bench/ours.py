@@ -113,6 +113,8 @@ class Fit:
         self.model.make_train_function()
         for _ in range(2):  # the first compiles
             self.run()
+        if tf.config.list_logical_devices("GPU"):
+            tf.config.experimental.reset_memory_stats("GPU:0")
 
     def run(self) -> None:
         for _ in range(self.num_updates):  # as the loop of Keras's `fit` does

@@ -90,6 +90,8 @@ class TorchTransformer:
         self.scaler = torch.amp.GradScaler(self.device, enabled=self.dtype == torch.float16)
         self.model = torch.compile(model) if self.jit else model
         self.run()
+        if self.device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
 
     def run(self) -> None:
         is_mixed = self.dtype != torch.float32

@@ -5,10 +5,13 @@ import gc
 import itertools
 import multiprocessing
 import os
+import signal
 import socket
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import ExitStack
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, suppress
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,6 +44,23 @@ def new_process(log: Path, threads: int | None = THREADS) -> ProcessPoolExecutor
     """A new process, whose output goes to a file, on some cores or on all."""
     spawn = multiprocessing.get_context("spawn")
     return ProcessPoolExecutor(1, spawn, initializer=_start, initargs=(log, threads))
+
+
+def kill(pid: Future[int]) -> None:
+    """Kills a process, unless it has ended."""
+    with suppress(ProcessLookupError, BrokenProcessPool):
+        os.kill(pid.result(), signal.SIGKILL)
+
+
+def call(log: Path, limit: float, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls a function in a process of its own, and ends the program if that is late."""
+    with new_process(log, threads=None) as process:
+        pid, called = process.submit(os.getpid), process.submit(function, *arguments)
+        try:
+            return called.result(limit)
+        except TimeoutError:
+            kill(pid)
+            raise SystemExit(f"{function.__name__} took more than {limit:.0f} s") from None
 
 
 def take_turns(case: Case, rounds: int, log: Path) -> tuple[list[Row], dict[str, Row]]:

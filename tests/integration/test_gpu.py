@@ -49,3 +49,22 @@ def test_replicas(table):
     found = table("replicas")
     assert float(found["two and one"][0]) < 1e-5
     assert found["resumed and two"] == ["0.0e+00"]
+    assert float(found["default and two"][0]) < 1e-5
+
+
+def test_memory(table):
+    ms, rate, *_ = table("memory", "--at-once", "2")["tiny, 3 x 5, fit, mixed_bfloat16"]
+    assert float(rate.replace(",", "")) == pytest.approx(15 / (float(ms) / 1000), rel=0.01)
+
+
+def test_a_late_row_is_left_out(table):
+    with pytest.raises(SystemExit, match="make took more than 0 s"):
+        table("search", "--limit", "0.01")
+    assert [*table("memory", "--limit", "0.01")] == ["| ms"]  # the head
+
+
+def test_without_a_gpu(monkeypatch, tmp_path):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "updates", "--log", str(tmp_path / "log")])
+    with pytest.raises(SystemExit, match="TensorFlow sees no GPU"):
+        gpu.main()
