@@ -7,8 +7,7 @@
 
 Every row of a table has a process of its own, and is printed at once. With --at-once N, N of them
 prepare side by side, if the card's memory allows it, and are then measured one after the other. A
-row that fails or is late is left out, with a word. `--small` takes sizes that a CPU computes in
-seconds.
+row that fails or is late is left out, with a word. `--small` takes sizes for a CPU.
 """
 
 import argparse
@@ -17,6 +16,7 @@ import multiprocessing
 import os
 import signal
 import statistics
+import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import wait
 from concurrent.futures.process import BrokenProcessPool
@@ -113,7 +113,8 @@ def measure(rows: list[Row], limit: float, log: Path) -> Iterator[Row]:
             turns = [process.submit(run).result(limit) for _ in range(TURNS)]
             row |= process.submit(count).result(limit)
         except Exception as error:  # of any library, or it was late
-            print(f"{row['name']}: left out, {type(error).__name__}: {error}"[:300], flush=True)
+            left_out = f"{row['name']}: left out, {type(error).__name__}: {error}"
+            print(left_out[:300], file=sys.stderr, flush=True)
             kill(pid)
             continue
         row["seconds"] = statistics.median(turns)
@@ -155,12 +156,12 @@ def print_table(rows: Iterable[Row]) -> None:
 
 
 def replicas(folder: Path, log: Path, limit: float) -> None:
-    """Trains on one and on two devices, also with a kill, and with the reduction of TensorFlow."""
+    """Trains on one and on two logical devices, the latter also with a kill; compares weights."""
     from keras_transformer.run import Run
 
     print("| | largest difference of a weight |\n|---|---|", flush=True)
-    for a, b in (("one", ""), ("two", "one"), ("resumed", "two"), ("default", "two")):
-        arguments = 2 if b else 1, str(folder / a), a == "default"
+    for a, b in (("one", ""), ("two", "one"), ("resumed", "two")):
+        arguments = 2 if b else 1, str(folder / a)
         if a == "resumed":
             with suppress(BrokenProcessPool):
                 call(log, limit, _train, *arguments, KILLED_AT)
@@ -172,7 +173,7 @@ def replicas(folder: Path, log: Path, limit: float) -> None:
             print(f"| {a} and {b} | {largest:.1e} |", flush=True)
 
 
-def _train(devices: int, run_dir: str, is_default: bool, killed_at: int = 0) -> None:
+def _train(devices: int, run_dir: str, killed_at: int = 0) -> None:
     """Trains deterministically, and kills its process after an update."""
     import keras
     import tensorflow as tf
@@ -204,7 +205,7 @@ def _train(devices: int, run_dir: str, is_default: bool, killed_at: int = 0) -> 
 
     callback = keras.callbacks.LambdaCallback(on_train_batch_end=stop)
     # NCCL refuses two logical GPUs of one card.
-    reduction = None if is_default else tf.distribute.ReductionToOneDevice()
+    reduction = tf.distribute.ReductionToOneDevice()
     strategy = functools.partial(tf.distribute.MirroredStrategy, cross_device_ops=reduction)
     with mock.patch.object(tf.distribute, "MirroredStrategy", strategy):
         train(settings, run_dir, verbose=0, resume=True, callbacks=[callback])

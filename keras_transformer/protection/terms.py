@@ -15,6 +15,7 @@ TERM = r"⟦[^⟦⟧|]+\|([^⟦⟧|]*)⟧"  # of RE2; the group is the translati
 TERM_GROUP = "term_of_the_glossary"
 LETTER = r"[\p{L}\p{M}\p{N}]"  # a letter, a mark on it, or a digit
 UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]"
+PERCENT = r"(?<=[0-9])%(?=-\p{L}|\p{L}\p{L})"  # begins no placeholder; see `PERCENTAGE`
 # No letter or digit touches a term, unless its script has no spaces or its edge is no letter.
 BEFORE = rf"(?:(?<![\p{{L}}\p{{N}}]\p{{M}}*)|(?={UNSPACED})|(?!{LETTER}))"
 AFTER = rf"(?:(?!{LETTER})|(?<={UNSPACED})|(?<!{LETTER}))"
@@ -60,7 +61,7 @@ def term_marker(glossary: Mapping[str, str], protect: Sequence[str] = ()) -> Cal
 def _protected(protect: Sequence[str]) -> Iterator[str]:
     """Yields the model's expressions, then those of all sets, as Python writes them."""
     for pattern in (*(each for each in protect if each not in PROTECTS), *NAMED.values()):
-        pattern = pattern.removeprefix(f"{PERCENTAGE}|")  # which is text
+        pattern = pattern.replace(PERCENTAGE, PERCENT)
         characters = regex.sub(r"\\x\{(\w+)\}", lambda match: f"\\U{match[1]:0>8}", pattern)
         written = regex.sub(r"(?<=(?<!\\)\[[^\]]*)\\w", "0-9A-Za-z_", characters)
         written = written.replace(r"\w", "[0-9A-Za-z_]")  # which is ASCII's in RE2

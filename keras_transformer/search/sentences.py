@@ -70,7 +70,7 @@ def cut_rows(
 
     Args:
         tokens: the rows.
-        max_tokens: at least 1.
+        max_tokens: at least 1, and more than a head has.
         head_lengths: int32 [R], with how many of a row's tokens each of its parts begins.
 
     Returns:
@@ -80,14 +80,14 @@ def cut_rows(
     is_head = tf.ragged.range(tokens.row_lengths()) < tf.cast(head_lengths, tf.int64)[:, None]
     heads = tf.ragged.boolean_mask(tokens, is_head)
     tokens = tf.ragged.boolean_mask(tokens, ~is_head)
-    longest_head = tf.reduce_max(tf.concat([heads.row_lengths(), [0]], axis=0))
-    max_tokens = tf.maximum(max_tokens - longest_head, 1)
+    longest = tf.maximum(max_tokens - heads.row_lengths(), 1)  # [R], without the head
     lengths = tokens.row_lengths()  # [R]
-    num_parts = tf.maximum((lengths + max_tokens - 1) // max_tokens, 1)  # [R]
+    num_parts = tf.maximum((lengths + longest - 1) // longest, 1)  # [R]
     row_of_part = tf.repeat(tf.range(tokens.nrows()), num_parts)  # [P]
     first_part = tf.cumsum(num_parts, exclusive=True)  # [R]
     number = tf.range(tf.size(row_of_part, tf.int64)) - tf.gather(first_part, row_of_part)
-    tokens_left = tf.gather(lengths, row_of_part) - number * max_tokens
-    part_lengths = tf.clip_by_value(tokens_left, 0, max_tokens)  # [P]
+    longest = tf.gather(longest, row_of_part)  # [P]
+    tokens_left = tf.gather(lengths, row_of_part) - number * longest
+    part_lengths = tf.clip_by_value(tokens_left, 0, longest)  # [P]
     parts = tf.RaggedTensor.from_row_lengths(tokens.values, part_lengths)
     return tf.concat([tf.gather(heads, row_of_part), parts], axis=1), row_of_part

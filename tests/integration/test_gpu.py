@@ -49,7 +49,6 @@ def test_replicas(table):
     found = table("replicas")
     assert float(found["two and one"][0]) < 1e-5
     assert found["resumed and two"] == ["0.0e+00"]
-    assert float(found["default and two"][0]) < 1e-5
 
 
 def test_memory(table):

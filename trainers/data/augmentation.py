@@ -26,7 +26,7 @@ WORD = regex.compile(r"(?<!\S)\p{L}[\p{L}\p{M}'’-]*+(?=[.,;:!?…]*(?!\S))")
 UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 TAG = regex.compile(r"(?:\s*>>[^\s<>]+<<\s*)?")  # asks a model of several languages for one
 # Words, and what a program reads.
-WORD_OR_CODE = regex.compile(r"(<[^<>]*>|&\w+;|[{%$]\S+|\w+://\S+)|\p{L}+")
+WORD_OR_CODE = regex.compile(r"(<[^<>]*>|&\w+;|\{[^{}]*\}|[%$]\S+|\S+@\S+|\w+://\S+)|\p{L}+")
 FINAL = regex.compile(r"(?<=\w)[.!?…。！？؟।]+$")
 QUOTES = ("“”", "„“", "«»", "»«", "‹›", "‘’", "‚‘", '""', "''", "「」", "『』", "《》", "()", "[]")
 LIST_MARKS = ["•", "-", "–", "—", "*", "·", "◦", "▪", "‣", "→", "✓", "1.", "2)", "(3)", "a)"]

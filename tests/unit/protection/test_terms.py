@@ -64,7 +64,9 @@ def test_a_term_may_begin_another_one():
 
 
 def test_a_percentage_is_text():
-    assert term_marker({"Rabatt": "x"})("80%-Rabatt 50%iger") == "80%-⟦Rabatt|x⟧ 50%iger"
+    mark_terms = term_marker({"Rabatt": "x", "discount": "y"})
+    text = "80%-Rabatt 8%-discount 50%iger %discount"
+    assert mark_terms(text) == "80%-⟦Rabatt|x⟧ 8%-⟦discount|y⟧ 50%iger %discount"
 
 
 @pytest.mark.parametrize("glossary", [{"": "x"}, {"a|b": "x"}, {"a": "⟧"}])

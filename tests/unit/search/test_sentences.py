@@ -45,7 +45,6 @@ def test_cut_by_hand():
     parts, rows = cut_rows(tokens, 2, head_lengths=tf.zeros([4], tf.int32))
     assert parts.to_list() == [[1, 2], [3, 4], [5], [], [6, 7], [8, 9], [10, 11]]
     assert rows.numpy().tolist() == [0, 0, 0, 1, 2, 3, 3]
-    # Of 3 tokens, those of the longest head are lost to all rows.
-    parts, rows = cut_rows(tokens, 3, head_lengths=tf.constant([1, 0, 0, 0]))
-    assert parts.to_list() == [[1, 2, 3], [1, 4, 5], [], [6, 7], [8, 9], [10, 11]]
+    parts, rows = cut_rows(tokens, 3, head_lengths=tf.constant([1, 0, 2, 0]))
+    assert parts.to_list() == [[1, 2, 3], [1, 4, 5], [], [6, 7], [8, 9, 10], [11]]
     assert rows.numpy().tolist() == [0, 0, 1, 2, 3, 3]

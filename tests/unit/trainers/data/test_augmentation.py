@@ -51,9 +51,9 @@ def test_case_and_end(changed):
 
 
 def test_what_a_program_reads_stays():
-    sides = ">>deu<< Copy %d <b>on</b> a&amp;b: http://a.b/c", "<b>ein</b> %d {name}"
+    sides = ">>deu<< Copy %d <b>on</b> a&amp;b: http://a.b/c", "<b>ein</b> %d {a name} a@b.de"
     changed = changed_in_all_ways([Pair(*sides)] * 9)
-    capitals = ">>deu<< COPY %d <b>ON</b> A&amp;B: http://a.b/c", "<b>EIN</b> %d {name}"
+    capitals = ">>deu<< COPY %d <b>ON</b> A&amp;B: http://a.b/c", "<b>EIN</b> %d {a name} a@b.de"
     assert changed["capitals"][0] == capitals
     for kind in ("quotes", "list", "symbols"):
         for number, pair in enumerate(changed[kind]):
