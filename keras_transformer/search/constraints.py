@@ -314,8 +314,8 @@ class RepeatConstraint(NamedTuple):
 
     Attributes:
         size: N, at least 1.
-        first_byte: the id of the byte 0, if 256 ids in a row are bytes. The second to last bytes of
-            a character may always repeat, so that no character ends early.
+        first_byte: the id of the byte 0, if 256 ids in a row are bytes. All bytes of a character
+            but the first may repeat, so that no character ends early.
     """
 
     size: int

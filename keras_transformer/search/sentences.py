@@ -71,7 +71,7 @@ def cut_rows(
     Args:
         tokens: the rows.
         max_tokens: at least 1, and more than a head has.
-        head_lengths: int32 [R], with how many of a row's tokens each of its parts begins.
+        head_lengths: int32 [R], how many tokens at the start of a row each of its parts repeats.
 
     Returns:
         The parts, int32 [P, (tokens)], P >= R, and the row of each part, int64 [P]. A row without

@@ -206,7 +206,7 @@ class Tokenizer(abc.ABC):
         return texts, lambda parts: parts.values
 
     def head_lengths(self, tokens: tf.RaggedTensor) -> tf.Tensor:
-        """Returns with how many ids of a source each of its parts must begin, int32 [B].
+        """Returns how many ids at the start of a source each of its parts repeats, int32 [B].
 
         Args:
             tokens: int32 [B, (tokens)], of `read`.
