@@ -102,6 +102,15 @@ def translate_command(
     words: Annotated[
         bool, Option("--words", help="With --json, add each word's probability; for a run.")
     ] = False,
+    sentences: Annotated[
+        bool | None,
+        Option(
+            "--sentences/--whole",
+            help="Translate each line of a text or entry of a catalogue sentence by sentence, or "
+            "as one text. [default: --sentences for catalogues and runs, unless a run was trained "
+            "on texts of several sentences; otherwise as the signature says]",
+        ),
+    ] = None,
     terms: Annotated[
         Path | None,
         Option(
@@ -149,21 +158,24 @@ def translate_command(
     total = len(texts) if stream is None else count_lines(stream)
     # The optimization of a graph takes a second or two, and saves a few percent of a search.
     optimize = stream is not None and (total or 0) > CHUNK_LINES
+    fills = input_file is not None and output_file is not None and _is_catalogue(input_file)
     name = signature or (DEFAULT_SIGNATURE if num_best is None else "nbest")
     if prefix is not None:
         name = "complete"
+    elif signature is None and (sentences or (sentences is None and fills)):
+        name = "document"
     protect = [] if terms is None else protected_by(version, folder)
     if server is not None:
         translate = open_server(url, grpc, model, name, timeout or SERVER_TIMEOUT, prefix)
     elif version is None:
-        translate = open_run(folder, search, optimize, num_best, prefix, words)
+        translate = open_run(folder, search, optimize, num_best, prefix, words, sentences)
     else:
         translate = open_export(str(version), name, optimize, num_best is not None, prefix)
     if terms is not None:
         translate = with_terms(translate, terms, protect)
     if num_best is not None and not is_run:
         translate = with_best(translate, num_best)
-    if input_file is not None and output_file is not None and _is_catalogue(input_file):
+    if fills and input_file is not None and output_file is not None:
         from keras_transformer.cli.catalogue import fill_catalogue
 
         fill_catalogue(input_file, output_file, translate, languages_of(version, folder))
@@ -219,6 +231,12 @@ def _check_options(given: Mapping[str, Any], model: str, is_run: bool) -> None:
         raise InputError(f"{model} is a run directory: it has no signature {signature}")
     if not is_run and given["prefix"] is not None and (signature is not None or has_best):
         raise InputError("Give --prefix without --signature and --num-best: it has a signature")
+    if given["sentences"] and (
+        given["prefix"] is not None or (signature or "document") != "document"
+    ):
+        raise InputError("Give --sentences without --prefix and --signature")
+    if given["sentences"] and has_best and not is_run:
+        raise InputError("Give --num-best without --sentences: the signature nbest has one text")
     if given["words"] and not (is_run and given["as_json"]):
         raise InputError("--words needs a run directory and --json")
     if given["search"] and not is_run:

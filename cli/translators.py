@@ -51,8 +51,12 @@ def open_run(
     num_best: int | None,
     prefix: str | None,
     words: bool,
+    sentences: bool | None,
 ) -> Translate:
-    """Opens a run directory with options of its search."""
+    """Opens a run directory with options of its search.
+
+    `sentences` is whether to translate each text sentence by sentence; None for what suits the run.
+    """
     use_one_thread()
     load_tensorflow()
     import tensorflow as tf
@@ -60,7 +64,10 @@ def open_run(
     from keras_transformer.translator import Translation, Translator
 
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not optimize})
-    translator = Translator.load(folder, **search)
+    run = Run.load(folder)
+    translator = Translator.of(run, **search)
+    if sentences is None:
+        sentences = prefix is None and run.reads_sentences
 
     def row_of(found: Translation) -> Row:
         row: Row = {"translation": found.text, "score": found.score}
@@ -73,8 +80,15 @@ def open_run(
 
     def translate(texts: list[str], progress: Progress) -> list[Row]:
         prefixes = None if prefix is None else [prefix] * len(texts)
+        if sentences:  # which keep the white space at both ends
+            texts = list(map(str.strip, texts))
         found = translator.translate(
-            texts, prefixes=prefixes, progress=progress, num_best=num_best or 1, words=words
+            texts,
+            prefixes=prefixes,
+            progress=progress,
+            num_best=num_best or 1,
+            words=words,
+            sentences=sentences,
         )
         return [row_of(each) for each in found]
 

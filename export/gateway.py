@@ -4,8 +4,10 @@ Weblate, Nextcloud and browser extensions send such requests. The gateway keeps 
 TensorFlow Serving or the local server over REST. The API: https://docs.libretranslate.com
 """
 
+import html
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
@@ -22,9 +24,16 @@ from starlette.routing import Route
 from keras_transformer.errors import InputError
 from keras_transformer.export.clients import RefusedError, RestClient
 from keras_transformer.export.options import NO_SCORE
+from keras_transformer.export.rows import Row
 
-FORMATS = ("text", "html")  # the tags of HTML are for a model that protects them
+FORMATS = ("text", "html")
 MAX_ALTERNATIVES = 10
+# Only a model that protects tags and entities writes these three, each of them once.
+PROBE = ('<q7 k="0">', "&#8258;", "</q7>")
+MARKUP = re.compile(
+    r"(<!--.*?-->|<(?:script|style)\b.*?</(?:script|style)\s*>|<[/!?a-z][^<>]*>)",
+    re.DOTALL | re.IGNORECASE,
+)
 
 Values = Mapping[str, Any]
 
@@ -94,11 +103,18 @@ def make_gateway(
             raise _refusal(f"alternatives must be 0 to {MAX_ALTERNATIVES}")
         if format_name not in FORMATS:
             raise HTTPException(400, f"{format_name} format is not supported")
-        clients = document if count == "0" else nbest
-        found = list(map(_best_first, clients[pair].translate(texts)))
-        answer: dict[str, list[Any]] = {"translatedText": [best for best, *_ in found]}
-        if count != "0":
-            answer["alternatives"] = [others[: int(count)] for _, *others in found]
+        ask = document[pair].translate
+        rows = ask(texts) if format_name == "text" else _translate_html(ask, texts)
+        answer: dict[str, list[Any]] = {"translatedText": [row["translation"] for row in rows]}
+        if count != "0":  # they are those of one sentence
+            chosen = [number for number, row in enumerate(rows) if row.get("sentences") == 1]
+            answer["alternatives"] = [[] for _ in rows]
+            best = nbest[pair].translate([texts[number] for number in chosen])
+            for number, row in zip(chosen, best, strict=True):
+                others = [text for text in _best_first(row) if text != rows[number]["translation"]]
+                answer["alternatives"][number] = (
+                    [] if row.get("truncated") else others[: int(count)]
+                )
         if _plain(str(values["source"])) == "auto":
             detected = {"confidence": 100, "language": pair.source}
             answer["detectedLanguage"] = [detected] * len(texts)
@@ -155,10 +171,33 @@ def _plain(code: str) -> str:
     return code.lower().replace("_", "-")
 
 
+def _translate_html(
+    ask: Callable[[list[str]], list[Row]], texts: list[str]
+) -> Sequence[Mapping[str, Any]]:
+    """Translates HTML: by a model that protects tags, or else the text between them.
+
+    Args:
+        ask: calls the signature `document`.
+        texts: the HTML.
+    """
+    *rows, probe = ask([*texts, "".join(PROBE)])
+    if all(probe["translation"].count(part) == 1 for part in PROBE):
+        return rows
+    parts = [MARKUP.split(text) for text in texts]  # text and markup in turns
+    places = [
+        (row, place)
+        for row in parts
+        for place in range(0, len(row), 2)
+        if html.unescape(row[place]).strip()
+    ]
+    found = ask([html.unescape(row[place]) for row, place in places])
+    for (row, place), translated in zip(places, found, strict=True):
+        row[place] = html.escape(translated["translation"], quote=False)
+    return [{"translation": "".join(row)} for row in parts]
+
+
 def _best_first(row: Mapping[str, Any]) -> list[str]:
     """Returns the translations of a text."""
-    if "translation" in row:
-        return [row["translation"]]
     scored = zip(row["translations"], row["scores"], strict=True)
     found = [text for text, score in scored if score > NO_SCORE]
     if not found:

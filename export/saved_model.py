@@ -70,7 +70,9 @@ class ServingModule(tf.Module):
         if compute == "bfloat16":
             with precision("mixed_bfloat16"):
                 model = build_model(model.config)
-            translator = Translator(model, translator.tokenizer, translator.defaults)
+            translator = Translator(
+                model, translator.tokenizer, translator.defaults, translator.language
+            )
         self.inputs = {name: inputs for name, (inputs, _) in SIGNATURES.items()}
         functions = _signatures(translator, serving, attention_layer, self.stored)
         if complete:
@@ -94,7 +96,7 @@ def _signatures(
     """Returns what each signature computes, from its inputs, string [B], to its outputs."""
     model, tokenizer = translator.model, _shared(translator.tokenizer)
     options = translator.defaults
-    search = _SharedSearch(model, tokenizer, options, stored)
+    search = _SharedSearch(model, tokenizer, options, stored, translator.language)
     greedy = search
     if options.beam_size > 1 or options.sample_from is not None:
         one_beam = dataclasses.replace(
@@ -131,8 +133,8 @@ def _signatures(
         text = _require(text, size <= max_size, f"at most {max_size} bytes of text", size)
         found = search.translate_documents(text, max_tokens)
         return {
-            "translation": found.translations,  # [B]
-            "score": _finite(found.scores),  # [B]
+            "translation": found.translations[:, 0],  # [B]
+            "score": _finite(found.scores[:, 0]),  # [B]
             "sentences": found.num_sentences,  # [B]
         }
 
@@ -195,8 +197,9 @@ class _SharedSearch(TextSearch):
         tokenizer: Tokenizer,
         options: DecodingOptions,
         stored: Sequence[tf.Variable],
+        language: str = "",
     ) -> None:
-        super().__init__(model, tokenizer, options)
+        super().__init__(model, tokenizer, options, language=language)
         specs = [EncodedTexts.spec(), tf.TensorSpec([], tf.int32)]
         search = _with_weights(super().search, model, stored)
         self._graph = tf.function(search, specs, autograph=False)
@@ -362,7 +365,9 @@ def export_saved_model(
     if complete:
         translator.tokenizer.target.spellings()  # raises if there are none
     serving = serving or ServingOptions()
-    translator = Translator(translator.model, translator.tokenizer, options or translator.defaults)
+    translator = Translator(
+        translator.model, translator.tokenizer, options or translator.defaults, translator.language
+    )
     module = ServingModule(translator, serving, attention_layer, weights, compute, complete)
     texts = list(examples or EXAMPLES)
     metadata = {

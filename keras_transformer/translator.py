@@ -92,6 +92,7 @@ class Translator:
         model: the model.
         tokenizer: the model's tokenizer.
         defaults: default options of the search.
+        language: the code of the source language, such as "en", for `translate(sentences=True)`.
 
     Raises:
         InputError: if the vocabularies of model and tokenizer differ in size, or an argument of a
@@ -106,7 +107,11 @@ class Translator:
     """
 
     def __init__(
-        self, model: EncoderDecoder, tokenizer: Tokenizer, defaults: DecodingOptions | None = None
+        self,
+        model: EncoderDecoder,
+        tokenizer: Tokenizer,
+        defaults: DecodingOptions | None = None,
+        language: str = "",
     ) -> None:
         sizes = model.config.vocab_size, model.config.num_target_ids
         own_sizes = tokenizer.vocab_size, tokenizer.target.vocab_size
@@ -118,6 +123,7 @@ class Translator:
         self.model = model
         self.tokenizer = tokenizer
         self.defaults = defaults or DecodingOptions()
+        self.language = language
         self._graph = functools.lru_cache(MAX_GRAPHS)(self._make_graph)
 
     @classmethod
@@ -143,7 +149,7 @@ class Translator:
             **search: as for `load`.
         """
         defaults = DecodingOptions.of(run.settings).changed(**search)
-        return cls(run.model(checkpoint), run.tokenizer(), defaults)
+        return cls(run.model(checkpoint), run.tokenizer(), defaults, run.source)
 
     def translate(
         self,
@@ -160,6 +166,7 @@ class Translator:
         num_best: int = 1,
         prefixes: Iterable[str] | None = None,
         words: bool = False,
+        sentences: bool = False,
         batch_size: int = 256,
         progress: Callable[[int], None] = lambda texts: None,
     ) -> list[Translation]:
@@ -186,6 +193,10 @@ class Translator:
             prefixes: the beginning of each translation, which the search continues. The last word
                 may go on, unless white space follows it. None if nothing is given.
             words: whether to return `Translation.words`, which takes a little longer.
+            sentences: whether to split each text into sentences, and translate one after another.
+                Then no text is truncated, and white space between sentences stays. A text of
+                several sentences has one hypothesis. A model that was trained on single sentences
+                often leaves out all but the first of a text.
             batch_size: maximum number of texts to translate at once.
             progress: called after each batch, with its number of texts.
 
@@ -195,6 +206,8 @@ class Translator:
         columns = [_encoded("texts", texts)]
         num_texts = len(columns[0])
         if prefixes is not None:
+            if sentences:
+                raise InputError("Give either `prefixes` or `sentences`: a prefix begins a text")
             columns.append(_encoded("prefixes", prefixes))
             if len(columns[1]) != num_texts:
                 raise InputError(
@@ -218,7 +231,7 @@ class Translator:
         )
         seed = tf.constant(options.sample_seed, tf.int64)  # an input: a new one needs no new graph
         options = dataclasses.replace(options, sample_seed=0)
-        graph = self._graph(options, num_best, prefixes is not None, words)
+        graph = self._graph(options, num_best, prefixes is not None, words, sentences)
         # The longest texts come first, because their batch needs the most memory.
         order = sorted(range(num_texts), key=lambda row: -len(columns[0][row]))
         found: list[Translation] = []
@@ -269,15 +282,25 @@ class Translator:
         return TextSearch(self.model, self.tokenizer, options)
 
     def _make_graph(
-        self, options: DecodingOptions, num_best: int, has_prefixes: bool, with_words: bool
+        self,
+        options: DecodingOptions,
+        num_best: int,
+        has_prefixes: bool,
+        with_words: bool,
+        sentences: bool,
     ) -> Any:
-        """Returns the graph of `TextSearch.translate` with these options."""
+        """Returns the graph of `TextSearch.translate` or `translate_documents`."""
 
         def translate(
             seed: tf.Tensor, texts: tf.Tensor, prefixes: tf.Tensor | None = None
         ) -> TranslatedTexts:
-            search = TextSearch(self.model, self.tokenizer, options, seed)
-            return search.translate(texts, num_best, prefixes, with_words)
+            search = TextSearch(self.model, self.tokenizer, options, seed, self.language)
+            if not sentences:
+                return search.translate(texts, num_best, prefixes, with_words)
+            found = search.translate_documents(texts, num_best=num_best, with_words=with_words)
+            is_cut = tf.fill([tf.size(texts)], False)
+            words = found.words, found.log_probabilities
+            return TranslatedTexts(found.translations, found.scores, is_cut, *words)
 
         strings = [tf.TensorSpec([None], tf.string)] * (1 + has_prefixes)
         return tf.function(translate, [tf.TensorSpec([], tf.int64), *strings], autograph=False)

@@ -1,49 +1,99 @@
 """Splitting texts into sentences, and long sentences into parts, with TensorFlow operations."""
 
+import functools
+import re
+
+import regex
 import tensorflow as tf
+from sacremoses.corpus import NonbreakingPrefixes
 
-# A full stop after these does not end a sentence: a title, letters ("U.S.", not "can't"), a short
-# number (not "3.50"), "No" before a number. Such a full stop is \x02 until the text is split.
-_TITLES = "Dr|Mr|Mrs|Ms|Prof|St|Nr|vs|bzw|ca|Jr|Sr|Mt|Fig|Vol"
-_ABBREVIATIONS = (
-    (
-        rf"((?:^|[^\p{{L}}\p{{N}}\p{{M}}])(?:{_TITLES})"
-        r"|(?:^|[^\p{L}\p{N}\p{M}'\x{2019}])(?:\p{L}\.)*\p{L}"
-        r"|(?:^|[^\p{L}\p{N}\p{M}.,:\-])\d{1,2})\.",
-        "\\1\x02",
-    ),
-    (r"((?:^|[^\p{L}\p{N}\p{M}])No)\.([\t\p{Zs}]*\p{N})", "\\1\x02\\2"),
+SPACE = r"(?:[\t\p{Zs}]|&nbsp;|&#160;|&#[xX][aA]0;)"
+WIDE_STOPS = r"\x{3002}\x{FF01}\x{FF1F}\x{FF61}"  # Chinese and Japanese: no space follows them
+_CLOSING = (
+    r"(?:[\"'*_~`\p{Pe}\p{Pf}\p{Pi}\x{B2}\x{B3}\x{B9}\x{2070}-\x{2079}]|\[\w{1,3}\]|<[^<>]*>"
+    r"|&[lr]?(?:quot|apos|aquo|[ds]quo);)"
 )
-_STOPS = r"[.!?\x{2026}\x{0964}\x{061F}\x{06D4}]+"
-_CLOSING = r"\"'\x{2019}\x{201D}\x{00BB})\]"
-_OPENING = r"\"'\x{2018}\x{201C}\x{201E}\x{00AB}\x{00BF}\x{00A1}(\[\x{2013}-"
-_WIDE_STOPS = r"\x{3002}\x{FF01}\x{FF1F}\x{FF61}"  # Chinese and Japanese
-_WIDE_CLOSING = r"\x{300D}\x{300F}\x{2019}\x{201D}\x{FF09}"
-_SPLITS = (
-    # (pattern, replacement): the replacement puts \x01 around the space between two sentences, and
-    # around the space at both ends of the text.
-    (r"(^[\t\p{Zs}]+|[\t\p{Zs}]+$)", "\x01\\1\x01"),
-    (
-        rf"({_STOPS}[{_CLOSING}]*)([\t\p{{Zs}}]+)([\p{{Lu}}\p{{Lt}}\p{{Lo}}\p{{N}}{_OPENING}])",
-        "\\1\x01\\2\x01\\3",
-    ),
-    (rf"([{_WIDE_STOPS}]+[{_WIDE_CLOSING}]*)([\t\p{{Zs}}]+)", "\\1\x01\\2\x01"),
-    # Chinese and Japanese have no space there; the translation may need one.
-    (
-        rf"([{_WIDE_STOPS}]+[{_WIDE_CLOSING}]*)([^\x01\s\p{{Z}}{_WIDE_STOPS}{_WIDE_CLOSING}])",
-        "\\1\x01 \x01\\2",
-    ),
-    (r"([\t\p{Zs}]*\n[\t\n\p{Zs}]*)", "\x01\\1\x01"),
+_SYMBOLS = (
+    r"(?:[\p{So}\p{Sk}\x{200D}\x{203C}\x{2049}\x{20E3}\x{FE0F}\x{E0020}-\x{E007F}]|[:;]-?[()DP])"
 )
+_START = (
+    r"(?:[*_~`]|<[^<>]*>|&[lr]?(?:quot|apos|aquo|[ds]quo);)*"
+    r"(?:[\p{Lu}\p{Lt}\p{Lo}\p{N}\p{Ps}\p{Pi}\p{So}\p{Co}\"'\x{00BB}\x{201D}\x{00BF}\x{00A1}\x{2022}\x{2013}-]"
+    r"|[%$#@][^\s\p{Z}])"
+)
+_BREAKING_TAGS = r"</?(?:br|p|li|div|td|th|tr|h[1-6])\b[^<>]*>"
+
+# A full stop that does not end a sentence is \x02 until the text is split. It follows one of these,
+# or a word of a language's list:
+_TITLES = "Dr|Mr|Mrs|Ms|Mme|Mlle|Prof|Gen|St|Nr|vs|bzw|ca|approx|Jr|Sr|Mt|Fig|Vol|Mio|Mrd"
+_BEFORE_NUMBER = (
+    "no|nos|nr|tel|fax|p|pp|vol|fig|abb|art|abs|kap|ch|sec|eq|ref|est|max|min|"
+    "jan|feb|mar|m\u00e4r|apr|jun|jul|aug|sep|sept|oct|okt|nov|dec|dez"
+)
+_MONTHS = "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
+_FINAL = {"etc", "usw", "usf", "u.s.w", "atd", "apod", "itd", "itp"}  # most often end a sentence
+_BEFORE = r"(?:^|[\s\p{Z}\p{Ps}\p{Pi}\x{BB}\"*_>])"  # no apostrophe: "can't"
 
 
-def split_sentences(texts: tf.Tensor) -> tf.RaggedTensor:
+@functools.cache
+def _stops() -> str:
+    """Returns Unicode's Sentence_Terminal, which RE2 does not know, and two that it leaves out."""
+    characters = "".join(map(chr, range(0x12000)))
+    terminal = regex.findall(
+        r"[\p{Sentence_Terminal}--[\u3002\uff01\uff1f\uff61]]", characters, regex.V1
+    )
+    return "".join(rf"\x{{{ord(stop):x}}}" for stop in (*terminal, "\u2026", "\u037e"))
+
+
+@functools.cache
+def _rules(language: str) -> tuple[tuple[str, str], ...]:
+    """Returns patterns and replacements; control codes mark the space between sentences."""
+    language = re.split("[-_]", language.lower())[0]
+    words, before_number = {_TITLES}, {_BEFORE_NUMBER}
+    for line in NonbreakingPrefixes().words(language):  # English for a language without a list
+        word, _, is_before_number = line.partition("#")
+        if word not in _FINAL and regex.search(r"\p{L}[\p{L}\p{M}]", word):
+            (before_number if is_before_number else words).add(re.escape(word.strip()))
+    listed, numbered = ("|".join(sorted(each)) for each in (words, before_number))
+    stops = _stops() + (";" if language in ("el", "ell", "gre") else "")
+    inner_quote = rf"(?:{SPACE}[\"\p{{Pf}}\p{{Pi}}])?"
+    end = rf"[{stops}]+{_CLOSING}*{inner_quote}{_CLOSING}*(?:{SPACE}*{_SYMBOLS}+)*{_CLOSING}*"
+    wide_closing = r"\"'*\p{Pe}\p{Pf}"
+    return (
+        (rf"((?:{_BEFORE}|['\x{{2019}}])(?:{listed}))\.", "\\1\x02"),
+        # letters ("U.S.", "J.-P."), and a number of one or two digits
+        (rf"({_BEFORE}(?:(?:\p{{L}}\.-?)*\p{{L}}|[0-9]{{1,2}}))\.", "\\1\x02"),
+        (rf"({_BEFORE}(?i:{numbered}))\.({SPACE}*[+(#]?[\p{{N}}%{{])", "\\1\x02\\2"),
+        (rf"([0-9](?:st|nd|rd|th))\.({SPACE}*(?:{_MONTHS}))", "\\1\x02\\2"),
+        (rf"(^{SPACE}+|{SPACE}+$)", "\x01\\1\x01"),
+        (rf"({end})({SPACE}+)({_START})", "\\1\x01\\2\x01\\3"),
+        (rf"([{stops}]+{_CLOSING}*{_BREAKING_TAGS})({_START})", "\\1\x01\x01\\2"),
+        (
+            rf"([{WIDE_STOPS}]+[{wide_closing}]*(?:{SPACE}*{_SYMBOLS}+)*)({SPACE}+)",
+            "\\1\x01\\2\x01",
+        ),
+        # Chinese and Japanese have no space there; the translation may need one.
+        (
+            rf"([{WIDE_STOPS}]+[{wide_closing}]*)([^\x01\s\p{{Z}}{WIDE_STOPS}{wide_closing}])",
+            "\\1\x01 \x01\\2",
+        ),
+        (rf"({SPACE}*\n(?:\n|{SPACE})*)", "\x01\\1\x01"),
+    )
+
+
+def split_sentences(texts: tf.Tensor, language: str = "") -> tf.RaggedTensor:
     """Splits texts, string [B], into sentences and the white space between and around them.
 
-    A sentence ends at a line break, or at a full stop, question mark or exclamation mark that is
-    followed by white space and then by a letter that is not lower-case, a digit or an opening
-    mark. The full stop of a known abbreviation, of a single letter or of a number of one or two
-    digits does not end a sentence.
+    A sentence ends at a line break, or at a full stop, question mark or exclamation mark of any
+    script that is followed by white space and then by a letter that is not lower-case, a digit, a
+    symbol or an opening mark. Quotation marks, markup and emoji that follow belong to its end. The
+    full stop of a known abbreviation, of a single letter or of a number of one or two digits does
+    not end a sentence.
+
+    Args:
+        texts: string [B].
+        language: the code of their language, which decides what is an abbreviation. The lists are
+            those of Moses; a language without one has the English list.
 
     Returns:
         string [B, (segments)]. Joined, the segments of a row are its text, with one form of line
@@ -52,7 +102,7 @@ def split_sentences(texts: tf.Tensor) -> tf.RaggedTensor:
     texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
     texts = tf.strings.regex_replace(texts, r"\r\n?|[\x0b\x0c\x{85}\x{2028}\x{2029}]", "\n")
     texts = tf.strings.regex_replace(texts, r"[\x00-\x08\x0e-\x1f\x7f]", " ")
-    for pattern, replacement in (*_ABBREVIATIONS, *_SPLITS):
+    for pattern, replacement in _rules(language):
         texts = tf.strings.regex_replace(texts, pattern, replacement)
     segments = tf.strings.split(texts, "\x01")
     return segments.with_values(tf.strings.regex_replace(segments.values, "\x02", "."))
@@ -60,7 +110,7 @@ def split_sentences(texts: tf.Tensor) -> tf.RaggedTensor:
 
 def are_blank(texts: tf.Tensor) -> tf.Tensor:
     """Returns whether each text, of any shape, is empty or only white space."""
-    return tf.strings.regex_full_match(texts, r"[\s\p{Z}]*")
+    return tf.strings.regex_full_match(texts, rf"(?:{SPACE}|[\s\p{{Z}}])*")
 
 
 def cut_rows(

@@ -62,11 +62,13 @@ class TranslatedTexts(NamedTuple):
 
 
 class TranslatedDocuments(NamedTuple):
-    """The result of `TextSearch.translate_documents`."""
+    """The result of `TextSearch.translate_documents`, as `TranslatedTexts`."""
 
-    translations: tf.Tensor  # string [B], valid UTF-8
-    scores: tf.Tensor  # float32 [B], the sum of the sentences' scores
+    translations: tf.Tensor  # string [B, n], valid UTF-8, best first
+    scores: tf.Tensor  # float32 [B, n], the sum of the sentences' scores
     num_sentences: tf.Tensor  # int32 [B]
+    words: tf.Tensor | None = None  # string [B, n]
+    log_probabilities: tf.Tensor | None = None  # float32 [B, n], in nats
 
 
 class ScoredTexts(NamedTuple):
@@ -98,6 +100,7 @@ class TextSearch:
         tokenizer: the model's tokenizer.
         options: how to search.
         sample_seed: int64 [], instead of that of `options`.
+        language: the code of the sources' language, for its abbreviations.
 
     Attributes:
         max_source_tokens: maximum length of a source in tokens, its end included.
@@ -110,8 +113,10 @@ class TextSearch:
         tokenizer: Tokenizer,
         options: DecodingOptions,
         sample_seed: tf.Tensor | None = None,
+        language: str = "",
     ) -> None:
         self.model, self.tokenizer, self.options = model, tokenizer, options
+        self.language = language
         self.sample_seed = options.sample_seed if sample_seed is None else sample_seed
         max_positions = model.config.max_positions or tf.int32.max
         self.max_source_tokens = min(options.max_source_length, max_positions)
@@ -248,16 +253,26 @@ class TextSearch:
         return words, tf.reduce_sum(tf.where(is_in, log_probs, 0.0), axis=2)
 
     def translate_documents(
-        self, texts: tf.Tensor, max_tokens: int | None = None
+        self,
+        texts: tf.Tensor,
+        max_tokens: int | None = None,
+        num_best: int = 1,
+        with_words: bool = False,
     ) -> TranslatedDocuments:
         """Translates texts of any length, string [B], sentence by sentence, without truncation.
 
         A sentence of too many tokens is translated in parts. White space between sentences is kept.
         The graph fails if all texts together have more than `max_tokens` tokens, the end of each
         sentence included.
+
+        Args:
+            texts: string [B].
+            max_tokens: maximum number of tokens; None for any number.
+            num_best: number of translations of a text that is one sentence; others have one.
+            with_words: whether to return `words` and `log_probabilities`.
         """
         hidden, put_back = self.tokenizer.hide(texts)
-        ragged = split_sentences(hidden)  # [B, (segments)]
+        ragged = split_sentences(hidden, self.language)  # [B, (segments)]
         segments, text_of_segment = put_back(ragged), ragged.value_rowids()
         num_texts, num_segments = tf.shape(texts)[0], tf.size(segments)
         is_blank = are_blank(segments)
@@ -274,22 +289,39 @@ class TextSearch:
                 parts = tf.identity(parts)  # [P, (tokens)]
         kept = None if read.kept is None else parts.with_values(read.kept.values)
         source = EncodedTexts.of(parts, kept, tf.gather(read.capitals, sentence_of_part))
-        found = self.search(source)
-        best = self.tokenizer.write(source, found.ids)  # [P, 1]
+        found = self.search(source, num_best)
+        best = self.tokenizer.write(source, found.ids)  # [P, n]
         segment_of_part = tf.gather(sentences, sentence_of_part)
-        translated = tf.strings.unsorted_segment_join(
-            best[:, 0], segment_of_part, num_segments, " "
-        )
+        text_of_part = tf.gather(text_of_segment, segment_of_part)
+
+        def joined(translations: tf.Tensor) -> tf.Tensor:  # [P] -> [B]
+            translated = tf.strings.unsorted_segment_join(
+                translations, segment_of_part, num_segments, " "
+            )
+            texts = tf.where(is_blank, segments, translated)
+            return tf.strings.unsorted_segment_join(texts, text_of_segment, num_texts)
+
+        def total(values: tf.Tensor, text_of: tf.Tensor) -> tf.Tensor:
+            return tf.math.unsorted_segment_sum(values, text_of, num_texts)
+
+        num_parts = total(tf.ones_like(text_of_part), text_of_part)  # [B]
+        is_there = (num_parts == 1)[:, None] | (tf.range(num_best) == 0)  # [B, n]
+        translations = tf.stack([joined(best[:, rank]) for rank in range(num_best)], axis=1)
+        words: tuple[tf.Tensor, ...] = ()
+        if with_words:
+            columns = self._words(source, found.ids[:, 0])  # [P, n]
+            is_word = columns[0] != ""
+            of_parts = [tf.ragged.boolean_mask(column, is_word) for column in columns]
+            num_rows = tf.cast(num_texts, tf.int64)
+            of_texts = [
+                tf.RaggedTensor.from_value_rowids(rows, text_of_part, num_rows) for rows in of_parts
+            ]  # [B, (parts), (words)]
+            words = tuple(rows.merge_dims(1, 2).to_tensor() for rows in of_texts)
         return TranslatedDocuments(
-            translations=tf.strings.unsorted_segment_join(
-                tf.where(is_blank, segments, translated), text_of_segment, num_texts
-            ),
-            scores=tf.math.unsorted_segment_sum(
-                found.scores[:, 0], tf.gather(text_of_segment, segment_of_part), num_texts
-            ),
-            num_sentences=tf.math.unsorted_segment_sum(
-                tf.cast(~is_blank, tf.int32), text_of_segment, num_texts
-            ),
+            tf.where(is_there, translations, ""),
+            tf.where(is_there, total(found.scores, text_of_part), -float("inf")),
+            total(tf.cast(~is_blank, tf.int32), text_of_segment),
+            *words,
         )
 
     def score(self, sources: tf.Tensor, targets: tf.Tensor) -> ScoredTexts:

@@ -291,6 +291,23 @@ def test_num_best(exported, tiny_run, tiny_translator):
     assert_refused(cli(*command, "--num-best", 2, "--signature", "greedy"), "Give --num-best .*")
 
 
+def test_lines_go_sentence_by_sentence(tiny_run, tiny_translator, saved_model, tmp_path):
+    text = "One two. Red dog."
+    one, red, whole = (
+        one_line(each.text) for each in tiny_translator.translate(["One two.", "Red dog.", text])
+    )
+    assert len({f"{one} {red}", whole}) == 2
+    assert cli("translate", tiny_run.path, text)[1] == f"{one} {red}\n"
+    assert cli("translate", tiny_run.path, "--whole", text)[1] == f"{whole}\n"
+    assert cli("translate", tiny_run.path, text, "--num-best", 2)[1].count("\n") == 1
+    catalogue, output = tmp_path / "a.po", tmp_path / "b.po"
+    catalogue.write_text(f'msgid "{text}"\nmsgstr ""\n')
+    greedy = tiny_translator.translate([text], sentences=True, beam_size=1, max_source_length=23)
+    code, _, err = cli("translate", saved_model, "--input", catalogue, "--output", output)
+    assert code == 0, err
+    assert greedy[0].text.replace('"', '\\"') in output.read_text().replace('"\n"', "")
+
+
 def test_a_text_in_place_of_a_model():
     message = r"two dogs .* must be a run directory or a SavedModel"
     assert_refused(cli("translate", "two dogs " * 60), message)
@@ -342,6 +359,9 @@ def test_a_stopped_export_leaves_nothing(tiny_run, tmp_path, monkeypatch):
         (["translate", "{run}", "x", "--beam-size", 0], "`beam_size`"),
         (["translate", "{run}", "x", "--length-penalty", "inf"], "`length_penalty`"),
         (["translate", "{run}", "x", "--signature", "greedy"], "{run} .*greedy"),
+        (["translate", "{model}", "x", "--signature", "greedy", "--sentences"], ".*--sentences"),
+        (["translate", "{run}", "x", "--prefix", "a", "--sentences"], ".*--sentences"),
+        (["translate", "{model}", "x", "--num-best", 2, "--sentences"], ".*--sentences"),
         (["train", "--run-dir", "x", "--data", "x", "--protect", "tags,[A]"], "--protect .*tags"),
         (["translate", "{run}", "x", "--terms", "{none}"], "{run} protects none"),
         (["translate", "{model}", "x", "--terms", "{none}"], "{model}.* protects none"),

@@ -106,6 +106,26 @@ def test_words(tiny_translator):
     )
 
 
+def test_sentences_are_translated_one_by_one(tiny_translator):
+    texts = ["One two. Red dog!\n Two cat.", "Red dog.", " ", "dog " * 600]
+    found = tiny_translator.translate(texts, sentences=True, num_best=3, words=True)
+    options = {"num_best": 3, "words": True}
+    one, red, two, single = tiny_translator.translate(
+        ["One two.", "Red dog!", "Two cat.", "Red dog."], **options
+    )
+    assert found[0].text == f"{one.text} {red.text}\n {two.text}"
+    assert len(found[0].hypotheses) == 1
+    assert [word.text for word in found[0].words] == [
+        word.text for part in (one, red, two) for word in part.words
+    ]
+    assert found[0].score == pytest.approx(one.score + red.score + two.score, abs=1e-3)
+    assert [each.text for each in found[1].hypotheses] == [each.text for each in single.hypotheses]
+    assert (found[2].text, found[2].words) == (" ", ())
+    assert not found[3].truncated
+    with pytest.raises(InputError, match="either `prefixes` or `sentences`"):
+        tiny_translator.translate(["dog"], sentences=True, prefixes=["H"])
+
+
 def test_unusual_texts(tiny_translator):
     emoji, control = "😀😀🏳️‍🌈", "\x00\x01\x1b[31m\x7f\u200e"
     right_to_left = "שלום עולם مرحبا \u202eabc\u202c"

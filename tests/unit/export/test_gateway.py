@@ -17,16 +17,33 @@ JSON = {"content-type": "application/json"}
 
 
 class Model(BaseHTTPRequestHandler):
-    """A model server: `document` is upper case, `nbest` adds a digit and has two translations."""
+    """A model server: `document` is upper case, `nbest` adds a digit and has two translations.
+
+    The models but "keeps" also change tags. A sentence ends at a line break.
+    """
 
     def do_POST(self):
         question = json.loads(self.rfile.read(int(self.headers["content-length"])))
         texts = question["instances"]
         if question["signature_name"] == "nbest":
             scores = [-0.5, -1.25, -1e9]
-            rows = [{"translations": [f"{t}1", f"{t}2", ""], "scores": scores} for t in texts]
+            rows = [
+                {
+                    "translations": [f"cs {t.upper()}", f"{t}2", f"{t}3", ""],
+                    "scores": [0.5, *scores],
+                    "truncated": t == "long",
+                }
+                for t in texts
+            ]
         else:
-            rows = [{"translation": f"{self.path[11:13]} {text.upper()}"} for text in texts]
+            keeps = "keeps" in self.path
+            rows = [
+                {
+                    "translation": t if keeps else f"{self.path[11:13]} {t.upper()}",
+                    "sentences": len(t.split("\n")),
+                }
+                for t in texts
+            ]
         is_refused = "refused" in texts
         content = json.dumps(
             {"error": "too long"} if is_refused else {"predictions": rows}
@@ -48,6 +65,7 @@ def url():
     models = ThreadingHTTPServer(("127.0.0.1", 0), Model)
     base = f"http://127.0.0.1:{models.server_port}/v1/models"
     urls = {Direction("en", "cs"): f"{base}/cs", Direction("en", "ja"): f"{base}/ja"}
+    urls[Direction("cs", "en")] = f"{base}/keeps"
     urls[Direction("de", "ja")] = f"http://127.0.0.1:{unused}/v1/models/down"
     app = make_gateway(urls, max_characters=50, max_texts=3, timeout=5)
     with running(models.serve_forever, models.shutdown), running_app(app) as url:
@@ -66,12 +84,12 @@ def test_the_client_of_others(url):
     client = LibreTranslateAPI(url)
     assert client.translate("Hello <b>you</b>", "en", "cs") == "cs HELLO <B>YOU</B>"
     assert [(each["code"], each["targets"]) for each in client.languages()] == [
-        ("cs", []),
+        ("cs", ["en"]),
         ("de", ["ja"]),
         ("en", ["cs", "ja"]),
         ("ja", []),
     ]
-    assert {each["language"] for each in client.detect("Hello")} == {"de", "en"}
+    assert {each["language"] for each in client.detect("Hello")} == {"cs", "de", "en"}
     found = urllib3.request("GET", f"{url}/languages", headers=JSON)  # as npm's client asks
     assert found.json() == client.languages()
 
@@ -82,9 +100,17 @@ def test_translations(url):
         200,
         {"translatedText": ["cs A", "cs B"]},
     )
+    texts = ["a", "a\n\nb", "long", ""]  # of 1, 3, 1 and 0 sentences
+    assert ask(url, "/translate", q=texts[:3], alternatives=1, **to_czech) == (
+        200,
+        {
+            "translatedText": ["cs A", "cs A\n\nB", "cs LONG"],
+            "alternatives": [["a2"], [], []],
+        },
+    )
     assert ask(url, "/translate", q="a", alternatives=2, format="html", **to_czech) == (
         200,
-        {"translatedText": "a1", "alternatives": ["a2"]},
+        {"translatedText": "cs A", "alternatives": []},
     )
     assert ask(url, "/translate", q=["a"], source="AUTO", target="cs_CZ")[0] == 200
     assert ask(url, "/translate", q=["a"], source="auto", target="cs") == (
@@ -96,10 +122,26 @@ def test_translations(url):
     )
     fields = {"q": "a b", "source": "en_US-x", "target": "ja", "alternatives": "1"}
     response = urllib3.request("POST", f"{url}/translate", body=urlencode(fields))
-    assert response.json() == {"translatedText": "a b1", "alternatives": ["a b2"]}
+    assert response.json() == {"translatedText": "ja A B", "alternatives": ["cs A B"]}
     headers = {"Origin": "http://other.org"}
     response = urllib3.request("GET", f"{url}/languages", headers=headers)
     assert response.headers["access-control-allow-origin"] == "*"
+
+
+@pytest.mark.parametrize(
+    ("html", "expected"),
+    [
+        ("<b>Two</b> a &amp; b<br/>", "<b>cs TWO</b>cs  A &amp; B<br/>"),
+        ("<!-- a > b --><p a='1'>x &lt; y</p>", "<!-- a > b --><p a='1'>cs X &lt; Y</p>"),
+        ("<script>a < b</script>\n<i>&nbsp;</i> ", "<script>a < b</script>\n<i>&nbsp;</i> "),
+        ("1 < 2 > 0", "cs 1 &lt; 2 &gt; 0"),
+    ],
+)
+def test_html_without_protection_of_tags(url, html, expected):
+    answer = ask(url, "/translate", q=html, source="en", target="cs", format="html")
+    assert answer == (200, {"translatedText": expected})
+    answer = ask(url, "/translate", q=[html], source="cs", target="en", format="html")
+    assert answer == (200, {"translatedText": [html]})  # by a model that keeps tags
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from keras_transformer.search.sentences import cut_rows, split_sentences
+from keras_transformer.search.sentences import are_blank, cut_rows, split_sentences
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,51 @@ def test_sentences_by_hand(text, segments):
     (found,) = split_sentences(tf.constant([text])).to_list()
     found = [segment.decode() for segment in found if segment or not text]
     assert found == segments
+
+
+# With the code of the language; | stands where a sentence ends.
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("de", "\u201eDas ist gut.\u201c|Dann ging er."),
+        ("de", "\u00bbDas ist gut!\u00ab|\u201aJa.\u2018|Dann ging er."),
+        ("de", "\u201eGut\u201c, sagte er.|\u201eDann gehe ich.\u201c"),
+        ("fr", "\u00ab\u00a0C'est bien.\u00a0\u00bb|Puis il part."),
+        ("fr", "\u00ab C'est bien\u202f! \u00bb|Puis Mme. Durand et M. Leroy partent.|Bien."),
+        ("hy", "\u0531\u0575\u0578\u0589|\u0548\u0579\u0589"),
+        ("am", "\u12a0\u12ce\u1362|\u12a0\u12ed\u1362"),
+        ("hi", "\u0939\u093e\u0901\u0965|\u0928\u0939\u0940\u0902\u0964"),
+        ("el", "\u039d\u03b1\u03b9;|\u038c\u03c7\u03b9\u037e|\u039d\u03b1\u03b9."),
+        ("en", "Yes; No"),
+        (
+            "en",
+            "Two dogs play! \U0001f600|The \U0001f468\u200d\U0001f467.|Go :-) on. \u2764\ufe0f|I.",
+        ),
+        (
+            "en",
+            "**Two play.**|*Yes.*|No.[1]|He left.\u00b9|<b>Two.</b>|<i>He</i>.|&quot;Ox.&quot;|C",
+        ),
+        ("en", "One two.<br>|Three.</p><p>|Four"),
+        ("en", "Cannot open %s.|Try %d.|See http://a.org/x.|Use -v.|Open {a}.|%s failed.|Try %1."),
+        ("en", "On Nov. 29, approx. 5 of Gen. Smith's men read pp. 12 ff.|Call Tel. 030.|Dr. No"),
+        ("en", "On the 23rd. May.|On the 23rd.|He, Mr. J.-P. Lee, left (e.g. The end, No. 5)."),
+        ("de", "Die 5 Mio. Euro bzw. 3 Mrd. Dollar usw.|Dann kam z. B. Frau Dr. Lee am 3. Mai."),
+        ("cs", "Viz obr. 3 a tzv. Praha.|Pak"),
+        ("xx", "Mr. Lee left.|Gen. Smith"),
+    ],
+)
+def test_ends_of_sentences(language, text):
+    spaced = text.replace("|", " ").replace("> Three", ">Three").replace("> Four", ">Four")
+    (found,) = split_sentences(tf.constant([spaced]), language).to_list()
+    assert [part.decode() for part in found if part.strip()] == text.split("|")
+    assert b"".join(found).decode() == spaced
+
+
+def test_an_entity_is_space():
+    (found,) = split_sentences(tf.constant(["One two.&nbsp;Three &#160; "])).to_list()
+    assert [part for part in found if part] == [b"One two.", b"&nbsp;", b"Three", b" &#160; "]
+    texts = tf.boolean_mask(found, ~are_blank(found)).numpy().tolist()
+    assert texts == [b"One two.", b"Three"]
 
 
 def test_cut_by_hand():

@@ -98,7 +98,7 @@ def test_no_tokens_in_a_row_stand_twice(model, tokenizer):
 
 def test_no_text(run):
     assert run(TextSearch.translate, []).translations.shape == (0, 1)
-    assert run(TextSearch.translate_documents, []).translations.shape == (0,)
+    assert run(TextSearch.translate_documents, []).translations.shape == (0, 1)
 
 
 def test_no_text_to_score_or_align(run, small_groups):
@@ -115,11 +115,11 @@ def test_document_is_its_sentences(run):
     alone = run(TextSearch.translate, sentences)
     one, two, three, four = (text.decode() for text in alone.translations[:, 0])
     found = run(TextSearch.translate_documents, ["red", document, "", " \n "])
-    assert found.translations[1].decode() == f"{one} {two}\n\n{three} {four}"
-    assert found.scores[1] == pytest.approx(alone.scores[:, 0].sum(), abs=1e-3)
+    assert found.translations[1, 0].decode() == f"{one} {two}\n\n{three} {four}"
+    assert found.scores[1, 0] == pytest.approx(alone.scores[:, 0].sum(), abs=1e-3)
     assert found.num_sentences.tolist() == [1, 4, 0, 0]
-    assert found.translations[2:].tolist() == [b"", b" \n "]
-    assert found.scores[2:].tolist() == [0, 0]
+    assert found.translations[2:, 0].tolist() == [b"", b" \n "]
+    assert found.scores[2:, 0].tolist() == [0, 0]
 
 
 def test_nothing_of_a_long_sentence_is_lost(run, model, tokenizer):
@@ -138,7 +138,7 @@ def test_nothing_of_a_long_sentence_is_lost(run, model, tokenizer):
 
     expected = b" ".join(tokenizer.detokenize(translate_parts()).numpy())
     expected = expected.decode().replace("\ufffd", "").encode()
-    assert run(TextSearch.translate_documents, [text]).translations.tolist() == [expected]
+    assert run(TextSearch.translate_documents, [text]).translations.tolist() == [[expected]]
 
 
 # Scores of given translations.
