@@ -153,7 +153,7 @@ def _cluster() -> tf.distribute.cluster_resolver.ClusterResolver:
         raise InputError(
             "`strategy`=multiworker needs SLURM's environment, with one worker a machine, or the "
             'environment variable TF_CONFIG, of the form {"cluster": {"worker": ["HOST:PORT", '
-            '...]}, "task": {"type": "worker", "index": 0}}: see docs/scaling.md. '
+            '...]}, "task": {"type": "worker", "index": 0}}: see docs/howto/several-gpus.md. '
             f"Received: {one_line(error)}"
         ) from error
     return cluster
