@@ -9,30 +9,37 @@ from sacremoses.corpus import NonbreakingPrefixes
 
 SPACE = r"(?:[\t\p{Zs}]|&nbsp;|&#160;|&#[xX][aA]0;)"
 WIDE_STOPS = r"\x{3002}\x{FF01}\x{FF1F}\x{FF61}"  # Chinese and Japanese: no space follows them
+_QUOTE = r"&[lr]?(?:quot|apos|aquo|[ds]quo);"  # an entity of HTML
 _CLOSING = (
-    r"(?:[\"'*_~`\p{Pe}\p{Pf}\p{Pi}\x{B2}\x{B3}\x{B9}\x{2070}-\x{2079}]|\[\w{1,3}\]|<[^<>]*>"
-    r"|&[lr]?(?:quot|apos|aquo|[ds]quo);)"
+    r"(?:[\"'*_~`\p{Pe}\p{Pf}\p{Pi}\x{B2}\x{B3}\x{B9}\x{2070}-\x{2079}]"
+    rf"|\[[^\[\]]{{1,30}}\]|<[^<>]*>|{_QUOTE})"
 )
 _SYMBOLS = (
     r"(?:[\p{So}\p{Sk}\x{200D}\x{203C}\x{2049}\x{20E3}\x{FE0F}\x{E0020}-\x{E007F}]|[:;]-?[()DP])"
 )
+# Georgian has capitals that nobody begins a sentence with.
 _START = (
-    r"(?:[*_~`]|<[^<>]*>|&[lr]?(?:quot|apos|aquo|[ds]quo);)*"
-    r"(?:[\p{Lu}\p{Lt}\p{Lo}\p{N}\p{Ps}\p{Pi}\p{So}\p{Co}\"'\x{00BB}\x{201D}\x{00BF}\x{00A1}\x{2022}\x{2013}-]"
-    r"|[%$#@][^\s\p{Z}])"
+    rf"(?:[*_~`]|<[^<>]*>|{_QUOTE})*"
+    r"(?:[\p{Lu}\p{Lt}\p{Lo}\p{N}\p{So}\p{Co}\p{Georgian}\x{2022}\x{2013}\x{2014}-]"
+    rf"|\p{{Pi}}{SPACE}?[^\s\p{{Z}}]|[%$#@\p{{Ps}}\"'\x{{BB}}\x{{201D}}\x{{BF}}\x{{A1}}][^\s\p{{Z}}])"
 )
 _BREAKING_TAGS = r"</?(?:br|p|li|div|td|th|tr|h[1-6])\b[^<>]*>"
 
 # A full stop that does not end a sentence is \x02 until the text is split. It follows one of these,
 # or a word of a language's list:
-_TITLES = "Dr|Mr|Mrs|Ms|Mme|Mlle|Prof|Gen|St|Nr|vs|bzw|ca|approx|Jr|Sr|Mt|Fig|Vol|Mio|Mrd"
+_ABBREVIATIONS = (
+    "Dr|Mr|Mrs|Ms|Mme|Mlle|Prof|Gen|St|Ste|Hr|Hrn|Jr|Sr|Dipl|Ing|Mt|Ft|Av|Str|Hbf|TP|ul|Nr|Fig|Vol|"
+    "Tsd|Mio|Mrd|mln|mld|vs|cf|ed|eds|ca|approx|aprox|bzw|bspw|inkl|exkl|incl|excl|resp"
+)
 _BEFORE_NUMBER = (
-    "no|nos|nr|tel|fax|p|pp|vol|fig|abb|art|abs|kap|ch|sec|eq|ref|est|max|min|"
-    "jan|feb|mar|m\u00e4r|apr|jun|jul|aug|sep|sept|oct|okt|nov|dec|dez"
+    "no|nos|nr|tel|fax|p|pp|pag|p\u00e1g|vol|figs?|abb|tab|art|abs|kap|ch|secs?|eqs?|ref|str|al|est|"
+    "max|min|jan|feb|mar|m\u00e4r|apr|jun|jul|aug|sep|sept|oct|okt|nov|dec|dez"
 )
 _MONTHS = "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
 _FINAL = {"etc", "usw", "usf", "u.s.w", "atd", "apod", "itd", "itp"}  # most often end a sentence
-_BEFORE = r"(?:^|[\s\p{Z}\p{Ps}\p{Pi}\x{BB}\"*_>])"  # no apostrophe: "can't"
+# Languages that do not write "3." for "third".
+_WITHOUT_ORDINALS = set("en fr es it pt ca gl ro nl sv ru uk be bg mk el ar fa he hi vi id".split())  # noqa: SIM905
+_BEFORE = r"(?:^|[\s\p{Z}\p{Ps}\p{Pi}\x{BB}\"*_>\x02])"  # no apostrophe: "can't"
 
 
 @functools.cache
@@ -49,20 +56,21 @@ def _stops() -> str:
 def _rules(language: str) -> tuple[tuple[str, str], ...]:
     """Returns patterns and replacements; control codes mark the space between sentences."""
     language = re.split("[-_]", language.lower())[0]
-    words, before_number = {_TITLES}, {_BEFORE_NUMBER}
+    words, before_number = {_ABBREVIATIONS}, {_BEFORE_NUMBER}
     for line in NonbreakingPrefixes().words(language):  # English for a language without a list
         word, _, is_before_number = line.partition("#")
-        if word not in _FINAL and regex.search(r"\p{L}[\p{L}\p{M}]", word):
+        if word not in _FINAL and regex.search(r"\p{L}[\p{L}\p{M}-]", word):
             (before_number if is_before_number else words).add(re.escape(word.strip()))
     listed, numbered = ("|".join(sorted(each)) for each in (words, before_number))
     stops = _stops() + (";" if language in ("el", "ell", "gre") else "")
+    of_number = rf"(?:^|[.:!?]{SPACE}+)" if language in _WITHOUT_ORDINALS else _BEFORE
     inner_quote = rf"(?:{SPACE}[\"\p{{Pf}}\p{{Pi}}])?"
     end = rf"[{stops}]+{_CLOSING}*{inner_quote}{_CLOSING}*(?:{SPACE}*{_SYMBOLS}+)*{_CLOSING}*"
     wide_closing = r"\"'*\p{Pe}\p{Pf}"
     return (
-        (rf"((?:{_BEFORE}|['\x{{2019}}])(?:{listed}))\.", "\\1\x02"),
-        # letters ("U.S.", "J.-P."), and a number of one or two digits
-        (rf"({_BEFORE}(?:(?:\p{{L}}\.-?)*\p{{L}}|[0-9]{{1,2}}))\.", "\\1\x02"),
+        (rf"((?:^|[^\p{{L}}\p{{N}}\p{{M}}])(?:{listed}))\.", "\\1\x02"),
+        (rf"({_BEFORE}(?:\p{{L}}{{1,3}}\.-?)*\p{{L}})\.", "\\1\x02"),  # "U.S.", "J.-P.", "Ph.D."
+        (rf"({of_number}[0-9]{{1,2}})\.", "\\1\x02"),
         (rf"({_BEFORE}(?i:{numbered}))\.({SPACE}*[+(#]?[\p{{N}}%{{])", "\\1\x02\\2"),
         (rf"([0-9](?:st|nd|rd|th))\.({SPACE}*(?:{_MONTHS}))", "\\1\x02\\2"),
         (rf"(^{SPACE}+|{SPACE}+$)", "\x01\\1\x01"),

@@ -134,7 +134,7 @@ def test_small_batches_and_clipping(settings, untrained, tmp_path, precision, sh
     ],
 )
 def test_combinations(settings, one, untrained, tmp_path, strategy, precision, jit, accumulate):
-    """With the test of micro-batches, each pair of values occurs: the table of docs/howto/several-gpus.md."""
+    """With the test of micro-batches, each pair of values occurs: several-gpus.md."""
     changes = {"strategy": strategy, "precision": precision, "jit": jit, "accumulate": accumulate}
     run = train(dataclasses.replace(settings, **changes), tmp_path / "run", verbose=0)
     assert distance(run, one) < OF_MOVEMENT[precision] * distance(untrained, one)
