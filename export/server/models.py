@@ -108,8 +108,13 @@ class ServedModel:
         return loaded
 
     def status(self, name: str, version: int | None = None) -> GetModelStatusResponse:
-        """Returns the state of the version that `find` returns."""
-        number = self.find(name, version).number
+        """Returns the state of the loaded version; raises `SessionError` as `find` does."""
+        try:
+            number = self.find(name, version).number
+        except SessionError:
+            which = "any versions" if version is None else f"version {version}"
+            message = f"Could not find {which} of model {name}"
+            raise SessionError(message, tf.errors.NOT_FOUND) from None
         state = ModelVersionStatus(version=number, state="AVAILABLE", status={})
         return GetModelStatusResponse(model_version_status=[state])
 

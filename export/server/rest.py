@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
+from urllib.parse import unquote
 
 import tensorflow as tf
 import uvicorn
@@ -27,6 +28,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from keras_transformer.errors import InputError
 from keras_transformer.export.c_api import SessionError
@@ -48,6 +50,9 @@ LOCAL_HOSTS = ["localhost", "127.0.0.1", "[::1]"]
 
 class _ModelName(StringConvertor):
     regex = "[^/:]+"
+
+    def convert(self, value: str) -> str:
+        return unquote(value)
 
 
 register_url_convertor("model", _ModelName())
@@ -91,17 +96,31 @@ def _make_app(model: ServedModel, allowed_hosts: Sequence[str], max_body_bytes: 
             Route(f"{path}:predict", predict, methods=["POST"]),
         ]
     # TF Serving ignores the label of a status.
-    routes.append(Route("/v1/models/{name:model}/labels/{label}", status))
+    routes.append(Route("/v1/models/{name:model}/labels/{label:model}", status))
     app = Starlette(
         routes=routes,
         middleware=[
-            Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts, www_redirect=False)
+            Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts, www_redirect=False),
+            Middleware(_with_query),
         ],
         exception_handlers=dict.fromkeys((HTTPException, SessionError, Exception), _error),
         max_body_size=max_body_bytes,
     )
     app.router.redirect_slashes = False
     return app
+
+
+def _with_query(app: ASGIApp) -> ASGIApp:
+    """Makes a query a part of the path, which stays escaped, as TF Serving reads it."""
+
+    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
+        target: bytes = scope.get("raw_path", b"")
+        if target.startswith(b"/v1"):
+            target += b"?" * bool(scope["query_string"]) + scope["query_string"]
+            scope = {**scope, "path": target.decode("latin-1")}
+        await app(scope, receive, send)
+
+    return wrapped
 
 
 def about_model(model: ServedModel) -> dict[str, Any]:
@@ -150,8 +169,9 @@ def _error(request: Request, error: Exception) -> Response:
     elif isinstance(error, HTTPException):
         status, message = error.status_code, error.detail
         if status in (404, 405):  # no route has this path and method
-            status = 400 if request.url.path.startswith("/v1/") else 404
-            message = f"Malformed request: {request.method} {request.url.path}"
+            path = request.scope["path"]
+            status = 400 if path.startswith("/v1/") else 404
+            message = f"Malformed request: {request.method} {path}"
     return JSONResponse({"error": message}, status)
 
 

@@ -215,6 +215,28 @@ def test_wrong_paths(target, request_, method, path, expected):
     assert (status, list(answer)) == (expected, ["error"])
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "expected"),
+    [
+        ("POST", "MODEL:predict?x=1", "Malformed request: {} {}"),
+        ("POST", "MODEL/versions/1:predict?x", "Malformed request: {} {}"),
+        ("GET", "MODEL/metadata?x=%20", "Malformed request: {} {}"),
+        ("GET", "MODEL/versions/1?x=1", "Malformed request: {} {}"),
+        ("GET", "MODEL?x=a/b", "Malformed request: {} {}"),
+        ("GET", "MODEL?x=1&y=%20z", "Could not find any versions of model MODEL?x=1&y= z"),
+        ("GET", "MODEL%2Fmetadata", "Could not find any versions of model MODEL/metadata"),
+        ("GET", "MODEL/versions/987", "Could not find version 987 of model MODEL"),
+        ("POST", "MODEL?x=1:predict", "Servable not found for request: Latest(MODEL?x=1)"),
+    ],
+)
+def test_a_query_is_a_part_of_the_path(target, request_, method, path, expected):
+    path = f"/v1/models/{path.replace('MODEL', target[2])}"
+    body = {"instances": ["a"]} if method == "POST" else None
+    message = expected.replace("MODEL", target[2]).format(method, path)
+    status = 400 if message.startswith("Malformed") else 404
+    assert request_(method, path, body) == (status, {"error": message})
+
+
 @pytest.fixture(scope="module")
 def channel(target):
     if target[1] is None:
