@@ -4,6 +4,8 @@ import re
 from pathlib import Path
 
 import yaml
+from google.protobuf import text_format
+from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 
 FOLDER = Path(__file__).parents[3] / "export" / "docker"
 CONFIG = "--monitoring_config_file="
@@ -52,3 +54,11 @@ def test_kubernetes():
     for probe in ("readinessProbe", "startupProbe"):
         path = f"/v1/models/{environment['MODEL_NAME']}/metadata"
         assert container[probe]["httpGet"]["path"] == path
+
+
+def test_model_config_file():
+    page = (FOLDER.parents[1] / "docs" / "serving.md").read_text("utf-8")
+    (text,) = re.findall(r"^model_config_list \{\n.*?^\}$", page, re.DOTALL | re.MULTILINE)
+    models = text_format.Parse(text, ModelServerConfig()).model_config_list.config
+    assert len({model.name for model in models}) == len(models) == 2
+    assert all(model.base_path.startswith("/") for model in models)  # the server wants it
