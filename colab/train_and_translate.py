@@ -18,16 +18,19 @@
 # Need"](https://arxiv.org/abs/1706.03762). The numbers in the headings are the paper's sections.
 # The notebook takes less than five minutes on a CPU runtime.
 #
-# Run the next cell first. On Colab it installs the package with its version of TensorFlow, and then
-# asks you to **restart the runtime** (*Runtime > Restart session*). After that, run all cells.
-# Elsewhere it does nothing: install the package yourself, with Python 3.11 to 3.13.
+# On Colab, set `REPOSITORY` in the next cell to the address of the package's repository, and run
+# the cell. It installs the package with its version of TensorFlow, and then asks you to **restart
+# the runtime** (*Runtime > Restart session*). After that, run all cells. Elsewhere the cell does
+# nothing: install the package yourself, with Python 3.11 to 3.13.
 
 # %%
+import subprocess
 import sys
 from importlib import metadata
 
-PINNED = ["keras3-transformer[plots]==0.1.0"]
-PINNED += ["tensorflow==2.21.0", "tensorflow-text==2.21.1", "keras==3.15.1"]
+REPOSITORY = "https://HOST/OWNER/keras3-transformer"  # the address of the package's repository
+PACKAGES = [f"keras3-transformer[plots] @ git+{REPOSITORY}"]
+PACKAGES += ["tensorflow==2.21.0", "tensorflow-text==2.21.1", "keras==3.15.1"]
 
 
 def versions():
@@ -36,7 +39,13 @@ def versions():
 
 if "google.colab" in sys.modules:
     before = versions()
-    # %pip install --quiet {" ".join(PINNED)}
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", *PACKAGES]
+    done = subprocess.run(pip, capture_output=True, text=True)
+    if done.returncode:
+        print(done.stderr)
+        raise SystemExit(
+            f"Cannot install from {REPOSITORY}: set REPOSITORY, then run this cell again"
+        )
     if versions() != before:
         raise SystemExit("Installed. Now Runtime > Restart session, and then run all cells")
 

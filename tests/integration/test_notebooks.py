@@ -7,13 +7,13 @@ import re
 import runpy
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import nbformat
 import pytest
 from command_line import free_ports
 from nbclient import NotebookClient
 
-import keras_transformer
 from keras_transformer.trainers.settings import TrainSettings
 
 ROOT = Path(__file__).parents[2]
@@ -44,10 +44,18 @@ def test_installs_the_tested_versions(name):
     install = read(name).cells[1].source
     lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
     tested = dict(line.split("==") for line in lines)
-    tested["keras3-transformer"] = keras_transformer.__version__
-    pins = dict(re.findall(r'"([\w-]+)(?:\[\w+\])?==([\w.]+)"', install))
+    pins = dict(re.findall(r'"([\w-]+)==([\w.]+)"', install))
     assert "tensorflow" in pins
     assert pins == {package: tested[package] for package in pins}
+
+
+def test_stops_if_it_cannot_install(monkeypatch):
+    """The placeholder is no address; the cells after it do not run."""
+    monkeypatch.setitem(sys.modules, "google.colab", ModuleType("google.colab"))
+    monkeypatch.setenv("PIP_DRY_RUN", "1")
+    (install,) = {re.sub(r"\[\w+\] @", " @", code(name)[0].source) for name in NAMES}
+    with pytest.raises(SystemExit, match="set REPOSITORY"):
+        exec(install, {})
 
 
 # Small values for the parameters; all others stay.
