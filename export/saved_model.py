@@ -30,7 +30,8 @@ from keras_transformer.export.warmup import write_warmup
 from keras_transformer.files import atomic_folder
 from keras_transformer.model.encoder_decoder import EncoderDecoder
 from keras_transformer.search.beam_search import Hypotheses
-from keras_transformer.search.texts import Prefixes, TextSearch, TranslatedTexts
+from keras_transformer.search.prefixes import Prefixes
+from keras_transformer.search.texts import TextSearch, TranslatedTexts
 from keras_transformer.tokenizers import EncodedTexts, Tokenizer
 from keras_transformer.translator import Translator
 

@@ -164,6 +164,7 @@ class Translation(Task):
         """Learns a tokenizer of both languages."""
         from keras_transformer.tokenizers import train_tokenizer
 
+        languages = settings.source, settings.target
         if settings.protect:
             from keras_transformer.protection.tokenizer import ProtectingTokenizer
 
@@ -174,10 +175,13 @@ class Translation(Task):
                 settings.protect_free,
                 "bpe" if settings.tokenizer == "bpe" else "unigram",
                 settings.lowercase,
+                languages,
             )
         pairs, same_pairs = itertools.tee(corpus.pairs("train"))
         sources, targets = (pair.source for pair in pairs), (pair.target for pair in same_pairs)
-        return train_tokenizer(settings.tokenizer, sources, vocab_size, settings.lowercase, targets)
+        return train_tokenizer(
+            settings.tokenizer, sources, vocab_size, settings.lowercase, targets, languages
+        )
 
     def adapt_tokenizer(
         self, settings: "TrainSettings", corpus: Corpus, tokenizer: "Tokenizer"

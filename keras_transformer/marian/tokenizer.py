@@ -109,9 +109,9 @@ class MarianTokenizer(Tokenizer):
 
     def hide(self, texts: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.RaggedTensor], tf.Tensor]]:
         """Takes the tag of a language off, and puts it before each sentence; see `Tokenizer`."""
+        texts, put_nothing = super().hide(texts)
         if not self._has_tags:
-            return super().hide(texts)
-        texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+            return texts, put_nothing
         is_tagged = tf.strings.regex_full_match(texts, f"(?s){TAG}.*")  # [B]
         tags = tf.strings.regex_replace(texts, f"(?s){TAG}.*", r"\1 ")
         tags = tf.where(is_tagged, tags, "")

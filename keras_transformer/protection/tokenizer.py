@@ -35,6 +35,7 @@ from keras_transformer.tokenizers.base import (
     TokenizedTexts,
     Tokenizer,
 )
+from keras_transformer.tokenizers.invisible import visible, without
 from keras_transformer.tokenizers.learning import parse_sentencepiece
 from keras_transformer.tokenizers.subword import SentencePieceTokenizer
 
@@ -108,6 +109,7 @@ class ProtectingTokenizer(_SlotTokenizer):
         free: bool = False,
         model_type: Literal["bpe", "unigram"] = "bpe",
         lowercase: bool = False,
+        languages: tuple[str, str] = ("", ""),
     ) -> Self:
         """Learns subwords from training pairs without their protected strings.
 
@@ -118,15 +120,16 @@ class ProtectingTokenizer(_SlotTokenizer):
             free: whether a search may leave strings out, and repeat them.
             model_type: SentencePiece's algorithm.
             lowercase: whether to lower-case all text but protected strings.
+            languages: the codes of source and target, if they are known.
         """
         check(protect)
         pattern = pattern_of(protect, pairs())
         slotted, same = itertools.tee(_slotted(pairs(), pattern))
         sources, targets = (pair[0] for pair in slotted), (pair[1] for pair in same)
         tokenizer = SentencePieceTokenizer.train(
-            sources, vocab_size, model_type, lowercase, targets, symbols=SLOTS
+            sources, vocab_size, model_type, lowercase, targets, SLOTS, languages
         )
-        return cls._made_of(tokenizer.model, protect, pattern, free)
+        return cls._made_of(tokenizer.model, protect, pattern, free).of_languages(languages)
 
     @classmethod
     def extend(
@@ -244,8 +247,9 @@ class ProtectingTokenizer(_SlotTokenizer):
     ) -> tf.Tensor:
         ids = tf.where(ids == self._lead_byte, PAD_ID, ids)  # bytes never make a slot
         texts = super().write(source, ids)  # [B, K]
-        written = _put(self._strings(source, ids, num_results), tf.reshape(texts, [-1]))
-        return tf.reshape(written, tf.shape(texts))
+        strings = self._strings(source, ids, num_results)
+        written = _put(tf.where(strings == "", MARK, strings), tf.reshape(texts, [-1]))
+        return tf.reshape(without(written, MARK), tf.shape(texts))
 
     def _strings(
         self, source: EncodedTexts, ids: tf.Tensor, num_results: tf.Tensor | int
@@ -282,16 +286,22 @@ class ProtectingTokenizer(_SlotTokenizer):
 class _Protected:
     """Texts, string [B], cut at their protected strings.
 
+    A source loses its invisible characters, but for those of the protected strings. These lose
+    them too where a string is found only without them.
+
     Attributes:
         strings: string [P], the protected strings of all texts.
         rows: int32 [P], the texts that they are in.
     """
 
-    def __init__(self, texts: tf.Tensor, pattern: str) -> None:
+    def __init__(self, texts: tf.Tensor, pattern: str, is_source: bool = True) -> None:
         texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
         texts = tf.strings.regex_replace(texts, RESERVED, "\ufffd")
-        texts = tf.strings.regex_replace(texts, pattern, rf"{MARK}\0{MARK}")
-        self._parts = tf.strings.split(texts, MARK)  # [B, (parts)]
+        marked = tf.strings.regex_replace(texts, pattern, rf"{MARK}\0{MARK}")
+        if is_source:
+            seen = tf.strings.regex_replace(visible(texts), pattern, rf"{MARK}\0{MARK}")
+            marked = tf.where(visible(marked) == seen, marked, seen)
+        self._parts = tf.strings.split(marked, MARK)  # [B, (parts)]
         starts = tf.gather(self._parts.row_starts(), self._parts.value_rowids())
         place = tf.range(tf.size(self._parts.values, tf.int64)) - starts
         # The pattern also finds percentages, so that no placeholder is found within them.
@@ -299,6 +309,9 @@ class _Protected:
         is_text = tf.strings.regex_full_match(self._parts.values, PERCENTAGE)
         is_text &= ~tf.strings.regex_full_match(self._parts.values, others)
         self._is_protected = (place % 2 == 1) & ~is_text & (self._parts.values != "")
+        if is_source:
+            texts = tf.where(self._is_protected, self._parts.values, visible(self._parts.values))
+            self._parts = self._parts.with_values(texts)
         self.strings = tf.boolean_mask(self._parts.values, self._is_protected)
         rows = tf.boolean_mask(self._parts.value_rowids(), self._is_protected)
         self.rows = tf.cast(rows, tf.int32)
@@ -332,7 +345,7 @@ def _protected_pairs(
     sources: tf.Tensor, targets: tf.Tensor, pattern: str
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Returns sources and targets with slots, string [B], and whether both protect the same."""
-    source, target = (_Protected(texts, pattern) for texts in (sources, targets))
+    source, target = _Protected(sources, pattern), _Protected(targets, pattern, is_source=False)
     # Numbers of the strings of all rows, those of the sources first.
     unique, index = tf.unique(tf.concat([source.keys(), target.keys()], axis=0))
     own, other = tf.split(index, [tf.size(source.strings), tf.size(target.strings)])

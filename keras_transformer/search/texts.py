@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.architectures import step_of
-from keras_transformer.config import EOS_ID, PAD_ID, UNK_ID, DecodingOptions
+from keras_transformer.config import EOS_ID, PAD_ID, DecodingOptions
 from keras_transformer.model.encoder_decoder import EncoderDecoder
 from keras_transformer.model.losses import cross_entropy
 from keras_transformer.search.beam_search import (
@@ -30,6 +30,7 @@ from keras_transformer.search.constraints import (
     constrained,
 )
 from keras_transformer.search.groups import map_groups
+from keras_transformer.search.prefixes import Prefixes, read_prefixes, without_space_after
 from keras_transformer.search.sampling import SampleConstraint
 from keras_transformer.search.sentences import are_blank, cut_rows, split_sentences
 from keras_transformer.tokenizers import EncodedTexts, Tokenizer, shifted
@@ -38,13 +39,6 @@ from keras_transformer.tokenizers import EncodedTexts, Tokenizer, shifted
 GROUP_ROWS = 64
 GROUP_TOKENS = 2**15
 GROUP_LOGITS = 2**25
-
-
-class Prefixes(NamedTuple):
-    """The beginnings of translations, as `PrefixConstraint.of` takes them."""
-
-    tokens: tf.RaggedTensor  # int32 [B, (tokens)]
-    is_word_over: tf.Tensor  # bool [B], whether the next token must begin a word
 
 
 class TranslatedTexts(NamedTuple):
@@ -215,7 +209,8 @@ class TextSearch:
     ) -> TranslatedTexts:
         """Returns the `num_best` best translations of each text, string [B].
 
-        A text without tokens, such as white space, has one empty translation.
+        A text without tokens, such as white space, has one empty translation. Where hypotheses are
+        the same text in different pieces, the best one stays.
 
         Args:
             texts: string [B].
@@ -227,18 +222,22 @@ class TextSearch:
         source = self.tokenizer.encode(texts, self.max_source_tokens)
         given, truncated = None, source.truncated
         if prefixes is not None:
-            tokens, _, in_capitals = self.tokenizer.read_pairs(texts, prefixes)[1:]
-            tokens = tf.ragged.boolean_mask(tokens, tokens != UNK_ID)  # a model cannot write it
+            given, capitals = read_prefixes(self.tokenizer, texts, prefixes)
             longest = self.max_target_tokens // 2
-            is_cut = tokens.row_lengths() > longest
+            is_cut = given.tokens.row_lengths() > longest
             truncated |= is_cut
-            ends_word = tf.strings.regex_full_match(prefixes, r"(?s).*[\s\x0b\p{Z}]")
-            given = Prefixes(tokens[:, :longest], ends_word & ~is_cut)
-            source = source._replace(capitals=in_capitals)  # the result begins as it is given
+            given = Prefixes(given.tokens[:, :longest], given.is_word_over & ~is_cut)
+            source = source._replace(capitals=capitals)  # the result begins as it is given
         found = self.search(source, num_best, given)
-        translations = self.tokenizer.write(source, found.ids)
+        translations, scores = self.tokenizer.write(source, found.ids), found.scores
+        if given is not None:
+            written = self.tokenizer.write(source, given.tokens.to_tensor()[:, None])[:, 0]
+            written = tf.where(given.is_word_over, "", written)
+            translations = without_space_after(written, translations)
+        if num_best > 1:
+            translations, scores = _without_repeats(translations, scores)
         words = self._words(source, found.ids[:, 0]) if with_words else ()
-        return TranslatedTexts(translations, found.scores, truncated, *words)
+        return TranslatedTexts(translations, scores, truncated, *words)
 
     def _words(self, source: EncodedTexts, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the words of ids, int32 [B, T] -> string [B, n], and their log probabilities."""
@@ -395,6 +394,18 @@ class TextSearch:
         return keras.StatelessScope(
             state_mapping=[(weight, tf.convert_to_tensor(weight.value)) for weight in weights]
         )
+
+
+def _without_repeats(translations: tf.Tensor, scores: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns translations, string [B, n], without those that are equal to a better one."""
+    place = tf.range(tf.shape(translations)[1])
+    is_same = translations[:, :, None] == translations[:, None, :]  # [B, n, n]
+    is_repeated = tf.reduce_any(is_same & (place[:, None] < place), axis=1)  # [B, n]
+    order = tf.argsort(tf.cast(is_repeated, tf.int32), axis=1, stable=True)
+    return (
+        tf.gather(tf.where(is_repeated, "", translations), order, batch_dims=1),
+        tf.gather(tf.where(is_repeated, -float("inf"), scores), order, batch_dims=1),
+    )
 
 
 def _rows(ids: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:

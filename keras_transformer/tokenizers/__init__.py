@@ -19,6 +19,7 @@ def train_tokenizer(
     vocab_size: int,
     lowercase: bool = False,
     targets: Iterable[str] | None = None,
+    languages: tuple[str, str] = ("", ""),
 ) -> Tokenizer:
     """Learns a tokenizer; see the `train` methods of the classes.
 
@@ -28,10 +29,13 @@ def train_tokenizer(
         vocab_size: maximum number of ids.
         lowercase: whether to lower-case all text; word-pieces do not.
         targets: sentences of the target language.
+        languages: the codes of source and target, if they are known.
     """
     if kind == "wordpiece":
         if targets is not None:
             both = itertools.zip_longest(texts, targets, fillvalue="")
             texts = itertools.chain.from_iterable(both)
-        return WordPieceTokenizer.train(texts, vocab_size)
-    return SentencePieceTokenizer.train(texts, vocab_size, kind, lowercase, targets)
+        return WordPieceTokenizer.train(texts, vocab_size).of_languages(languages)
+    return SentencePieceTokenizer.train(
+        texts, vocab_size, kind, lowercase, targets, languages=languages
+    )

@@ -7,7 +7,7 @@ import abc
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import numpy as np
 import tensorflow as tf
@@ -15,7 +15,8 @@ import tensorflow as tf
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID
 from keras_transformer.errors import InputError
 from keras_transformer.rooms import brought, load
-from keras_transformer.tokenizers.case import as_sentences, in_small_letters
+from keras_transformer.tokenizers.case import as_sentences, in_small_letters, upper
+from keras_transformer.tokenizers.invisible import visible, without
 
 if TYPE_CHECKING:
     from keras_transformer.search.constraints import Constraint
@@ -131,6 +132,7 @@ class Tokenizer(abc.ABC):
         first_byte: the id of the byte 0, if 256 ids in a row are bytes.
         keeps_capitals: whether a text in capitals is read as it is.
         own_target: the tokenizer of the target language, if that is another one.
+        languages: the codes of source and target, which decide how capitals are written.
 
     Raises:
         InputError: if a file is missing or is not a tokenizer, or a vocabulary is too small.
@@ -143,10 +145,17 @@ class Tokenizer(abc.ABC):
     first_byte: int | None = None
     keeps_capitals: bool = False
     own_target: "Tokenizer | None" = None
+    languages: tuple[str, str] = "", ""
+    _side: Literal[0, 1] = 0  # 1 to read targets
 
     @classmethod
-    def load(cls, path: str | Path) -> "Tokenizer":
-        """Reads what `save` wrote."""
+    def load(cls, path: str | Path, languages: tuple[str, str] = ("", "")) -> "Tokenizer":
+        """Reads what `save` wrote.
+
+        Args:
+            path: the file.
+            languages: the codes of source and target, such as ("en", "tr"), if they are known.
+        """
         try:
             model = Path(path).read_bytes()
         except OSError as error:
@@ -155,9 +164,14 @@ class Tokenizer(abc.ABC):
         names = [name for header, name in kinds.items() if model.startswith(header)]
         kind: Callable[[bytes], Tokenizer] = load(names[0] if names else SENTENCEPIECE)
         try:
-            return kind(model)
+            return kind(model).of_languages(languages)
         except InputError as error:
             raise InputError(f"{path}: {error}") from error
+
+    def of_languages(self, languages: tuple[str, str]) -> Self:
+        """Sets `languages`, and returns this tokenizer."""
+        self.languages = self.target.languages = languages
+        return self
 
     def save(self, path: str | Path) -> None:
         """Writes `model`."""
@@ -181,8 +195,7 @@ class Tokenizer(abc.ABC):
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Splits texts, string [B], into ids, int32 [B, (tokens)], without bos and eos."""
-        utf8 = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
-        return self._tokenize(tf.strings.regex_replace(utf8, r"\p{Cc}", " "))
+        return self._tokenize(tf.strings.regex_replace(_utf8(texts), r"\p{Cc}", " "))
 
     @abc.abstractmethod
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
@@ -203,7 +216,7 @@ class Tokenizer(abc.ABC):
             The texts without what must not be split, and a function from the parts of each,
             string [B, (parts)], to these parts with it, string [P].
         """
-        return texts, lambda parts: parts.values
+        return self._seen(texts), lambda parts: parts.values
 
     def head_lengths(self, tokens: tf.RaggedTensor) -> tf.Tensor:
         """Returns how many ids at the start of a source each of its parts repeats, int32 [B].
@@ -215,7 +228,7 @@ class Tokenizer(abc.ABC):
 
     def read(self, texts: tf.Tensor) -> TokenizedTexts:
         """Splits sources, string [B], into ids, without what `write` puts back."""
-        texts, capitals = self._in_small_letters(texts)
+        texts, capitals = self._in_small_letters(self._seen(texts))
         return TokenizedTexts(self.tokenize(texts), None, capitals)
 
     def read_pairs(self, sources: tf.Tensor, targets: tf.Tensor) -> TokenizedPairs:
@@ -225,6 +238,7 @@ class Tokenizer(abc.ABC):
             sources: string [B].
             targets: string [B].
         """
+        sources = self._seen(sources)
         return self._tokenize_pairs(sources, targets, tf.fill([tf.size(sources)], True))
 
     def _tokenize_pairs(
@@ -233,15 +247,19 @@ class Tokenizer(abc.ABC):
         """Splits pairs; both sides of a source in capitals become small letters."""
         sources, capitals = self._in_small_letters(sources)
         is_same = capitals & ~tf.strings.regex_full_match(targets, r"(?s).*\p{Ll}.*")
-        targets = tf.where(is_same, in_small_letters(targets), targets)
+        targets = tf.where(is_same, in_small_letters(targets, self.languages[1]), targets)
         tokens = self.tokenize(sources), self.target.tokenize(targets)
         return TokenizedPairs(*tokens, agree, is_same)
+
+    def _seen(self, texts: tf.Tensor) -> tf.Tensor:
+        """Returns valid UTF-8; sources lose invisible characters, targets stay as they are."""
+        return _utf8(texts) if self._side else visible(_utf8(texts))
 
     def _in_small_letters(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns texts, string [B], without capitals, and which of them had only such letters."""
         if self.keeps_capitals or self.lowercase:
             return texts, tf.fill([tf.size(texts)], False)
-        return as_sentences(texts, self.split_words)
+        return as_sentences(texts, self.split_words, self.languages[self._side])
 
     @abc.abstractmethod
     def detokenize(self, ids: tf.Tensor) -> tf.Tensor:
@@ -286,10 +304,9 @@ class Tokenizer(abc.ABC):
         # T may be 0, so -1 cannot stand for the other dimensions.
         texts = self.target.detokenize(tf.reshape(ids, [shape[0] * shape[1], shape[2]]))
         # U+FFFD stands for bytes that are no character (docs/log.md, text as people type it).
-        texts = tf.strings.regex_replace(texts, "\ufffd", "")
+        texts = without(texts, "\ufffd")
         texts = tf.reshape(texts, [shape[0], ids.shape[1] or shape[1]])
-        upper = tf.strings.upper(texts, encoding="utf-8")
-        return tf.where(source.capitals[:, None], upper, texts)
+        return tf.where(source.capitals[:, None], upper(texts, self.languages[1]), texts)
 
     def write_words(self, source: EncodedTexts, ids: tf.Tensor) -> tf.Tensor:
         """Writes the words of one result of each text.
@@ -358,6 +375,10 @@ class Tokenizer(abc.ABC):
             raise InputError(f"`ids` must have the shape [B, S]. Received: shape={ids.shape}")
         texts = self.detokenize(ids).numpy()
         return [text.decode() for text in texts]
+
+
+def _utf8(texts: tf.Tensor) -> tf.Tensor:
+    return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
 
 
 def with_end(tokens: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -1,8 +1,15 @@
-"""Texts in capitals and titles, read as sentences: case does not change how a word is cut."""
+"""Texts in capitals and titles, read as sentences: case does not change how a word is cut.
 
-from collections.abc import Callable
+Capitals and small letters are those of ICU, by the language of the text (Unicode's SpecialCasing).
+"""
+
+# ruff: noqa: RUF001 -- Greek and Armenian
+
+import re
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
+import tensorflow_text as tf_text
 
 # A text in capitals: four of them or more, some side by side, so that "USA" and "A. B." are none,
 # and no letters without case, such as Chinese ones, but ª and º. A tag of a language, such as
@@ -17,36 +24,100 @@ TITLE_WORD = r"\P{L}*\p{Lu}(?:[^.\p{Lu}]*|\P{Lu}*\p{Ll}\P{Lu}*)"  # no initial, 
 BEFORE_SENTENCE = rf"^{TAG}\P{{L}}*|[\p{{Ll}}\p{{N}}][.!?]\P{{L}}*\s\P{{L}}*"
 FIRST = "\1"  # marks it; a text has no control characters then
 
+TURKIC = "tr", "tur", "az", "aze", "azj"
+GREEK, DUTCH, LITHUANIAN, ARMENIAN = (
+    ("el", "ell", "gre"), ("nl", "nld", "dut"), ("lt", "lit"), ("hy", "hye", "arm"),
+)  # fmt: skip
+# Greek accents, and all marks that capitals have not, in NFD.
+ACCENTS, BREATHINGS = "\u0300-\u0303\u0311\u0342", "\u0304\u0306\u0313\u0314"
+MARKS = f"[{ACCENTS}{BREATHINGS}]"
+BETWEEN = r"[\p{M}'\x{2019}.:\x{B7}]*"  # characters that may stand within a word
+WITHOUT_ACCENTS = (
+    # An iota or ypsilon after an accent that goes is no part of a diphthong.
+    (rf"([αεηιουωΑΕΗΙΟΥΩ]{MARKS}*[{ACCENTS}]{MARKS}*\x{{345}}?)([ιυΙΥ])\x{{308}}?", "\\1\\2\u0308"),
+    # An eta alone, "or", keeps its accent.
+    (rf"(\p{{L}}{BETWEEN}[ηΗ]){MARKS}+", r"\1"),
+    (rf"([ηΗ]){MARKS}+(\x{{345}}|{BETWEEN}\p{{L}})", r"\1\2"),
+    (rf"([ηΗ]){MARKS}*[{ACCENTS}]{MARKS}*", "\\1\u0301"),
+    (rf"([ηΗ])[{BREATHINGS}]+", r"\1"),
+    (rf"([αειουωρΑΕΙΟΥΩΡ]){MARKS}*(\x{{308}}?){MARKS}*", r"\1\2"),
+)
+
 Tokenize = Callable[[tf.Tensor], tf.RaggedTensor]  # string [W] -> ids, int32 [W, (tokens)]
 
 
-def as_sentences(texts: tf.Tensor, tokenize: Tokenize) -> tuple[tf.Tensor, tf.Tensor]:
+def upper(texts: tf.Tensor, language: str) -> tf.Tensor:
+    """Returns texts, string of any shape, in capitals, as their language writes them."""
+    code = _code(language)
+    if code in GREEK:
+        texts = tf_text.normalize_utf8(texts, "NFD")
+        for pattern, replacement in WITHOUT_ACCENTS:
+            texts = tf.strings.regex_replace(texts, pattern, replacement)
+        texts = tf_text.normalize_utf8(texts, "NFC")
+    for codes, pattern, replacement in (
+        (TURKIC, "i", "İ"),
+        (LITHUANIAN, r"([ijį])\x{307}", r"\1"),
+        (ARMENIAN, "և", "եվ"),
+    ):
+        if code in codes:
+            texts = tf.strings.regex_replace(texts, pattern, replacement)
+    return tf.strings.upper(texts, encoding="utf-8")
+
+
+def lower(texts: tf.Tensor, language: str) -> tf.Tensor:
+    """Returns texts, string of any shape, in small letters, as their language writes them."""
+    for capital, small in small_letters(language):
+        texts = tf.strings.regex_replace(texts, capital, small)
+    return tf.strings.lower(texts, encoding="utf-8")
+
+
+def small_letters(language: str) -> Iterator[tuple[str, str]]:
+    """Yields capitals of a language, regular expressions, and their own small letters."""
+    if _code(language) in TURKIC:
+        yield from (("İ|I\u0307", "i"), ("I", "ı"))
+
+
+def _lower(texts: tf.Tensor, language: str) -> tf.Tensor:
+    """Returns what `lower` returns, and İ without the dot that other languages leave on its i."""
+    return tf.strings.regex_replace(lower(texts, language), "i\u0307", "i")
+
+
+def _code(language: str) -> str:
+    """Returns the code of the language of "tr_TR" or "az-Latn"."""
+    return re.split("[-_@.]", language.lower())[0]
+
+
+def as_sentences(
+    texts: tf.Tensor, tokenize: Tokenize, language: str = ""
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Writes texts in capitals, and titles, as sentences are written.
 
     Args:
         texts: string [B].
         tokenize: splits words into pieces.
+        language: the code of their language, if it is known.
 
     Returns:
         The texts, string [B], and which of them were in capitals, bool [B].
     """
     texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
     capitals = tf.strings.regex_full_match(texts, CAPITALS)
-    texts = tf.where(capitals, in_small_letters(texts), texts)
+    texts = tf.where(capitals, in_small_letters(texts, language), texts)
     is_title = tf.strings.regex_full_match(texts, TITLE)
     titles = tf.where(is_title & tf.strings.regex_full_match(texts, r"(?s).*\p{Ll}.*"))
-    written = _titles_as_sentences(tf.gather_nd(texts, titles), tokenize)
+    written = _titles_as_sentences(tf.gather_nd(texts, titles), tokenize, language)
     return tf.tensor_scatter_nd_update(texts, titles, written), capitals
 
 
-def in_small_letters(texts: tf.Tensor) -> tf.Tensor:
+def in_small_letters(texts: tf.Tensor, language: str) -> tf.Tensor:
     """Returns texts, string [B], in small letters but for the first, as a sentence is written."""
-    start = tf.strings.regex_replace(texts, rf"(?s)^({TAG}\P{{L}}*\p{{L}}).*$", r"\1")
+    first = r"(?:IJ|\p{L})" if _code(language) in DUTCH else r"\p{L}"
+    start = tf.strings.regex_replace(texts, rf"(?s)^({TAG}\P{{L}}*{first}).*$", r"\1")
     rest = tf.strings.substr(texts, tf.strings.length(start), tf.fill(tf.shape(texts), 2**30))
-    return tf.strings.join([start, tf.strings.lower(rest, encoding="utf-8")])
+    return tf.strings.join([start, _lower(rest, language)])
 
 
-def _titles_as_sentences(titles: tf.Tensor, tokenize: Tokenize) -> tf.Tensor:
+def _titles_as_sentences(titles: tf.Tensor, tokenize: Tokenize, language: str) -> tf.Tensor:
     """Returns titles, string [B], as sentences: the words that are no names in small letters.
 
     A word is no name if it is one piece in small letters, or two instead of more.
@@ -55,7 +126,7 @@ def _titles_as_sentences(titles: tf.Tensor, tokenize: Tokenize) -> tf.Tensor:
     titles = tf.strings.regex_replace(titles, BEFORE_SENTENCE, rf"\0{FIRST}")
     words = tf.strings.split(titles, " ")  # [B, (words)]
     is_name = ~tf.strings.regex_full_match(words.values, TITLE_WORD)
-    small = tf.strings.lower(words.values, encoding="utf-8")
+    small = _lower(words.values, language)
     num_pieces, num_small = (_num_pieces(each, tokenize) for each in (words.values, small))
     is_name |= (num_small > 2) | (num_small == 2) & (num_pieces <= 2)
     is_first = tf.strings.regex_full_match(words.values, f".*{FIRST}.*")

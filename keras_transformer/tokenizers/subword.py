@@ -18,6 +18,8 @@ from google.protobuf.message import DecodeError
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from keras_transformer.errors import InputError
 from keras_transformer.tokenizers.base import SPECIAL_PIECES, WORD_PIECE_HEADER, Tokenizer
+from keras_transformer.tokenizers.case import lower, small_letters
+from keras_transformer.tokenizers.invisible import visible_text
 from keras_transformer.tokenizers.learning import (
     WORD_MARK,
     compositions,
@@ -94,6 +96,7 @@ class SentencePieceTokenizer(Tokenizer):
         lowercase: bool = False,
         targets: Iterable[str] | None = None,
         symbols: Sequence[str] = (),
+        languages: tuple[str, str] = ("", ""),
     ) -> Self:
         """Learns subwords from texts of both languages.
 
@@ -106,6 +109,7 @@ class SentencePieceTokenizer(Tokenizer):
             lowercase: whether to lower-case all text, here and in `tokenize`.
             targets: sentences of the target language.
             symbols: characters that are pieces by themselves; they get the last ids.
+            languages: the codes of source and target, if they are known.
         """
         sources, targets = ((), texts) if targets is None else (texts, targets)
         normalizer = sentencepiece.SentencePieceNormalizer(
@@ -119,8 +123,10 @@ class SentencePieceTokenizer(Tokenizer):
             # Side by side, so that both may come from one stream of pairs.
             for pair in itertools.zip_longest(sources, targets, fillvalue=""):
                 source, target = map(_without_controls, pair)
+                source = visible_text(source)
                 if lowercase:
-                    source, target = unicodedata.normalize("NFKC", source).lower(), target.lower()
+                    sides = unicodedata.normalize("NFKC", source), target
+                    source, target = map(_small_letters, sides, languages)
                 yield normalizer.normalize(source)
                 yield target
 
@@ -136,7 +142,7 @@ class SentencePieceTokenizer(Tokenizer):
             setattr(message.normalizer_spec, name, getattr(of_source, name))
         if lowercase:
             message.lowercase = LOWERCASE_MARK
-        return cls(message.SerializeToString())
+        return cls(message.SerializeToString()).of_languages(languages)
 
     def sentencepiece_models(self) -> tuple[bytes, bytes]:
         """Returns the models of source and target; see `Tokenizer`."""
@@ -159,7 +165,7 @@ class SentencePieceTokenizer(Tokenizer):
         if self._is_marked:
             if self._side == 0:
                 texts = tf_text.normalize_utf8(texts, "NFKC")  # the trade mark sign becomes TM
-            texts = tf.strings.lower(texts, encoding="utf-8")
+            texts = lower(texts, self.languages[self._side])
         return self._op(self._side).tokenize(texts)
 
     def detokenize(self, ids: tf.Tensor) -> tf.Tensor:
@@ -181,6 +187,13 @@ class SentencePieceTokenizer(Tokenizer):
 def _without_controls(text: str) -> str:
     """Replaces control characters by spaces, as `Tokenizer.tokenize` does."""
     return regex.sub(r"\p{Cc}", " ", text)
+
+
+def _small_letters(text: str, language: str) -> str:
+    """Returns what `lower` returns."""
+    for capital, small in small_letters(language):
+        text = regex.sub(capital, small, text)
+    return text.lower()
 
 
 class WordPieceTokenizer(Tokenizer):

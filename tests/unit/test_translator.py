@@ -93,6 +93,34 @@ def test_a_prefix_is_continued(tiny_translator, beam_size):
     assert long.truncated
 
 
+PREFIXES_IN_CAPITALS = {  # whether capitals follow, as the prefix is one in capitals
+    "STRAẞE": True, "ŞEHİR": True, "Ϊ́ΔΙΟΣ": True, "ß": False, "ⅷ": False, "AⅧ": True, "": True,
+}  # fmt: skip
+
+
+def test_a_prefix_in_capitals_is_kept_byte_for_byte(tiny_translator):
+    texts = ["RED DOG ÖL TWO"] * len(PREFIXES_IN_CAPITALS)
+    found = tiny_translator.translate(texts, prefixes=PREFIXES_IN_CAPITALS)
+    for (prefix, is_upper), (text, *_) in zip(PREFIXES_IN_CAPITALS.items(), found, strict=True):
+        assert text.startswith(prefix)
+        assert (text == text.upper()) == is_upper
+
+
+@pytest.mark.parametrize("space", ["\u3000", "\u00a0", "\u3000 "])
+def test_white_space_of_a_prefix_is_all_that_there_is(tiny_translator, space):
+    (found,) = tiny_translator.translate(["red dog"], prefixes=[f"eins{space}"])
+    assert found.text.startswith(f"eins{space}")
+    assert found.text[4 + len(space) :].strip()
+    assert not found.text.startswith(f"eins{space} ")
+
+
+def test_a_prefix_that_no_result_has(tiny_translator):
+    free = tiny_translator.translate(["red dog", "red dog"])
+    assert_close(
+        tiny_translator.translate(["red dog"] * 2, prefixes=["\ufffd", "\ufffd\ufffd"]), free
+    )
+
+
 def test_words(tiny_translator):
     texts = [*TEXTS, "日本 \ufffd"]
     for found in tiny_translator.translate(texts, words=True, length_penalty=0, beam_size=1):
@@ -148,7 +176,8 @@ def test_hypotheses_are_sorted(tiny_translator, beam_size, num_best):
     translations = tiny_translator.translate(TEXTS, beam_size=beam_size, num_best=num_best)
     for text, translation in zip(TEXTS, translations, strict=True):
         scores = [hypothesis.score for hypothesis in translation.hypotheses]
-        assert len(scores) == (num_best if text.strip() else 1)
+        assert 1 <= len(scores) <= (num_best if text.strip() else 1)
+        assert len({hypothesis.text for hypothesis in translation.hypotheses}) == len(scores)
         assert scores == sorted(scores, reverse=True)
         assert translation.hypotheses[0] == (translation.text, translation.score)
 

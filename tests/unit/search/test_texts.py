@@ -11,6 +11,7 @@ import tensorflow as tf
 from keras_transformer.config import BOS_ID, DecodingOptions
 from keras_transformer.model.transformer import Transformer
 from keras_transformer.search import texts as search_texts
+from keras_transformer.search.beam_search import Hypotheses
 from keras_transformer.search.texts import TextSearch
 from keras_transformer.tokenizers import EncodedTexts
 
@@ -104,6 +105,28 @@ def test_no_text(run):
 def test_no_text_to_score_or_align(run, small_groups):
     assert run(TextSearch.score, [], []).scores.shape == (0,)
     assert run(TextSearch.align, [], options=GREEDY, layer=0).attention.shape == (0, 0, 0)
+
+
+def test_equal_texts_are_one_hypothesis(model, tokenizer):
+    """The second is "red" in other pieces, and the third differs."""
+    rows = [
+        [id_of(tokenizer, piece) for piece in pieces]
+        for pieces in (["▁", "r", "e", "d"], ["▁", "r", "<0x65>", "d"], ["▁", "r"], ["▁", "r"])
+    ]
+    ids = tf.ragged.constant([rows, rows[::-1]], dtype=tf.int32).to_tensor(0)
+    scores = tf.constant([[-1.0, -2.0, -3.0, -float("inf")], [-1.0, -2.0, -3.0, -4.0]])
+
+    class Found(TextSearch):
+        def search(self, source, num_best=1, prefixes=None):
+            return Hypotheses(ids, scores)
+
+    found = Found(model, tokenizer, OPTIONS).translate(tf.constant(["red", "dog"]), 4)
+    assert found.translations.numpy().tolist() == [
+        [b"red", b"r", b"", b""],
+        [b"r", b"red", b"", b""],
+    ]
+    never = -float("inf")
+    assert found.scores.numpy().tolist() == [[-1, -3, never, never], [-1, -3, never, never]]
 
 
 # Documents.

@@ -259,6 +259,18 @@ def test_special_ids_leave_no_trace(tokenizer):
     assert texts.numpy().tolist() == [b"red cat"]
 
 
+@pytest.mark.parametrize("half", [["<0xF0>", "<0x9F>"], ["▁", "<0xE4>"]])
+def test_half_a_character_leaves_no_space(tokenizer, half):
+    pieces = tokenizer.pieces(tf.range(tokenizer.vocab_size)).numpy().tolist()
+    half = [pieces.index(each.encode()) for each in half]
+    red, cat = ids_of(tokenizer, "red"), ids_of(tokenizer, "cat")
+    source = tokenizer.encode(tf.constant(["red"]))
+    rows = [[*red, *half], [*half, *red], [*red, *half, *cat], half]
+    ids = tf.ragged.constant([rows], dtype=tf.int32).to_tensor(0)
+    assert tokenizer.write(source, ids).numpy().tolist() == [[b"red", b"red", b"red cat", b""]]
+    assert tokenizer.write_words(source, ids).numpy()[0, 3] == b""
+
+
 def test_survives_setting_the_random_seed(tokenizer):
     # TensorFlow clears its kernels, and a kept SentencePiece op would lose its model.
     before = ids_of(tokenizer, "the cat")

@@ -1,0 +1,103 @@
+"""Capitals and small letters of languages. Expected values are those of ICU 72."""
+
+# ruff: noqa: RUF001 -- Greek and Armenian
+
+import dataclasses
+
+import pytest
+import tensorflow as tf
+
+from keras_transformer.run import Run
+from keras_transformer.tokenizers import SentencePieceTokenizer, Tokenizer, WordPieceTokenizer
+from keras_transformer.tokenizers.case import as_sentences, in_small_letters, upper
+from keras_transformer.trainers.data.preparation import prepare
+from keras_transformer.trainers.data.prepared import StoredPairs
+
+TURKISH = ["Ankara ve İstanbul çok iyi", "istanbul ılık", "ANKARA VE İSTANBUL"] * 3
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "capitals"),
+    [
+        ("", "istanbul straße i\u0307", "ISTANBUL STRASSE I\u0307"),
+        ("tr", "istanbul çok iyi, ılık", "İSTANBUL ÇOK İYİ, ILIK"),
+        ("az-Latn", "şəhəri", "ŞƏHƏRİ"),
+        ("el", "Άνθρωπος, μαΐου", "ΑΝΘΡΩΠΟΣ, ΜΑΪΟΥ"),
+        ("ell", "σήμερα ή αύριο; «ή»", "ΣΗΜΕΡΑ Ή ΑΥΡΙΟ; «Ή»"),
+        ("el_GR", "άυλος τσάι ρολόι προϊόν", "ΑΫΛΟΣ ΤΣΑΪ ΡΟΛΟΪ ΠΡΟΪΟΝ"),
+        ("el", "ἢ καλὸς ᾠδή ᾴ", "Ή ΚΑΛΟΣ ΩΙΔΗ ΑΙ"),
+        ("el", "ἡ ᾗ ή ή 'ή α'ή", "Η ΗΙ Ή Ή 'Ή Α'Η"),
+        ("el", "İ é Å", "İ É Å"),  # only Greek letters lose their accents
+        ("lt", "i\u0307\u0301", "I\u0301"),
+        ("hy", "և", "ԵՎ"),
+        ("nl", "ijs", "IJS"),
+    ],
+)
+def test_capitals(language, text, capitals):
+    assert upper(tf.constant([[text]]), language).numpy()[0, 0].decode() == capitals
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "as_read"),
+    [
+        ("tr_TR", "ANKARA VE İSTANBUL", "Ankara ve istanbul"),
+        ("tur", "IŞIK, ILIK İYİ I\u0307", "Işık, ılık iyi i"),
+        ("aze", "BAKI ŞƏHƏRİ", "Bakı şəhəri"),
+        ("nl", "IJSLAND IS MOOI", "IJsland is mooi"),
+        ("de", "IJSLAND, GROẞ", "Ijsland, groß"),
+        ("en", "GO TO İZMİR", "Go to izmir"),  # no dot of its own
+    ],
+)
+def test_small_letters(language, text, as_read):
+    assert in_small_letters(tf.constant([text]), language).numpy()[0].decode() == as_read
+
+
+def test_a_title_in_small_letters():
+    titles = tf.constant(["Bugün Ankara İyi Ve Ilık"])
+    read, capitals = as_sentences(titles, lambda words: tf.strings.split(words, "x"), "tr")
+    assert read.numpy()[0].decode() == "Bugün ankara iyi ve ılık"
+    assert not capitals.numpy().any()
+
+
+@pytest.mark.parametrize("kind", [SentencePieceTokenizer, WordPieceTokenizer])
+def test_a_file_is_read_with_languages(kind, tmp_path):
+    kind.train(TURKISH, 330).save(tmp_path / "tokenizer")
+    tokenizer = Tokenizer.load(tmp_path / "tokenizer", ("tr", "tr"))
+    text = "ANKARA VE İSTANBUL ÇOK İYİ ILIK"
+    source = tokenizer.encode(tf.constant([text]))
+    assert tokenizer.decode(source) == ["Ankara ve istanbul çok iyi ılık"]
+    assert tokenizer.write(source, source.ids[:, None]).numpy()[0, 0].decode() == text
+    (target,) = tokenizer.encode_pairs([text], [text])[1].ids.numpy()
+    assert tokenizer.target.decode([target]) == ["Ankara ve istanbul çok iyi ılık"]
+
+
+def test_lowercase_knows_the_language():
+    tokenizer = SentencePieceTokenizer.train(
+        ["ILIK İYİ"] * 3, 290, lowercase=True, targets=["ILIK İYİ"] * 3, languages=("tr", "az")
+    )
+    pieces = b"".join(tokenizer.pieces(tf.range(260, tokenizer.vocab_size)).numpy()).decode()
+    assert "\u0307" not in pieces
+    source, target = tokenizer.encode_pairs(["ILIK İYİ"], ["ILIK İYİ"])
+    assert tokenizer.decode(source) == ["ılık iyi"]
+    assert tokenizer.target.decode(target) == ["ılık iyi"]
+
+
+def test_runs_and_corpora_know_their_languages(tiny_run, tiny_settings, tmp_path):
+    assert isinstance(tiny_run, Run)
+    run = dataclasses.replace(tiny_run, source="tr", target="el")
+    source = run.tokenizer().encode(["ANKARA VE İSTANBUL"])
+    assert run.tokenizer().decode(source) == ["Ankara ve istanbul"]
+    ids = run.tokenizer().target.encode(["τσάι"]).ids
+    assert run.tokenizer().write(source, ids[:, None]).numpy()[0, 0].decode() == "ΤΣΑΪ"
+    for language, lines in {
+        "tr": TURKISH,
+        "en": ["Ankara and Izmir", "Istanbul", "GO TO IZMIR"] * 3,
+    }.items():
+        (tmp_path / f"{language}.train.txt").write_text("".join(f"{line}\n" for line in lines))
+    settings = dataclasses.replace(
+        tiny_settings, data=str(tmp_path), source="tr", target="en", vocab_size=330
+    )
+    corpus = prepare(settings, tmp_path / "corpus")
+    (source, target), *_ = StoredPairs(tmp_path / "corpus", "train").read([2])
+    assert corpus.tokenizer.decode([source]) == ["Ankara ve istanbul"]
+    assert corpus.tokenizer.target.decode([target]) == ["Go to izmir"]
