@@ -188,8 +188,9 @@ class Translator:
                 search; see `DecodingOptions`. None for that of `defaults`.
             temperature: of the draws; None for that of `defaults`.
             sample_seed: of the draws; None for that of `defaults`.
-            num_best: number of hypotheses to return for each text, at most `beam_size`. A search
-                for fewer ends sooner.
+            num_best: number of hypotheses to return for each text, at most `beam_size`. There are
+                fewer where the search finds the same text in different pieces. A search for
+                fewer ends sooner.
             prefixes: the beginning of each translation, which the search continues. The last word
                 may go on, unless white space follows it. None if nothing is given.
             words: whether to return `Translation.words`, which takes a little longer.

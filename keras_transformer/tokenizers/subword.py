@@ -40,7 +40,8 @@ class SentencePieceTokenizer(Tokenizer):
     bytes, ids 4 to 259. Both languages share the pieces, and each has its own normal form:
 
     - It reads a source in SentencePiece's "nmt_nfkc", which is Unicode NFKC with single spaces.
-      Zero-width characters and the meta symbol U+2581 become spaces.
+      The joiner U+200C and the meta symbol U+2581 become spaces. `read` deletes invisible
+      characters before (`invisible`).
     - Its `target` keeps a text as it is, but composes letters and accents, as NFC does, and joins
       runs of ordinary spaces. U+2581 becomes an underscore.
 
