@@ -1,18 +1,23 @@
 """`keras-transformer translate --input messages.po`: it fills the empty entries of a file."""
 
+import gzip
 import itertools
 import re
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keras_transformer.cli.console import ProgressBar, say
+from keras_transformer.errors import InputError
 from keras_transformer.files import write_atomically
 from keras_transformer.trainers.data.catalogues import (
     forms_of,
-    has_elements,
     is_language,
     is_message,
+    is_untranslated,
+    languages_of,
     open_store,
+    sides_of,
 )
 
 if TYPE_CHECKING:
@@ -27,27 +32,29 @@ def fill_catalogue(
 ) -> None:
     """Translates the entries of a file that have no translation, and writes a new file.
 
-    Of plural forms, it fills those that are empty. The entries are marked as fuzzy, because a
-    person should read them. Lines of an entry are translated one by one, and keep the white space
-    around them.
+    It fills entries without a translation, and empty plural forms. A copy of the source is no
+    translation where XLIFF says that the entry is new. Entries of a file with other languages than
+    the model's stay as they are. The filled entries are marked as fuzzy, because a person should
+    read them. Lines of an entry are translated one by one, and keep the white space around them.
 
     Args:
-        path: a gettext catalogue or XLIFF.
+        path: a gettext catalogue or XLIFF, also `.gz`.
         output: the new file.
         translate: from texts to rows with a `translation`.
         languages: source and target of the model, to compare; None if they are not known.
+
+    Raises:
+        InputError: if the file cannot be read, or has several languages and those of the model are
+            not known.
     """
     store = open_store(path)
-    own = store.getsourcelanguage(), store.gettargetlanguage()
-    for code, language in zip(own, languages or own, strict=True):
-        if code and not is_language(code, language):
-            say(f"warning: {path} has the language {code}, and the model has {language}")
     empty = [
         unit
         for unit in store.units
         if is_message(unit) and not all(_written(unit)[: _num_forms(unit, store)])
     ]
-    units = [unit for unit in empty if not has_elements(unit)]
+    fitting = _fitting(path, empty, store, languages)
+    units = [unit for unit in fitting if not any(map(len, sides_of(unit)))]
     lines = [_split(form) for unit in units for form in forms_of(unit.source)]
     texts = list(dict.fromkeys(text for form in lines for _, text, _ in form if text))
     with ProgressBar("Translating", len(texts)) as progress:
@@ -68,10 +75,11 @@ def fill_catalogue(
             unit.target = forms[0]
         num_different += _differs(unit)
         unit.markfuzzy(True)
-    write_atomically(output, bytes(store))
+    content = bytes(store)
+    write_atomically(output, gzip.compress(content) if output.suffix == ".gz" else content)
     say(f"Translation: {len(units):,} empty entries, which are now fuzzy: {output}")
-    if len(units) < len(empty):
-        say(f"warning: {len(empty) - len(units):,} entries with inline elements are left empty")
+    if num_left := len(fitting) - len(units):
+        say(f"warning: {num_left:,} entries with inline elements are left empty")
     if num_truncated := sum(bool(row.get("truncated")) for row in rows):
         say(f"warning: the end of {num_truncated:,} lines was too long, and is not translated")
     if num_different:
@@ -79,6 +87,30 @@ def fill_catalogue(
             f"warning: in {num_different:,} of them, placeholders, tags or addresses differ from "
             "the source; a model that was trained with --protect keeps them"
         )
+
+
+def _fitting(
+    path: Path, units: list[Any], store: Any, languages: tuple[str, str] | None
+) -> list[Any]:
+    """Returns the entries with the languages of the model, and warns of others."""
+    own = store.getsourcelanguage(), store.gettargetlanguage()
+    codes = [languages_of(unit, own) for unit in units]
+    if languages is None and len(set(codes)) > 1:
+        raise InputError(
+            f"{path} has several languages, and the server does not say which are its own"
+        )
+    fitting, others = [], Counter[tuple[str, str]]()
+    for unit, sides in zip(units, codes, strict=True):
+        pairs = zip(sides, languages or sides, strict=True)
+        different = [(code, name) for code, name in pairs if code and not is_language(code, name)]
+        others.update(different)
+        fitting += [] if different else [unit]
+    for (code, name), count in others.items():
+        say(
+            f"warning: {path} has the language {code}, and the model has {name}: {count:,} entries "
+            "stay as they are"
+        )
+    return fitting
 
 
 def _split(text: str) -> list[tuple[str, str, str]]:
@@ -89,6 +121,8 @@ def _split(text: str) -> list[tuple[str, str, str]]:
 
 def _written(unit: Any) -> list[str]:
     """Returns the forms of an entry's translation."""
+    if is_untranslated(unit) and not unit.hasplural():
+        return [""]
     return forms_of("" if unit.target is None else unit.target)
 
 

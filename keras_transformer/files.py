@@ -1,17 +1,20 @@
-"""Atomic writing, locks, and the lines of text files, with errors of one sentence."""
+"""Reading, atomic writing, locks, and the lines of text files, with errors of one sentence."""
 
 import codecs
 import fcntl
+import gzip
 import hashlib
 import itertools
 import logging
 import os
 import tempfile
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO, cast
 
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, one_line
 
 _logger = logging.getLogger(__name__)
 
@@ -29,6 +32,27 @@ def named_failure(path: Path, advice: str = "") -> Iterator[None]:
         if isinstance(error, FileExistsError):  # of mkdir
             reason = "it is a file, not a folder"
         raise InputError(f"Cannot write {path}: {reason}{advice and '. '}{advice}") from error
+
+
+@contextmanager
+def read_failure(name: object) -> Iterator[None]:
+    """Turns the failure to read a file, also a damaged `.gz`, into an `InputError`."""
+    try:
+        yield
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or one_line(error)
+        raise InputError(f"Cannot read {name}: {reason}") from error
+
+
+def kind_of(path: str | Path) -> str:
+    """Returns the ending of a file's name in lower case, without `.gz`: ".po" of "A.PO.gz"."""
+    return Path(Path(path).name.lower().removesuffix(".gz")).suffix
+
+
+def open_binary(path: Path) -> BinaryIO:
+    """Opens a file to read its bytes; it decompresses `.gz`."""
+    is_compressed = path.suffix.lower() == ".gz"
+    return cast("BinaryIO", gzip.open(path)) if is_compressed else path.open("rb")
 
 
 @contextmanager

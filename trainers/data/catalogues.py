@@ -1,48 +1,71 @@
 """The files of translators: gettext catalogues, XLIFF and TMX, by translate-toolkit."""
 
+import functools
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from keras_transformer.errors import InputError, needs_extra, one_line
+from keras_transformer.files import kind_of, open_binary, read_failure
 
 logger = logging.getLogger(__name__)
 
-LANGUAGE = ("{http://www.w3.org/XML/1998/namespace}lang", "lang")  # attributes of TMX
+# Elements of XLIFF and TMX that only mark text; all others are codes, and hold no text.
+TEXT_ELEMENTS = ("mrk", "hi")
+UNTRANSLATED = ("new", "initial", "needs-translation", "needs-l10n", "needs-adaptation")  # states
+XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 
 
-def read_catalogue(path: Path, source: str, target: str) -> list[tuple[str, str]]:
-    """Reads the pairs of a file of translators.
+Languages = tuple[str | None, str | None]  # of source and target; None if a file does not say
+
+
+class OtherLanguagesError(InputError):
+    """A file has no text of the languages that are asked for."""
+
+
+def read_catalogue(path: Path, source: str, target: str) -> Callable[[], Iterator[tuple[str, str]]]:
+    """Opens a file of translators, also `.gz`, and counts its pairs in the log.
 
     Args:
-        path: a file that translate-toolkit reads.
+        path: a gettext catalogue, XLIFF or TMX. TMX is read as a stream.
         source: source language. In a catalogue of one language, it may be the messages' own.
         target: target language.
 
+    Returns:
+        A function that returns an iterator over the pairs.
+
     Raises:
-        InputError: if the file cannot be read, or has other languages.
+        OtherLanguagesError: if the file has other languages.
+        InputError: if the file cannot be read.
     """
     counts: Counter[str] = Counter()
-    pairs = list(_pairs(path, source, target, counts))
-    logger.info(
-        "%s: %d pairs; left out: %d fuzzy, %d empty",
-        *(path, len(pairs), counts["fuzzy"], counts["empty"]),
-    )
-    return pairs
+    if kind_of(path) == ".tmx":
+        total = sum(1 for _ in _memory(path, source, target, counts))
+    else:
+        pairs = list(_pairs(path, source, target, counts))
+        total = len(pairs)
+    reasons = dict.fromkeys(("fuzzy", "empty", *sorted(counts)))
+    left_out = ", ".join(f"{counts[reason]} {reason}" for reason in reasons)
+    logger.info("%s: %d pairs; left out: %s", path, total, left_out)
+    if kind_of(path) == ".tmx":
+        return lambda: _memory(path, source, target, Counter())
+    return lambda: iter(pairs)
 
 
 def open_store(path: Path) -> Any:
-    """Opens a file by translate-toolkit."""
+    """Opens a catalogue or XLIFF, also `.gz`, by translate-toolkit."""
     with needs_extra("localisation"):
         from translate.storage import factory, xliff2
+    with read_failure(path), open_binary(path) as file:
+        content = file.read()
     try:
-        if path.suffix.lower() in (".xlf", ".xliff") and b"xliff:document:2" in path.read_bytes():
-            return xliff2.Xliff2File.parsefile(str(path))
-        return factory.getobject(str(path))
-    except Exception as error:  # of XML, of gettext, of the file
+        if kind_of(path) in (".xlf", ".xliff") and b"xliff:document:2" in content:
+            return xliff2.Xliff2File.parsestring(content)
+        return factory.getclass(f"x{kind_of(path)}").parsestring(content)
+    except Exception as error:  # of XML, of gettext
         raise InputError(f"Cannot read {path}: {one_line(error)}") from error
 
 
@@ -54,45 +77,98 @@ def is_message(unit: Any) -> bool:
     return bool(unit.source) and not (unit.isheader() or unit.isobsolete() or kept == "no")
 
 
-def has_elements(unit: Any) -> bool:
-    """Returns whether the source of an entry of XLIFF has inline elements."""
+def languages_of(unit: Any, store: Languages) -> Languages:
+    """Returns the languages of an entry's source and target; of gettext, those of its store."""
     element = getattr(unit, "xmlelement", None)
-    return element is not None and any(len(each) for each in element.iter("{*}source"))
+    if element is None:
+        return store
+    around = list(element.iterancestors("{*}file", "{*}xliff"))
+    sides = ("source-language", "srcLang"), ("target-language", "trgLang")
+    source, target = (
+        next((each.get(name) for each in around for name in names if each.get(name)), None)
+        for names in sides
+    )
+    return source, target
 
 
+def is_swapped(codes: Languages, source: str, target: str) -> bool | None:
+    """Returns whether text goes from the target language to the source; None if neither way.
+
+    A code that is missing fits any language.
+    """
+    for names in ((source, target), (target, source)):
+        fits = (
+            not code or is_language(code, name) for code, name in zip(codes, names, strict=True)
+        )
+        if all(fits):
+            return names != (source, target)
+    return None
+
+
+@functools.cache
 def is_language(code: str | None, wanted: str) -> bool:
     """Returns whether a language's code, such as "pt_BR", is that of a wanted language, "pt"."""
     found, named = (re.split("[-_@.]", each.lower()) for each in (code or "", wanted))
     return found[: len(named)] == named
 
 
+def sides_of(unit: Any) -> list[Any]:
+    """Returns the elements of XLIFF that hold the text of an entry, and not of alternatives."""
+    element = getattr(unit, "xmlelement", None)
+    # A plural is a group of units.
+    units = [] if element is None else [element, *element.iterchildren("{*}trans-unit")]
+    names = ("{*}source", "{*}seg-source", "{*}target")
+    return [side for each in units for side in each.iterchildren(*names)]
+
+
+def is_untranslated(unit: Any) -> bool:
+    """Returns whether an entry has no translation; a copy of the source may stand for it."""
+    is_new = any(state in UNTRANSLATED for state in _states(unit))
+    return not unit.target or (is_new and unit.target == unit.source)
+
+
+def forms_of(text: Any) -> list[str]:
+    """Returns the singular and the plural forms of a text."""
+    return [str(each) for each in getattr(text, "strings", [text])]
+
+
 def _pairs(path: Path, source: str, target: str, counts: Counter[str]) -> Iterator[tuple[str, str]]:
     store = open_store(path)
-    if path.suffix.lower() == ".tmx":
-        yield from _memory(store, path, source, target, counts)
-        return
-    own, other = store.getsourcelanguage(), store.gettargetlanguage()
-    # A gettext catalogue names one language, and an older one none.
-    fits = [not code or is_language(code, name) for code, name in ((own, source), (other, target))]
-    is_swapped = not all(fits) and (is_language(other, source) or is_language(own, target))
-    wanted = (target, source) if is_swapped else (source, target)
-    for code, name in zip((own, other), wanted, strict=True):
-        if code and not is_language(code, name):
-            raise InputError(f"{path} has the language {code}. Received: {source!r}, {target!r}")
-    for unit in store.units:
-        if not is_message(unit):
-            continue
-        if _is_fuzzy(unit):
-            counts["fuzzy"] += 1
-        elif not unit.target:
+    own = store.getsourcelanguage(), store.gettargetlanguage()
+    others: set[str] = set()
+    total = 0
+    for unit in filter(is_message, store.units):
+        total += 1
+        codes = languages_of(unit, own)
+        swapped = is_swapped(codes, source, target)
+        if swapped is None:
+            known = set(filter(None, codes))
+            foreign = {code for code in known if is_swapped((code, None), source, target) is None}
+            others |= foreign or known
+            counts["of other languages"] += 1
+        elif is_untranslated(unit):
             counts["empty"] += 1
+        elif _is_fuzzy(unit):
+            counts["fuzzy"] += 1
+        elif any(map(_has_codes, sides_of(unit))):
+            counts["with inline codes"] += 1
         else:
             forms = [forms_of(unit.source), forms_of(unit.target)]
             # Of plural forms, the first and the last ones are translations of each other.
             ends = {(forms[0][0], forms[1][0]): None, (forms[0][-1], forms[1][-1]): None}
             for texts in filter(all, ends):
                 pair = [" ".join(text.splitlines()) for text in texts]
-                yield (pair[1], pair[0]) if is_swapped else (pair[0], pair[1])
+                yield (pair[1], pair[0]) if swapped else (pair[0], pair[1])
+    if 0 < total == counts["of other languages"]:
+        raise OtherLanguagesError(
+            f"{path} has the language {', '.join(sorted(others))}. Received: {source!r}, {target!r}"
+        )
+
+
+def _states(unit: Any) -> list[str]:
+    """Returns the states that XLIFF gives to an entry."""
+    sides = sides_of(unit)
+    return [each.get("state", "") for side in sides for each in (side, side.getparent())]
 
 
 def _is_fuzzy(unit: Any) -> bool:
@@ -101,36 +177,57 @@ def _is_fuzzy(unit: Any) -> bool:
     if element is None:
         return bool(unit.isfuzzy())
     # translate-toolkit also takes what nobody has approved for fuzzy, which most XLIFF has.
-    states = [each.get("state", "") for each in element.iter("{*}target", "{*}segment")]
-    is_waiting = any(state.startswith("needs") or state in ("new", "initial") for state in states)
+    is_waiting = any(each.startswith("needs") or each in UNTRANSLATED for each in _states(unit))
     return is_waiting or element.get("approved") == "no"
 
 
+def _has_codes(side: Any) -> bool:
+    names = (each.tag.rpartition("}")[2] for each in side.iterdescendants("{*}*"))
+    return any(name not in TEXT_ELEMENTS for name in names)
+
+
 def _memory(
-    store: Any, path: Path, source: str, target: str, counts: Counter[str]
+    path: Path, source: str, target: str, counts: Counter[str]
 ) -> Iterator[tuple[str, str]]:
     """Yields the pairs of a translation memory, which may have many languages."""
-    languages = set()
-    for unit in store.units:
-        texts: dict[str, str] = {}
-        for node in unit.getlanguageNodes():
-            code = next((node.get(name) for name in LANGUAGE if node.get(name)), "")
-            languages.add(code)
-            for wanted in (source, target):
-                if is_language(code, wanted):
-                    texts.setdefault(wanted, " ".join(unit.getNodeText(node).splitlines()))
-        if texts.get(source) and texts.get(target):
-            yield texts[source], texts[target]
-        else:
-            counts["empty"] += 1
+    with needs_extra("localisation"):
+        from lxml import etree
+    languages: set[str] = set()
+    with read_failure(path), open_binary(path) as file:
+        try:
+            for _, unit in etree.iterparse(file, tag="{*}tu", resolve_entities=False):
+                yield from _pair_of(unit, source, target, languages, counts)
+                unit.clear()
+                while unit.getprevious() is not None:
+                    del unit.getparent()[0]
+        except etree.XMLSyntaxError as error:
+            raise InputError(f"Cannot read {path}: {one_line(error)}") from error
     for wanted in (source, target):
         if not any(is_language(code, wanted) for code in languages):
-            raise InputError(
+            raise OtherLanguagesError(
                 f"{path} has the languages {', '.join(sorted(languages)) or 'none'}. "
                 f"Received: {wanted!r}"
             )
 
 
-def forms_of(text: Any) -> list[str]:
-    """Returns the singular and the plural forms of a text."""
-    return [str(each) for each in getattr(text, "strings", [text])]
+def _pair_of(
+    unit: Any, source: str, target: str, languages: set[str], counts: Counter[str]
+) -> Iterator[tuple[str, str]]:
+    """Yields the pair of a unit of TMX: the first texts of both languages that have no codes."""
+    texts: dict[str, str] = {}
+    has_codes = False
+    for variant in unit.iterchildren("{*}tuv"):
+        code = variant.get(XML_LANG) or variant.get("lang") or ""
+        languages.add(code)
+        wanted = [each for each in (source, target) if is_language(code, each)]
+        for segment in variant.iterchildren("{*}seg") if wanted else ():
+            if _has_codes(segment):
+                has_codes = True
+                continue
+            for each in wanted:
+                text = " ".join(segment.xpath("string(.)").splitlines())
+                texts[each] = texts.get(each) or text
+    if texts.get(source) and texts.get(target):
+        yield texts[source], texts[target]
+    else:
+        counts["with inline codes" if has_codes else "empty"] += 1

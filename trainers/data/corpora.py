@@ -2,25 +2,29 @@
 
 import csv
 import functools
-import gzip
 import itertools
+import logging
 import lzma
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_transformer.errors import InputError, one_line
-from keras_transformer.files import decode_lines
+from keras_transformer.files import decode_lines, kind_of, open_binary, read_failure
+from keras_transformer.trainers.data.catalogues import OtherLanguagesError, read_catalogue
+
+logger = logging.getLogger(__name__)
 
 VALIDATION_SPLITS = ("val", "valid", "validation", "dev")
 KINDS = (
-    "'bundled', 'tfds:NAME', a folder of files {language}.{split}.txt, or a .tsv, .csv, .po, .mo, "
-    ".xlf, .xliff or .tmx file"
+    "'bundled', 'tfds:NAME', a folder of files {language}.{split}.txt, a .tsv, .csv, .po, .mo, "
+    ".xlf, .xliff or .tmx file, or a folder of such files"
 )
+TABLES = (".tsv", ".csv")
 CATALOGUES = (".po", ".mo", ".xlf", ".xliff", ".tmx")  # files of translators
 MAX_HELD_OUT = 1_000  # about so many pairs for validation and for test, at most a twentieth each
 BUNDLED_SPLITS = {"train": 24_000, "val": 500, "test": 500}  # pairs
@@ -68,13 +72,17 @@ class Corpus(NamedTuple):
         return next((name for name in VALIDATION_SPLITS if name in self.splits), None)
 
 
-def load_corpus(data: str, source: str, target: str) -> Corpus:
-    """Finds a corpus.
+def load_corpus(data: str | Sequence[str], source: str, target: str) -> Corpus:
+    """Finds a corpus, or several that are read as one.
+
+    Files without splits are all held out from together, by `hold_out`.
 
     Args:
         data: "bundled", "tfds:NAME[/CONFIG]", a folder with a file `{language}.{split}.txt` for
-            each language and split, one sentence per line, a file `.tsv` or `.csv`, also `.gz`,
-            whose first line names the columns, or one of `CATALOGUES`.
+            each language and split, one sentence per line, a file `.tsv` or `.csv` whose first
+            line names the columns, one of `CATALOGUES`, or a folder of such tables and catalogues,
+            of which those of other languages are left out; files also as `.gz`. Or several of
+            these, of which the validation splits together become "val".
         source: source language, for example "en".
         target: target language, for example "de".
 
@@ -83,20 +91,41 @@ def load_corpus(data: str, source: str, target: str) -> Corpus:
     """
     if source == target:
         raise InputError(f"Source and target language must differ. Received: {source!r} twice")
-    if not data:
+    names = list(dict.fromkeys([data] if isinstance(data, str) else data))
+    if not names or not all(names):
         raise InputError(f"data must not be empty: it must be {KINDS}")
-    if data == "bundled":
-        return _bundled(source, target)
-    if data.startswith("tfds:"):
-        return _tfds(data, source, target)
-    if Path(data).is_file():
-        if data.lower().endswith(CATALOGUES):
-            from keras_transformer.trainers.data.catalogues import read_catalogue
+    corpora, readers = [], []
+    for name in names:
+        if name == "bundled":
+            corpora.append(_bundled(source, target))
+        elif name.startswith("tfds:"):
+            corpora.append(_tfds(name, source, target))
+        elif Path(name).is_file():
+            readers.append(_open_file(Path(name), source, target))
+        elif found := _folder(Path(name), source, target):
+            corpora.append(found)
+        else:
+            readers += _open_files(Path(name), source, target)
+    name = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+    if readers:
+        read = functools.partial(_chained, readers)
+        corpora.append(hold_out(name, read))
+    return corpora[0] if len(corpora) == 1 else _joined(name, corpora)
 
-            pairs = [Pair(*pair) for pair in read_catalogue(Path(data), source, target)]
-            return hold_out(data, lambda: iter(pairs))
-        return _table(Path(data), source, target)
-    return _folder(Path(data), source, target)
+
+def _chained(readers: Iterable[Callable[[], Iterator[Pair]]]) -> Iterator[Pair]:
+    for read in readers:
+        yield from read()
+
+
+def _joined(name: str, corpora: Sequence[Corpus]) -> Corpus:
+    """Makes one corpus of several, split by split."""
+    parts: dict[str, list[Callable[[], Iterator[Pair]]]] = {}
+    for corpus in corpora:
+        for split in corpus.splits:
+            joined = "val" if split == corpus.validation_split else split
+            parts.setdefault(joined, []).append(functools.partial(corpus.pairs, split))
+    return Corpus(name, tuple(parts), lambda split: _chained(parts[split]))
 
 
 def _bundled(source: str, target: str) -> Corpus:
@@ -125,7 +154,8 @@ def bundled_splits() -> dict[str, list[Pair]]:
     return {split: list(itertools.islice(pairs, size)) for split, size in BUNDLED_SPLITS.items()}
 
 
-def _folder(folder: Path, source: str, target: str) -> Corpus:
+def _folder(folder: Path, source: str, target: str) -> Corpus | None:
+    """Finds the files of lines in a folder; None if they have no split of both languages."""
     if not folder.is_dir():
         raise InputError(f"There is no folder {folder}: data must be {KINDS}; see docs/tutorial.md")
     if (folder / "corpus.json").is_file():
@@ -133,19 +163,11 @@ def _folder(folder: Path, source: str, target: str) -> Corpus:
             f"{folder} is a prepared corpus, for `train`, and holds no text: name the folder that "
             "it was prepared from"
         )
-    splits = []
-    for language in (source, target):
-        files = folder.glob(f"{language}.*.txt")
-        splits.append({file.name[len(language) + 1 : -len(".txt")] for file in files})
-    common = sorted(set.intersection(*splits))
-    if not common:
-        raise InputError(
-            f"{folder} must hold files {source}.SPLIT.txt and {target}.SPLIT.txt of a split, such "
-            f"as {source}.train.txt and {target}.train.txt"
-        )
+    files = [_line_files(folder, language) for language in (source, target)]
+    common = sorted(set.intersection(*map(set, files)))
 
     def read(split: str) -> Iterator[Pair]:
-        paths = [folder / f"{language}.{split}.txt" for language in (source, target)]
+        paths = [side[split] for side in files]
         for texts in itertools.zip_longest(*map(read_lines, paths)):
             if None in texts:
                 counts = [sum(1 for _ in read_lines(path)) for path in paths]
@@ -155,16 +177,55 @@ def _folder(folder: Path, source: str, target: str) -> Corpus:
                 )
             yield Pair(*texts)
 
-    return Corpus(str(folder), tuple(common), read)
+    return Corpus(str(folder), tuple(common), read) if common else None
 
 
-def _table(path: Path, source: str, target: str) -> Corpus:
-    """A file of pairs, in columns with the names of the languages."""
-    if not path.name.lower().removesuffix(".gz").endswith((".tsv", ".csv")):
+def _line_files(folder: Path, language: str) -> dict[str, Path]:
+    """Returns the files of lines of a language, by split."""
+    files: dict[str, Path] = {}
+    for ending in (".txt", ".txt.gz"):
+        for path in folder.glob(f"{language}.*{ending}"):
+            split = path.name[len(language) + 1 : -len(ending)]
+            if split in files:
+                raise InputError(f"{folder} must hold one of {files[split].name} and {path.name}")
+            files[split] = path
+    return files
+
+
+def _open_files(folder: Path, source: str, target: str) -> list[Callable[[], Iterator[Pair]]]:
+    """Opens the tables and catalogues of a folder, and of folders in it, that fit."""
+    readers, num_others = [], 0
+    for path in sorted(folder.rglob("*")):
+        is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if is_hidden or kind_of(path) not in (*TABLES, *CATALOGUES) or not path.is_file():
+            continue
+        try:
+            readers.append(_open_file(path, source, target))
+        except OtherLanguagesError:
+            num_others += 1
+    if not readers:
+        raise InputError(
+            f"{folder} must hold files {source}.SPLIT.txt and {target}.SPLIT.txt of a split, such "
+            f"as {source}.train.txt and {target}.train.txt, or tables or catalogues of both "
+            f"languages. It holds {num_others} tables and catalogues of others"
+        )
+    if num_others:
+        logger.info("%s: %d files of other languages are left out", folder, num_others)
+    return readers
+
+
+def _open_file(path: Path, source: str, target: str) -> Callable[[], Iterator[Pair]]:
+    """Opens a file of pairs, and returns a function that reads it."""
+    kind = kind_of(path)
+    if kind in CATALOGUES:
+        read = read_catalogue(path, source, target)
+        return lambda: itertools.starmap(Pair, read())
+    if kind not in TABLES:
         raise InputError(
             f"{path} must end in .tsv, .csv, .tsv.gz or .csv.gz, or data must be {KINDS}"
         )
-    return hold_out(str(path), lambda: _table_pairs(path, source, target))
+    next(_table_pairs(path, source, target), None)  # an error in its first lines shows at once
+    return functools.partial(_table_pairs, path, source, target)
 
 
 def _table_pairs(path: Path, source: str, target: str) -> Iterator[Pair]:
@@ -173,7 +234,7 @@ def _table_pairs(path: Path, source: str, target: str) -> Iterator[Pair]:
     header = next(lines, "")
     # Quotes are text in a TSV file.
     form: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
-    if path.name.lower().removesuffix(".gz").endswith(".csv"):
+    if kind_of(path) == ".csv":
         form = {"skipinitialspace": True}
         named = {each: next(csv.reader([header], delimiter=each, **form), []) for each in ",;\t"}
         suitable = (each for each in named if {source, target} <= {*named[each]})
@@ -183,7 +244,7 @@ def _table_pairs(path: Path, source: str, target: str) -> Iterator[Pair]:
     try:
         columns = next(rows)
         if not {source, target} <= {*columns}:
-            raise InputError(
+            raise OtherLanguagesError(
                 f"{path}: the first line must name the columns, {source} and {target} "
                 f"among them. Received: {', '.join(columns)[:80]}"
             )
@@ -246,12 +307,8 @@ def read_lines(path: str | Path) -> Iterator[str]:
         InputError: if it cannot be read, or is not valid.
     """
     path = Path(path)
-    try:
-        with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
-            yield from decode_lines(file, path)
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or one_line(error)
-        raise InputError(f"Cannot read {path}: {reason}") from error
+    with read_failure(path), open_binary(path) as file:
+        yield from decode_lines(file, path)
 
 
 def _tfds(data: str, source: str, target: str) -> Corpus:
