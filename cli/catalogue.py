@@ -74,7 +74,8 @@ def fill_catalogue(
         else:
             unit.target = forms[0]
         num_different += _differs(unit)
-        unit.markfuzzy(True)
+        for part in (unit, *getattr(unit, "units", ())):  # those of a plural in XLIFF
+            part.markfuzzy(True)
     content = bytes(store)
     write_atomically(output, gzip.compress(content) if output.suffix == ".gz" else content)
     say(f"Translation: {len(units):,} empty entries, which are now fuzzy: {output}")

@@ -37,10 +37,10 @@ def evaluate_command(
     context: typer.Context,
     run: options.RunDirectory,
     data: Annotated[
-        str | None,
+        list[str] | None,
         Option(
             help="The corpus, as for train, but not a folder that prepare wrote, which has no "
-            "text. [default: the run's]"
+            "text. May be repeated. [default: the run's]"
         ),
     ] = None,
     split: Annotated[
@@ -107,6 +107,7 @@ def evaluate_command(
 
     opened = Run.load(run)
     task = task_of(opened.settings)
+    corpus_of = options.one_or_all(data) or opened.settings.get("data")
     task.check_options(
         {
             "test_set": test_set,
@@ -120,17 +121,16 @@ def evaluate_command(
         pairs = load_test_set(test_set, opened.source, opened.target)
         name = test_set.replace("/", "-")
     else:
-        data = data or opened.settings.get("data")
-        if not data:  # of an imported run
+        if not corpus_of:  # of an imported run
             raise InputError(f"{run} was trained elsewhere: give --data or --test-set")
-        corpus = task.load_data(data, opened.source, opened.target)
+        corpus = task.load_data(corpus_of, opened.source, opened.target)
         name = split or ("test" if "test" in corpus.splits else corpus.validation_split) or "test"
         pairs = list(corpus.pairs(name))
     baseline_lines = baseline and read_sentences(baseline, len(pairs))
     translator = Translator.of(opened, checkpoint, **options.search_of(context))
     file = opened.checkpoint(checkpoint).file
     output = run / "evaluation" / name
-    notes = {"data": data or test_set or "", "checkpoint": file}
+    notes = {"data": test_set or corpus_of, "checkpoint": file}
     texts = {"": pairs, **(changed_in_all_ways(pairs) if noise else {})}
     found_by_kind: dict[str, Any] = {}
     with ProgressBar("Evaluating", len(texts) * len(pairs)) as progress:

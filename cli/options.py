@@ -64,12 +64,13 @@ Json = Annotated[bool, Option("--json", help="Print the result as a JSON object.
 
 _TEXT = (
     "The corpus: bundled, tfds:NAME[/CONFIG], a folder of files LANGUAGE.SPLIT.txt with one "
-    "sentence per line (en.train.txt, de.train.txt, en.val.txt, ...), a .tsv or .csv file, also "
-    ".gz, whose first line names the languages, or a .po, .mo, .xlf, .xliff or .tmx file"
+    "sentence per line (en.train.txt, de.train.txt, en.val.txt, ...), a .tsv or .csv file whose "
+    "first line names the languages, a .po, .mo, .xlf, .xliff or .tmx file, or a folder of such "
+    "files; files also as .gz. Several together are one corpus: repeat the option"
 )
-Data = Annotated[str | None, Option(help=f"{_TEXT}. [default: the recipe's]")]
+Data = Annotated[list[str] | None, Option(help=f"{_TEXT}. [default: the recipe's]")]
 PreparedData = Annotated[
-    str | None, Option(help=f"{_TEXT}, or one that prepare wrote. [default: the recipe's]")
+    list[str] | None, Option(help=f"{_TEXT}; or one that prepare wrote. [default: the recipe's]")
 ]
 Task = Annotated[
     str | None,
@@ -131,6 +132,11 @@ VocabSize = Annotated[
     int | None,
     Option(help="Maximum number of subwords, for both languages together. [default: 8000]"),
 ]
+
+
+def one_or_all(values: list[str] | None) -> str | list[str] | None:
+    """Returns the value of an option that was given once, a list of several, or None."""
+    return values[0] if values and len(values) == 1 else values or None
 
 
 def search_of(context: typer.Context) -> dict[str, Any]:

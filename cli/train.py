@@ -34,7 +34,10 @@ def train_command(
         Option(metavar="RUN", help="A run to start from: its tokenizer, sizes and weights."),
     ] = None,
     mix: Annotated[
-        str | None, Option(help="Old data to add: --set mix_share=0.3 makes it 30 % of all pairs.")
+        list[str] | None,
+        Option(
+            help="Old data to add: --set mix_share=0.3 makes it 30 % of all pairs. May be repeated."
+        ),
     ] = None,
     monolingual: options.Monolingual = None,
     back_translator: options.BackTranslator = None,
@@ -152,15 +155,18 @@ def make_settings(context: typer.Context) -> TrainSettings:
     is one, are stronger than the recipe's.
     """
     given = {name: value for name, value in context.params.items() if value not in (None, ())}
+    lists = {name: options.one_or_all(given[name]) for name in ("data", "mix") if name in given}
+    given |= lists
     if given.get("resume") and (given["run_dir"] / "run.json").is_file():
         given.setdefault("recipe", given["run_dir"].absolute())  # a recipe may have its name
     values = recipes.load_recipe(given["recipe"]) if "recipe" in given else {}
     chosen = recipes.change_recipe({**values, **given}, given.get("changes", ()))
-    if Path(str(chosen.get("data")), "corpus.json").is_file():
+    data = chosen.get("data")
+    if isinstance(data, str) and Path(data, "corpus.json").is_file():
         load_tensorflow()
         from keras_transformer.trainers.data.prepared import Manifest
 
-        decided = Manifest.read(chosen["data"]).settings(chosen.get("init_from"))
+        decided = Manifest.read(data).settings(chosen.get("init_from"))
         others = [name for name in decided if name in values and values[name] != decided[name]]
         if others:
             listed = ", ".join(f"{name}={decided[name]!r}" for name in others)

@@ -126,7 +126,7 @@ def _input_error(error: pydantic.ValidationError, known: Sequence[str]) -> Input
 
     def name_of(each: Any) -> str:
         """Of ("augment", "dict[...]", "typing", "[key]"), it is augment.typing."""
-        return ".".join(str(part) for part in each["loc"] if "[" not in str(part))
+        return ".".join(part for part in map(str, each["loc"]) if "[" not in part and part != "str")
 
     name = name_of(first)
     if first["type"] == "missing":

@@ -46,8 +46,9 @@ class TrainSettings:
 
     Attributes:
         data: "bundled", "tfds:NAME[/CONFIG]", a folder of files `{language}.{split}.txt` or one
-            that `prepare` wrote, a table (.tsv, .csv), or a catalogue of translators (.po, .mo,
-            .xlf, .xliff, .tmx); for parsing, a treebank in Penn format.
+            that `prepare` wrote, a table (.tsv, .csv), a catalogue of translators (.po, .mo,
+            .xlf, .xliff, .tmx), or a folder of tables and catalogues; or a list of these, which is
+            one corpus. For parsing, a treebank in Penn format.
         source: source language.
         target: target language; "trees" for parsing.
         task: what the model learns: "translation", or "parsing" for constituency parsing
@@ -76,8 +77,8 @@ class TrainSettings:
             and `lowercase`, and `model` may change dropout only. None for a new model.
         freeze: what keeps the weights of `init_from`: "embeddings", or the layers of the "encoder";
             None for nothing.
-        mix: data of which training pairs are added to those of `data`, such as the data that
-            `init_from` was trained on; None for none.
+        mix: data, or a list, of which training pairs are added to those of `data`, such as the data
+            that `init_from` was trained on; None for none.
         mix_share: share of the pairs of `mix` in all training pairs but those of `monolingual`,
             before pairs are dropped; at least 0 and below 1.
         monolingual: a file of sentences of the target language, plain or .gz; their sources are
@@ -141,7 +142,7 @@ class TrainSettings:
             other.
     """
 
-    data: str
+    data: str | list[str]
     source: str = "en"
     target: str = "de"
     task: str = "translation"
@@ -158,7 +159,7 @@ class TrainSettings:
     target_script: str | None = None
     init_from: str | None = None
     freeze: Literal["embeddings", "encoder"] | None = None
-    mix: str | None = None
+    mix: str | list[str] | None = None
     mix_share: Rate = 0.2
     monolingual: str | None = None
     back_translator: str | None = None
@@ -311,13 +312,15 @@ class TrainSettings:
 
     def with_absolute_paths(self) -> Self:
         """Returns the settings with absolute paths, which hold in any current directory."""
-        paths = {name: getattr(self, name) for name in PATHS}
-        absolute: dict[str, Any] = {
-            name: str(Path(path).resolve())
-            for name, path in paths.items()
-            if path and path != "bundled" and not path.startswith("tfds:")
-        }
-        return dataclasses.replace(self, **absolute)
+
+        def absolute(path: Any) -> Any:
+            if isinstance(path, list):
+                return [absolute(each) for each in path]
+            is_path = path and path != "bundled" and not path.startswith("tfds:")
+            return str(Path(path).resolve()) if is_path else path
+
+        paths = {name: absolute(getattr(self, name)) for name in PATHS}
+        return dataclasses.replace(self, **paths)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the settings as plain values."""

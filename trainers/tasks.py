@@ -83,7 +83,7 @@ class Task(abc.ABC):
             raise InputError(f"An evaluation of the task {self.name} has no {', '.join(others)}")
 
     @abc.abstractmethod
-    def load_data(self, data: str, source: str, target: str) -> Corpus:
+    def load_data(self, data: str | list[str], source: str, target: str) -> Corpus:
         """Finds the data that the settings `data`, `source` and `target` name."""
 
     @abc.abstractmethod
@@ -154,7 +154,7 @@ class Translation(Task):
         }
     )
 
-    def load_data(self, data: str, source: str, target: str) -> Corpus:
+    def load_data(self, data: str | list[str], source: str, target: str) -> Corpus:
         """Finds a parallel corpus; see `load_corpus`."""
         return load_corpus(data, source, target)
 

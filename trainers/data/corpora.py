@@ -225,7 +225,18 @@ def _open_file(path: Path, source: str, target: str) -> Callable[[], Iterator[Pa
             f"{path} must end in .tsv, .csv, .tsv.gz or .csv.gz, or data must be {KINDS}"
         )
     next(_table_pairs(path, source, target), None)  # an error in its first lines shows at once
-    return functools.partial(_table_pairs, path, source, target)
+    is_counted = False
+
+    def read_table() -> Iterator[Pair]:
+        nonlocal is_counted
+        total = 0
+        for total, pair in enumerate(_table_pairs(path, source, target), start=1):  # noqa: B007
+            yield pair
+        if not is_counted:
+            logger.info("%s: %d pairs", path, total)
+        is_counted = True
+
+    return read_table
 
 
 def _table_pairs(path: Path, source: str, target: str) -> Iterator[Pair]:

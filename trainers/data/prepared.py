@@ -18,7 +18,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeGuard
 
 import numpy as np
 import pydantic
@@ -200,9 +200,9 @@ class PreparedCorpus(NamedTuple):
     training_sha256: str  # of all shards
 
 
-def is_prepared(folder: str | Path) -> bool:
-    """Returns whether `prepare` wrote a folder, or began to."""
-    return (Path(folder) / "corpus.json").is_file()
+def is_prepared(data: str | Path | Sequence[str]) -> TypeGuard[str | Path]:
+    """Returns whether data is one folder that `prepare` wrote, or began to."""
+    return isinstance(data, str | Path) and (Path(data) / "corpus.json").is_file()
 
 
 def complete_corpus(folder: Path) -> Manifest | None:
@@ -215,7 +215,8 @@ def complete_corpus(folder: Path) -> Manifest | None:
 def corpus_folder(run: Run) -> Path:
     """Returns the folder of a run's corpus: in the run directory, or where `prepare` wrote it."""
     own = run.path / "corpus"
-    for folder in (own, Path(run.settings.get("data") or own)):
+    data = run.settings.get("data")
+    for folder in (own, Path(data) if is_prepared(data or ()) else own):
         # The run's own corpus may be incomplete; the other may be deleted or replaced.
         with suppress(InputError):
             manifest = Manifest.read(folder)

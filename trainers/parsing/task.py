@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-from keras_transformer.errors import require
+from keras_transformer.errors import InputError, require
 from keras_transformer.parsing.trees import Tree, delinearize, parse_trees
 from keras_transformer.trainers.data.corpora import Corpus, Pair
 from keras_transformer.trainers.parsing.bracketing import BracketScores, score_brackets
@@ -69,8 +69,10 @@ class Parsing(Task):
         ):
             require(is_met, f"`task` parsing needs {needed}", **{name: getattr(settings, name)})
 
-    def load_data(self, data: str, source: str, target: str) -> Corpus:
+    def load_data(self, data: str | list[str], source: str, target: str) -> Corpus:
         """Finds a treebank; see `load_treebank`."""
+        if not isinstance(data, str):
+            raise InputError(f"`task` parsing needs one file or folder as data. Received: {data}")
         return load_treebank(data)
 
     def learn_tokenizer(

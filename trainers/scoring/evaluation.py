@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,7 +52,7 @@ def evaluate(
     tokenized_references: str | Path | None = None,
     source_language: str = "en",
     tokenize: str | None = None,
-    notes: dict[str, str] | None = None,
+    notes: Mapping[str, Any] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Any:
     """Computes the results for a corpus, scores them, and writes both to files.

@@ -136,7 +136,7 @@ def test_malformed_changes(change):
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        ("data", 7, "a valid string"),
+        ("data", 7, "a valid string or a valid list"),
         ("steps", 0, "at least 1"),
         ("strategy", "tpu", "'one', 'mirrored' or 'multiworker'"),
         ("label_smoothing", 1.0, "less than 1"),
