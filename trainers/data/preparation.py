@@ -26,6 +26,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.files import locked, named_failure, write_atomically
 from keras_transformer.run import Run
 from keras_transformer.tokenizers import Tokenizer
+from keras_transformer.trainers.data.alignment import find_shift
 from keras_transformer.trainers.data.augmentation import (
     DEFAULT_RATES,
     LEARNED,
@@ -57,6 +58,7 @@ logger = logging.getLogger(__name__)
 DEFAULT_VOCAB_SIZE = 8_000
 PAIRS_PER_SHARD = 200_000
 PAIRS_PER_CALL = 2_000
+PAIRS_TO_COMPARE = 50_000  # for lines that are shifted
 NUM_EXAMPLES = 3  # of dropped pairs, for each reason
 EXAMPLE_LENGTH = 100  # characters of a side; the rest is cut
 REASONS = {
@@ -111,6 +113,12 @@ def prepare(
     if len(first) < 1_000:
         logger.warning(
             "%s has only %d training pairs: too few to learn from", corpus.name, len(first)
+        )
+    if shift := find_shift(itertools.islice(corpus.pairs("train"), PAIRS_TO_COMPARE)):
+        logger.warning(
+            "%s: after about %d pairs, targets are %d lines too %s, by their lengths: compare the "
+            "lines there",
+            *(corpus.name, shift[0], abs(shift[1]), "late" if shift[1] > 0 else "early"),
         )
     val_split = corpus.validation_split
     validation = list(corpus.pairs(val_split)) if val_split else []
