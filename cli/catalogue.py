@@ -1,6 +1,5 @@
 """`keras-transformer translate --input messages.po`: it fills the empty entries of a file."""
 
-import gzip
 import itertools
 import re
 from collections import Counter
@@ -8,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keras_transformer.cli.console import ProgressBar, say
+from keras_transformer.cli.lines import write_new
 from keras_transformer.errors import InputError
-from keras_transformer.files import write_atomically
 from keras_transformer.trainers.data.catalogues import (
     forms_of,
     is_language,
@@ -76,8 +75,7 @@ def fill_catalogue(
         num_different += _differs(unit)
         for part in (unit, *getattr(unit, "units", ())):  # those of a plural in XLIFF
             part.markfuzzy(True)
-    content = bytes(store)
-    write_atomically(output, gzip.compress(content) if output.suffix == ".gz" else content)
+    write_new(output, bytes(store))
     say(f"Translation: {len(units):,} empty entries, which are now fuzzy: {output}")
     if num_left := len(fitting) - len(units):
         say(f"warning: {num_left:,} entries with inline elements are left empty")

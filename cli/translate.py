@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -12,10 +13,18 @@ from typing import Annotated, Any, TextIO
 
 import typer
 from typer import Argument, Option
+from typer.core import TyperCommand
+from typer.exceptions import TyperException
 
 from keras_transformer.cli.check import find_export
 from keras_transformer.cli.console import ProgressBar, say
-from keras_transformer.cli.lines import CHUNK_LINES, count_lines, read_chunks
+from keras_transformer.cli.lines import (
+    CHUNK_LINES,
+    count_lines,
+    open_lines,
+    open_new,
+    read_chunks,
+)
 from keras_transformer.cli.options import (
     BeamSize,
     EarlyStop,
@@ -39,10 +48,27 @@ from keras_transformer.cli.translators import (
 from keras_transformer.errors import InputError
 from keras_transformer.export.options import DEFAULT_SIGNATURE
 from keras_transformer.export.rows import Row
+from keras_transformer.files import kind_of
 
 CATALOGUES = (".po", ".pot", ".mo", ".xlf", ".xliff", ".tmx")
 FILLED = (".po", ".xlf", ".xliff")  # files whose empty entries are filled
+SUBTITLES = (".srt", ".vtt")
 SERVER_TIMEOUT = 60  # seconds
+
+
+class TextsCommand(TyperCommand):
+    """A command that says how to give it a text that looks like an option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parses the arguments of the command."""
+        texts = [text for text in args if re.match("-[^-]|--.* ", text)]
+        try:
+            return super().parse_args(ctx, args)
+        except TyperException as error:
+            if not texts:
+                raise
+            hint = f"Give a text that begins with a hyphen after --, as in: -- {texts[0]!r}"
+            ctx.fail(f"{str(error).rstrip()}. {hint}")
 
 
 def translate_command(
@@ -61,8 +87,8 @@ def translate_command(
         Path | None,
         Option(
             "--input",
-            help="Read texts from this file, one per line; or fill the empty entries of a gettext "
-            "catalogue (.po) or XLIFF, and write --output.",
+            help="Read texts from this file, one per line; or translate subtitles (.srt, .vtt), or "
+            "the empty entries of a gettext catalogue (.po) or XLIFF, into --output. Also as .gz.",
         ),
     ] = None,
     output_file: Annotated[
@@ -154,8 +180,9 @@ def translate_command(
     if not texts:
         if input_file is None and sys.stdin is None:
             raise InputError("Give texts or --input: the standard input is closed")
-        stream = context.with_resource(input_file.open("rb")) if input_file else sys.stdin.buffer
-    total = len(texts) if stream is None else count_lines(stream)
+        stream = context.with_resource(open_lines(input_file)) if input_file else sys.stdin.buffer
+    input_name = str(input_file or "standard input")
+    total = len(texts) if stream is None else count_lines(stream, input_name)
     # The optimization of a graph takes a second or two, and saves a few percent of a search.
     optimize = stream is not None and (total or 0) > CHUNK_LINES
     fills = input_file is not None and output_file is not None and _is_catalogue(input_file)
@@ -180,20 +207,24 @@ def translate_command(
 
         fill_catalogue(input_file, output_file, translate, languages_of(version, folder))
         return
+    if input_file is not None and output_file is not None and kind_of(input_file) in SUBTITLES:
+        from keras_transformer.cli.subtitles import translate_subtitles
+
+        translate_subtitles(input_file, output_file, translate, _protects_tags(version, folder))
+        return
     if len(texts) == 1 and os.path.isfile(texts[0]):
         say(f"warning: {texts[0]} is a file: --input {texts[0]} translates its lines")
     with contextlib.ExitStack() as stack:
         if output_file is not None:
             output = stack.enter_context(_new_file(output_file))
             stack.enter_context(contextlib.redirect_stdout(output))
-        name = str(input_file or "standard input")
-        _print_translations(translate, texts, stream, total, name, as_json)
+        _print_translations(translate, texts, stream, total, input_name, as_json)
 
 
 @contextlib.contextmanager
 def _new_file(path: Path) -> Iterator[TextIO]:
     """Opens a new file to write. An error keeps what is written, and deletes an empty file."""
-    with path.open("x", encoding="utf-8") as file:
+    with open_new(path) as file:
         try:
             yield file
         except BaseException:
@@ -205,7 +236,14 @@ def _new_file(path: Path) -> Iterator[TextIO]:
 
 
 def _is_catalogue(file: Path | None) -> bool:
-    return file is not None and file.suffix.lower() in CATALOGUES
+    return file is not None and kind_of(file) in CATALOGUES
+
+
+def _protects_tags(version: Path | None, folder: str) -> bool:
+    try:
+        return "tags" in protected_by(version, folder)
+    except InputError:  # it protects nothing
+        return False
 
 
 def _check_options(given: Mapping[str, Any], model: str, is_run: bool) -> None:
@@ -216,8 +254,8 @@ def _check_options(given: Mapping[str, Any], model: str, is_run: bool) -> None:
         raise InputError("Give either texts or --input")
     if output is not None and output.exists():
         raise InputError(f"{output} exists already: choose another name for --output")
-    if _is_catalogue(file):
-        if file.suffix.lower() not in FILLED:
+    if _is_catalogue(file) or (file is not None and kind_of(file) in SUBTITLES):
+        if kind_of(file) not in (*FILLED, *SUBTITLES):
             raise InputError(f"{file} cannot be filled: that is for {', '.join(FILLED)}")
         if output is None or given["as_json"] or has_best:
             raise InputError(f"{file} needs --output, and no --json or --num-best")
