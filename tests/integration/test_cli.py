@@ -1,5 +1,6 @@
 """The command line: what goes to which stream, and how bad input ends."""
 
+import gzip
 import json
 import os
 import re
@@ -198,6 +199,50 @@ def test_files_in_and_out(tiny_run, tmp_path):
     assert_refused(cli(*arguments), f"{output} .*")
     assert_refused(cli(*arguments[:4], "cat"), ".*--input")
     assert f"--input {texts}" in cli("translate", tiny_run.path, texts)[2]
+
+
+def test_compressed_files_in_and_out(tiny_run, tmp_path):
+    texts, output = tmp_path / "texts.txt.gz", tmp_path / "output.gz"
+    texts.write_bytes(gzip.compress("red dog\nöl\n".encode()))
+    expected = cli("translate", tiny_run.path, "red dog", "öl")[1]
+    arguments = ("translate", tiny_run.path, "--input", texts)
+    assert cli(*arguments, "--output", output)[:2] == (0, "")
+    assert gzip.decompress(output.read_bytes()).decode() == expected
+    for content in (b"red dog\n", texts.read_bytes()[:-9]):
+        texts.write_bytes(content)
+        assert_refused(cli(*arguments), f"Cannot read {texts}: .*")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.docx", b"PK", "is not lines of text"),
+        ("a.txt.zip", b"PK", "is not lines of text"),
+        ("a.json", b"{}", "is not lines of text"),
+        ("picture", b"\x89PNG\r\n\x00", "is not text"),
+        ("film.srt", b"1\n0:01 --> 0:02\nred dog\n", "needs --output"),
+    ],
+)
+def test_files_that_are_not_lines(tiny_run, tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    result = cli("translate", tiny_run.path, "--input", tmp_path / name)
+    assert_refused(result, f"{tmp_path / name} {message}.*")
+
+
+def test_subtitles(tiny_run, tmp_path):
+    (tmp_path / "a.srt").write_text("1\n0:01 --> 0:02\n<i>red dog</i>\n")
+    files = ("--input", tmp_path / "a.srt", "--output", tmp_path / "b.srt")
+    code, out, err = cli("translate", tiny_run.path, *files)
+    expected = cli("translate", tiny_run.path, "red dog")[1].strip()
+    assert (code, out) == (0, ""), err
+    assert (tmp_path / "b.srt").read_text() == f"1\n0:01 --> 0:02\n<i>{expected}</i>\n"
+
+
+@pytest.mark.parametrize("text", ["- Two dogs", "-5 dogs", "--two dogs"])
+def test_a_text_that_looks_like_an_option(text):
+    code, out, err = cli("translate", "run", text)
+    assert (code, out) == (2, "")
+    assert f"-- '{text}'" in err
 
 
 def test_output_of_a_failure(tiny_run, tmp_path):

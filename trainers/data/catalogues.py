@@ -182,6 +182,8 @@ def _is_fuzzy(unit: Any) -> bool:
 
 
 def _has_codes(side: Any) -> bool:
+    if not len(side):
+        return False
     names = (each.tag.rpartition("}")[2] for each in side.iterdescendants("{*}*"))
     return any(name not in TEXT_ELEMENTS for name in names)
 
@@ -225,8 +227,8 @@ def _pair_of(
                 has_codes = True
                 continue
             for each in wanted:
-                text = " ".join(segment.xpath("string(.)").splitlines())
-                texts[each] = texts.get(each) or text
+                text = segment.xpath("string(.)") if len(segment) else segment.text or ""
+                texts[each] = texts.get(each) or " ".join(text.splitlines())
     if texts.get(source) and texts.get(target):
         yield texts[source], texts[target]
     else:

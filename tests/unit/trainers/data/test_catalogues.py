@@ -1,5 +1,6 @@
 """The files of translators: as training pairs, and filled by a model."""
 
+import gzip
 import struct
 
 import pytest
@@ -65,7 +66,27 @@ segtype="sentence" adminlang="en" o-tmf="x" creationtool="x" creationtoolversion
 <tu><tuv xml:lang="en-GB"><seg>Open</seg></tuv><tuv xml:lang="de"><seg>Öffnen</seg></tuv>
 <tuv xml:lang="CS"><seg>Otevřít</seg></tuv></tu>
 <tu><tuv xml:lang="en"><seg>Close</seg></tuv><tuv xml:lang="de"><seg>Zu</seg></tuv></tu>
+<tu><tuv lang="cs"><seg>Učitel</seg></tuv>
+<tuv lang="en"><seg><bpt i="1">{\\b </bpt>Teacher<ept i="1">}</ept></seg></tuv></tu>
 </body></tmx>"""
+SEVERAL = """<?xml version="1.0"?>
+<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2">
+<file original="f" source-language="en" target-language="cs"><body>
+<trans-unit id="1"><source>Open</source><target>Otevřít</target></trans-unit>
+<trans-unit id="2"><source>Red</source><target state="new">Red</target>
+<alt-trans><source>A <x id="1"/></source><target state="final">B</target></alt-trans></trans-unit>
+<trans-unit id="3"><source>OK</source><target state="translated">OK</target>
+<alt-trans><source>A</source><target state="needs-translation">B</target></alt-trans></trans-unit>
+<trans-unit id="4"><source>Old</source><target state="needs-translation">Starý</target></trans-unit>
+<trans-unit id="5"><source>One.</source><seg-source><mrk mtype="seg" mid="1">One.</mrk></seg-source>
+</trans-unit>
+<trans-unit id="6"><source>Two.</source><target><mrk mtype="seg" mid="1">Dva.</mrk></target>
+</trans-unit></body></file>
+<file original="g" source-language="en" target-language="fr"><body>
+<trans-unit id="1"><source>Open</source><target>Ouvrir</target></trans-unit>
+<trans-unit id="2"><source>Blue</source></trans-unit>
+<trans-unit id="3"><source>A</source><target>B <ph id="1">x</ph></target></trans-unit>
+</body></file></xliff>"""
 OPEN = ("Open", "Otevřít")
 FILES = ("%d file", "%d soubor"), ("%d files", "%d souborů")
 
@@ -118,6 +139,67 @@ def test_what_is_left_out_is_counted(tmp_path, caplog):
     assert "3 pairs; left out: 1 fuzzy, 3 empty" in caplog.text
 
 
+@pytest.mark.parametrize("name", ["a.po", "a.mo", "a.xlf", "B.XLIFF", "a.tmx"])
+def test_compressed_files(tmp_path, name):
+    path = write(tmp_path, name)
+    expected = list(load_corpus(str(path), "en", "cs").pairs("train"))
+    compressed = path.with_name(f"{name}.gz")
+    compressed.write_bytes(gzip.compress(path.read_bytes()))
+    assert list(load_corpus(str(compressed), "en", "cs").pairs("train")) == expected
+    compressed.write_bytes(compressed.read_bytes()[:-9])
+    with pytest.raises(InputError, match=r"^Cannot read .*\.gz: "):
+        load_corpus(str(compressed), "en", "cs")
+
+
+def test_codes_of_tmx_are_no_text(tmp_path, caplog):
+    caplog.set_level("INFO")
+    path = write(tmp_path, "a.tmx")
+    load_corpus(str(path), "en", "cs")
+    assert "1 pairs; left out: 0 fuzzy, 1 empty, 1 with inline codes" in caplog.text
+    text = path.read_text("utf-8").replace("<seg>Open", '<seg><hi type="b">Op</hi>en')
+    path.write_text(text.replace("<seg>Otev", "<seg>x<ph/></seg></tuv><tuv lang='cs'><seg>Otev"))
+    assert list(load_corpus(str(path), "en", "cs").pairs("train")) == [OPEN]
+
+
+def test_units_have_the_languages_of_their_file(tmp_path, caplog, capsys):
+    (tmp_path / "a.xlf").write_text(SEVERAL, "utf-8")
+    for target, expected in (
+        ("cs", [OPEN, ("OK", "OK"), ("Two.", "Dva.")]),
+        ("fr", [("Open", "Ouvrir")]),
+    ):
+        corpus = load_corpus(str(tmp_path / "a.xlf"), "en", target)
+        assert list(corpus.pairs("train")) == expected
+    fill_catalogue(tmp_path / "a.xlf", tmp_path / "b.xlf", translate, ("en", "cs"))
+    filled = (tmp_path / "b.xlf").read_text("utf-8")
+    assert '<target state="needs-translation">RED</target>' in filled
+    assert "BLUE" not in filled
+    assert "ONE." not in filled
+    assert filled.count("</target>") == SEVERAL.count("</target>")
+    messages = capsys.readouterr().err
+    assert "Translation: 1 empty entries" in messages
+    assert "has the language fr, and the model has cs: 1 entries stay" in messages
+    with pytest.raises(InputError, match=r"a\.xlf has several languages"):
+        fill_catalogue(tmp_path / "a.xlf", tmp_path / "c.xlf", translate)
+    with pytest.raises(InputError, match=r"has the language cs, fr\. Received: 'en', 'de'"):
+        load_corpus(str(tmp_path / "a.xlf"), "en", "de")
+
+
+def test_segments_of_xliff_2(tmp_path):
+    text = XLIFF_2.replace(
+        "</segment></unit>\n",
+        """</segment><segment state="initial"><source>Red</source><target>Red</target></segment>
+        <segment><source>A <ph id="1"/></source></segment></unit>\n""",
+        1,
+    )
+    (tmp_path / "a.xlf").write_text(text, "utf-8")
+    assert list(load_corpus(str(tmp_path / "a.xlf"), "en", "cs").pairs("train")) == [OPEN]
+    fill_catalogue(tmp_path / "a.xlf", tmp_path / "b.xlf.gz", translate, ("en", "cs"))
+    filled = gzip.decompress((tmp_path / "b.xlf.gz").read_bytes()).decode()
+    assert ">Otevřít</target>" in filled
+    assert ">RED</target>" in filled
+    assert filled.count("<target") == text.count("<target")
+
+
 def test_variants_of_one_language_are_not_swapped(tmp_path):
     (tmp_path / "a.po").write_text(CATALOGUE.lstrip().replace("cs_CZ", "en_GB"), "utf-8")
     corpus = load_corpus(str(tmp_path / "a.po"), "en", "en-gb")
@@ -131,7 +213,9 @@ def test_other_languages_and_damaged_files(tmp_path):
     ):
         with pytest.raises(InputError, match=message):
             load_corpus(str(write(tmp_path, name)), "en", "de")
-    with pytest.raises(InputError, match=r"has the languages CS, de, en, en-GB\. Received: 'fr'"):
+    with pytest.raises(
+        InputError, match=r"has the languages CS, cs, de, en, en-GB\. Received: 'fr'"
+    ):
         load_corpus(str(write(tmp_path, "a.tmx")), "en", "fr")
     (tmp_path / "bad.tmx").write_text("<tmx>")
     with pytest.raises(InputError, match=r"Cannot read .*bad\.tmx: "):

@@ -190,6 +190,67 @@ def test_folder(write):
     assert list(turned) == [("ein Hund", "a dog"), ("eine Katze", "a cat")]
 
 
+def table(path, numbers, languages="en\tde"):
+    path.parent.mkdir(exist_ok=True)
+    rows = "".join(f"two {number}\tzwei {number}\n" for number in numbers)
+    path.write_text(f"{languages}\n{rows}")
+    return str(path)
+
+
+def test_several_files_are_one_corpus(tmp_path, caplog):
+    caplog.set_level("INFO")
+    files = [
+        table(tmp_path / "a.tsv", range(900)),
+        table(tmp_path / "b" / "b.tsv", range(500, 1400)),
+    ]
+    corpus = load_corpus([*files, files[0]], "en", "de")
+    splits = {split: list(corpus.pairs(split)) for split in corpus.splits}
+    assert {split: len(pairs) > 20 for split, pairs in splits.items()} == dict.fromkeys(
+        ("train", "val", "test"), True
+    )
+    assert sum(map(len, splits.values())) == 1_800
+    sources = [{pair.source for pair in pairs} for pairs in splits.values()]
+    assert sum(map(len, sources)) == len(set.union(*sources)) == 1_400  # none is in two
+    assert [caplog.text.count(f"{file}: 900 pairs") for file in files] == [1, 1]
+    table(tmp_path / "b" / "fr.csv", range(3), languages="en\tfr")
+    (tmp_path / "b" / "read.me").touch()
+    folder = load_corpus(str(tmp_path / "b"), "en", "de")
+    alone = load_corpus(files[1], "en", "de")
+    assert list(folder.pairs("train")) == list(alone.pairs("train"))
+    assert "1 files of other languages are left out" in caplog.text
+    with pytest.raises(InputError, match=r"fr\.csv: the first line must name"):
+        load_corpus([files[0], str(tmp_path / "b" / "fr.csv")], "en", "de")
+    (tmp_path / "b" / "damaged.csv").write_bytes(b"en,de\n\xff,b")
+    with pytest.raises(InputError, match=r"damaged\.csv, line 2: not valid UTF-8"):
+        load_corpus(str(tmp_path / "b"), "en", "de")
+    with pytest.raises(InputError, match=r"b must hold files en.* It holds 3 .* of others"):
+        load_corpus(str(tmp_path / "b"), "en", "pl")
+
+
+def test_folders_of_lines_keep_their_splits_among_files(write, tmp_path):
+    write(en_train="a\n", de_train="b\n", en_dev="c\n", de_dev="d\n", en_more="e", de_more="f")
+    file = table(tmp_path / "more" / "a.tsv", range(900))
+    corpus = load_corpus([str(tmp_path), file], "en", "de")
+    alone = load_corpus(file, "en", "de")
+    assert sorted(corpus.splits) == ["more", "test", "train", "val"]
+    assert list(corpus.pairs("train")) == [("a", "b"), *alone.pairs("train")]
+    assert list(corpus.pairs("val")) == [("c", "d"), *alone.pairs("val")]
+    assert list(corpus.pairs("more")) == [("e", "f")]
+    assert corpus.validation_split == "val"
+
+
+def test_compressed_lines(write, tmp_path):
+    (tmp_path / "en.train.txt.gz").write_bytes(gzip.compress(b"a\nb\n"))
+    corpus = write(de_train="c\nd\n")
+    assert list(corpus.pairs("train")) == [("a", "c"), ("b", "d")]
+    with pytest.raises(InputError, match=r"must hold one of en\.train\.txt and en\.train\.txt\.gz"):
+        write(en_train="")
+    (tmp_path / "en.train.txt").unlink()
+    (tmp_path / "en.train.txt.gz").write_bytes(gzip.compress(b"a\nb\n")[:-9])
+    with pytest.raises(InputError, match=r"Cannot read .*en\.train\.txt\.gz: "):
+        list(load_corpus(str(tmp_path), "en", "de").pairs("train"))
+
+
 def test_validation_split_goes_by_several_names():
     for splits, expected in {
         ("train", "dev"): "dev",

@@ -1,0 +1,129 @@
+"""Subtitles: their text is translated, and every other byte stays."""
+
+import gzip
+
+import pytest
+
+from keras_transformer.cli.subtitles import translate_subtitles
+from keras_transformer.errors import InputError
+
+SRT = """1
+00:00:01,000 --> 00:00:02,500
+Two dogs are playing in the
+green park today.
+
+2
+00:00:03,000 --> 00:00:04,000 X1:40
+- Hello.
+- Good-bye, my
+friend.
+
+3
+00:00:05,000 --> 00:00:06,000
+{\\an8}<i>It rains.</i>
+4
+00:00:07,000 --> 00:00:08,000
+1984
+
+5
+00:00:09,000 --> 00:00:10,000
+-5 <b>big</b> dogs
+
+after a gap"""
+SRT_IN_CAPITALS = """1
+00:00:01,000 --> 00:00:02,500
+TWO DOGS ARE PLAYING IN
+THE GREEN PARK TODAY.
+
+2
+00:00:03,000 --> 00:00:04,000 X1:40
+- HELLO.
+- GOOD-BYE,
+MY FRIEND.
+
+3
+00:00:05,000 --> 00:00:06,000
+{\\an8}<i>IT RAINS.</i>
+4
+00:00:07,000 --> 00:00:08,000
+1984
+
+5
+00:00:09,000 --> 00:00:10,000
+-5 BIG DOGS
+
+AFTER A GAP"""
+VTT = """WEBVTT - a title
+Kind: captions
+
+NOTE
+a note
+of two lines
+
+STYLE
+::cue { color: red }
+
+intro
+00:01.000 --> 00:02.000 align:start
+<v Ann>Tom &amp; two &lt;dogs
+<v Bob>Hi <i>you</i>!
+
+2
+01:00:05.000 --> 01:00:06.000
+a
+dog
+
+NOTE end
+"""
+VTT_IN_CAPITALS = (
+    VTT.replace("Tom &amp; two &lt;dogs", "TOM &amp; TWO &lt;DOGS")
+    .replace("Hi <i>you</i>!", "HI YOU!")
+    .replace("\na\ndog\n", "\nA\nDOG\n")
+)
+
+
+def in_capitals(texts, progress):
+    assert len(set(texts)) == len(texts)
+    return [{"translation": text.upper()} for text in texts]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_srt(tmp_path, capsys, encoding, end):
+    (tmp_path / "a.SRT").write_bytes(SRT.replace("\n", end).encode(encoding))
+    translate_subtitles(tmp_path / "a.SRT", tmp_path / "b.srt", in_capitals)
+    expected = SRT_IN_CAPITALS.replace("\n", end).encode(encoding)
+    assert (tmp_path / "b.srt").read_bytes() == expected
+    assert "1 of them have lost tags" in capsys.readouterr().err
+
+
+def test_vtt(tmp_path):
+    (tmp_path / "a.vtt.gz").write_bytes(gzip.compress(VTT.encode()))
+    translate_subtitles(tmp_path / "a.vtt.gz", tmp_path / "b.vtt.gz", in_capitals)
+    written = gzip.decompress((tmp_path / "b.vtt.gz").read_bytes()).decode()
+    assert written == VTT_IN_CAPITALS
+
+
+def test_tags_inside_a_text_go_to_a_model_that_keeps_them(tmp_path):
+    (tmp_path / "a.srt").write_text("0:01 --> 0:02\n{\\an8}a <font color='x'>red dog</font> runs\n")
+    found = []
+
+    def translate(texts, progress):
+        found.extend(texts)
+        return [{"translation": "", "truncated": True}]
+
+    translate_subtitles(tmp_path / "a.srt", tmp_path / "b.srt", translate, keeps_tags=True)
+    assert found == ["a <font color='x'>red dog</font> runs"]
+    # Without a translation, the text stays.
+    assert (tmp_path / "b.srt").read_bytes() == (tmp_path / "a.srt").read_bytes()
+
+
+def test_files_that_are_no_subtitles(tmp_path):
+    for content, message in (
+        (b"a text\n", r"a\.srt holds no subtitles"),
+        (b"1\n0:01 --> 0:02\n\xe4\n", r"a\.srt, line 3: not valid UTF-8"),
+    ):
+        (tmp_path / "a.srt").write_bytes(content)
+        with pytest.raises(InputError, match=message):
+            translate_subtitles(tmp_path / "a.srt", tmp_path / "b.srt", in_capitals)
+        assert not (tmp_path / "b.srt").exists()
