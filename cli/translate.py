@@ -185,11 +185,11 @@ def translate_command(
     total = len(texts) if stream is None else count_lines(stream, input_name)
     # The optimization of a graph takes a second or two, and saves a few percent of a search.
     optimize = stream is not None and (total or 0) > CHUNK_LINES
-    fills = input_file is not None and output_file is not None and _is_catalogue(input_file)
+    is_document = _is_catalogue(input_file) or _is_subtitles(input_file)
     name = signature or (DEFAULT_SIGNATURE if num_best is None else "nbest")
     if prefix is not None:
         name = "complete"
-    elif signature is None and (sentences or (sentences is None and fills)):
+    elif signature is None and (sentences or (sentences is None and is_document)):
         name = "document"
     protect = [] if terms is None else protected_by(version, folder)
     if server is not None:
@@ -202,15 +202,14 @@ def translate_command(
         translate = with_terms(translate, terms, protect)
     if num_best is not None and not is_run:
         translate = with_best(translate, num_best)
-    if fills and input_file is not None and output_file is not None:
+    if is_document and input_file is not None and output_file is not None:
         from keras_transformer.cli.catalogue import fill_catalogue
-
-        fill_catalogue(input_file, output_file, translate, languages_of(version, folder))
-        return
-    if input_file is not None and output_file is not None and kind_of(input_file) in SUBTITLES:
         from keras_transformer.cli.subtitles import translate_subtitles
 
-        translate_subtitles(input_file, output_file, translate, _protects_tags(version, folder))
+        if _is_catalogue(input_file):
+            fill_catalogue(input_file, output_file, translate, languages_of(version, folder))
+        else:
+            translate_subtitles(input_file, output_file, translate, _protects_tags(version, folder))
         return
     if len(texts) == 1 and os.path.isfile(texts[0]):
         say(f"warning: {texts[0]} is a file: --input {texts[0]} translates its lines")
@@ -239,6 +238,10 @@ def _is_catalogue(file: Path | None) -> bool:
     return file is not None and kind_of(file) in CATALOGUES
 
 
+def _is_subtitles(file: Path | None) -> bool:
+    return file is not None and kind_of(file) in SUBTITLES
+
+
 def _protects_tags(version: Path | None, folder: str) -> bool:
     try:
         return "tags" in protected_by(version, folder)
@@ -254,7 +257,7 @@ def _check_options(given: Mapping[str, Any], model: str, is_run: bool) -> None:
         raise InputError("Give either texts or --input")
     if output is not None and output.exists():
         raise InputError(f"{output} exists already: choose another name for --output")
-    if _is_catalogue(file) or (file is not None and kind_of(file) in SUBTITLES):
+    if _is_catalogue(file) or _is_subtitles(file):
         if kind_of(file) not in (*FILLED, *SUBTITLES):
             raise InputError(f"{file} cannot be filled: that is for {', '.join(FILLED)}")
         if output is None or given["as_json"] or has_best:

@@ -396,3 +396,10 @@ def test_equal_sides_are_reported(write, corpus, tmp_path, caplog):
         assert "both sides" not in caplog.text  # a tenth
         prepare(write([*numbered(26), *same]), tmp_path / "other")
     assert "both sides are equal" in caplog.text
+
+
+def test_shifted_lines_are_reported(write, corpus, caplog):
+    words = [" ".join([WORDS[0]] * (number * number % 13 + 1)) for number in range(120)]
+    with caplog.at_level("WARNING", logger="keras_transformer"):
+        prepare(write(list(zip(words, words[1:] + words[:1], strict=True))), corpus)
+    assert "after about 0 pairs, targets are 1 lines too early" in caplog.text
