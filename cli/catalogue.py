@@ -98,7 +98,7 @@ def _fitting(
         raise InputError(
             f"{path} has several languages, and the server does not say which are its own"
         )
-    fitting, others = [], Counter[tuple[str, str]]()
+    fitting, others = [], Counter[tuple[str, str | None]]()
     for unit, sides in zip(units, codes, strict=True):
         pairs = zip(sides, languages or sides, strict=True)
         different = [(code, name) for code, name in pairs if code and not is_language(code, name)]

@@ -7,7 +7,7 @@ import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from keras_transformer.cli.console import ProgressBar, say
 from keras_transformer.cli.lines import write_new
@@ -134,7 +134,7 @@ def _wrapped(text: str, count: int, width: int) -> list[str]:
     if count == 1 or len(TAG.sub("", text)) <= width:
         return [text]
     joined = TAG.sub(lambda tag: tag[0].replace(" ", "\0"), text)  # no break inside of a tag
-    options = {"break_long_words": False, "break_on_hyphens": False}
+    options: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
     for size in range(len(text) // count, len(text) + 1):
         lines = textwrap.wrap(joined, size, **options)
         if len(lines) <= count:

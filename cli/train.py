@@ -155,8 +155,8 @@ def make_settings(context: typer.Context) -> TrainSettings:
     is one, are stronger than the recipe's.
     """
     given = {name: value for name, value in context.params.items() if value not in (None, ())}
-    lists = {name: options.one_or_all(given[name]) for name in ("data", "mix") if name in given}
-    given |= lists
+    for name in {"data", "mix"} & given.keys():
+        given[name] = options.one_or_all(given[name])
     if given.get("resume") and (given["run_dir"] / "run.json").is_file():
         given.setdefault("recipe", given["run_dir"].absolute())  # a recipe may have its name
     values = recipes.load_recipe(given["recipe"]) if "recipe" in given else {}

@@ -65,10 +65,10 @@ class TextsCommand(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except TyperException as error:
-            if not texts:
-                raise
-            hint = f"Give a text that begins with a hyphen after --, as in: -- {texts[0]!r}"
-            ctx.fail(f"{str(error).rstrip()}. {hint}")
+            if texts:
+                hint = f"Give a text that begins with a hyphen after --, as in: -- {texts[0]!r}"
+                ctx.fail(f"{str(error).rstrip()}. {hint}")
+            raise
 
 
 def translate_command(

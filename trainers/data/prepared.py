@@ -18,7 +18,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeGuard
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pydantic
@@ -200,7 +200,7 @@ class PreparedCorpus(NamedTuple):
     training_sha256: str  # of all shards
 
 
-def is_prepared(data: str | Path | Sequence[str]) -> TypeGuard[str | Path]:
+def is_prepared(data: str | Path | Sequence[str]) -> bool:
     """Returns whether data is one folder that `prepare` wrote, or began to."""
     return isinstance(data, str | Path) and (Path(data) / "corpus.json").is_file()
 
@@ -215,8 +215,8 @@ def complete_corpus(folder: Path) -> Manifest | None:
 def corpus_folder(run: Run) -> Path:
     """Returns the folder of a run's corpus: in the run directory, or where `prepare` wrote it."""
     own = run.path / "corpus"
-    data = run.settings.get("data")
-    for folder in (own, Path(data) if is_prepared(data or ()) else own):
+    data: Any = run.settings.get("data") or own
+    for folder in (own, Path(data) if is_prepared(data) else own):
         # The run's own corpus may be incomplete; the other may be deleted or replaced.
         with suppress(InputError):
             manifest = Manifest.read(folder)

@@ -91,7 +91,7 @@ def _open_as_chief(
     if run is not None and is_over(run, settings):
         return run, None
     if is_prepared(settings.data):
-        corpus = open_prepared(settings.data, settings)
+        corpus = open_prepared(str(settings.data), settings)
     elif run is not None and complete_corpus(path / "corpus"):
         corpus = open_prepared(path / "corpus", settings)  # without the text, which may be gone
     else:
