@@ -1,6 +1,9 @@
 """`keras-transformer evaluate`."""
 
+import dataclasses
+import itertools
 import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +19,7 @@ from keras_transformer.cli.console import (
     say_next,
     use_one_thread,
 )
+from keras_transformer.config import DecodingOptions
 from keras_transformer.errors import InputError
 from keras_transformer.run import Run
 from keras_transformer.trainers.tasks import task_of
@@ -90,7 +94,9 @@ def evaluate_command(
 ) -> None:
     """Translate or parse a split, and print its scores.
 
-    Each score has the signature of its protocol. The results go to RUN/evaluation.
+    Each score has the signature of its protocol. The results go to RUN/evaluation, in files named
+    after the split and after options that are not the run's, such as test-beam_size=1. They
+    replace earlier ones of the same options only.
     """
     if test_set is not None and (data is not None or split is not None):
         raise InputError("Give either --test-set, or --data and --split")
@@ -102,7 +108,7 @@ def evaluate_command(
         load_test_set,
         read_sentences,
     )
-    from keras_transformer.trainers.scoring.scores import compare
+    from keras_transformer.trainers.scoring.scores import bleu_tokenizer, compare
     from keras_transformer.translator import Translator
 
     opened = Run.load(run)
@@ -129,16 +135,27 @@ def evaluate_command(
     baseline_lines = baseline and read_sentences(baseline, len(pairs))
     translator = Translator.of(opened, checkpoint, **options.search_of(context))
     file = opened.checkpoint(checkpoint).file
-    output = run / "evaluation" / name
-    notes = {"data": test_set or corpus_of, "checkpoint": file}
     texts = {"": pairs, **(changed_in_all_ways(pairs) if noise else {})}
+    notes = {"data": test_set or corpus_of, "checkpoint": file}
+    search = dataclasses.asdict(translator.defaults)
+    own = DecodingOptions.of(opened.settings)
+    named = {key: value for key, value in search.items() if value != getattr(own, key)}
+    if file != opened.checkpoint().file:
+        named["checkpoint"] = checkpoint
+    if tokenize not in (None, bleu_tokenizer(opened.target)):
+        named["tokenize"] = tokenize
+    if tokenized_references:
+        named["tokenized_references"] = tokenized_references.name
+        notes["tokenized_references"] = str(tokenized_references)
+    name = "-".join([name, *(f"{key}={value}" for key, value in named.items())])
+    output = _output(run / "evaluation" / name, texts, {**search, **notes})
     found_by_kind: dict[str, Any] = {}
     with ProgressBar("Evaluating", len(texts) * len(pairs)) as progress:
         for kind, changed in texts.items():
             found_by_kind[kind] = evaluate(
                 translator,
                 changed,
-                f"{output}-{kind}" if kind else output,
+                _with_kind(output, kind),
                 opened.target,
                 task=task.name,
                 tokenized_references=tokenized_references if not kind else None,
@@ -184,3 +201,24 @@ def evaluate_command(
         f"{output}.hypothesis, .reference, .source, .scores.json"
     )
     say_next(["plot", run], ["export", run, "MODELS/NAME"])
+
+
+def _output(path: Path, kinds: Iterable[str], options: Mapping[str, Any]) -> Path:
+    """Returns a path for all kinds of text, with a number where results of other options are."""
+    from keras_transformer.trainers.scoring.evaluation import is_free
+
+    paths = itertools.chain([path], (Path(f"{path}-{number}") for number in itertools.count(2)))
+    chosen = next(
+        each
+        for each in paths
+        if all(
+            is_free(_with_kind(each, kind), {**options, "noise": kind or None}) for kind in kinds
+        )
+    )
+    if chosen != path:
+        say(f"{path} has results of other data or of another checkpoint, and keeps them")
+    return chosen
+
+
+def _with_kind(output: Path, kind: str) -> str:
+    return f"{output}-{kind}" if kind else str(output)

@@ -108,6 +108,15 @@ def evaluate(
     return scores
 
 
+def is_free(output: str | Path, options: Mapping[str, Any]) -> bool:
+    """Returns whether a path, as of `evaluate`, has no results of other options."""
+    try:
+        earlier = json.loads(Path(f"{output}.scores.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # none, or damaged ones
+        return True
+    return all(earlier.get(name) == value for name, value in options.items())
+
+
 def _join_lines(text: str) -> str:
     """Replaces line breaks, which some data sets hold, by spaces."""
     return " ".join(text.splitlines())
