@@ -8,7 +8,7 @@ Python code of TensorFlow, TF.Text and Keras.
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -189,15 +189,56 @@ def check_session(export: Export) -> str:
         if len(sizes) > 1:
             raise InputError(f"{name} must return as many rows as it takes. Received: {sizes}")
     rows = zip(*answers[0].values(), strict=True)
+    others = []  # pairs of an answer and an example
     for example, values in zip(examples, rows, strict=True):
         answer = {"text": example["text"], **dict(zip(answers[0], values, strict=True))}
-        close = abs(answer["score"] - example["score"]) <= SCORE_TOLERANCE
-        if not close or answer | {"score": example["score"]} != example:
-            raise InputError(f"the answer is {answer}, but the model gives {example}")
+        if not _is_close(answer["score"], example["score"]) or (
+            answer | {name: example[name] for name in ("score", "translation")} != example
+        ):
+            raise _difference(answer, example)
+        if answer["translation"] != example["translation"]:
+            others.append((answer, example))
+    if others:
+        _require_ties(export, others)
     return (
         f"loads without Python code, answers {len(examples)} examples as the model does, and "
         f"{len(answers) - 1} requests to all signatures"
     )
+
+
+def _is_close(score: float, other: float) -> bool:
+    return abs(score - other) <= SCORE_TOLERANCE
+
+
+def _difference(answer: Mapping[str, Any], example: Mapping[str, Any]) -> InputError:
+    return InputError(f"the answer is {answer}, but the model gives {example}")
+
+
+def _require_ties(
+    export: Export, others: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
+) -> None:
+    """Raises `InputError` unless the translations of answers and examples have equal scores.
+
+    Where two translations do, the runtime decides which one a search finds. The score of a
+    translation is that of the list of the best ones; or of the signature `score`, which knows
+    neither constraints nor how a search put a text together from pieces.
+    """
+    texts = [example["text"] for _, example in others]
+    requests: list[Request] = [("nbest", {"text": texts})]
+    for rows in zip(*others, strict=True):
+        targets = [row["translation"] for row in rows]
+        requests.append(("score", {"text": texts, "target": targets}))
+    nbest, *scored = _run_session(export.path, requests)
+    for row, pair in enumerate(others):
+        answer, example = pair
+        best = zip(nbest["translations"][row], nbest["scores"][row], strict=True)
+        is_listed = any(
+            text == example["translation"] and _is_close(score, example["score"])
+            for text, score in best
+        )
+        given = [outputs["score"][row] for outputs in scored]
+        if not is_listed and not all(map(_is_close, given, [each["score"] for each in pair])):
+            raise _difference(answer, example)
 
 
 def _warmup_requests(export: Export) -> list[Request]:

@@ -3,14 +3,22 @@
 import json
 import shutil
 
+import layer_weights
 import pytest
+import tensorflow as tf
+from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
+from keras_transformer.config import DecodingOptions
 from keras_transformer.errors import InputError
 from keras_transformer.export import check
 from keras_transformer.export.check import check_saved_model
 from keras_transformer.export.metadata import FOLDER, METADATA
+from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.warmup import WARMUP
+from keras_transformer.model.transformer import Transformer
+from keras_transformer.search.texts import TextSearch
+from keras_transformer.translator import Translator
 
 
 @pytest.fixture
@@ -113,6 +121,69 @@ def test_other_answers(copy):
     found = {finding.name: finding.problem for finding in check_saved_model(copy)}
     assert "but the model gives" in found.pop("Session")
     assert set(found.values()) == {None}
+
+
+SCORES = {"ein Hund": -0.5, "ein Hund.": -0.5000004, "Hund": -1.0}
+
+
+@pytest.mark.parametrize(
+    ("of_model", "listed", "scores", "is_tie"),
+    [
+        ("ein Hund.", ["ein Hund", "Hund"], SCORES, True),
+        ("ein Hund.", ["ein Hund", "ein Hund."], {**SCORES, "ein Hund": -0.7}, True),
+        ("ein Hund.", ["ein Hund", "Hund"], {**SCORES, "ein Hund": -0.7}, False),
+        ("Hund", ["ein Hund", "Hund"], SCORES, False),  # it has another score than is said
+    ],
+)
+def test_a_tie_is_no_fault(tmp_path, monkeypatch, of_model, listed, scores, is_tie):
+    """A session finds "ein Hund", of score -0.5, as good as what the model found."""
+
+    def answer(signature, inputs):
+        number = len(inputs["text"])
+        if signature == "score":
+            return {"score": [scores[text] for text in inputs["target"]]}
+        if signature == "nbest":
+            best = [SCORES[text] for text in listed]
+            return {"translations": [listed] * number, "scores": [best] * number}
+        return {"translation": ["ein Hund"] * number, "score": [-0.5] * number}
+
+    example = {"text": "a dog", "translation": of_model, "score": -0.5}
+    tied = check.Export(tmp_path, {"examples": [example]}, MetaGraphDef())
+    monkeypatch.setattr(check, "_warmup_requests", lambda export: [])
+    monkeypatch.setattr(
+        check, "_run_session", lambda path, requests: [answer(*each) for each in requests]
+    )
+    if is_tie:
+        assert "1 examples" in check.check_session(tied)
+    else:
+        with pytest.raises(InputError, match="but the model gives"):
+            check.check_session(tied)
+
+
+@pytest.mark.distributed
+def test_a_model_with_two_hypotheses_that_tie(tiny_translator, tmp_path):
+    """Two pieces have the same embedding, so that each may stand for the other."""
+    tokenizer, text = tiny_translator.tokenizer, "red dog ."
+    options = DecodingOptions(beam_size=3, max_source_length=23)
+    model = layer_weights.randomize(Transformer(tiny_translator.model.config))
+    source = tokenizer.encode(tf.constant([text]))
+    first = int(TextSearch(model, tokenizer, options).search(source).ids[0, 0, 0])
+    (embeddings,) = (each for each in model.weights if each.shape == (290, 16))
+    other = 288 if first == 289 else 289
+    embeddings.assign(tf.tensor_scatter_nd_update(embeddings, [[other]], [embeddings[first]]))
+    tied = Translator(model, tokenizer, options)
+    (found,) = tied.translate([text], num_best=3)
+    best, second, _ = found.hypotheses
+    assert best.text != second.text
+    assert best.score == pytest.approx(second.score, abs=1e-5)
+    path = export_saved_model(tied, tmp_path, examples=[text], check=False)
+    exported = check.open_export(path)
+    (example,) = exported.metadata["examples"]
+    example["translation"] = second.text
+    check.check_session(exported)
+    example["translation"] += "!"
+    with pytest.raises(InputError, match="but the model gives"):
+        check.check_session(exported)
 
 
 def test_foreign_op(copy):
