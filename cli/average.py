@@ -4,7 +4,13 @@ from typing import Annotated
 
 from typer import Option
 
-from keras_transformer.cli.console import ProgressBar, load_tensorflow, say, say_next
+from keras_transformer.cli.console import (
+    ProgressBar,
+    evaluation_of,
+    load_tensorflow,
+    say,
+    say_next,
+)
 from keras_transformer.cli.options import RunDirectory
 from keras_transformer.files import locked
 from keras_transformer.run import Run
@@ -23,7 +29,6 @@ def average_command(
     """
     load_tensorflow()
     from keras_transformer.cli.progress import describe
-    from keras_transformer.trainers.data.prepared import is_prepared
     from keras_transformer.trainers.fitting.averaging import average
 
     Run.load(run)  # raises the error if it is not a run directory
@@ -37,6 +42,4 @@ def average_command(
     said = f"the checkpoints after {steps} updates{describe(averaged.metrics)}"
     say(f"Averaged: {said}: {run / averaged.file}")
     say("Other commands use the checkpoint {}: {}".format(*opened.choice()))
-    # A prepared corpus holds no text to evaluate.
-    options = ["--data", "DATA"] if is_prepared(opened.settings.get("data", "")) else []
-    say_next(["evaluate", run, *options])
+    say_next(evaluation_of(run, opened.settings.get("data")))

@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import typer
@@ -27,6 +28,8 @@ from rich.progress import (
 
 from keras_transformer.errors import InputError
 
+FIRST_LINE, LINES_APART = 10.0, 60.0  # seconds of work where there is no terminal
+
 stderr = Console(stderr=True, highlight=False, emoji=False)
 
 
@@ -39,6 +42,13 @@ def say_next(*commands: Sequence[object]) -> None:
     """Suggests the commands, as words, that may follow."""
     lines = (shlex.join(["keras-transformer", *map(str, words)]) for words in commands)
     say(f"Next: {', or '.join(lines)}")
+
+
+def evaluation_of(run: object, data: Any) -> list[object]:
+    """Returns the command that evaluates a run, as words for `say_next`; `data` is its setting."""
+    # A prepared corpus holds no text to evaluate, and an imported run has no data.
+    has_text = data and not os.path.isfile(os.path.join(str(data), "corpus.json"))
+    return ["evaluate", run, *([] if has_text else ["--data", "DATA"])]
 
 
 def print_json(values: Mapping[str, Any]) -> None:
@@ -131,12 +141,13 @@ def _quiet_library() -> Iterator[None]:
 
 
 class ProgressBar(Progress):
-    """A progress bar, if it is `shown` and standard error is a terminal.
+    """The progress of long work, if it is `shown`: a bar on a terminal, elsewhere a line a minute.
 
-    Long work calls it as its `progress` function. `total` is the amount of work, if it is known.
+    The work calls it as its `progress` function. `total` is the amount of work, if it is known.
     """
 
     def __init__(self, label: str, total: int | None = None, shown: bool = True) -> None:
+        is_terminal = sys.stderr.isatty()
         super().__init__(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -146,18 +157,43 @@ class ProgressBar(Progress):
             TimeRemainingColumn(),
             console=stderr,
             # With FORCE_COLOR, as on build servers, Rich takes any stream for a terminal.
-            disable=not (shown and sys.stderr.isatty()),
+            disable=not (shown and is_terminal),
             transient=True,
             redirect_stdout=False,  # standard output may be a file
             refresh_per_second=5,
             speed_estimate_period=600,
         )
         self._bar = self.add_task(label, total=total, note="")
+        self._says_lines = shown and not is_terminal
+        self._unit = ""
+        self._next_line: float | None = None
 
-    def __call__(self, done: int, total: int | None = None, **shown: Any) -> None:
-        """Adds the work done since the last call; `shown` may be a `note` or a `description`."""
+    def __call__(
+        self, done: int, total: int | None = None, *, details: str = "", **shown: Any
+    ) -> None:
+        """Adds the work done since the last call.
+
+        `shown` may be a `note` or a `description`; `details` are for a line, which has more room.
+        """
         self.update(self._bar, advance=done, total=total, **shown)
+        if not (done and self._says_lines):
+            return
+        now = self.get_time()
+        if self._next_line is None:  # the first work may have compiled what the rest uses
+            self._next_line = now + FIRST_LINE
+        elif now >= self._next_line:
+            self._next_line = now + LINES_APART
+            say(self._line(details))
 
-    def stage(self, label: str, total: int, done: int) -> None:
-        """Starts the next stage of the work."""
+    def stage(self, label: str, total: int, done: int, unit: str = "") -> None:
+        """Starts the next stage of the work, which is counted in a unit."""
         self.reset(self._bar, description=label, total=total, completed=done, note="")
+        self._unit, self._next_line = unit, None
+
+    def _line(self, details: str) -> str:
+        (task,) = self.tasks
+        count = f"{task.completed:,.0f}" + (f" of {task.total:,.0f}" if task.total else "")
+        parts = [" ".join(filter(None, (count, self._unit))), details]
+        if task.time_remaining:
+            parts.append(f"{timedelta(seconds=round(task.time_remaining))} left")
+        return f"{task.description}: {', '.join(filter(None, parts))}"

@@ -5,7 +5,13 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from keras_transformer.cli.console import cleaned_up, load_tensorflow, say, say_next
+from keras_transformer.cli.console import (
+    cleaned_up,
+    evaluation_of,
+    load_tensorflow,
+    say,
+    say_next,
+)
 from keras_transformer.cli.options import Checkpoint
 
 
@@ -30,4 +36,5 @@ def ensemble_command(
     )
     for file in chosen.metrics["of_files"]:
         say(f"  {file}")
-    say_next(["evaluate", run_dir], ["export", run_dir, "MODELS/NAME"])
+    data = combined.settings.get("data")
+    say_next(evaluation_of(run_dir, data), ["export", run_dir, "MODELS/NAME"])

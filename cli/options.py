@@ -95,7 +95,7 @@ Changes = Annotated[
         "--set",
         metavar="KEY=VALUE",
         help="A setting, such as warmup_steps=400 or model.dropout_rate=0.2. May be repeated. "
-        "The docstrings of TrainSettings and TransformerConfig list them.",
+        "`train --list-settings` prints all of them.",
         autocompletion=lambda: [f"{field.name}=" for field in fields(TrainSettings)],
     ),
 ]

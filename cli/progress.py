@@ -1,4 +1,4 @@
-"""The progress of a run: a bar on a terminal, and a line for each validation."""
+"""The progress of a run: a bar or a line a minute, and a line for each validation."""
 
 import math
 import time
@@ -10,6 +10,8 @@ import keras
 
 from keras_transformer.cli.console import ProgressBar, say
 from keras_transformer.run import Run
+from keras_transformer.trainers.data.batches import BatchPlan
+from keras_transformer.trainers.data.prepared import StoredPairs, complete_corpus, corpus_folder
 from keras_transformer.trainers.tasks import metric_labels
 
 # How the metrics of a validation are shown.
@@ -38,20 +40,34 @@ class TrainingDisplay(keras.callbacks.Callback):
         self.seconds = math.inf if max_hours is None else 3600 * max_hours
         self.started: float | None = None
         self.first = self.done = 0
+        self.tokens = 0.0  # of the target, of an update on average
+        self.mark = (0, 0.0)  # updates and time after the first update of an epoch
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Starts the bar at the step that was saved."""
         self.started = self.started or time.monotonic()  # `fit` may be called twice
-        states = Run.load(self.run_dir).states
-        if not self.done and states:
-            self.first = states[-1].step
-            self.seconds -= states[-1].metrics["seconds"]
-        self.bar.stage("Training", self.steps, self.first + self.done)
+        run = Run.load(self.run_dir)
+        if not self.done and run.states:
+            self.first = run.states[-1].step
+            self.seconds -= run.states[-1].metrics["seconds"]
+        self.tokens = self.tokens or _tokens_per_update(run)
+        self.bar.stage("Training", self.steps, self.first + self.done, "updates")
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Measures the speed of each epoch: between two of them, a validation takes time."""
+        self.mark = (0, 0.0)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Counts an update."""
         self.done += 1
-        self.bar(1, self.expected(), note=f"loss {(logs or {}).get('loss', float('nan')):.2f}")
+        now = time.monotonic()
+        note = details = f"loss {(logs or {}).get('token_loss', math.nan):.2f}"
+        if not self.mark[0]:  # the first update may compile the step
+            self.mark = (self.done, now)
+        elif self.tokens and now > self.mark[1]:
+            speed = self.tokens * (self.done - self.mark[0]) / (now - self.mark[1])
+            details = f"{note}, {speed:,.0f} target tokens a second"
+        self.bar(1, self.expected(), note=note, details=details)
 
     def expected(self) -> int:
         """Returns how many updates `steps` and `max_hours` allow at the speed so far."""
@@ -68,6 +84,16 @@ class TrainingDisplay(keras.callbacks.Callback):
         *_, line = Run.load(self.run_dir).metrics()
         seconds = timedelta(seconds=round(time.monotonic() - (self.started or 0.0)))
         say(f"After {line['step']:,} updates, {seconds}{describe(line)}")
+
+
+def _tokens_per_update(run: Run) -> float:
+    """Returns how many tokens of the target an update has on average."""
+    corpus = complete_corpus(corpus_folder(run))
+    if corpus is None:
+        return 0.0
+    lengths = StoredPairs(corpus, "train", check_files=False).lengths
+    plan = BatchPlan(lengths, run.settings["tokens_per_batch"], None)
+    return float(lengths[:, 1].sum() / plan.batches_per_epoch)
 
 
 def describe(metrics: dict[str, Any]) -> str:

@@ -12,7 +12,15 @@ from typer import Option
 
 from keras_transformer.architectures import architectures
 from keras_transformer.cli import options
-from keras_transformer.cli.console import ProgressBar, load_tensorflow, print_json, say, say_next
+from keras_transformer.cli.console import (
+    ProgressBar,
+    evaluation_of,
+    load_tensorflow,
+    print_json,
+    say,
+    say_next,
+)
+from keras_transformer.cli.settings_table import list_settings
 from keras_transformer.config import TransformerConfig
 from keras_transformer.errors import InputError
 from keras_transformer.run import Run
@@ -92,6 +100,15 @@ def train_command(
         Option(help="Number format of the computation; weights stay float32. [default: float32]"),
     ] = None,
     jit: Annotated[bool | None, Option("--jit", help="Compile the training step with XLA.")] = None,
+    show_settings: Annotated[
+        bool,
+        Option(
+            "--list-settings",
+            callback=list_settings,
+            is_eager=True,
+            help="Print all settings that --set takes, with their defaults.",
+        ),
+    ] = False,
     resume: Annotated[
         bool,
         Option("--resume", help="Continue the run, if there is one, by default as it was started."),
@@ -105,7 +122,6 @@ def train_command(
     settings = make_settings(context)
     load_tensorflow()
     from keras_transformer.cli.summary import still_improves, summarize, summary_table
-    from keras_transformer.trainers.data.prepared import is_prepared
 
     started = time.monotonic()
     run = train_with_progress(settings, run_dir, resume)
@@ -116,9 +132,7 @@ def train_command(
         say(f"  {name:10}  {text}")
     if still_improves(summary) and not settings.cooldown:
         say("The last validation was the best: --resume with more --steps may go further")
-    # A prepared corpus holds no text to evaluate.
-    corpus = ["--data", "DATA"] if is_prepared(settings.data) else []
-    say_next(["evaluate", run.path, *corpus])
+    say_next(evaluation_of(run.path, settings.data))
     if as_json:
         print_json(summary)
 

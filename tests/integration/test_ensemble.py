@@ -47,6 +47,7 @@ def ensemble(members):
     code, _, err = cli("ensemble", *members, "--run-dir", path)
     assert code == 0, err
     assert all(str(Run.load(member).best.file) in err for member in members)
+    assert f"Next: keras-transformer evaluate {path}, or " in err  # the first run's data has text
     return path
 
 

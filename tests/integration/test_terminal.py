@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from keras_transformer.cli import console
+from keras_transformer.cli import console, progress
 from keras_transformer.cli.main import main
+from keras_transformer.cli.progress import TrainingDisplay
 from keras_transformer.cli.train import train_with_progress
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
@@ -62,6 +63,47 @@ def test_lines_only_where_there_is_no_terminal(monkeypatch, capsys):
     monkeypatch.setattr(console, "stderr", Console(stderr=True, highlight=False))
     draw_bar()
     assert capsys.readouterr().err == "halfway [of it]\ndone\n"
+
+
+def test_a_line_a_minute_where_there_is_no_terminal(monkeypatch, capsys):
+    seconds = 0
+    clock = Console(stderr=True, get_time=lambda: seconds)
+    monkeypatch.setattr(console, "stderr", clock)
+    with console.ProgressBar("Counting", 600) as bar, console.ProgressBar("x", 9, False) as hidden:
+        for seconds in range(0, 101, 5):  # noqa: B007  # the clock reads it
+            bar(10, note="on a bar", details="well")
+            hidden(1)
+    lines = capsys.readouterr().err.splitlines()
+    # 10 s after the first work, then a minute later, with 2 a second.
+    assert lines == [
+        "Counting: 30 of 600, well, 0:04:45 left",
+        "Counting: 150 of 600, well, 0:03:45 left",
+    ]
+
+
+def test_training_where_there_is_no_terminal(monkeypatch, short_settings, tmp_path, capsys):
+    monkeypatch.setattr(console, "FIRST_LINE", 0.0)
+    monkeypatch.setattr(console, "LINES_APART", 0.0)
+    settings = dataclasses.replace(short_settings, steps=3, steps_per_validation=3)
+    train_with_progress(settings, tmp_path / "run", False)
+    line = r"Training: (\d) of 3 updates, loss [\d.]+, ([\d,]+) target tokens a second, [\d:]+ left"
+    ((update, speed),) = re.findall(line, capsys.readouterr().err)
+    assert update == "2"
+    assert float(speed.replace(",", "")) > 0
+
+
+def test_speed_of_a_training(monkeypatch):
+    """Of what follows the first update of an epoch."""
+    told = []
+    display = TrainingDisplay(lambda done, total, **shown: told.append(shown["details"]), "", 9)
+    display.tokens, display.started = 300.0, 0.0
+    for seconds in (7, 8, 10):
+        monkeypatch.setattr(progress.time, "monotonic", lambda seconds=seconds: seconds)
+        display.on_train_batch_end(0, {"token_loss": 2.345, "loss": 3.0})
+    assert told[1:] == [
+        "loss 2.35, 300 target tokens a second",
+        "loss 2.35, 200 target tokens a second",
+    ]
 
 
 @pytest.mark.programs
