@@ -1,5 +1,7 @@
 """`keras-transformer check`, and how other commands find an export."""
 
+import os
+from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,6 +36,21 @@ def find_export(model: str | Path) -> Path | None:
     return version
 
 
+def inside(folder: str | Path) -> str:
+    """Returns the end of a message about a folder: the runs and exports below it, if any."""
+    if not os.path.lexists(folder):
+        return "; it does not exist"
+    depths = [Path(folder, *["*"] * depth) for depth in (1, 2)]
+    runs = [str(Path(file).parent) for each in depths for file in glob(str(each / "run.json"))]
+    exports = [
+        str(Path(file).parents[1])
+        for each in depths
+        for file in glob(str(each / "[0-9]*" / "saved_model.pb"))
+    ]
+    found = sorted({*runs, *exports})
+    return f"; there is {' and '.join(found[:5])}" if found else ""
+
+
 def check_command(
     model: Annotated[
         Path, Argument(metavar="SAVEDMODEL", help="An export, MODELS/NAME[/VERSION].")
@@ -51,6 +68,7 @@ def check_command(
     if path is None:
         raise InputError(
             f"{model} is not an export: neither it nor a version in it holds a saved_model.pb"
+            f"{inside(model)}"
         )
     with ProgressBar("Checking"):
         findings = check_saved_model(path, (lambda finding: None) if as_json else say_finding)

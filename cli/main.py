@@ -30,6 +30,8 @@ from keras_transformer.cli import (
 from keras_transformer.cli.console import say, show_log
 from keras_transformer.errors import InputError, TrainingStoppedError, one_line
 
+SIGNALED = 128  # the exit status after a signal is its number more
+
 app = typer.Typer(
     name="keras-transformer",
     no_args_is_help=True,
@@ -86,7 +88,9 @@ def main() -> None:
     try:
         app()
     except Exception as error:
-        if isinstance(error, InputError | TrainingStoppedError):
+        if isinstance(error, TrainingStoppedError) and error.status > SIGNALED:
+            say(str(error))  # what was done is saved, as was asked
+        elif isinstance(error, InputError | TrainingStoppedError):
             say(f"error: {error}")
         elif isinstance(error, OSError):  # such as a full disk
             say(f"error: {error.filename or 'input or output'}: {error.strerror or error}")

@@ -118,7 +118,10 @@ def _draw(folder: Path, name: str, caption: str, draw: Callable[..., Any]) -> Pi
 def _curves(folder: Path, run: Run) -> Picture | None:
     if not (run.last and run.last.step):  # imported, or not validated yet
         return None
-    caption = "By update: the validation data, and the training data since the point before."
+    caption = (
+        "By update: the validation data, and the training data since the point before. "
+        "The loss that commands print has no label smoothing: it is the perplexity's logarithm."
+    )
     runs = {run.path.resolve().name: run.metrics()}
     return _draw(folder, "curves", caption, partial(plots.training_curves, runs))
 

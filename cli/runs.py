@@ -40,7 +40,7 @@ def runs_command(
     rows = {
         name: {
             "status": run.status,
-            "step": run.last.step if run.last else 0,
+            "step": max((kept.step for kept in (*run.checkpoints, *run.states)), default=0),
             "best_step": run.best.step if run.best else None,
             **{
                 field: run.best.metrics.get(f"val_{field}") if run.best else None

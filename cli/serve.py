@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from typer import Argument, Option
 
-from keras_transformer.cli.check import find_export
+from keras_transformer.cli.check import find_export, inside
 from keras_transformer.cli.console import load_tensorflow, say, use_one_thread
 from keras_transformer.errors import InputError, needs_extra
 
@@ -61,7 +61,9 @@ def serve_command(
     version = find_export(folder)
     if version is None:
         expected = folder / "1" / "saved_model.pb"
-        raise InputError(f"{folder} holds no model: expected {expected}, as export writes it")
+        raise InputError(
+            f"{folder} holds no model: expected {expected}, as export writes it{inside(folder)}"
+        )
     if version == folder:
         parent = folder.absolute().parent
         raise InputError(f"{folder} is a version of a model: name its folder, {parent}")

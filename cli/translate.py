@@ -16,7 +16,7 @@ from typer import Argument, Option
 from typer.core import TyperCommand
 from typer.exceptions import TyperException
 
-from keras_transformer.cli.check import find_export
+from keras_transformer.cli.check import find_export, inside
 from keras_transformer.cli.console import ProgressBar, say
 from keras_transformer.cli.lines import (
     CHUNK_LINES,
@@ -173,7 +173,7 @@ def translate_command(
     is_run = os.path.isfile(os.path.join(folder, "run.json")) if folder else False
     version = find_export(folder) if folder and not is_run else None
     if folder and not is_run and version is None:
-        raise InputError(f"{folder} must be a run directory or a SavedModel")
+        raise InputError(f"{folder} must be a run directory or a SavedModel{inside(folder)}")
     search = search_of(context)
     _check_options({**context.params, "texts": texts, "search": search}, server or folder, is_run)
     stream: Any = None

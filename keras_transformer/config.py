@@ -1,6 +1,7 @@
 """Checked settings, the sizes of the model, the presets of the paper, and the special token ids."""
 
 import dataclasses
+import difflib
 import functools
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -114,12 +115,20 @@ def checked_dataclass(cls: type[_Record]) -> type[_Record]:
     return record
 
 
+def unknown_setting(names: Sequence[str], known: Sequence[str]) -> InputError:
+    """Returns the error for unknown settings, with the known ones that are most like them."""
+    near = [each for name in names for each in known if name in each]
+    near = near or [x for name in names for x in difflib.get_close_matches(name, known)]
+    listed = f"Did you mean {' or '.join(near[:5])}?" if near else f"There are: {', '.join(known)}"
+    return InputError(f"Unknown setting {', '.join(names)}. {listed}")
+
+
 def _input_error(error: pydantic.ValidationError, known: Sequence[str]) -> InputError:
     """Returns one sentence: the key, what was expected and what was received."""
     errors = error.errors(include_url=False)
     unknown = [str(each["loc"][0]) for each in errors if "unexpected" in each["type"]]
     if unknown:
-        return InputError(f"Unknown setting {', '.join(unknown)}. There are: {', '.join(known)}")
+        return unknown_setting(unknown, known)
     first = errors[0]
     if first["type"] == "value_error":  # of `__post_init__`
         return InputError(str(first["ctx"]["error"]))

@@ -142,7 +142,11 @@ class Run:
         if not path.exists():
             raise InputError(f"There is no run directory {path}")
         if not file.is_file():
-            raise InputError(f"{path} is not a run directory: it holds no file run.json")
+            inside = [
+                each.parent for name in ("*", "*/*") for each in path.glob(f"{name}/run.json")
+            ]
+            hint = f", but there is {' and '.join(map(str, sorted(inside)[:5]))}" if inside else ""
+            raise InputError(f"{path} is not a run directory: it holds no file run.json{hint}")
         try:
             manifest = json.loads(file.read_bytes())
             found = manifest.pop("format"), manifest.pop("format_version")

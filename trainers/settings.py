@@ -5,7 +5,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
 
 from pydantic import Field
 
@@ -21,6 +21,7 @@ from keras_transformer.config import (
     NoRepeatNgram,
     Rate,
     checked_dataclass,
+    unknown_setting,
 )
 from keras_transformer.errors import InputError, one_line, require
 from keras_transformer.run import Run
@@ -286,11 +287,15 @@ class TrainSettings:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Makes settings of plain values; those that are missing are the defaults of the task."""
-        known = {field.name for field in dataclasses.fields(cls)}
-        kinds = [config_type(name) for name in architectures()] if values.keys() - known else []
-        for name in values.keys() - known:
-            if any(hasattr(kind, name) for kind in kinds):
+        known = [field.name for field in dataclasses.fields(cls)]
+        if unknown := [name for name in values if name not in known]:
+            kinds = [config_type(name) for name in architectures()]
+            of_models = {
+                field.name for kind in kinds for field in dataclasses.fields(cast(Any, kind))
+            }
+            for name in of_models.intersection(unknown):
                 raise InputError(f"Unknown setting {name}: it is the model's, model.{name}")
+            raise unknown_setting(unknown, [*known, *sorted(f"model.{x}" for x in of_models)])
         return cls(**{**task_of(values).defaults, **values})
 
     @classmethod

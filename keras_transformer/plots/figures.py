@@ -211,7 +211,7 @@ def learning_rate(
 # Prefix of the metrics' names -> how the curves differ.
 _SPLITS = {"": {"alpha": 0.6, "linewidth": 1.0}, "val_": {"alpha": 1.0, "linewidth": 1.8}}
 # Other metrics, which are scores, have their name in capitals.
-_TITLES = {"loss": "Loss, label-smoothed", "perplexity": "Perplexity", "chrf": "chrF"}
+_TITLES = {"loss": "Loss with label smoothing", "perplexity": "Perplexity", "chrf": "chrF"}
 
 
 def training_curves(

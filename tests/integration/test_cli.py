@@ -19,6 +19,7 @@ import urllib3
 from command_line import assert_documented, assert_refused, cli
 
 from keras_transformer._version import __version__
+from keras_transformer.checkpoints import State
 from keras_transformer.cli import check, main
 from keras_transformer.cli.lines import CHUNK_LINES
 from keras_transformer.cli.translate import _print_translations
@@ -262,7 +263,7 @@ def test_evaluate_writes_files_and_prints_scores(tiny_run, corpus_dir, tiny_tran
     assert code == 0, err
     lines = [re.split("  +", line, maxsplit=2) for line in out.splitlines()]
     assert len(lines) == 5
-    output = tiny_run.path / "evaluation" / "test"
+    output = tiny_run.path / "evaluation" / "test-beam_size=1"
     sources = (corpus_dir / "en.test.txt").read_text(encoding="utf-8").splitlines()
     expected = [one_line(found.text) for found in tiny_translator.translate(sources, beam_size=1)]
     assert Path(f"{output}.hypothesis").read_text(encoding="utf-8").splitlines() == expected
@@ -281,14 +282,14 @@ def test_evaluate_for_a_machine(tiny_run, corpus_dir):
     assert_documented("evaluate", printed)
     assert printed["tokenize"] == "char"
     assert "|tok:char|" in printed["bleu"]["signature"]
-    output = tiny_run.path / "evaluation" / "val"
+    output = tiny_run.path / "evaluation" / "val-beam_size=1-tokenize=char"
     assert printed.pop("output") == str(output)
     assert printed.pop("baseline") == {
         "bleu": pytest.approx(100),
         "signature": f"nrefs:1|bs:1000|seed:12345|{printed['bleu']['signature'][8:]}",
         "p_value": pytest.approx(0, abs=0.01),
     }
-    assert printed == json.loads((output.parent / "val.scores.json").read_text())
+    assert printed == json.loads(Path(f"{output}.scores.json").read_text())
 
 
 def test_translate_for_a_machine(tiny_run, tiny_translator, saved_model):
@@ -354,7 +355,7 @@ def test_lines_go_sentence_by_sentence(tiny_run, tiny_translator, saved_model, t
 
 
 def test_a_text_in_place_of_a_model():
-    message = r"two dogs .* must be a run directory or a SavedModel"
+    message = r"two dogs .* must be a run directory or a SavedModel; it does not exist"
     assert_refused(cli("translate", "two dogs " * 60), message)
 
 
@@ -467,14 +468,15 @@ def test_table_of_runs(tiny_run, tmp_path):
     for name in ("a", "b/c"):
         shutil.copytree(tiny_run.path, tmp_path / name)
     curves = tmp_path / "curves.svg"
-    Run.create(tmp_path / "new", tiny_run.config, tiny_run.tokenizer(), "en", "de", {})
+    new = Run.create(tmp_path / "new", tiny_run.config, tiny_run.tokenizer(), "en", "de", {})
+    new.save_state(State({}, 1.0), 213)  # stopped before its first validation
     code, out, err = cli("runs", tmp_path, "--curves", curves)
     assert code == 0, err
     _, *rows = (line.split() for line in out.splitlines())
     assert [row[:3] for row in rows] == [
         ["a", "complete", "5"],
         ["b/c", "complete", "5"],
-        ["new", "training", "0"],
+        ["new", "training", "213"],
     ]
     assert rows[0][4] == f"{tiny_run.best.metrics['val_token_loss']:.2f}"
     assert curves.read_text().count("<!-- b/c -->") == 1  # in the legend

@@ -113,6 +113,8 @@ def make_strategy(name: StrategyName | None = None) -> tf.distribute.Strategy:
     if name == "one":
         return tf.distribute.get_strategy()
     if name == "mirrored":
+        if not gpus:
+            logger.warning("There is no GPU to mirror on: training runs on this machine's CPU")
         devices = tf.config.list_logical_devices("GPU" if gpus else "CPU")
         return _mirrored(tuple(device.name for device in devices))
     resolver = _cluster()

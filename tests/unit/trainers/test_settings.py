@@ -153,11 +153,18 @@ def test_wrong_values(name, value, expected):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"step": 7}, "^Unknown setting step. There are: data, source, "),
+        ({"step": 7}, r"^Unknown setting step\. Did you mean .*\bsteps\b"),
+        ({"warmup": 7}, r"^Unknown setting warmup\. Did you mean warmup_steps\?$"),
+        (
+            {"droput_rate": 0.2},
+            r"^Unknown setting droput_rate\. Did you mean model\.dropout_rate\b",
+        ),
+        ({"layers": 2}, r" model\.num_decoder_layers or .*model\.num_encoder_layers\b"),
+        ({"qqq": 7}, r"^Unknown setting qqq\. There are: data, source, "),
         ({"dropout_rate": 0.2}, "^Unknown setting dropout_rate: .* model.dropout_rate$"),
         (
             {"model": {"d_modle": 7}},
-            "^Unknown setting d_modle. There are: vocab_size, target_vocab_size",
+            r"^Unknown setting d_modle\. Did you mean d_model",
         ),
         ({"augment": {"lower": 0.1, "typo": 0.2}}, r"^Unknown setting augment\.typo\. There are: "),
         ({"augment": {"end": 1.5}}, r"`augment\.end` must be less than 1\. .* augment\.end=1\.5"),

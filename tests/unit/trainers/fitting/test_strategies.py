@@ -28,6 +28,16 @@ def test_two_models_in_one_process_do_not_mix():
             assert part.numpy().tolist() == [NUM_DEVICES] * size
 
 
+@pytest.mark.parametrize("gpus", [[], ["gpu"]])
+def test_a_mirror_without_gpus_is_told(monkeypatch, caplog, gpus):
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: gpus)
+    device = tf.config.LogicalDevice("CPU:0", "CPU")
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [device])
+    monkeypatch.setattr(strategies, "NVIDIA", SimpleNamespace(exists=lambda: False))
+    make_strategy("mirrored")
+    assert ("no GPU" in caplog.text) == (not gpus)
+
+
 @pytest.mark.parametrize(("gpus", "is_mirrored"), [(0, False), (1, False), (2, True)])
 def test_default_is_mirrored_where_there_are_several_gpus(monkeypatch, gpus, is_mirrored):
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [kind] * gpus)
