@@ -4,6 +4,7 @@ PROTECTS = {  # the sets of `patterns.py`, and what they have
     "tags": "tags and entities of XML and HTML",
     "urls": "addresses of web and mail",
     "placeholders": "such as %s and {name}",
+    "options": "of commands, such as --help and -h",
     "symbols": "emoji and other symbols",
     "foreign": "letters of scripts that the training text does not have",
 }

@@ -10,19 +10,61 @@ from keras_transformer.errors import InputError
 from keras_transformer.protection import PROTECTS
 
 FOREIGN = "foreign"
+LAST = "options"  # after the words of foreign scripts, which may have hyphens
 MIN_SOURCE_SHARE = 0.01  # a script with a larger share of the source's letters is not foreign
 
 _PRINTF = (
     r"%(?:[0-9]+\$)?[-+#0']*(?:[0-9]+|\*)?(?:\.(?:[0-9]+|\*)?)?(?:hh|ll|[hlLqjzt])?"
     r"[diouxXeEfFgGaAcsSpnm@]"
 )
+CUT = chr(0x10FF21)  # ends an address, in no text
 _BRACES = r"\{[^{}\s]*\}"  # a placeholder, also within an address
-_PARTS = rf"{_BRACES}|\([^\s()]*\)|[\w\p{{Latin}}~/#@$&+=%-]"
-_ADDRESS = rf"(?:{_PARTS}|[:?!'*,;.])*(?:{_PARTS})"  # it does not end in punctuation
+# Ranges of characters, because the classes \p{...} make RE2 slow. Scripts without spaces:
+UNSPACED = (
+    r"\x{E00}-\x{EFF}\x{1000}-\x{109F}\x{1780}-\x{17FF}\x{3005}-\x{3007}\x{3041}-\x{30FA}"
+    r"\x{30FC}-\x{30FF}\x{31F0}-\x{31FF}\x{3400}-\x{9FFF}\x{F900}-\x{FAFF}\x{20000}-\x{3FFFF}"
+)
+# All but letters, marks and digits of other scripts, and the underscore.
+_OTHERS = (
+    r"\x{00}-\x{2F}\x{3A}-\x{40}\x{5B}-\x{5E}\x{60}\x{7B}-\x{A9}\x{AB}-\x{B4}\x{B6}-\x{B9}"
+    r"\x{BB}-\x{BF}\x{D7}\x{F7}\x{37E}\x{387}\x{55A}-\x{55F}\x{589}\x{58A}\x{5BE}\x{5C0}\x{5C3}"
+    r"\x{5F3}\x{5F4}\x{60C}\x{60D}\x{61B}-\x{61F}\x{66A}-\x{66D}\x{6D4}\x{700}-\x{70D}\x{964}"
+    r"\x{965}\x{E00}-\x{EFF}\x{1000}-\x{109F}\x{1360}-\x{1368}\x{166E}\x{1780}-\x{180A}"
+    r"\x{2000}-\x{2BFF}\x{2E00}-\x{A4CF}\x{E000}-\x{FAFF}\x{FD3E}\x{FD3F}\x{FE10}-\x{FE6F}"
+    r"\x{FEFF}-\x{FFFF}\x{1F000}-\x{10FFFF}"
+)
+SPACED = rf"[^{_OTHERS}]"
+# In an address, letters without spaces follow each other, and what begins a part of it.
+_LABEL = rf"(?:[{UNSPACED}](?:[{UNSPACED}]|{SPACED}|-)*|(?:{SPACED}|-)+)"
+_HOST = rf"{_LABEL}(?:\.{_LABEL})*"
+_PART = (
+    rf"[:?!'*,;.]*(?:{_BRACES}|\([^\s()]*\)|&amp;|[/=#][{UNSPACED}](?:[{UNSPACED}]|{SPACED}"
+    rf"|[~%+-])*|{SPACED}|[~/#@$&+=%-])"  # it does not end in punctuation
+)
+_SCHEME = r"(?i:(?:https?|ftps?|file)://|www\.)"
+_MAIL = rf"(?:[{UNSPACED}]+|{SPACED}(?:{SPACED}|[.+-])*)@{_LABEL}(?:\.{_LABEL})+"
+# An address ends before an entity, but not before &amp;. RE2 cannot look ahead.
+_NO_AMP = r"(?:[B-Zb-zA]|a[A-Za-ln-z0-9]|am[A-Za-oq-z0-9]|amp[A-Za-z0-9])[A-Za-z0-9]*"
+BEFORE_ENTITY = rf"({_SCHEME}[^\s<>\"]*?)(&(?:#[0-9]+|#[xX][0-9A-Fa-f]+|{_NO_AMP});)"
+# What programs put in place of placeholders and tags: [X14X], [[1]], __T12__, @@1@@, {1>, <1].
+_MASK = (
+    r"\[{1,3}[A-Za-z_]*[0-9]+[A-Za-z_]*\]{1,3}|\[\[[^\s\[\]]+\]\]|\[%[^\s\[\]]+\]"
+    r"|\x{27E6}[A-Za-z_]*[0-9]+[A-Za-z_]*\x{27E7}|[{\[]/?[0-9]+[}\]>]|<[0-9]+[}\]]"
+    r"|__[A-Za-z]*_?[0-9]+__|__[A-Z]+(?:_[A-Z0-9]+)*__|##[A-Z0-9_]+##|@@\w+@@|%%\w+%%"
+    r"|%[A-Z][A-Z0-9_]+%|@[A-Z][A-Z0-9_]+@|#[A-Z][A-Z0-9_]+#|\$[A-Za-z_]\w*\$"
+)
+_VALUE = r"(?:=(?:\"[^\"\s]*\"|'[^'\s]*'|<[^<>\s]*>|[.,:|]?[\w/%{}$@~+*-])+|\[=[^\s\[\]]*\])?"
 _EMOJI = r"[\p{So}\x{2190}-\x{21FF}\x{25FB}-\x{25FE}\x{203C}\x{2049}\x{3030}\x{1F000}-\x{1FAFF}]"
 _EMOJI_MARKS = r"[\x{FE0E}\x{FE0F}\x{20E3}\x{1F3FB}-\x{1F3FF}\x{E0020}-\x{E007F}]"
+# What is found and stays text, so that nothing is found in it.
 # A percentage with letters after it, such as 50%iger and 80%-ige, is text and no placeholder.
 PERCENTAGE = r"[0-9]+(?:[.,][0-9]+)*%(?:-\p{L}|\p{L}\p{L})\p{L}*"
+# Hyphens within a word, before one with an apostrophe or accents, and of speech: -I think.
+HYPHENS = (
+    rf"{SPACED}-+|-{{1,2}}(?:[A-Za-z]+(?:['\x{{2019}}]{SPACED}|[^0-9A-Za-z_{_OTHERS}]))"
+    rf"|(?:^|[.!?\x{{2026}}\n])\s*-(?:[A-Z] {SPACED})"
+)
+TEXT = rf"{PERCENTAGE}|{HYPHENS}"
 # In the order in which they are tried at the same place.
 NAMED = {
     # Tags, comments and entities of XML and HTML. A comment ends before the next one, so that the
@@ -30,15 +72,17 @@ NAMED = {
     "tags": r"<!--(?:[^<]|<[^!]|<![^-])*?<?-->|</?[A-Za-z][\w:.-]*(?:[\s/][^<>]*)?>|<[!?][^<>]*>"
     r"|</?[0-9]+ ?/?>|&(?:#[0-9]+|#[xX][0-9A-Fa-f]+|[A-Za-z][A-Za-z0-9]*);",
     # Addresses of web and mail, without the punctuation after them.
-    "urls": rf"(?i:(?:https?|ftps?|file)://|www\.){_ADDRESS}"
-    r"|[A-Za-z0-9][\w.+-]{0,63}@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+",
+    "urls": rf"{_SCHEME}(?:{_HOST}|{_PART})(?:{_PART})*|{_MAIL}",
     # %PATH%, %(name)s, %1$d, %-5.2f, %%, %1, {{name}}, {% if x %}, {0}, {name}, {}, ${x}, %{x}.
-    "placeholders": rf"{PERCENTAGE}|%[A-Z][A-Z0-9_]+%"
+    "placeholders": rf"{PERCENTAGE}|{_MASK}"
     rf"|%\([\w.]+\)[-+#0 ]*[0-9]*(?:\.[0-9]+)?[A-Za-z]|{_PRINTF}|%%|%L?[1-9]\b"
-    rf"|\{{\{{[^{{}}]*\}}\}}|\{{%[^{{}}]*%\}}|[%$]?{_BRACES}",
+    rf"|\{{\{{[^{{}}]*\}}\}}|\{{%[^{{}}]*%\}}|\$\([\w.]+\)|[%$]?{_BRACES}",
     # Flags, keys such as 1 in a box, and symbols with the marks that belong to them.
     "symbols": rf"[\x{{1F1E6}}-\x{{1F1FF}}]{{2}}|[0-9#*]\x{{FE0F}}?\x{{20E3}}"
     rf"|{_EMOJI}{_EMOJI_MARKS}*(?:\x{{200D}}{_EMOJI}{_EMOJI_MARKS}*)*",
+    # --help, -h, -O2, --output=FILE, --color[=WHEN].
+    "options": rf"{HYPHENS}|--[a-z][A-Za-z0-9]*(?:[-_.][A-Za-z0-9]+)*{_VALUE}"
+    rf"|-[A-Za-z][0-9]*\b{_VALUE}",
 }
 # Scripts of RE2 that are written today or often quoted.
 SCRIPTS = (
@@ -77,12 +121,18 @@ def pattern_of(protect: Sequence[str], pairs: Iterable[tuple[str, str]]) -> str:
         pairs: training pairs, which decide what is foreign.
     """
     own = [f"(?:{each})" for each in protect if each not in PROTECTS]
-    named = [pattern for name, pattern in NAMED.items() if name in protect]
+    named = [pattern for name, pattern in NAMED.items() if name in protect and name != LAST]
+    last = [NAMED[LAST]] if LAST in protect else []
     foreign = foreign_scripts(pairs) if FOREIGN in protect else []
     letters = "".join(rf"\p{{{script}}}" for script in foreign)
     # A word of letters and the marks on them; words that follow are part of it.
     runs = [rf"[{letters}][{letters}\p{{M}}]*(?:[ '\x{{2019}}-]?[{letters}][{letters}\p{{M}}]*)*"]
-    return "|".join([*own, *named, *(runs if foreign else [])])
+    return "|".join([*own, *named, *(runs if foreign else []), *last])
+
+
+def without_text(pattern: str) -> str:
+    """Returns a pattern of `pattern_of` without the alternatives that find text."""
+    return pattern.replace(f"{PERCENTAGE}|", "").replace(f"{HYPHENS}|", "")
 
 
 def foreign_scripts(pairs: Iterable[tuple[str, str]]) -> list[str]:

@@ -9,16 +9,32 @@ import regex
 from keras_transformer.errors import InputError
 from keras_transformer.files import decode_lines
 from keras_transformer.protection import PROTECTS
-from keras_transformer.protection.patterns import NAMED, PERCENTAGE
+from keras_transformer.protection.patterns import (
+    BEFORE_ENTITY,
+    CUT,
+    HYPHENS,
+    NAMED,
+    PERCENTAGE,
+    SPACED,
+)
 
 TERM = r"⟦[^⟦⟧|]+\|([^⟦⟧|]*)⟧"  # of RE2; the group is the translation
 TERM_GROUP = "term_of_the_glossary"
 LETTER = r"[\p{L}\p{M}\p{N}]"  # a letter, a mark on it, or a digit
 UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]"
-PERCENT = r"(?<=[0-9])%(?=-\p{L}|\p{L}\p{L})"  # begins no placeholder; see `PERCENTAGE`
-# No letter or digit touches a term, unless its script has no spaces or its edge is no letter.
-BEFORE = rf"(?:(?<![\p{{L}}\p{{N}}]\p{{M}}*)|(?={UNSPACED})|(?!{LETTER}))"
-AFTER = rf"(?:(?!{LETTER})|(?<={UNSPACED})|(?<!{LETTER}))"
+# What `TEXT` finds, only where something could begin, because terms may stand in the rest.
+TEXTS = {
+    PERCENTAGE: r"(?<=[0-9])%(?=-\p{L}|\p{L}\p{L})",
+    HYPHENS: f"(?<={SPACED})"
+    + HYPHENS.removeprefix(SPACED).replace("}(?:[A-Z", "}(?=[A-Z").replace("-(?:[A-Z", "-(?=[A-Z"),
+}
+# No letter or digit touches a term, unless its script has no spaces or its edge is no letter. It
+# is no part of an identifier, such as file_name, obj.file, $file or file().
+BEFORE = (
+    rf"(?:(?<![\p{{L}}\p{{N}}_]\p{{M}}*|[\p{{L}}\p{{N}}_]\.|[$@#\\])|(?={UNSPACED})|(?!{LETTER}))"
+)
+AFTER = rf"(?:(?!{LETTER}|_|\.[\p{{L}}\p{{N}}_]|\(\))|(?<={UNSPACED})|(?<!{LETTER}))"
+ASCII = {"w": "A-Za-z0-9_", "d": "0-9", "s": r"\t\n\f\r "}  # what these classes are in RE2
 
 
 def term_marker(glossary: Mapping[str, str], protect: Sequence[str] = ()) -> Callable[[str], str]:
@@ -55,16 +71,28 @@ def term_marker(glossary: Mapping[str, str], protect: Sequence[str] = ()) -> Cal
         found = match.groupdict().get(TERM_GROUP)
         return f"⟦{found}|{glossary[found]}⟧" if found else match[0]
 
-    return lambda text: pattern.sub(marked, text)
+    cut = regex.compile(in_python(BEFORE_ENTITY))
+    return lambda text: pattern.sub(marked, cut.sub(rf"\1{CUT}\2", text)).replace(CUT, "")
+
+
+def in_python(pattern: str) -> str:
+    """Returns an expression of RE2, or of `NAMED`, as Python writes it."""
+    for text, place in TEXTS.items():
+        pattern = pattern.replace(text, place)
+    pattern = regex.sub(r"\\x\{(\w+)\}", lambda match: f"\\U{match[1]:0>8}", pattern)
+    for name, characters in ASCII.items():
+        pattern = regex.sub(
+            rf"(?<=(?<!\\)\[[^\]]*)\\{name}", characters.replace("\\", r"\\"), pattern
+        )
+        pattern = pattern.replace(rf"\{name}", f"[{characters}]")
+    word = f"[{ASCII['w']}]"
+    return pattern.replace(r"\b", f"(?:(?<={word})(?!{word})|(?<!{word})(?={word}))")
 
 
 def _protected(protect: Sequence[str]) -> Iterator[str]:
     """Yields the model's expressions, then those of all sets, as Python writes them."""
     for pattern in (*(each for each in protect if each not in PROTECTS), *NAMED.values()):
-        pattern = pattern.replace(PERCENTAGE, PERCENT)
-        characters = regex.sub(r"\\x\{(\w+)\}", lambda match: f"\\U{match[1]:0>8}", pattern)
-        written = regex.sub(r"(?<=(?<!\\)\[[^\]]*)\\w", "0-9A-Za-z_", characters)
-        written = written.replace(r"\w", "[0-9A-Za-z_]")  # which is ASCII's in RE2
+        written = in_python(pattern)
         with suppress(regex.error):  # a few expressions of RE2 are none of Python's
             regex.compile(written)
             yield f"(?:{written})"

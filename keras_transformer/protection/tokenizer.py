@@ -26,7 +26,14 @@ import tensorflow as tf
 from keras_transformer.config import PAD_ID
 from keras_transformer.errors import InputError
 from keras_transformer.protection import HEADER
-from keras_transformer.protection.patterns import PERCENTAGE, check, pattern_of
+from keras_transformer.protection.patterns import (
+    BEFORE_ENTITY,
+    CUT,
+    TEXT,
+    check,
+    pattern_of,
+    without_text,
+)
 from keras_transformer.protection.terms import TERM
 from keras_transformer.search.constraints import Constraint, CountConstraint
 from keras_transformer.tokenizers.base import (
@@ -43,7 +50,7 @@ NUM_SLOTS = 32
 SLOTS = tuple(map(chr, range(0x10FF00, 0x10FF00 + NUM_SLOTS)))
 MARK = chr(0x10FF00 + NUM_SLOTS)  # stands around a protected string, in no text
 ANY_SLOT = f"[{SLOTS[0]}-{SLOTS[-1]}]"
-RESERVED = f"[{SLOTS[0]}-{MARK}]"
+RESERVED = f"[{SLOTS[0]}-{CUT}]"
 LEAD_BYTE = "<0xF4>"  # begins the UTF-8 of these characters, and of no others that Unicode assigns
 # A string that may be split into sentences, or loses its control characters then.
 SENTENCES = r"(?s).*(?:[\p{Cc}\x{2028}\x{2029}]|[.!?…।؟۔][\"'’”»)\]]*\p{Zs}|[。！？｡].).*"  # noqa: RUF001
@@ -297,17 +304,22 @@ class _Protected:
     def __init__(self, texts: tf.Tensor, pattern: str, is_source: bool = True) -> None:
         texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
         texts = tf.strings.regex_replace(texts, RESERVED, "\ufffd")
-        marked = tf.strings.regex_replace(texts, pattern, rf"{MARK}\0{MARK}")
+
+        def marked(texts: tf.Tensor) -> tf.Tensor:
+            texts = tf.strings.regex_replace(texts, BEFORE_ENTITY, rf"\1{CUT}\2")
+            texts = tf.strings.regex_replace(texts, pattern, rf"{MARK}\0{MARK}")
+            return tf.strings.regex_replace(texts, CUT, "")
+
+        found = marked(texts)
         if is_source:
-            seen = tf.strings.regex_replace(visible(texts), pattern, rf"{MARK}\0{MARK}")
-            marked = tf.where(visible(marked) == seen, marked, seen)
-        self._parts = tf.strings.split(marked, MARK)  # [B, (parts)]
+            seen = marked(visible(texts))
+            found = tf.where(visible(found) == seen, found, seen)
+        self._parts = tf.strings.split(found, MARK)  # [B, (parts)]
         starts = tf.gather(self._parts.row_starts(), self._parts.value_rowids())
         place = tf.range(tf.size(self._parts.values, tf.int64)) - starts
-        # The pattern also finds percentages, so that no placeholder is found within them.
-        others = pattern.replace(f"{PERCENTAGE}|", "")
-        is_text = tf.strings.regex_full_match(self._parts.values, PERCENTAGE)
-        is_text &= ~tf.strings.regex_full_match(self._parts.values, others)
+        # The pattern also finds text, such as percentages, so that nothing is found within it.
+        is_text = tf.strings.regex_full_match(self._parts.values, TEXT)
+        is_text &= ~tf.strings.regex_full_match(self._parts.values, without_text(pattern))
         self._is_protected = (place % 2 == 1) & ~is_text & (self._parts.values != "")
         if is_source:
             texts = tf.where(self._is_protected, self._parts.values, visible(self._parts.values))

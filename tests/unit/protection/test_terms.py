@@ -17,6 +17,17 @@ GLOSSARY = {"file": "soubor", "file system": "souborový systém", "C++": "C++",
         ("删除硬盘吗", "删除⟦硬盘|disk⟧吗"),
         ("请访问https://a.org查看硬盘", "请访问https://a.org查看⟦硬盘|disk⟧"),
         ("File ⟦file|spis⟧", "File ⟦file|spis⟧"),
+        (
+            "file_name, FILE_file obj.file a.file() $file",
+            "file_name, FILE_file obj.file a.file() $file",
+        ),
+        ("file.txt @file file() file", "file.txt @file file() ⟦file|soubor⟧"),
+        ("file. file-file (file) file(s)", "F. F-F (F) F(s)".replace("F", "⟦file|soubor⟧")),
+        (
+            "--file -f file -file C++-file",
+            "--file -f F -F ⟦C++|C++⟧-F".replace("F", "⟦file|soubor⟧"),
+        ),
+        ("https://a.org/&gt;file", "https://a.org/&gt;⟦file|soubor⟧"),
         ("✔\ufe0ffile", "✔\ufe0f⟦file|soubor⟧"),
         (
             "{file} %(file)s <a file> https://a.org/file",
