@@ -26,6 +26,7 @@ import tensorflow as tf
 from keras_transformer.config import PAD_ID
 from keras_transformer.errors import InputError
 from keras_transformer.protection import HEADER
+from keras_transformer.protection.counts import CountConstraint, Counts
 from keras_transformer.protection.patterns import (
     BEFORE_ENTITY,
     CUT,
@@ -35,7 +36,7 @@ from keras_transformer.protection.patterns import (
     without_text,
 )
 from keras_transformer.protection.terms import TERM
-from keras_transformer.search.constraints import Constraint, CountConstraint
+from keras_transformer.search.constraints import Constraint
 from keras_transformer.tokenizers.base import (
     EncodedTexts,
     TokenizedPairs,
@@ -54,6 +55,7 @@ RESERVED = f"[{SLOTS[0]}-{CUT}]"
 LEAD_BYTE = "<0xF4>"  # begins the UTF-8 of these characters, and of no others that Unicode assigns
 # A string that may be split into sentences, or loses its control characters then.
 SENTENCES = r"(?s).*(?:[\p{Cc}\x{2028}\x{2029}]|[.!?…।؟۔][\"'’”»)\]]*\p{Zs}|[。！？｡].).*"  # noqa: RUF001
+LONGEST = 2  # times the tokens of the source: no translation is longer before its last string
 USER_DEFINED = 4  # the type of a piece that is never cut
 
 Pairs = Iterable[tuple[str, str]]
@@ -99,12 +101,14 @@ class ProtectingTokenizer(_SlotTokenizer):
         except (ValueError, KeyError, TypeError) as error:
             raise InputError("The tokenizer is damaged") from error
         super().__init__(sentencepiece)
+        self._subwords = _SlotTokenizer(sentencepiece)
         self.model, self._pattern = model, "|".join(filter(None, (TERM, pattern)))
         if self.own_target is not None:
             self.own_target = _SlotTokenizer(sentencepiece, side=1)
         pieces = [each.piece for each in parse_sentencepiece(sentencepiece).pieces]
         if tuple(pieces[self.first_slot :]) != SLOTS:
             raise InputError("The tokenizer is damaged")
+        self.first_counted = None if self.is_free else self.first_slot
         self._lead_byte = pieces.index(LEAD_BYTE) if LEAD_BYTE in pieces else -1
 
     @classmethod
@@ -184,6 +188,10 @@ class ProtectingTokenizer(_SlotTokenizer):
         """Raises `InputError`: other engines cannot put protected strings back."""
         raise InputError("Other engines cannot translate with protected strings")
 
+    def spellings(self) -> list[bytes]:
+        """Returns what each id writes; see `Tokenizer`."""
+        return self._subwords.spellings()
+
     def hide(self, texts: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.RaggedTensor], tf.Tensor]]:
         """Hides protected strings, which may have the end of a sentence; see `Tokenizer`."""
         found = _Protected(texts, self._pattern)
@@ -211,14 +219,27 @@ class ProtectingTokenizer(_SlotTokenizer):
     def constraints(self, source: EncodedTexts) -> list[Constraint]:
         """Returns the constraint that each string stands in a result as often as in its source."""
         slots = source.ids - self.first_slot  # [B, S]
+        order = tf.ragged.boolean_mask(slots, slots >= 0).to_tensor(-1)  # [B, L]
         rows, shape = _places(slots), [tf.shape(slots)[0], NUM_SLOTS]
+        spellings = self.spellings()
+        has_space = [each.startswith(b" ") for each in spellings]
+        # As with a space of its own: not directly after another slot, nor in a text without spaces.
+        after_slot = tf.pad(slots[:, :-1] >= 0, [[0, 0], [1, 0]])
+        spaced = tf.reduce_any(tf.gather(has_space, source.ids[:, 1:]), axis=1, keepdims=True)
+        spaced = tf.ragged.boolean_mask(spaced & ~after_slot, slots >= 0).to_tensor(False)
+        last = tf.gather(slots, tf.maximum(source.lengths - 1, 0), batch_dims=1)
+        is_last, longest = last >= 0, LONGEST * source.lengths + 10
+        order_keys = tf.range(shape[0])[:, None] * NUM_SLOTS + order
+        ranks = tf.reshape(_ranks(tf.reshape(order_keys, [-1])), tf.shape(order))
         slots, strings = tf.gather_nd(slots, rows), tf.gather_nd(source.kept, rows)
         cells = tf.stack([rows[:, 0], slots], axis=1)
         counts = tf.scatter_nd(cells, tf.ones_like(slots), shape)  # [B, N]
         if self.is_free:
             no_order = tf.zeros([*shape, NUM_SLOTS])
             most = tf.where(counts > 0, tf.int32.max, 0)
-            return [CountConstraint(tf.zeros_like(counts), most, no_order, no_order)]
+            least = tf.zeros_like(counts)
+            free = Counts(least, most, no_order, no_order, order, ranks, spaced, is_last, longest)
+            return [CountConstraint.of(free, spellings)]
         is_closing = tf.strings.regex_full_match(strings, r"(?s)</.*>")
         is_opening = tf.strings.regex_full_match(strings, r"(?s)<[A-Za-z0-9].*>")
         is_opening &= ~tf.strings.regex_full_match(strings, r"(?s).*/>")
@@ -238,7 +259,26 @@ class ProtectingTokenizer(_SlotTokenizer):
         is_before = first[:, None, :] < last[:, :, None]  # as in the source
         opening, closing = pairs & opens[:, None, :] & is_before, pairs & closes[:, None, :]
         opening, closing = tf.cast(opening, tf.float32), tf.cast(closing, tf.float32)
-        return [CountConstraint(counts, counts, opening, closing)]
+        found = Counts(counts, counts, opening, closing, order, ranks, spaced, is_last, longest)
+        return [CountConstraint.of(found, spellings)]
+
+    def with_prefixes(self, source: EncodedTexts, prefixes: tf.Tensor) -> EncodedTexts:
+        """Of strings that share a slot, puts those of a prefix first; see `Tokenizer`."""
+        slots = source.ids - self.first_slot
+        places, given = _places(slots), _Protected(prefixes, self._pattern)
+        strings = tf.gather_nd(source.kept, places)
+        keys = tf.strings.join([tf.strings.as_string(places[:, 0]), strings], MARK)
+        numbers = tf.unique(tf.concat([given.keys(), keys], axis=0)).idx
+        first, numbers = tf.split(numbers, [tf.size(given.strings), tf.size(strings)])
+        num_first = tf.reduce_max(tf.concat([first, [-1]], axis=0)) + 1
+        numbers = tf.minimum(numbers, num_first)
+        slot_keys = places[:, 0] * NUM_SLOTS + tf.gather_nd(slots, places)
+        order = tf.argsort(slot_keys, stable=True)
+        prefix_first = tf.cast(slot_keys, tf.int64) * tf.cast(num_first + 1, tf.int64)
+        prefix_first = tf.argsort(prefix_first + tf.cast(numbers, tf.int64), stable=True)
+        strings = tf.gather(strings, prefix_first)
+        kept = tf.tensor_scatter_nd_update(source.kept, tf.gather(places, order), strings)
+        return source._replace(kept=kept)
 
     def write(self, source: EncodedTexts, ids: tf.Tensor) -> tf.Tensor:
         """Writes the results of a search, with the strings of the source; see `Tokenizer`."""

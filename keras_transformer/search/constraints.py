@@ -4,13 +4,13 @@ Shapes (the package's glossary): B batch, K beams, V vocabulary. N is a number o
 bytes, and M the number of bytes of the longest piece.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.config import EOS_ID, PAD_ID
+from keras_transformer.config import PAD_ID
 from keras_transformer.search.beam_search import NUM_SUPPRESSED, StepFunction
 
 
@@ -22,12 +22,15 @@ class SearchStep(NamedTuple):
         position: int32 [], its position, counted from 0 (the start symbol's).
         max_lengths: int32 [B], of the results, in tokens.
         logits: float32 [B, K, V], those of the model.
+        following: returns the model's logits after one more token of each, int32 [B, K]; not at
+            the maximum length of all.
     """
 
     newest: tf.Tensor
     position: tf.Tensor
     max_lengths: tf.Tensor
     logits: tf.Tensor
+    following: Callable[[tf.Tensor], tf.Tensor]
 
 
 class Constraint(Protocol):
@@ -95,7 +98,11 @@ def constrained(
     ) -> tuple[tf.Tensor, Any, Any]:
         (cache, states), (row_state, max_lengths, of_rows) = cache, row_state
         logits, cache, row_state = step_fn(newest, position, cache, row_state)
-        now = SearchStep(newest, position, max_lengths, logits)
+
+        def following(ids: tf.Tensor) -> tf.Tensor:
+            return step_fn(ids, position + 1, cache, row_state)[0]
+
+        now = SearchStep(newest, position, max_lengths, logits, following)
         new_states = []
         for constraint, state, kept in zip(constraints, states, of_rows, strict=True):
             logits, state = constraint.restrict(logits, now, state, kept)
@@ -104,86 +111,6 @@ def constrained(
 
     states, of_rows = [state for state, _ in started], [kept for _, kept in started]
     return step, (cache, states), (row_state, max_lengths, of_rows)
-
-
-class CountConstraint(NamedTuple):
-    """Each of the last N ids stands in a result a certain number of times.
-
-    A result that the search cuts at its maximum length has all of them too. An id that closes waits
-    for one that opens, as long as there is one that is not in the result yet.
-
-    Attributes:
-        least: int32 [B, N], how often each id must stand in a result.
-        most: int32 [B, N], how often it may.
-        opening: float32 [B, N, N], 1 where the second id opens what the first one closes.
-        closing: float32 [B, N, N], 1 where both ids close the same.
-    """
-
-    least: tf.Tensor
-    most: tf.Tensor
-    opening: tf.Tensor
-    closing: tf.Tensor
-
-    @property
-    def min_tokens(self) -> tf.Tensor:
-        """How many ids a result needs; see `Constraint`."""
-        return tf.reduce_sum(self.least, axis=1)
-
-    def start(self, rows: tf.Tensor, beam_size: int) -> tuple[tf.Tensor, "CountConstraint"]:
-        """Returns the counts of the ids, and the constraint of the rows; see `Constraint`."""
-        counts = tf.zeros([tf.size(rows), beam_size, self.least.shape[1]], tf.int32)
-        return counts, CountConstraint(*(tf.gather(each, rows) for each in self))
-
-    def restrict(
-        self, logits: tf.Tensor, step: SearchStep, state: tf.Tensor, of_rows: "CountConstraint"
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Forbids ids, the end or all but ids; see `Constraint`."""
-        num_ids = self.least.shape[1]
-        first_id = logits.shape[2] - num_ids
-        counts = state + tf.one_hot(step.newest - first_id, num_ids, dtype=tf.int32)
-        num_left = step.max_lengths - step.position - 1  # tokens that may follow the next one
-        return of_rows._restrict(logits, counts, num_left[:, None]), counts
-
-    def _restrict(self, logits: tf.Tensor, counts: tf.Tensor, num_left: tf.Tensor) -> tf.Tensor:
-        """Forbids what must not follow.
-
-        Args:
-            logits: float32 [B, K, V].
-            counts: int32 [B, K, N], of the ids in each sequence.
-            num_left: int32 [B, 1].
-        """
-        missing = tf.maximum(self.least[:, None] - counts, 0)  # [B, K, N]
-        num_missing = tf.reduce_sum(missing, axis=2)  # [B, K]
-        is_full = (num_missing > 0) & (num_left < num_missing)
-
-        def total(counts: tf.Tensor, of: tf.Tensor) -> tf.Tensor:
-            return tf.einsum("bkm,bnm->bkn", tf.cast(counts, tf.float32), of)
-
-        is_closed = total(counts, self.opening) <= total(counts, self.closing)
-        waits = is_closed & (total(missing, self.opening) > 0)
-        waits &= (tf.reduce_sum(self.closing, axis=2) > 0)[:, None]
-        may_follow = (counts < self.most[:, None]) & ~waits
-        may_follow &= (missing > 0) | ~is_full[:, :, None]
-        never = -float("inf")
-        start, words, ids = tf.split(logits, [EOS_ID + 1, -1, counts.shape[2]], axis=2)
-        has_missing, is_full = num_missing[:, :, None] > 0, is_full[:, :, None]
-        end = start[:, :, EOS_ID:]
-
-        def without_words() -> tuple[tf.Tensor, tf.Tensor]:
-            forbidden = tf.where(is_full, words, never)
-            lost = tf.reduce_logsumexp(forbidden, axis=2, keepdims=True)
-            return tf.where(is_full, never, words), lost
-
-        words, lost = tf.cond(
-            tf.reduce_any(is_full), without_words, lambda: (words, tf.fill(tf.shape(end), never))
-        )
-        # The search never takes padding. What is forbidden leaves its probability there, so that
-        # scores are those of a search without the constraint.
-        lost = [start[:, :, :1], lost, tf.where(has_missing, end, never)]
-        lost += [tf.where(may_follow, never, ids)]
-        padding = tf.reduce_logsumexp(tf.concat(lost, axis=2), axis=2, keepdims=True)
-        end, ids = tf.where(has_missing, never, end), tf.where(may_follow, ids, never)
-        return tf.concat([padding, start[:, :, 1:EOS_ID], end, words, ids], axis=2)
 
 
 FREE_TOKENS = 4  # the most tokens at the end of a prefix that the search may choose anew
@@ -310,16 +237,21 @@ CONTINUATION = 0x80, 0xC0  # in UTF-8, the bytes of a character after its first,
 class RepeatConstraint(NamedTuple):
     """No N tokens in a row stand twice in a result, unless nothing else may follow.
 
-    Scores are those of a search without constraint, as for `CountConstraint`.
+    They may if one of them is counted. Where some are, a space may follow too, but not a space.
+    Scores are those of a search without constraint.
 
     Attributes:
         size: N, at least 1.
         first_byte: the id of the byte 0, if 256 ids in a row are bytes. All bytes of a character
             but the first may repeat, so that no character ends early.
+        first_counted: ids from it on are counted by another constraint; None for none.
+        space: the id that writes only a space; None for none.
     """
 
     size: int
     first_byte: int | None = None
+    first_counted: int | None = None
+    space: int | None = None
 
     @property
     def min_tokens(self) -> tf.Tensor:
@@ -343,6 +275,11 @@ class RepeatConstraint(NamedTuple):
         repeats = tf.ones_like(written, tf.bool)
         if first is not None:
             repeats = (written < first + CONTINUATION[0]) | (written >= first + CONTINUATION[1])
+        if self.first_counted is not None:
+            if self.space is not None:
+                repeats &= (written != self.space) | (step.newest == self.space)[:, :, None]
+            repeats &= written < self.first_counted
+            padded = tf.where(padded < self.first_counted, padded, -1)  # unlike any of the last
         for place in range(num_before):
             repeats &= padded[:, :, place : place + num_written] == last[:, :, place, None]
 

@@ -135,13 +135,16 @@ class TextSearch:
 
     def _constraints(self, source: EncodedTexts, prefixes: Prefixes | None) -> list[Constraint]:
         """Returns what all translations must keep to."""
-        options, constraints = self.options, self.tokenizer.constraints(source)
+        options, target = self.options, self.tokenizer.target
+        constraints = self.tokenizer.constraints(source)
         if options.no_repeat_ngram > 0:
-            first_byte = self.tokenizer.target.first_byte
-            constraints.append(RepeatConstraint(options.no_repeat_ngram, first_byte))
+            size, spellings = options.no_repeat_ngram, target.spellings()
+            space = spellings.index(b" ") if b" " in spellings else None
+            constraints.append(
+                RepeatConstraint(size, target.first_byte, self.tokenizer.first_counted, space)
+            )
         if prefixes is not None:  # which hold whatever those before forbid
-            spellings = self.tokenizer.target.spellings()
-            constraints.append(PrefixConstraint.of(*prefixes, spellings))
+            constraints.append(PrefixConstraint.of(*prefixes, target.spellings()))
         if options.sample_from is not None:
             constraints.append(SampleConstraint.of(source.ids, options, self.sample_seed))
         return constraints
@@ -228,6 +231,7 @@ class TextSearch:
             truncated |= is_cut
             given = Prefixes(given.tokens[:, :longest], given.is_word_over & ~is_cut)
             source = source._replace(capitals=capitals)  # the result begins as it is given
+            source = self.tokenizer.with_prefixes(source, prefixes)
         found = self.search(source, num_best, given)
         translations, scores = self.tokenizer.write(source, found.ids), found.scores
         if given is not None:

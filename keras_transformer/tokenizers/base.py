@@ -130,6 +130,7 @@ class Tokenizer(abc.ABC):
         lowercase: whether it lower-cases all text.
         protect: what a translation keeps as it is, by sets and regular expressions.
         first_byte: the id of the byte 0, if 256 ids in a row are bytes.
+        first_counted: ids from it on stand in a result as often as in its source; None for none.
         keeps_capitals: whether a text in capitals is read as it is.
         own_target: the tokenizer of the target language, if that is another one.
         languages: the codes of source and target, which decide how capitals are written.
@@ -143,6 +144,7 @@ class Tokenizer(abc.ABC):
     lowercase: bool = False
     protect: Sequence[str] = ()
     first_byte: int | None = None
+    first_counted: int | None = None
     keeps_capitals: bool = False
     own_target: "Tokenizer | None" = None
     languages: tuple[str, str] = "", ""
@@ -260,6 +262,11 @@ class Tokenizer(abc.ABC):
         if self.keeps_capitals or self.lowercase:
             return texts, tf.fill([tf.size(texts)], False)
         return as_sentences(texts, self.split_words, self.languages[self._side])
+
+    def with_prefixes(self, source: EncodedTexts, prefixes: tf.Tensor) -> EncodedTexts:
+        """Prepares sources for `write` of results that begin with prefixes, string [B]."""
+        del prefixes
+        return source
 
     @abc.abstractmethod
     def detokenize(self, ids: tf.Tensor) -> tf.Tensor:

@@ -160,7 +160,8 @@ def _training_failure(message: str, vocab_size: int) -> str:
     if minimum := re.search(r"smaller than required_chars. \d+ vs (\d+)", message):
         return (
             f"`vocab_size` must be at least {minimum[1]}, the number of fixed ids and of the "
-            f"corpus's characters. Received: vocab_size={vocab_size}"
+            "corpus's characters, and pieces of words need more: leave it out for 8,000, or give "
+            f"1,000 or more for a small corpus. Received: vocab_size={vocab_size}"
         )
     if "sentences_.empty" in message:
         return "The corpus holds no text to train a tokenizer from"

@@ -13,6 +13,9 @@ from keras_transformer.files import kind_of, open_binary, read_failure
 
 logger = logging.getLogger(__name__)
 
+# Entries in which translators write their names: of GNOME, and the contexts of KDE.
+CREDITS = re.compile(r"translator[-_ ]credits\S*")
+CREDITS_CONTEXTS = ("NAME OF TRANSLATORS", "EMAIL OF TRANSLATORS")
 # Elements of XLIFF and TMX that only mark text; all others are codes, and hold no text.
 TEXT_ELEMENTS = ("mrk", "hi")
 UNTRANSLATED = ("new", "initial", "needs-translation", "needs-l10n", "needs-adaptation")  # states
@@ -74,6 +77,8 @@ def is_message(unit: Any) -> bool:
     element = getattr(unit, "xmlelement", None)
     around = () if element is None else (element, *element.iterancestors())
     kept = next((each.get("translate") for each in around if each.get("translate")), "yes")
+    if CREDITS.fullmatch(str(unit.source)) or unit.getcontext() in CREDITS_CONTEXTS:
+        return False
     return bool(unit.source) and not (unit.isheader() or unit.isobsolete() or kept == "no")
 
 

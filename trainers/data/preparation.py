@@ -292,7 +292,10 @@ def _write_split(
             progress(len(chunk))
             continue
         first = index * PAIRS_PER_SHARD
+        cleaner.num_protected = 0
         values, dropped, copies = cleaner.clean(chunk, is_repeated, first, progress)
+        if cleaner.first_slot is not None:
+            split.protected = (split.protected or 0) + cleaner.num_protected
         file = io.BytesIO()
         np.save(file, values)
         content = file.getvalue()
@@ -330,6 +333,8 @@ class _Cleaner:
         self.scripts = scripts  # the letters that each side may have
         self.drops_unknown = drops_unknown
         self.rates: Mapping[Change, float] = {}  # of changed copies
+        self.first_slot: int | None = getattr(tokenizer, "first_slot", None)
+        self.num_protected = 0  # kept pairs with protected strings, without copies
         # Traced once: the tokenizer's op is made anew for each graph, which takes long.
         texts = tf.TensorSpec([None], tf.string)
         self.tokenize = tf.function(self._tokenize, [texts, texts], autograph=False)
@@ -378,6 +383,7 @@ class _Cleaner:
             chunk = pairs[start : start + PAIRS_PER_CALL]
             reasons, part = self.kept(chunk, is_repeated[start : start + len(chunk)])
             parts.append(part)
+            self.num_protected += self.count_protected(*part)
             for row in np.flatnonzero(reasons):
                 dropped.setdefault(str(reasons[row]), []).append(chunk[row])
             copies = [
@@ -395,6 +401,14 @@ class _Cleaner:
         values = np.concatenate([*lengths, *ids])
         dtype = np.uint16 if values.max(initial=0) < 2**16 else np.int32
         return values.astype(dtype), dropped, counts
+
+    def count_protected(self, lengths: np.ndarray, ids: np.ndarray) -> int:
+        """Returns how many of the pairs that `kept` returns have protected strings."""
+        if self.first_slot is None or not len(ids):
+            return 0
+        sizes = lengths.reshape(-1, 2).sum(axis=1)
+        largest = np.maximum.reduceat(ids, sizes.cumsum() - sizes)
+        return int((largest >= self.first_slot).sum())
 
     def copies(self, pair: Pair, number: int) -> Iterator[tuple[Change, Pair]]:
         """Yields `changed_copies`; those of a source that a model wrote keep its mark."""

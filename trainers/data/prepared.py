@@ -14,6 +14,7 @@ Rows are numbered through all shards of a split. Numbers are uint16 where they f
 
 import hashlib
 import json
+import logging
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -30,6 +31,9 @@ from keras_transformer.tokenizers import Tokenizer
 from keras_transformer.trainers.data.corpora import Pair
 from keras_transformer.trainers.settings import DECIDED, OF_CORPUS, WITHOUT_COPIES, TrainSettings
 
+logger = logging.getLogger(__name__)
+
+FEWEST_PROTECTED = 1_000  # pairs from which a model learns to place protected strings
 CAN_CONTINUE = "Finished shards are kept, and a new call continues from them"
 
 
@@ -46,6 +50,7 @@ class Split(pydantic.BaseModel):
 
     shards: list[CorpusShard] = []
     is_complete: bool = False
+    protected: int | None = None  # number of pairs with protected strings; None without `protect`
     copies: dict[str, int] = {}  # number of changed copies by kind, a key of `augmentation.KINDS`
     dropped: dict[str, int] = {}  # number of pairs by reason, a key of `preparation.REASONS`
     examples: dict[str, list[Pair]] = {}  # some of them, cut
@@ -241,6 +246,17 @@ def open_prepared(folder: str | Path, settings: TrainSettings | None = None) -> 
 def opened(manifest: Manifest, tokenizer: Tokenizer, check_files: bool) -> PreparedCorpus:
     """Opens the splits of a corpus; the arguments are those of `StoredPairs`."""
     training = StoredPairs(manifest, "train", check_files)
+    if (num_protected := manifest.train.protected) is not None:
+        enough = num_protected >= FEWEST_PROTECTED
+        logger.log(
+            logging.INFO if enough else logging.WARNING,
+            "Protected strings: in %s training pairs%s",
+            f"{num_protected:,}",
+            ""
+            if enough
+            else ": too few to learn where a translation has them. "
+            f"Add pairs that have some, {FEWEST_PROTECTED:,} or more",
+        )
     validation = StoredPairs(manifest, "val", check_files) if manifest.val else None
     texts = read_validation_pairs(manifest.folder)
     return PreparedCorpus(tokenizer, training, validation, texts, manifest.training_sha256)

@@ -136,7 +136,7 @@ def test_the_constraint_counts_strings_and_pairs_tags(tokenizer):
     texts = ["%s <b>x</b> %s<br/>", "<i><a y></a> %d", "x", "</b> <b>"]
     texts += ["<a 1></a> <a 2></a>", "<0>x</0>"]
     source = tokenizer.encode(tf.constant(texts))
-    (found,) = tokenizer.constraints(source)
+    found = tokenizer.constraints(source)[0].counts
     assert found.least.numpy()[:, :5].tolist() == [
         [2, 1, 1, 1, 0],
         [1, 1, 1, 1, 0],
@@ -162,6 +162,31 @@ def test_the_constraint_counts_strings_and_pairs_tags(tokenizer):
     ]
 
 
+def test_places_of_strings(tokenizer):
+    texts = ["the %s word %d%s.", "{a}word{a}", "word", "<b> %s word"]
+    found = tokenizer.constraints(tokenizer.encode(tf.constant(texts)))[0].counts
+    order = [[0, 1, 0], [0, 0, -1], [-1] * 3, [0, 1, -1]]
+    assert found.order.numpy().tolist() == order
+    is_place = found.order.numpy() >= 0
+    assert found.ranks.numpy()[is_place].tolist() == [0, 0, 1, 0, 1, 0, 0]
+    assert found.spaced.numpy()[is_place].tolist() == [True, True, False, False, False, True, True]
+    assert found.is_last.numpy().tolist() == [False, True, False, False]
+
+
+def test_a_prefix_keeps_its_strings_of_a_shared_slot(tokenizer):
+    strings = [f"<t{number}>" for number in range(NUM_SLOTS + 2)]
+    texts = tf.constant(["".join(strings), "<a>%s<a>"])
+    prefixes = tf.constant(["<t33><t0><t2>", ""])
+    source = tokenizer.with_prefixes(tokenizer.encode(texts), prefixes)
+    prefix = tokenizer.read_pairs(texts, prefixes).target[0].numpy().tolist()
+    first = tokenizer.first_slot
+    written = tokenizer.write(source, tf.constant([[[*prefix, first, first + 1]], [[0] * 6]]))
+    assert written.numpy()[0, 0] == b"<t33><t0><t2><t32><t1>"
+    kept = [[text.decode() for text in row if text] for row in source.kept.numpy()]
+    assert sorted(kept[0]) == sorted(strings)
+    assert kept[1] == ["<a>", "%s", "<a>"]
+
+
 def test_own_expressions_may_have_percentages_or_find_nothing():
     own = ProtectingTokenizer.learn(lambda: PAIRS, 360, ["[0-9]+%", "placeholders"])
     assert slots(own, "50% of 5%iger") == [0, 1]
@@ -175,7 +200,7 @@ def test_own_expressions_may_have_percentages_or_find_nothing():
 
 def test_a_free_model_decides_how_often(tokenizer):
     free = ProtectingTokenizer.learn(lambda: PAIRS, 360, PROTECT, free=True)
-    (found,) = free.constraints(free.encode(tf.constant(["%s <b>x</b>", "x"])))
+    found = free.constraints(free.encode(tf.constant(["%s <b>x</b>", "x"])))[0].counts
     assert found.least.numpy().max() == 0
     assert (found.most.numpy()[:, :4] > 0).tolist() == [[True] * 3 + [False], [False] * 4]
 

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID
 from keras_transformer.search.beam_search import beam_search
+from keras_transformer.protection.counts import CountConstraint, Counts
 from keras_transformer.search.constraints import (
-    CountConstraint,
     PrefixConstraint,
     RepeatConstraint,
     constrained,
@@ -33,7 +33,22 @@ def constraint(least, most=None, is_ordered=True):
     if is_ordered:
         opening[:, 1, 0] = closing[:, 1, 1] = 1
     most = least if most is None else np.array(most, np.int32)
-    return CountConstraint(*map(tf.constant, (least, most, opening, closing)))
+    ids = [np.repeat(np.arange(3), row) for row in least]  # in the order of their numbers
+    ranks = [np.concatenate([np.arange(n) for n in row]) for row in least]
+    order, ranks = (
+        tf.ragged.constant([row.tolist() for row in rows], tf.int32).to_tensor(-1)
+        for rows in (ids, ranks)
+    )
+    no_rows = tf.zeros(len(least), tf.bool)
+    counts = Counts(
+        *map(tf.constant, (least, most, opening, closing)),
+        order=order,
+        ranks=ranks,
+        spaced=order < -1,
+        is_last=no_rows,
+        longest=tf.where(no_rows, 0, 99),
+    )
+    return CountConstraint(counts, -1, tf.zeros(VOCAB_SIZE, tf.bool))
 
 
 def search(logits, constraints, max_lengths, beam_size):
@@ -49,12 +64,22 @@ def search(logits, constraints, max_lengths, beam_size):
     return found.ids.numpy()[::-1], found.scores.numpy()[::-1]
 
 
-def is_allowed(ids, least):
-    """Whether a sequence has what it must, and `CLOSE` follows `OPEN` while there is one."""
+def is_allowed(ids, least, logits):
+    """Whether a sequence has what it must, and `CLOSE` follows `OPEN` while there is one.
+
+    Where the end is likeliest, only what is missing follows, and then the end.
+    """
     if [ids.count(each) for each in (OPEN, CLOSE, OTHER)] != least:
         return False
+    ends = False
     for place, each in enumerate(ids):
         before = ids[:place]
+        left = [n - before.count(i) for i, n in zip((OPEN, CLOSE, OTHER), least, strict=True)]
+        likeliest = logits[before[-1] if before else BOS_ID, EOS_ID:].argmax() + EOS_ID
+        ends |= any(left) and likeliest == EOS_ID
+        wanted = [i for i, n in zip((OPEN, CLOSE, OTHER), left, strict=True) if n] + [EOS_ID]
+        if ends and each != wanted[0]:
+            return False
         is_closed = before.count(OPEN) <= before.count(CLOSE)
         if each == CLOSE and is_closed and before.count(OPEN) < least[0]:
             return False
@@ -81,7 +106,7 @@ def test_a_wide_beam_finds_the_best_of_all_sequences_with_the_counts(seed):
     logits = logits_of(seed)
     found, scores = search(logits, [constraint(LEAST)], MAX_LENGTHS, 90)
     for row, (least, max_length) in enumerate(zip(LEAST, MAX_LENGTHS, strict=True)):
-        allowed = {ids for ids in all_sequences(max_length) if is_allowed(list(ids), least)}
+        allowed = {ids for ids in all_sequences(max_length) if is_allowed(list(ids), least, logits)}
         best = max(allowed, key=lambda ids: score(ids, logits))
         kept = [tuple(ids[ids != PAD_ID].tolist()) for ids in found[row]]
         is_found = np.isfinite(scores[row])
@@ -108,7 +133,7 @@ def test_greedy_search_fits_all_in_at_the_maximum_length():
     least = [[2, 2, 1], [0, 0, 0]]
     found, _ = search(logits, [constraint(least)], [7, 7], 1)
     assert found[0, 0].tolist()[:2] == [WORD, WORD]
-    assert is_allowed(found[0, 0].tolist(), least[0])
+    assert is_allowed(found[0, 0].tolist(), least[0], logits)
     assert found[1, 0].tolist() == [WORD] * 7
     assert constraint(least).min_tokens.numpy().tolist() == [5, 0]
 
@@ -128,12 +153,12 @@ def begins(ids, head, text):
 def test_a_wide_beam_finds_the_best_of_all_sequences_that_begin_so(seed, has_other):
     """The other constraint counts the last ids; the fourth prefix is at odds with it."""
     logits = logits_of(seed)
+    logits[:, EOS_ID] -= 9  # so that no sequence would rather end
     prefixes = [[A, B], [WORD_AB, A], [B, B, B, B, B], [B, B], []]
     is_word_over = [False, True, False, False, False]
     divided = [((), b" ab"), ((WORD_AB, A), b" "), ((B,), b"bbbb"), ((), b"bb"), ((), b"")]
     least = np.array([[0, 0, 1], [0, 0, 1], [1, 0, 0], [0, 1, 0], [0, 2, 0]], np.int32)
-    none = tf.zeros([5, 3, 3])
-    other = CountConstraint(tf.constant(least), tf.constant(least), none, none)
+    other = constraint(least, is_ordered=False)
     prefix = PrefixConstraint.of(
         tf.ragged.constant(prefixes, tf.int32), tf.constant(is_word_over), SPELLINGS
     )
@@ -201,6 +226,33 @@ def test_the_guard_cuts_no_character():
     assert found(RepeatConstraint(3, first_byte))[: len(path)] == path
     assert found(RepeatConstraint(3))[:7] != path[:7]  # F0 9F 98 again
     assert found(RepeatConstraint(1, first_byte))[4] != path[4]
+
+
+def path_of(path, constraints, limit=30):
+    """What a greedy search finds for a model that wants to write a path, and then the end."""
+
+    def step_fn(ids, position, cache, row_state):
+        following = tf.gather([*path, *[EOS_ID] * limit], position)
+        logits = tf.broadcast_to(9 * tf.one_hot(following, VOCAB_SIZE), [*ids.shape, VOCAB_SIZE])
+        return logits, cache, row_state
+
+    limits = tf.constant([limit])
+    step, cache, rows = constrained(step_fn, (), (), constraints, tf.range(1), limits, 1)
+    ids = beam_search(step, cache, limits, 1, 0.0, rows, 1).ids.numpy()[0, 0]
+    return ids[(ids != PAD_ID) & (ids != EOS_ID)].tolist()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_counted_ids_and_the_spaces_before_them_may_repeat(size):
+    space = 4
+    guard = RepeatConstraint(size, first_counted=OPEN, space=space)
+    lists = [space, CLOSE] * 6, [OPEN, space, CLOSE, CLOSE, space, OPEN]
+    for path, least in zip(lists, ([0, 6, 0], [2, 2, 0]), strict=True):
+        assert path_of(path, [constraint([least], is_ordered=False), guard]) == path
+    free = constraint([[0, 0, 0]], most=[[9, 9, 9]], is_ordered=False)
+    assert path_of([space] * 6, [free, guard])[: size + 1] != [space] * (size + 1)
+    words = [OPEN, CLOSE, OPEN, CLOSE, OPEN, CLOSE]
+    assert path_of(words, [free, RepeatConstraint(size, first_counted=OTHER)]) != words
 
 
 def test_what_another_constraint_needs_is_repeated():

@@ -7,7 +7,8 @@ import tensorflow as tf
 from keras_transformer.config import BOS_ID, EOS_ID, DecodingOptions
 from keras_transformer.errors import InputError
 from keras_transformer.search.beam_search import beam_search
-from keras_transformer.search.constraints import CountConstraint, constrained
+from keras_transformer.protection.counts import CountConstraint, Counts
+from keras_transformer.search.constraints import constrained
 from keras_transformer.search.sampling import SampleConstraint
 
 VOCAB_SIZE, NUM_ROWS = 8, 4_000
@@ -80,9 +81,11 @@ def test_one_token_is_greedy_search():
 
 
 def test_other_constraints_hold():
-    counts = tf.constant([[1, 2, 0]] * 50)
-    no_order = tf.zeros([50, 3, 3])
-    other = CountConstraint(counts, counts, no_order, no_order)
+    counts, no_order = tf.constant([[1, 2, 0]] * 50), tf.zeros([50, 3, 3])
+    order, ranks = tf.constant([[0, 1, 1]] * 50), tf.constant([[0, 0, 1]] * 50)
+    never, longest = tf.zeros([50, 3], tf.bool), tf.fill([50], 9)
+    of_rows = Counts(counts, counts, no_order, no_order, order, ranks, never, never[:, 0], longest)
+    other = CountConstraint(of_rows, -1, tf.zeros([VOCAB_SIZE], tf.bool))
     ids, _ = draw(SOURCES[:50], max_length=6, others=[other], sample_from=VOCAB_SIZE)
     for row in ids.tolist():
         assert [row.count(each) for each in (5, 6, 7)] == [1, 2, 0]
