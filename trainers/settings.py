@@ -60,8 +60,8 @@ class TrainSettings:
         lowercase: whether the tokenizer lower-cases all text, so that translations are in lower
             case and validation BLEU ignores case; not for "wordpiece".
         protect: what a translation must keep as it is: any of "tags", "urls", "placeholders",
-            "options", "symbols" and "foreign" (letters of scripts that the training text does not have), and
-            regular expressions of RE2; not for "wordpiece".
+            "options", "symbols" and "foreign" (letters of scripts that the training text does not
+            have), and regular expressions of RE2; not for "wordpiece".
         protect_free: whether a translation may leave protected strings out, and repeat them.
         augment: pairs to add once more in changed form, a rate for each kind: "lower", "end",
             "quotes", "list", "symbols" and "typing" (docs/howto/noise.md); "all" for the usual

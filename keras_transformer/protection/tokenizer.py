@@ -265,7 +265,7 @@ class ProtectingTokenizer(_SlotTokenizer):
     def with_prefixes(self, source: EncodedTexts, prefixes: tf.Tensor) -> EncodedTexts:
         """Of strings that share a slot, puts those of a prefix first; see `Tokenizer`."""
         slots = source.ids - self.first_slot
-        places, given = _places(slots), _Protected(prefixes, self._pattern)
+        places, given = _places(slots), _Protected(prefixes, self._pattern, is_source=False)
         strings = tf.gather_nd(source.kept, places)
         keys = tf.strings.join([tf.strings.as_string(places[:, 0]), strings], MARK)
         numbers = tf.unique(tf.concat([given.keys(), keys], axis=0)).idx

@@ -167,6 +167,7 @@ def test_pairs_whose_sides_do_not_agree_are_dropped(run):
     manifest = Manifest.read(run.path / "corpus")
     assert manifest.train.dropped == {"protected": 6}
     assert [*manifest.train.examples["protected"][0]] == ["two", "%s zwei"]
+    assert manifest.train.protected == 24  # four of five pairs, six times
     assert run.settings["protect"] == PROTECT
 
 

@@ -75,7 +75,7 @@ def shown_as(match):
             "urls",
             "请看⟦https://a.org/路径⟧。⟦https://a.org⟧是 ⟦https://a.org/a/b⟧查看 联系⟦me@a.org⟧吧",
         ),
-        ("urls", "⟦用户@例子.中国⟧ ⟦https://zh.org/wiki/北京_2008?a=大&b=小⟧，⟦ftp://a.org⟧の"),
+        ("urls", "⟦用户@例子.中国⟧ ⟦https://zh.org/wiki/北京_2008?a=大&b=小⟧。⟦ftp://a.org⟧の"),
         ("urls", "See &lt;⟦https://a.org/⟧&gt; now ⟦https://a.org⟧&nbsp;now"),
         (
             "urls",
@@ -87,19 +87,23 @@ def shown_as(match):
         ),
         (
             "placeholders",
-            "⟦[X14X]⟧ ⟦__T12__⟧, ⟦$VAR$⟧ ⟦[[1]]⟧. ⟦__PH_3__⟧ ⟦[[[A_0]]]⟧ ⟦{1>⟧a b⟦<1}⟧ ⟦[2}⟧c⟦{2]⟧ [a] a[i] x",
+            "⟦[X14X]⟧ ⟦__T12__⟧, ⟦$VAR$⟧ ⟦[[1]]⟧. ⟦__PH_3__⟧ ⟦[[[A_0]]]⟧ "
+            "⟦{1>⟧a b⟦<1}⟧ ⟦[2}⟧c⟦{2]⟧ [a] a[i] x",
         ),
         (
             "placeholders",
-            "⟦[%1$s:name]⟧ ⟦@@1@@⟧ ⟦##TAG_1##⟧ ⟦%%USER%%⟧ ⟦@VAR@⟧ ⟦{xx0xx}⟧ ⟦$(x)⟧ ⟦$user$⟧ $5 and $6, a_b __a b__",
+            "⟦[%1$s:name]⟧ ⟦@@1@@⟧ ⟦##TAG_1##⟧ ⟦%%USER%%⟧ ⟦@VAR@⟧ ⟦{xx0xx}⟧ "
+            "⟦$(x)⟧ ⟦$user$⟧ $5 and $6, a_b __a b__",
         ),
         (
             "options",
-            "⟦-h⟧, ⟦--help⟧: ⟦-o⟧ FILE (⟦--output=FILE⟧) ⟦--dry-run⟧. “⟦-O2⟧” [⟦-v⟧|⟦--no-color=auto⟧] ⟦--f[=WHEN]⟧",
+            "⟦-h⟧, ⟦--help⟧: ⟦-o⟧ FILE (⟦--output=FILE⟧) ⟦--dry-run⟧. "
+            "“⟦-O2⟧” [⟦-v⟧|⟦--no-color=auto⟧] ⟦--f[=WHEN]⟧",
         ),
         (
             "options",
-            "well-known e-mail -5 - a -- b --- dogs--and café-h Menü-Leiste -Two -d'accord -été a_-b x-",
+            "well-known e-mail -5 - a -- b --- "
+            "dogs--and café-h Menü-Leiste -Two -d'accord -été a_-b x-",
         ),
         ("options", "-I think. -A dog. ⟦-I⟧, 3-a ⟦--sort='a b'⟧".replace("='a b'⟧", "⟧='a b'")),
         ("symbols", "⟦👩‍👩‍👧⟧⟦👍🏽⟧ ⟦🇨🇿⟧⟦🇩🇪⟧ ⟦1️⃣⟧ 5 ⟦°⟧C ⟦©⟧ a ⟦→⟧ b ⟦❤️⟧ ⟦‼⟧ ⟦◾⟧ + - = ,"),

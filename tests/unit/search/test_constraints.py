@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID
-from keras_transformer.search.beam_search import beam_search
 from keras_transformer.protection.counts import CountConstraint, Counts
+from keras_transformer.search.beam_search import beam_search
 from keras_transformer.search.constraints import (
     PrefixConstraint,
     RepeatConstraint,

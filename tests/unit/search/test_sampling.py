@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from keras_transformer.config import BOS_ID, EOS_ID, DecodingOptions
 from keras_transformer.errors import InputError
-from keras_transformer.search.beam_search import beam_search
 from keras_transformer.protection.counts import CountConstraint, Counts
+from keras_transformer.search.beam_search import beam_search
 from keras_transformer.search.constraints import constrained
 from keras_transformer.search.sampling import SampleConstraint
 

@@ -43,6 +43,13 @@ msgstr[0] ""
 msgstr[1] ""
 msgstr[2] ""
 
+msgid "translator-credits"
+msgstr "Jan Novák"
+
+msgctxt "EMAIL OF TRANSLATORS"
+msgid "Your emails"
+msgstr ""
+
 #~ msgid "old"
 #~ msgstr "starý"
 """
