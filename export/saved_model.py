@@ -71,9 +71,7 @@ class ServingModule(tf.Module):
         if compute == "bfloat16":
             with precision("mixed_bfloat16"):
                 model = build_model(model.config)
-            translator = Translator(
-                model, translator.tokenizer, translator.defaults, translator.language
-            )
+            translator = Translator(model, translator.tokenizer, translator.defaults)
         self.inputs = {name: inputs for name, (inputs, _) in SIGNATURES.items()}
         functions = _signatures(translator, serving, attention_layer, self.stored)
         if complete:
@@ -97,7 +95,7 @@ def _signatures(
     """Returns what each signature computes, from its inputs, string [B], to its outputs."""
     model, tokenizer = translator.model, _shared(translator.tokenizer)
     options = translator.defaults
-    search = _SharedSearch(model, tokenizer, options, stored, translator.language)
+    search = _SharedSearch(model, tokenizer, options, stored)
     greedy = search
     if options.beam_size > 1 or options.sample_from is not None:
         one_beam = dataclasses.replace(
@@ -198,9 +196,8 @@ class _SharedSearch(TextSearch):
         tokenizer: Tokenizer,
         options: DecodingOptions,
         stored: Sequence[tf.Variable],
-        language: str = "",
     ) -> None:
-        super().__init__(model, tokenizer, options, language=language)
+        super().__init__(model, tokenizer, options)
         specs = [EncodedTexts.spec(), tf.TensorSpec([], tf.int32)]
         search = _with_weights(super().search, model, stored)
         self._graph = tf.function(search, specs, autograph=False)
@@ -366,9 +363,7 @@ def export_saved_model(
     if complete:
         translator.tokenizer.target.spellings()  # raises if there are none
     serving = serving or ServingOptions()
-    translator = Translator(
-        translator.model, translator.tokenizer, options or translator.defaults, translator.language
-    )
+    translator = Translator(translator.model, translator.tokenizer, options or translator.defaults)
     module = ServingModule(translator, serving, attention_layer, weights, compute, complete)
     texts = list(examples or EXAMPLES)
     metadata = {

@@ -92,7 +92,6 @@ class Translator:
         model: the model.
         tokenizer: the model's tokenizer.
         defaults: default options of the search.
-        language: the code of the source language, such as "en", for `translate(sentences=True)`.
 
     Raises:
         InputError: if the vocabularies of model and tokenizer differ in size, or an argument of a
@@ -107,11 +106,7 @@ class Translator:
     """
 
     def __init__(
-        self,
-        model: EncoderDecoder,
-        tokenizer: Tokenizer,
-        defaults: DecodingOptions | None = None,
-        language: str = "",
+        self, model: EncoderDecoder, tokenizer: Tokenizer, defaults: DecodingOptions | None = None
     ) -> None:
         sizes = model.config.vocab_size, model.config.num_target_ids
         own_sizes = tokenizer.vocab_size, tokenizer.target.vocab_size
@@ -123,7 +118,6 @@ class Translator:
         self.model = model
         self.tokenizer = tokenizer
         self.defaults = defaults or DecodingOptions()
-        self.language = language
         self._graph = functools.lru_cache(MAX_GRAPHS)(self._make_graph)
 
     @classmethod
@@ -149,7 +143,7 @@ class Translator:
             **search: as for `load`.
         """
         defaults = DecodingOptions.of(run.settings).changed(**search)
-        return cls(run.model(checkpoint), run.tokenizer(), defaults, run.source)
+        return cls(run.model(checkpoint), run.tokenizer(), defaults)
 
     def translate(
         self,
@@ -295,7 +289,7 @@ class Translator:
         def translate(
             seed: tf.Tensor, texts: tf.Tensor, prefixes: tf.Tensor | None = None
         ) -> TranslatedTexts:
-            search = TextSearch(self.model, self.tokenizer, options, seed, self.language)
+            search = TextSearch(self.model, self.tokenizer, options, seed)
             if not sentences:
                 return search.translate(texts, num_best, prefixes, with_words)
             found = search.translate_documents(texts, num_best=num_best, with_words=with_words)

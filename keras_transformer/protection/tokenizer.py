@@ -37,6 +37,7 @@ from keras_transformer.protection.patterns import (
 )
 from keras_transformer.protection.terms import TERM
 from keras_transformer.search.constraints import Constraint
+from keras_transformer.search.sentences import may_split
 from keras_transformer.tokenizers.base import (
     EncodedTexts,
     TokenizedPairs,
@@ -53,8 +54,6 @@ MARK = chr(0x10FF00 + NUM_SLOTS)  # stands around a protected string, in no text
 ANY_SLOT = f"[{SLOTS[0]}-{SLOTS[-1]}]"
 RESERVED = f"[{SLOTS[0]}-{CUT}]"
 LEAD_BYTE = "<0xF4>"  # begins the UTF-8 of these characters, and of no others that Unicode assigns
-# A string that may be split into sentences, or loses its control characters then.
-SENTENCES = r"(?s).*(?:[\p{Cc}\x{2028}\x{2029}]|[.!?…।؟۔][\"'’”»)\]]*\p{Zs}|[。！？｡].).*"  # noqa: RUF001
 LONGEST = 2  # times the tokens of the source: no translation is longer before its last string
 USER_DEFINED = 4  # the type of a piece that is never cut
 
@@ -195,9 +194,9 @@ class ProtectingTokenizer(_SlotTokenizer):
     def hide(self, texts: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.RaggedTensor], tf.Tensor]]:
         """Hides protected strings, which may have the end of a sentence; see `Tokenizer`."""
         found = _Protected(texts, self._pattern)
-        is_long = tf.strings.regex_full_match(found.strings, SENTENCES)
-        hidden = found.replaced(tf.where(is_long, SLOTS[0], found.strings))
-        return hidden, lambda parts: _put(tf.boolean_mask(found.strings, is_long), parts.values)
+        hides = may_split(found.strings)
+        hidden = found.replaced(tf.where(hides, SLOTS[0], found.strings))
+        return hidden, lambda parts: _put(tf.boolean_mask(found.strings, hides), parts.values)
 
     def read(self, texts: tf.Tensor) -> TokenizedTexts:
         """Splits sources into ids, and returns the strings of slots; see `Tokenizer`."""

@@ -116,6 +116,12 @@ def split_sentences(texts: tf.Tensor, language: str = "") -> tf.RaggedTensor:
     return segments.with_values(tf.strings.regex_replace(segments.values, "\x02", "."))
 
 
+def may_split(texts: tf.Tensor) -> tf.Tensor:
+    """Returns whether each text, string [P], may be split, or loses its control characters."""
+    inside = rf"[\p{{Cc}}\x{{2028}}\x{{2029}}]|[{_stops()};].*[\s\p{{Z}}]|[{WIDE_STOPS}]."
+    return tf.strings.regex_full_match(texts, f"(?s).*(?:{inside}).*")
+
+
 def are_blank(texts: tf.Tensor) -> tf.Tensor:
     """Returns whether each text, of any shape, is empty or only white space."""
     return tf.strings.regex_full_match(texts, rf"(?:{SPACE}|[\s\p{{Z}}])*")

@@ -94,7 +94,6 @@ class TextSearch:
         tokenizer: the model's tokenizer.
         options: how to search.
         sample_seed: int64 [], instead of that of `options`.
-        language: the code of the sources' language, for its abbreviations.
 
     Attributes:
         max_source_tokens: maximum length of a source in tokens, its end included.
@@ -107,10 +106,8 @@ class TextSearch:
         tokenizer: Tokenizer,
         options: DecodingOptions,
         sample_seed: tf.Tensor | None = None,
-        language: str = "",
     ) -> None:
         self.model, self.tokenizer, self.options = model, tokenizer, options
-        self.language = language
         self.sample_seed = options.sample_seed if sample_seed is None else sample_seed
         max_positions = model.config.max_positions or tf.int32.max
         self.max_source_tokens = min(options.max_source_length, max_positions)
@@ -275,7 +272,7 @@ class TextSearch:
             with_words: whether to return `words` and `log_probabilities`.
         """
         hidden, put_back = self.tokenizer.hide(texts)
-        ragged = split_sentences(hidden, self.language)  # [B, (segments)]
+        ragged = split_sentences(hidden, self.tokenizer.languages[0])  # [B, (segments)]
         segments, text_of_segment = put_back(ragged), ragged.value_rowids()
         num_texts, num_segments = tf.shape(texts)[0], tf.size(segments)
         is_blank = are_blank(segments)
@@ -310,6 +307,10 @@ class TextSearch:
         num_parts = total(tf.ones_like(text_of_part), text_of_part)  # [B]
         is_there = (num_parts == 1)[:, None] | (tf.range(num_best) == 0)  # [B, n]
         translations = tf.stack([joined(best[:, rank]) for rank in range(num_best)], axis=1)
+        scores = tf.where(is_there, total(found.scores, text_of_part), -float("inf"))
+        translations = tf.where(is_there, translations, "")
+        if num_best > 1:
+            translations, scores = _without_repeats(translations, scores)
         words: tuple[tf.Tensor, ...] = ()
         if with_words:
             columns = self._words(source, found.ids[:, 0])  # [P, n]
@@ -321,8 +322,8 @@ class TextSearch:
             ]  # [B, (parts), (words)]
             words = tuple(rows.merge_dims(1, 2).to_tensor() for rows in of_texts)
         return TranslatedDocuments(
-            tf.where(is_there, translations, ""),
-            tf.where(is_there, total(found.scores, text_of_part), -float("inf")),
+            translations,
+            scores,
             total(tf.cast(~is_blank, tf.int32), text_of_segment),
             *words,
         )
