@@ -33,7 +33,7 @@ from keras_transformer.trainers.settings import DECIDED, OF_CORPUS, WITHOUT_COPI
 
 logger = logging.getLogger(__name__)
 
-FEWEST_PROTECTED = 1_000  # pairs from which a model learns to place protected strings
+FEWEST_PROTECTED = 300  # pairs from which a model learns to place protected strings
 CAN_CONTINUE = "Finished shards are kept, and a new call continues from them"
 
 
