@@ -1,7 +1,6 @@
 """`keras-transformer check`, and how other commands find an export."""
 
 import os
-from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,14 +39,15 @@ def inside(folder: str | Path) -> str:
     """Returns the end of a message about a folder: the runs and exports below it, if any."""
     if not os.path.lexists(folder):
         return "; it does not exist"
-    depths = [Path(folder, *["*"] * depth) for depth in (1, 2)]
-    runs = [str(Path(file).parent) for each in depths for file in glob(str(each / "run.json"))]
-    exports = [
-        str(Path(file).parents[1])
-        for each in depths
-        for file in glob(str(each / "[0-9]*" / "saved_model.pb"))
-    ]
-    found = sorted({*runs, *exports})
+    runs = {
+        file.parent for depth in ("*", "*/*") for file in Path(folder).glob(f"{depth}/run.json")
+    }
+    exports = {
+        file.parents[1]
+        for depth in ("*", "*/*")
+        for file in Path(folder).glob(f"{depth}/[0-9]*/saved_model.pb")
+    }
+    found = sorted(map(str, runs | exports))
     return f"; there is {' and '.join(found[:5])}" if found else ""
 
 

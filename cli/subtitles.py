@@ -2,7 +2,6 @@
 
 import codecs
 import html
-import itertools
 import re
 import textwrap
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 CLOCK = r"(?:\d+:)?\d+:\d\d(?:[.,]\d+)?"
 TIMES = re.compile(rf"\ufeff?\s*{CLOCK}\s*-->\s*{CLOCK}")
-TAG = re.compile(r"<[^<>]*>|\{\\[^{}]*\}")
+TAG = re.compile(r"</?[A-Za-z0-9][^<>]*>|\{\\[^{}]*\}")
 # A text, and what stands around it: tags, dashes of a dialogue, notes of a song, white space.
 PARTS = re.compile(
     rf"((?:{TAG.pattern}|[-\u2013\u2014](?=\s*\D)|[♪♫\s])*)(.*?)((?:{TAG.pattern}|[♪♫\s])*)",
@@ -122,8 +121,8 @@ def _parts(text: str, keeps_tags: bool) -> tuple[str, str, str]:
     if not TAG.search(inner):
         return before, inner, after
     if keeps_tags:
-        start = "".join(itertools.takewhile(lambda tag: tag[0] == "{", TAG.findall(before)))
-        return start, text.replace(start, "", 1), ""
+        start = re.sub(r"^((?:\{\\[^{}]*\}|\s)*).*", r"\1", text, flags=re.DOTALL)
+        return start, text[len(start) :], ""
     # Tags that need no end stay, and so does the dash; of the others, one half may be inside.
     before = TAG.sub(lambda tag: tag[0] if tag[0].startswith(("<v", "{")) else "", before)
     return before, " ".join(TAG.sub("", inner).split()), TAG.sub("", after)
@@ -135,7 +134,7 @@ def _wrapped(text: str, count: int, width: int) -> list[str]:
         return [text]
     joined = TAG.sub(lambda tag: tag[0].replace(" ", "\0"), text)  # no break inside of a tag
     options: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
-    for size in range(len(text) // count, len(text) + 1):
+    for size in range(max(1, len(text) // count), len(text) + 1):
         lines = textwrap.wrap(joined, size, **options)
         if len(lines) <= count:
             break

@@ -65,7 +65,7 @@ class TextsCommand(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except TyperException as error:
-            if texts:
+            if texts and type(error).__name__ == "NoSuchOption":  # which Typer does not export
                 hint = f"Give a text that begins with a hyphen after --, as in: -- {texts[0]!r}"
                 ctx.fail(f"{str(error).rstrip()}. {hint}")
             raise
@@ -133,8 +133,7 @@ def translate_command(
         Option(
             "--sentences/--whole",
             help="Translate each line of a text or entry of a catalogue sentence by sentence, or "
-            "as one text. [default: --sentences for catalogues and runs, unless a run was trained "
-            "on texts of several sentences; otherwise as the signature says]",
+            "as one text. [default: by sentence for runs and catalogues, else as the signature]",
         ),
     ] = None,
     terms: Annotated[

@@ -30,8 +30,10 @@ FORMATS = ("text", "html")
 MAX_ALTERNATIVES = 10
 # Only a model that protects tags and entities writes these three, each of them once.
 PROBE = ('<q7 k="0">', "&#8258;", "</q7>")
+# Comments, scripts and tags, whose attributes may have ">"; or a tag whose quotes do not match.
 MARKUP = re.compile(
-    r"(<!--.*?-->|<(?:script|style)\b.*?</(?:script|style)\s*>|<[/!?a-z][^<>]*>)",
+    r"(<!--.*?-->|<(?:script|style)\b.*?</(?:script|style)\s*>"
+    r"|<[/!?a-z](?:\"[^\"]*\"|'[^']*'|[^'\"<>])*>|<[/!?a-z][^<>]*>)",
     re.DOTALL | re.IGNORECASE,
 )
 

@@ -117,7 +117,7 @@ def checked_dataclass(cls: type[_Record]) -> type[_Record]:
 
 def unknown_setting(names: Sequence[str], known: Sequence[str]) -> InputError:
     """Returns the error for unknown settings, with the known ones that are most like them."""
-    near = [each for name in names for each in known if name in each]
+    near = [each for name in names for each in known if len(name) > 2 and name in each]
     near = near or [x for name in names for x in difflib.get_close_matches(name, known)]
     listed = f"Did you mean {' or '.join(near[:5])}?" if near else f"There are: {', '.join(known)}"
     return InputError(f"Unknown setting {', '.join(names)}. {listed}")

@@ -7,6 +7,8 @@ import regex
 import tensorflow as tf
 from sacremoses.corpus import NonbreakingPrefixes
 
+from keras_transformer.languages import language_of
+
 SPACE = r"(?:[\t\p{Zs}]|&nbsp;|&#160;|&#[xX][aA]0;)"
 WIDE_STOPS = r"\x{3002}\x{FF01}\x{FF1F}\x{FF61}"  # Chinese and Japanese: no space follows them
 _QUOTE = r"&[lr]?(?:quot|apos|aquo|[ds]quo);"  # an entity of HTML
@@ -32,7 +34,7 @@ _ABBREVIATIONS = (
     "Tsd|Mio|Mrd|mln|mld|vs|cf|ed|eds|ca|approx|aprox|bzw|bspw|inkl|exkl|incl|excl|resp"
 )
 _BEFORE_NUMBER = (
-    "no|nos|nr|tel|fax|p|pp|pag|p\u00e1g|vol|figs?|abb|tab|art|abs|kap|ch|secs?|eqs?|ref|str|al|est|"
+    "nos|nr|tel|fax|p|pp|pag|p\u00e1g|vol|figs?|abb|tab|art|abs|kap|ch|secs?|eqs?|ref|str|al|est|"
     "max|min|jan|feb|mar|m\u00e4r|apr|jun|jul|aug|sep|sept|oct|okt|nov|dec|dez"
 )
 _MONTHS = "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
@@ -55,14 +57,14 @@ def _stops() -> str:
 @functools.cache
 def _rules(language: str) -> tuple[tuple[str, str], ...]:
     """Returns patterns and replacements; control codes mark the space between sentences."""
-    language = re.split("[-_]", language.lower())[0]
-    words, before_number = {_ABBREVIATIONS}, {_BEFORE_NUMBER}
+    language = language_of(language)
+    words, before_number = {_ABBREVIATIONS}, {f"(?i:{_BEFORE_NUMBER})"}
     for line in NonbreakingPrefixes().words(language):  # English for a language without a list
         word, _, is_before_number = line.partition("#")
         if word not in _FINAL and regex.search(r"\p{L}[\p{L}\p{M}-]", word):
             (before_number if is_before_number else words).add(re.escape(word.strip()))
     listed, numbered = ("|".join(sorted(each)) for each in (words, before_number))
-    stops = _stops() + (";" if language in ("el", "ell", "gre") else "")
+    stops = _stops() + (";" if language == "el" else "")
     of_number = rf"(?:^|[.:!?]{SPACE}+)" if language in _WITHOUT_ORDINALS else _BEFORE
     inner_quote = rf"(?:{SPACE}[\"\p{{Pf}}\p{{Pi}}])?"
     end = rf"[{stops}]+{_CLOSING}*{inner_quote}{_CLOSING}*(?:{SPACE}*{_SYMBOLS}+)*{_CLOSING}*"
@@ -71,7 +73,7 @@ def _rules(language: str) -> tuple[tuple[str, str], ...]:
         (rf"((?:^|[^\p{{L}}\p{{N}}\p{{M}}])(?:{listed}))\.", "\\1\x02"),
         (rf"({_BEFORE}(?:\p{{L}}{{1,3}}\.-?)*\p{{L}})\.", "\\1\x02"),  # "U.S.", "J.-P.", "Ph.D."
         (rf"({of_number}[0-9]{{1,2}})\.", "\\1\x02"),
-        (rf"({_BEFORE}(?i:{numbered}))\.({SPACE}*[+(#]?[\p{{N}}%{{])", "\\1\x02\\2"),
+        (rf"({_BEFORE}(?:{numbered}))\.({SPACE}*[+(#]?[\p{{N}}%{{])", "\\1\x02\\2"),
         (rf"([0-9](?:st|nd|rd|th))\.({SPACE}*(?:{_MONTHS}))", "\\1\x02\\2"),
         (rf"(^{SPACE}+|{SPACE}+$)", "\x01\\1\x01"),
         (rf"({end})({SPACE}+)({_START})", "\\1\x01\\2\x01\\3"),
@@ -118,7 +120,7 @@ def split_sentences(texts: tf.Tensor, language: str = "") -> tf.RaggedTensor:
 
 def may_split(texts: tf.Tensor) -> tf.Tensor:
     """Returns whether each text, string [P], may be split, or loses its control characters."""
-    inside = rf"[\p{{Cc}}\x{{2028}}\x{{2029}}]|[{_stops()};].*[\s\p{{Z}}]|[{WIDE_STOPS}]."
+    inside = rf"[\p{{Cc}}\x{{2028}}\x{{2029}}]|[{_stops()};].*[\s\p{{Z}}&<]|[{WIDE_STOPS}]."
     return tf.strings.regex_full_match(texts, f"(?s).*(?:{inside}).*")
 
 

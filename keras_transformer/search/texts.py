@@ -135,11 +135,11 @@ class TextSearch:
         options, target = self.options, self.tokenizer.target
         constraints = self.tokenizer.constraints(source)
         if options.no_repeat_ngram > 0:
-            size, spellings = options.no_repeat_ngram, target.spellings()
-            space = spellings.index(b" ") if b" " in spellings else None
-            constraints.append(
-                RepeatConstraint(size, target.first_byte, self.tokenizer.first_counted, space)
-            )
+            counted, space = self.tokenizer.first_counted, None
+            if counted is not None and b" " in (spellings := target.spellings()):
+                space = spellings.index(b" ")
+            rule = options.no_repeat_ngram, target.first_byte, counted, space
+            constraints.append(RepeatConstraint(*rule))
         if prefixes is not None:  # which hold whatever those before forbid
             constraints.append(PrefixConstraint.of(*prefixes, target.spellings()))
         if options.sample_from is not None:

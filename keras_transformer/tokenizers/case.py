@@ -5,11 +5,12 @@ Capitals and small letters are those of ICU, by the language of the text (Unicod
 
 # ruff: noqa: RUF001 -- Greek and Armenian
 
-import re
 from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 import tensorflow_text as tf_text
+
+from keras_transformer.languages import language_of
 
 # A text in capitals: four of them or more, some side by side, so that "USA" and "A. B." are none,
 # and no letters without case, such as Chinese ones, but ª and º. A tag of a language, such as
@@ -24,10 +25,7 @@ TITLE_WORD = r"\P{L}*\p{Lu}(?:[^.\p{Lu}]*|\P{Lu}*\p{Ll}\P{Lu}*)"  # no initial, 
 BEFORE_SENTENCE = rf"^{TAG}\P{{L}}*|[\p{{Ll}}\p{{N}}][.!?]\P{{L}}*\s\P{{L}}*"
 FIRST = "\1"  # marks it; a text has no control characters then
 
-TURKIC = "tr", "tur", "az", "aze", "azj"
-GREEK, DUTCH, LITHUANIAN, ARMENIAN = (
-    ("el", "ell", "gre"), ("nl", "nld", "dut"), ("lt", "lit"), ("hy", "hye", "arm"),
-)  # fmt: skip
+TURKIC = "tr", "az", "azj"
 # Greek accents, and all marks that capitals have not, in NFD.
 ACCENTS, BREATHINGS = "\u0300-\u0303\u0311\u0342", "\u0304\u0306\u0313\u0314"
 MARKS = f"[{ACCENTS}{BREATHINGS}]"
@@ -48,16 +46,16 @@ Tokenize = Callable[[tf.Tensor], tf.RaggedTensor]  # string [W] -> ids, int32 [W
 
 def upper(texts: tf.Tensor, language: str) -> tf.Tensor:
     """Returns texts, string of any shape, in capitals, as their language writes them."""
-    code = _code(language)
-    if code in GREEK:
+    code = language_of(language)
+    if code == "el":
         texts = tf_text.normalize_utf8(texts, "NFD")
         for pattern, replacement in WITHOUT_ACCENTS:
             texts = tf.strings.regex_replace(texts, pattern, replacement)
         texts = tf_text.normalize_utf8(texts, "NFC")
     for codes, pattern, replacement in (
         (TURKIC, "i", "İ"),
-        (LITHUANIAN, r"([ijį])\x{307}", r"\1"),
-        (ARMENIAN, "և", "եվ"),
+        (("lt",), r"([ijį])\x{307}", r"\1"),
+        (("hy",), "և", "եվ"),
     ):
         if code in codes:
             texts = tf.strings.regex_replace(texts, pattern, replacement)
@@ -73,18 +71,13 @@ def lower(texts: tf.Tensor, language: str) -> tf.Tensor:
 
 def small_letters(language: str) -> Iterator[tuple[str, str]]:
     """Yields capitals of a language, regular expressions, and their own small letters."""
-    if _code(language) in TURKIC:
+    if language_of(language) in TURKIC:
         yield from (("İ|I\u0307", "i"), ("I", "ı"))
 
 
 def _lower(texts: tf.Tensor, language: str) -> tf.Tensor:
     """Returns what `lower` returns, and İ without the dot that other languages leave on its i."""
     return tf.strings.regex_replace(lower(texts, language), "i\u0307", "i")
-
-
-def _code(language: str) -> str:
-    """Returns the code of the language of "tr_TR" or "az-Latn"."""
-    return re.split("[-_@.]", language.lower())[0]
 
 
 def as_sentences(
@@ -111,7 +104,7 @@ def as_sentences(
 
 def in_small_letters(texts: tf.Tensor, language: str) -> tf.Tensor:
     """Returns texts, string [B], in small letters but for the first, as a sentence is written."""
-    first = r"(?:IJ|\p{L})" if _code(language) in DUTCH else r"\p{L}"
+    first = r"(?:IJ|\p{L})" if language_of(language) == "nl" else r"\p{L}"
     start = tf.strings.regex_replace(texts, rf"(?s)^({TAG}\P{{L}}*{first}).*$", r"\1")
     rest = tf.strings.substr(texts, tf.strings.length(start), tf.fill(tf.shape(texts), 2**30))
     return tf.strings.join([start, _lower(rest, language)])

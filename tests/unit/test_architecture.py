@@ -17,7 +17,16 @@ ROOT = Path(__file__).parents[2]
 GROUND = "keras_transformer"
 WINGS = ("trainers", "export", "cli")
 # The folders and files of the ground floor: each imports only those before it.
-ORDER = ("_version", "errors", "files", "checkpoints", "rooms", "config", "architectures")
+ORDER = (
+    "_version",
+    "errors",
+    "languages",
+    "files",
+    "checkpoints",
+    "rooms",
+    "config",
+    "architectures",
+)
 ORDER += ("model", "tokenizers", "search", "plots", *ROOMS, "run", "translator")
 FREE = ("config", "errors", "model")  # of TensorFlow
 

@@ -118,6 +118,21 @@ def test_tags_inside_a_text_go_to_a_model_that_keeps_them(tmp_path):
     assert (tmp_path / "b.srt").read_bytes() == (tmp_path / "a.srt").read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a\nb\nc\nd", "ONE"),  # fewer characters than lines
+        ("{\\an8} {\\b1}Hello <i>world</i>", "{\\an8} {\\b1}ONE"),
+        ("x < y and y > z", "ONE"),  # no tag
+    ],
+)
+def test_unusual_texts(tmp_path, text, expected):
+    (tmp_path / "a.srt").write_text(f"0:01 --> 0:02\n{text}\n")
+    one = lambda texts, progress: [{"translation": "ONE"} for _ in texts]  # noqa: E731
+    translate_subtitles(tmp_path / "a.srt", tmp_path / "b.srt", one, keeps_tags=True)
+    assert (tmp_path / "b.srt").read_text() == f"0:01 --> 0:02\n{expected}\n"
+
+
 def test_files_that_are_no_subtitles(tmp_path):
     for content, message in (
         (b"a text\n", r"a\.srt holds no subtitles"),

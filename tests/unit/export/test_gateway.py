@@ -134,6 +134,8 @@ def test_translations(url):
         ("<b>Two</b> a &amp; b<br/>", "<b>cs TWO</b>cs  A &amp; B<br/>"),
         ("<!-- a > b --><p a='1'>x &lt; y</p>", "<!-- a > b --><p a='1'>cs X &lt; Y</p>"),
         ("<script>a < b</script>\n<i>&nbsp;</i> ", "<script>a < b</script>\n<i>&nbsp;</i> "),
+        ('a<i x="b > c">d</i>', 'cs A<i x="b > c">cs D</i>'),
+        ("<i x='>a</i>", "<i x='>cs A</i>"),
         ("1 < 2 > 0", "cs 1 &lt; 2 &gt; 0"),
     ],
 )

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from keras_transformer.search.sentences import are_blank, cut_rows, split_sentences
+from keras_transformer.search.sentences import are_blank, cut_rows, may_split, split_sentences
 
 
 @pytest.mark.parametrize(
@@ -52,6 +52,8 @@ def test_sentences_by_hand(text, segments):
         ("fr", "\u00ab Oui. \u00bb|\u00ab Non. \u00bb"),
         ("ka", "\u10d3\u10d8\u10d0\u10ee.|\u10d0\u10e0\u10d0."),
         ("en", "1. He scored 42.|2. She, Ph.D. (cf. Lee et al. (2019)), left in 3.|Then"),
+        ("eng_Latn", "See chapter 5.|He said no.|5 left No. 5."),
+        ("deu", "Die Nr. 5 ist da.|Dann"),
         ("hy", "\u0531\u0575\u0578\u0589|\u0548\u0579\u0589"),
         ("am", "\u12a0\u12ce\u1362|\u12a0\u12ed\u1362"),
         ("hi", "\u0939\u093e\u0901\u0965|\u0928\u0939\u0940\u0902\u0964"),
@@ -79,6 +81,21 @@ def test_ends_of_sentences(language, text):
     (found,) = split_sentences(tf.constant([spaced]), language).to_list()
     assert [part.decode() for part in found if part.strip()] == text.split("|")
     assert b"".join(found).decode() == spaced
+
+
+def test_what_is_split_may_be_split():
+    inner = [
+        "Hi. There",
+        "Hi.<br>There",
+        "Hi.&nbsp;There",
+        "Hi?\u201d B",
+        "Hi\u3002There",
+        "Hi;\nB",
+    ]
+    texts = tf.constant([*inner, "a.org/b?c=d;e", "%s", "{a b}"])
+    is_split = [len(row) > 1 for row in split_sentences(texts, "el").to_list()]
+    assert is_split == [True] * len(inner) + [False] * 3
+    assert may_split(texts).numpy().tolist() == is_split
 
 
 def test_an_entity_is_space():

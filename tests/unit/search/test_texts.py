@@ -13,7 +13,8 @@ from keras_transformer.model.transformer import Transformer
 from keras_transformer.search import texts as search_texts
 from keras_transformer.search.beam_search import Hypotheses
 from keras_transformer.search.texts import TextSearch
-from keras_transformer.tokenizers import EncodedTexts
+from keras_transformer.tokenizers import EncodedTexts, WordPieceTokenizer
+from keras_transformer.tokenizers.base import SPECIAL_PIECES
 
 OPTIONS = DecodingOptions(beam_size=3, length_penalty=0.7, extra_length=5, max_source_length=23)
 GREEDY = DecodingOptions(beam_size=1, max_source_length=23)
@@ -95,6 +96,15 @@ def test_no_tokens_in_a_row_stand_twice(model, tokenizer):
         repeated.append(sum(len(set(each)) < len(each) for each in pairs))
     assert repeated[0] > 0
     assert repeated[1] == 0
+
+
+def test_word_pieces_have_the_guard_too(model):
+    words = [*SPECIAL_PIECES, *(f"w{number}" for number in range(model.config.vocab_size - 4))]
+    tokenizer = WordPieceTokenizer.from_pieces(words, {})
+    search = TextSearch(model, tokenizer, DecodingOptions(beam_size=1, no_repeat_ngram=1))
+    ids = search.search(tokenizer.encode(["w5 w6 w7"])).ids.numpy()[0, 0]
+    ids = ids[ids > 3]
+    assert 0 < len(ids) == len(set(ids))
 
 
 def test_no_text(run):

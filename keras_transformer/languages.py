@@ -1,0 +1,19 @@
+"""Languages by their codes."""
+
+import re
+
+import langcodes
+
+
+def language_of(code: str) -> str:
+    """Returns the shortest code of a language: "en" of "en_US", "eng" and "eng_Latn".
+
+    Args:
+        code: an ISO 639 code, also with a script, a region or an encoding; another text is returned
+            as it is, in small letters.
+    """
+    tag = re.split("[.@]", code)[0].replace("_", "-")
+    try:
+        return langcodes.Language.get(tag).language or tag
+    except langcodes.LanguageTagError:
+        return code.lower()
