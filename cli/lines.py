@@ -20,8 +20,11 @@ CHUNK_LINES = 1_000
 READ_BYTES = 2**20
 # Files that are text and no lines of it; other files that are no text have zero bytes.
 NOT_LINES = (
-    *(".7z", ".ass", ".bz2", ".doc", ".docx", ".epub", ".htm", ".html", ".json", ".jsonl", ".odp"),
-    *(".ods", ".odt", ".pdf", ".pptx", ".properties", ".rar", ".rtf", ".ssa", ".svg", ".tar"),
+    # other subtitles and catalogues
+    *(".arb", ".ass", ".dfxp", ".itt", ".lrc", ".mqxliff", ".mxliff", ".plist", ".resx", ".sbv"),
+    *(".scc", ".sdlxliff", ".smi", ".ssa", ".stl", ".strings", ".stringsdict", ".sub", ".ttml"),
+    *(".7z", ".bz2", ".doc", ".docx", ".epub", ".htm", ".html", ".json", ".jsonl", ".odp"),
+    *(".ods", ".odt", ".pdf", ".pptx", ".properties", ".rar", ".rtf", ".svg", ".tar"),
     *(".tgz", ".ts", ".xhtml", ".xls", ".xlsx", ".xml", ".xz", ".yaml", ".yml", ".zip", ".zst"),
 )
 

@@ -18,14 +18,17 @@ if TYPE_CHECKING:
 
 CLOCK = r"(?:\d+:)?\d+:\d\d(?:[.,]\d+)?"
 TIMES = re.compile(rf"\ufeff?\s*{CLOCK}\s*-->\s*{CLOCK}")
-TAG = re.compile(r"</?[A-Za-z0-9][^<>]*>|\{\\[^{}]*\}")
+TAG = re.compile(r"</?[A-Za-z][^<>]*>|<[0-9][0-9:.]*>|\{\\[^{}]*\}")
 # A text, and what stands around it: tags, dashes of a dialogue, notes of a song, white space.
 PARTS = re.compile(
-    rf"((?:{TAG.pattern}|[-\u2013\u2014](?=\s*\D)|[♪♫\s])*)(.*?)((?:{TAG.pattern}|[♪♫\s])*)",
+    rf"((?:{TAG.pattern}|[-\u2010\u2013\u2014\u2022](?=\s*\D)|>>|[♪♫\s])*)(.*?)((?:{TAG.pattern}|[♪♫\s])*)",
     re.DOTALL,
 )
 # A line of the next speaker.
-TURN = re.compile(rf"(?:{TAG.pattern}|\s)*[-\u2013\u2014]\s*\D|<v[ .]")
+TURN = re.compile(
+    rf"(?:{TAG.pattern}|\s)*(?:[-\u2010\u2013\u2014\u2022]\s*\D|>>|[A-Z][A-Z0-9 .']{{1,30}}:\s)"
+    "|<v[ .]"
+)
 
 
 def translate_subtitles(

@@ -30,10 +30,11 @@ FORMATS = ("text", "html")
 MAX_ALTERNATIVES = 10
 # Only a model that protects tags and entities writes these three, each of them once.
 PROBE = ('<q7 k="0">', "&#8258;", "</q7>")
-# Comments, scripts and tags, whose attributes may have ">"; or a tag whose quotes do not match.
+_KEPT = "(?:script|style|code|kbd|samp|math|svg)"  # elements that are not translated
+# Comments, such elements, and tags, whose attributes may have ">" and quotes without an end.
 MARKUP = re.compile(
-    r"(<!--.*?-->|<(?:script|style)\b.*?</(?:script|style)\s*>"
-    r"|<[/!?a-z](?:\"[^\"]*\"|'[^']*'|[^'\"<>])*>|<[/!?a-z][^<>]*>)",
+    rf"(<!--.*?-->|<{_KEPT}\b.*?</{_KEPT}\s*>"
+    r"|<[/!?a-z0-9](?:\"[^\"]*\"|'[^']*'|[^'\"<>])*>|</?[a-z0-9][^<>]*>|<[!?][^<>]*>)",
     re.DOTALL | re.IGNORECASE,
 )
 
@@ -190,7 +191,7 @@ def _translate_html(
         (row, place)
         for row in parts
         for place in range(0, len(row), 2)
-        if html.unescape(row[place]).strip()
+        if any(map(str.isalpha, html.unescape(row[place])))
     ]
     found = ask([html.unescape(row[place]) for row, place in places])
     for (row, place), translated in zip(places, found, strict=True):

@@ -211,7 +211,8 @@ class Run:
         """
         if self.last is None:
             raise InputError(
-                f"{self.path} holds no checkpoint yet: the first validation writes one"
+                f"{self.path} holds no checkpoint yet: the first validation writes one. "
+                "`train --resume` continues a training that was stopped"
             )
         if name not in (None, *get_args(CheckpointName)):
             raise InputError(f"There are averaged, best and last checkpoints. Received: {name!r}")

@@ -38,11 +38,12 @@ SPACED = rf"[^{_OTHERS}]"
 _LABEL = rf"(?:[{UNSPACED}](?:[{UNSPACED}]|{SPACED}|-)*|(?:{SPACED}|-)+)"
 _HOST = rf"{_LABEL}(?:\.{_LABEL})*"
 _PART = (
-    rf"[:?!'*,;.]*(?:{_BRACES}|\([^\s()]*\)|&amp;|[/=#][{UNSPACED}](?:[{UNSPACED}]|{SPACED}"
-    rf"|[~%+-])*|{SPACED}|[~/#@$&+=%-])"  # it does not end in punctuation
+    rf"[:?!'*,;.]*(?:{_BRACES}|\([^\s()]*\)|\[[^\s\[\]]*\]|&amp;"
+    rf"|[/=#][{UNSPACED}](?:[{UNSPACED}]|{SPACED}|[~%+\x{{B7}}\x{{30FB}}-])*"
+    rf"|{SPACED}|[~/#@$&+=%\x{{B7}}\x{{30FB}}\x{{200C}}-])"  # it does not end in punctuation
 )
-_SCHEME = r"(?i:(?:https?|ftps?|file)://|www\.)"
-_MAIL = rf"(?:[{UNSPACED}]+|{SPACED}(?:{SPACED}|[.+-])*)@{_LABEL}(?:\.{_LABEL})+"
+_SCHEME = r"(?i:(?:https?|s?ftps?|wss?|git|ssh|irc|file)://|www\.)"
+_MAIL = rf"(?:[{UNSPACED}]+|{SPACED}(?:{SPACED}|[.+%&'-])*)@{_LABEL}(?:\.{_LABEL})+"
 # An address ends before an entity, but not before &amp;. RE2 cannot look ahead.
 _NO_AMP = r"(?:[B-Zb-zA]|a[A-Za-ln-z0-9]|am[A-Za-oq-z0-9]|amp[A-Za-z0-9])[A-Za-z0-9]*"
 BEFORE_ENTITY = rf"({_SCHEME}[^\s<>\"]*?)(&(?:#[0-9]+|#[xX][0-9A-Fa-f]+|{_NO_AMP});)"
@@ -51,7 +52,7 @@ _MASK = (
     r"\[{1,3}[A-Za-z_]*[0-9]+[A-Za-z_]*\]{1,3}|\[\[[^\s\[\]]+\]\]|\[%[^\s\[\]]+\]"
     r"|\x{27E6}[A-Za-z_]*[0-9]+[A-Za-z_]*\x{27E7}|[{\[]/?[0-9]+[}\]>]|<[0-9]+[}\]]"
     r"|__[A-Za-z]*_?[0-9]+__|__[A-Z]+(?:_[A-Z0-9]+)*__|##[A-Z0-9_]+##|@@\w+@@|%%\w+%%"
-    r"|%[A-Z][A-Z0-9_]+%|@[A-Z][A-Z0-9_]+@|#[A-Z][A-Z0-9_]+#|\$[A-Za-z_]\w*\$"
+    r"|%[A-Z][A-Z0-9_]+%|%[A-Za-z]\w+%\B|@[A-Z][A-Z0-9_]+@|#[A-Z][A-Z0-9_]+#|\${1,2}[A-Za-z_]\w*\${1,2}"
 )
 _VALUE = r"(?:=(?:\"[^\"\s]*\"|'[^'\s]*'|<[^<>\s]*>|[.,:|]?[\w/%{}$@~+*-])+|\[=[^\s\[\]]*\])?"
 _EMOJI = r"[\p{So}\x{2190}-\x{21FF}\x{25FB}-\x{25FE}\x{203C}\x{2049}\x{3030}\x{1F000}-\x{1FAFF}]"
@@ -62,7 +63,7 @@ PERCENTAGE = r"[0-9]+(?:[.,][0-9]+)*%(?:-\p{L}|\p{L}\p{L})\p{L}*"
 # Hyphens within a word, before one with an apostrophe or accents, and of speech: -I think.
 HYPHENS = (
     rf"{SPACED}-+|-{{1,2}}(?:[A-Za-z]+(?:['\x{{2019}}]{SPACED}|[^0-9A-Za-z_{_OTHERS}]))"
-    rf"|(?:^|[.!?\x{{2026}}\n])\s*-(?:[A-Z] {SPACED})"
+    rf"|(?:^|[.!?\x{{2026}}\n])\s*-(?:[A-Z] [^0-9A-Z_{_OTHERS}])"
 )
 TEXT = rf"{PERCENTAGE}|{HYPHENS}"
 # In the order in which they are tried at the same place.
@@ -76,7 +77,8 @@ NAMED = {
     # %PATH%, %(name)s, %1$d, %-5.2f, %%, %1, {{name}}, {% if x %}, {0}, {name}, {}, ${x}, %{x}.
     "placeholders": rf"{PERCENTAGE}|{_MASK}"
     rf"|%\([\w.]+\)[-+#0 ]*[0-9]*(?:\.[0-9]+)?[A-Za-z]|{_PRINTF}|%%|%L?[1-9]\b"
-    rf"|\{{\{{[^{{}}]*\}}\}}|\{{%[^{{}}]*%\}}|\$\([\w.]+\)|[%$]?{_BRACES}",
+    rf"|\$?\{{\{{[^{{}}]*\}}\}}|\{{\{{\{{[^{{}}]*\}}\}}\}}|\{{%[^{{}}]*%\}}|\$\([\w.]+\)"
+    rf"|[%$#@]?{_BRACES}|[%$#@]?\{{ ?[\w.]+ ?\}}",
     # Flags, keys such as 1 in a box, and symbols with the marks that belong to them.
     "symbols": rf"[\x{{1F1E6}}-\x{{1F1FF}}]{{2}}|[0-9#*]\x{{FE0F}}?\x{{20E3}}"
     rf"|{_EMOJI}{_EMOJI_MARKS}*(?:\x{{200D}}{_EMOJI}{_EMOJI_MARKS}*)*",

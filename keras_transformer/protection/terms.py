@@ -7,7 +7,7 @@ from pathlib import Path
 import regex
 
 from keras_transformer.errors import InputError
-from keras_transformer.files import decode_lines
+from keras_transformer.files import decode_lines, open_binary
 from keras_transformer.protection import PROTECTS
 from keras_transformer.protection.patterns import (
     BEFORE_ENTITY,
@@ -99,16 +99,18 @@ def _protected(protect: Sequence[str]) -> Iterator[str]:
 
 
 def read_glossary(path: str | Path) -> dict[str, str]:
-    """Reads a glossary: a term and its translation on each line, separated by a tab.
+    """Reads a glossary, also `.gz`: a term and its translation on each line, separated by a tab.
 
     Raises:
         InputError: if the file cannot be read, a line has not two columns, or a term has two
             translations.
     """
     try:
-        lines = Path(path).read_bytes().splitlines(keepends=True)
-    except OSError as error:
-        raise InputError(f"Cannot read the glossary {path}: {error.strerror}") from error
+        with open_binary(Path(path)) as file:
+            lines = file.read().splitlines(keepends=True)
+    except (OSError, EOFError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"Cannot read the glossary {path}: {reason}") from error
     glossary: dict[str, str] = {}
     for number, line in enumerate(decode_lines(lines, path), start=1):
         columns = line.split("\t")

@@ -9,12 +9,14 @@ from sacremoses.corpus import NonbreakingPrefixes
 
 from keras_transformer.languages import language_of
 
-SPACE = r"(?:[\t\p{Zs}]|&nbsp;|&#160;|&#[xX][aA]0;)"
+SPACE = r"(?:[\t\p{Zs}]|&(?:nbsp|ensp|emsp|thinsp);|&#160;|&#[xX][aA]0;)"
 WIDE_STOPS = r"\x{3002}\x{FF01}\x{FF1F}\x{FF61}"  # Chinese and Japanese: no space follows them
-_QUOTE = r"&[lr]?(?:quot|apos|aquo|[ds]quo);"  # an entity of HTML
+# Entities of HTML.
+_QUOTE = r"&(?:[lr]?(?:quot|apos|aquo|[ds]quo)|#(?:34|39|171|187|821[6-9]|822[0-2]));"
+_NOTE = r"\[[^\[\]]{1,30}\]|\([^\s()]{1,100}\)|<(?:sup|ref)\b[^<>]*>[^<>]{0,30}</(?:sup|ref)>"
 _CLOSING = (
-    r"(?:[\"'*_~`\p{Pe}\p{Pf}\p{Pi}\x{B2}\x{B3}\x{B9}\x{2070}-\x{2079}]"
-    rf"|\[[^\[\]]{{1,30}}\]|<[^<>]*>|{_QUOTE})"
+    r"(?:[\"'*_~`\p{Pe}\p{Pf}\p{Pi}\x{B2}\x{B3}\x{B9}\x{2070}-\x{2079}\x{2020}\x{2021}]"
+    rf"|{_NOTE}|<[^<>]*>|{_QUOTE})"
 )
 _SYMBOLS = (
     r"(?:[\p{So}\p{Sk}\x{200D}\x{203C}\x{2049}\x{20E3}\x{FE0F}\x{E0020}-\x{E007F}]|[:;]-?[()DP])"
@@ -22,20 +24,34 @@ _SYMBOLS = (
 # Georgian has capitals that nobody begins a sentence with.
 _START = (
     rf"(?:[*_~`]|<[^<>]*>|{_QUOTE})*"
-    r"(?:[\p{Lu}\p{Lt}\p{Lo}\p{N}\p{So}\p{Co}\p{Georgian}\x{2022}\x{2013}\x{2014}-]"
-    rf"|\p{{Pi}}{SPACE}?[^\s\p{{Z}}]|[%$#@\p{{Ps}}\"'\x{{BB}}\x{{201D}}\x{{BF}}\x{{A1}}][^\s\p{{Z}}])"
+    r"(?:[\p{Lu}\p{Lt}\p{Lo}\p{N}\p{So}\p{Sc}\p{Sm}\p{Co}\p{Georgian}\x{2022}\x{2013}\x{2014}-]"
+    rf"|\p{{Pi}}{SPACE}?[^\s\p{{Z}}]"
+    r"|[%$#@\p{Ps}\"'\x{BB}\x{201D}\x{203A}\x{BF}\x{A1}][^\s\p{Z}])"
 )
 _BREAKING_TAGS = r"</?(?:br|p|li|div|td|th|tr|h[1-6])\b[^<>]*>"
 
 # A full stop that does not end a sentence is \x02 until the text is split. It follows one of these,
 # or a word of a language's list:
 _ABBREVIATIONS = (
-    "Dr|Mr|Mrs|Ms|Mme|Mlle|Prof|Gen|St|Ste|Hr|Hrn|Jr|Sr|Dipl|Ing|Mt|Ft|Av|Str|Hbf|TP|ul|Nr|Fig|Vol|"
-    "Tsd|Mio|Mrd|mln|mld|vs|cf|ed|eds|ca|approx|aprox|bzw|bspw|inkl|exkl|incl|excl|resp"
+    "Dr|Mr|Mrs|Ms|Mme|Mlle|Prof|Gen|St|Ste|Jr|Sr|Dipl|Ing|Mt|Ft|Nr|Fig|Vol|Mio|Mrd|mln|mld|vs|cf|ed|"
+    "eds|ca|[Aa]pprox|bzw|incl|excl"
 )
+_OF_LANGUAGE = {  # and what the lists leave out
+    "de": "Fr|Frl|Fam|Hr|Hrn|geb|med|jur|Jh|lt|gem|mind|zzgl|inkl|exkl|bspw|Hbf|Tsd|\\p{L}*[Ss]tr",
+    "fr": "Mgr|Cie|env",
+    "es": "Avda|D\u00f1a|Cnel|aprox|Av",
+    "pt": "Av|aprox",
+    "cs": "mil|n\u00e1m|ul|cca",
+    "pl": "mil|tys|ul",
+    "ru": "\u0438\u043c|\u0430\u043a\u0430\u0434",
+    "uk": "\u0432\u0443\u043b|\u0456\u043c|\u043c\u043b\u043d",
+    "vi": "TP",
+    "hr": "npr",
+}
 _BEFORE_NUMBER = (
-    "nos|nr|tel|fax|p|pp|pag|p\u00e1g|vol|figs?|abb|tab|art|abs|kap|ch|secs?|eqs?|ref|str|al|est|"
-    "max|min|jan|feb|mar|m\u00e4r|apr|jun|jul|aug|sep|sept|oct|okt|nov|dec|dez"
+    "nos|nr|tel|telef|t\u00e9l|fax|p|pp|pag|p\u00e1g|vol|figs?|abb|tab|art|abs|anm|aufl|ausg|bd|blz|kap|"
+    "kl|klo|ch|secs?|sek|eqs?|ref|str|al|est|ext|ver|max|min|\u0440\u0438\u0441|jan|janv|feb|f\u00e9vr|mar|m\u00e4r|"
+    "apr|avr|abr|jun|jul|juil|aug|ago|sep|sept|oct|okt|nov|dec|d\u00e9c|dez|ene"
 )
 _MONTHS = "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
 _FINAL = {"etc", "usw", "usf", "u.s.w", "atd", "apod", "itd", "itp"}  # most often end a sentence
@@ -58,7 +74,8 @@ def _stops() -> str:
 def _rules(language: str) -> tuple[tuple[str, str], ...]:
     """Returns patterns and replacements; control codes mark the space between sentences."""
     language = language_of(language)
-    words, before_number = {_ABBREVIATIONS}, {f"(?i:{_BEFORE_NUMBER})"}
+    words = {_ABBREVIATIONS, _OF_LANGUAGE.get(language, _ABBREVIATIONS)}
+    before_number = {f"(?i:{_BEFORE_NUMBER})"}
     for line in NonbreakingPrefixes().words(language):  # English for a language without a list
         word, _, is_before_number = line.partition("#")
         if word not in _FINAL and regex.search(r"\p{L}[\p{L}\p{M}-]", word):
@@ -72,8 +89,8 @@ def _rules(language: str) -> tuple[tuple[str, str], ...]:
     return (
         (rf"((?:^|[^\p{{L}}\p{{N}}\p{{M}}])(?:{listed}))\.", "\\1\x02"),
         (rf"({_BEFORE}(?:\p{{L}}{{1,3}}\.-?)*\p{{L}})\.", "\\1\x02"),  # "U.S.", "J.-P.", "Ph.D."
-        (rf"({of_number}[0-9]{{1,2}})\.", "\\1\x02"),
         (rf"({_BEFORE}(?:{numbered}))\.({SPACE}*[+(#]?[\p{{N}}%{{])", "\\1\x02\\2"),
+        (rf"({of_number}[0-9]{{1,2}})\.", "\\1\x02"),
         (rf"([0-9](?:st|nd|rd|th))\.({SPACE}*(?:{_MONTHS}))", "\\1\x02\\2"),
         (rf"(^{SPACE}+|{SPACE}+$)", "\x01\\1\x01"),
         (rf"({end})({SPACE}+)({_START})", "\\1\x01\\2\x01\\3"),

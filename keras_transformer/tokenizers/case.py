@@ -25,7 +25,7 @@ TITLE_WORD = r"\P{L}*\p{Lu}(?:[^.\p{Lu}]*|\P{Lu}*\p{Ll}\P{Lu}*)"  # no initial, 
 BEFORE_SENTENCE = rf"^{TAG}\P{{L}}*|[\p{{Ll}}\p{{N}}][.!?]\P{{L}}*\s\P{{L}}*"
 FIRST = "\1"  # marks it; a text has no control characters then
 
-TURKIC = "tr", "az", "azj"
+TURKIC = "tr", "az", "azj", "crh", "gag"
 # Greek accents, and all marks that capitals have not, in NFD.
 ACCENTS, BREATHINGS = "\u0300-\u0303\u0311\u0342", "\u0304\u0306\u0313\u0314"
 MARKS = f"[{ACCENTS}{BREATHINGS}]"

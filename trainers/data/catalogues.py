@@ -14,7 +14,7 @@ from keras_transformer.files import kind_of, open_binary, read_failure
 logger = logging.getLogger(__name__)
 
 # Entries in which translators write their names: of GNOME, and the contexts of KDE.
-CREDITS = re.compile(r"translator[-_ ]credits\S*")
+CREDITS = re.compile(r"translat(?:ors?|ion)[-_ ]credits?\S*", re.IGNORECASE)
 CREDITS_CONTEXTS = ("NAME OF TRANSLATORS", "EMAIL OF TRANSLATORS")
 # Elements of XLIFF and TMX that only mark text; all others are codes, and hold no text.
 TEXT_ELEMENTS = ("mrk", "hi")

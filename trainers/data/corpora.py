@@ -104,6 +104,9 @@ def load_corpus(data: str | Sequence[str], source: str, target: str) -> Corpus:
             readers.append(_open_file(Path(name), source, target))
         elif found := _folder(Path(name), source, target):
             corpora.append(found)
+            if others := [path.name for path in _data_files(Path(name))]:
+                listed = ", ".join(others[:3])
+                logger.warning("%s has files of lines: %s is not read", name, listed)
         else:
             readers += _open_files(Path(name), source, target)
     name = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
@@ -192,13 +195,21 @@ def _line_files(folder: Path, language: str) -> dict[str, Path]:
     return files
 
 
+def _data_files(folder: Path) -> list[Path]:
+    """Returns the tables and catalogues of a folder, and of folders in it."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return [
+        path
+        for path in files
+        if kind_of(path) in (*TABLES, *CATALOGUES)
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    ]
+
+
 def _open_files(folder: Path, source: str, target: str) -> list[Callable[[], Iterator[Pair]]]:
-    """Opens the tables and catalogues of a folder, and of folders in it, that fit."""
+    """Opens the `_data_files` that fit."""
     readers, num_others = [], 0
-    for path in sorted(folder.rglob("*")):
-        is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if is_hidden or kind_of(path) not in (*TABLES, *CATALOGUES) or not path.is_file():
-            continue
+    for path in _data_files(folder):
         try:
             readers.append(_open_file(path, source, target))
         except OtherLanguagesError:

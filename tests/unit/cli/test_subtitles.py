@@ -123,7 +123,7 @@ def test_tags_inside_a_text_go_to_a_model_that_keeps_them(tmp_path):
     [
         ("a\nb\nc\nd", "ONE"),  # fewer characters than lines
         ("{\\an8} {\\b1}Hello <i>world</i>", "{\\an8} {\\b1}ONE"),
-        ("x < y and y > z", "ONE"),  # no tag
+        ("x < y and <3 you > z", "ONE"),  # no tag
     ],
 )
 def test_unusual_texts(tmp_path, text, expected):

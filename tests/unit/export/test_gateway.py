@@ -136,7 +136,11 @@ def test_translations(url):
         ("<script>a < b</script>\n<i>&nbsp;</i> ", "<script>a < b</script>\n<i>&nbsp;</i> "),
         ('a<i x="b > c">d</i>', 'cs A<i x="b > c">cs D</i>'),
         ("<i x='>a</i>", "<i x='>cs A</i>"),
-        ("1 < 2 > 0", "cs 1 &lt; 2 &gt; 0"),
+        (
+            "<kbd>Ctrl</kbd>+<b>.</b> 1 < 2 > 0 <1>a</1>",
+            "<kbd>Ctrl</kbd>+<b>.</b> 1 < 2 > 0 <1>cs A</1>",
+        ),
+        ("a < b", "cs A &lt; B"),
     ],
 )
 def test_html_without_protection_of_tags(url, html, expected):

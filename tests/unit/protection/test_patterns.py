@@ -45,6 +45,16 @@ def shown_as(match):
         ),
         ("placeholders", "⟦%@⟧ %50 ⟦%PATH%⟧ sha256⟦%s⟧"),
         ("placeholders", "⟦{}⟧ ⟦{0}⟧, ⟦{name}⟧ ⟦${x}⟧ ⟦{{ user.name }}⟧ ⟦{n:d}⟧ ⟦%{x}⟧."),
+        (
+            "placeholders",
+            "⟦%path%⟧ ⟦%s⟧foo⟦%s⟧ ⟦#{x}⟧ ⟦@{x}⟧ ⟦${{x}}⟧ ⟦{{{x}}}⟧ ⟦$$VAR$$⟧ ⟦{ name }⟧",
+        ),
+        (
+            "urls",
+            "⟦sftp://h/x⟧ ⟦https://a.org/Col·lecció?q[]=1⟧ ⟦https://a.org/ゼロ・ウィング⟧ です",
+        ),
+        ("urls", "⟦o'brien@a.ie⟧ [⟦https://a.org⟧] ⟦info@müller.de⟧"),
+        ("options", "⟦-D⟧ NAME=VALUE  define. -I think"),
         ("placeholders", "100 % of it, {one two} and a % b %."),
         (
             "tags",

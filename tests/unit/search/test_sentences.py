@@ -73,6 +73,14 @@ def test_sentences_by_hand(text, segments):
         ("en", "On the 23rd. May.|On the 23rd.|He, Mr. J.-P. Lee, left (e.g. The end, No. 5)."),
         ("de", "Die 5 Mio. Euro bzw. 3 Mrd. Dollar usw.|Dann kam z. B. Frau Dr. Lee am 3. Mai."),
         ("cs", "Viz obr. 3 a tzv. Praha.|Pak"),
+        ("de", "Er ging.|\u203aGut.\u2039"),
+        (
+            "de",
+            "In der Hauptstr. 12 wohnt Fam. Lee zzgl. Hund.|Er kostet \u20ac5.|\u20ac6 sind viel.",
+        ),
+        ("en", "I changed my mind.|Then he left."),
+        ("en", "Two dogs play.<sup>1</sup>|The end.&#8221;|A [link.](http://a.org)|See ext. 42."),
+        ("fr", "Le 5 d\u00e9c. 1999, T\u00e9l. 01.|Bien."),
         ("xx", "Mr. Lee left.|Gen. Smith"),
     ],
 )
