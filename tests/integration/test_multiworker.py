@@ -194,7 +194,7 @@ def test_sigterm_to_one_saves_and_stops_both(arguments, pair, tmp_path):
     workers.processes[1].send_signal(signal.SIGTERM)  # not the chief
     assert workers.exit_statuses(60) == [143, 143], workers.output()
     for log in workers.logs:
-        assert re.search(r"^Stopped by SIGTERM after \d+ updates", log.read_text())
+        assert re.search(r"(?m)^Stopped by SIGTERM after \d+ updates", log.read_text())
     assert Run.load(tmp_path / "run").states[-1].step >= 10
 
 

@@ -173,7 +173,7 @@ def test_a_model_with_two_hypotheses_that_tie(tiny_translator, tmp_path):
     embeddings.assign(tf.tensor_scatter_nd_update(embeddings, [[other]], [embeddings[first]]))
     tied = Translator(model, tokenizer, options)
     (found,) = tied.translate([text], num_best=3)
-    best, second, _ = found.hypotheses
+    best, second, *_ = found.hypotheses
     assert best.text != second.text
     assert best.score == pytest.approx(second.score, abs=1e-5)
     path = export_saved_model(tied, tmp_path, examples=[text], check=False)
