@@ -77,7 +77,7 @@ def evaluated(run):
 def test_evaluate_scores_the_trees(run, treebank, evaluated):
     out, err = evaluated
     assert "EVALB leaves out 0 trees whose words differ from the gold tree's" in err
-    files = {kind: run / "evaluation" / f"dev.{kind}" for kind in ("hypothesis", "reference")}
+    files = {kind: run / "evaluation" / f"dev-beam_size=2.{kind}" for kind in ("hypothesis", "reference")}
     gold = list(parse_trees(files["reference"].read_text().splitlines(), "gold"))
     words = [pair.source for pair in load_treebank(treebank).pairs("dev")]
     assert [" ".join(tree.words) for tree in gold] == words
@@ -85,7 +85,7 @@ def test_evaluate_scores_the_trees(run, treebank, evaluated):
     assert scores.f1 > 30  # it has begun to learn
     assert f"F1 of brackets             {scores.f1:5.2f}  EVALB|prm:COLLINS" in out
     assert f"{scores.tagging_accuracy:5.2f}" in out
-    values = json.loads((run / "evaluation" / "dev.scores.json").read_text())
+    values = json.loads((run / "evaluation" / "dev-beam_size=2.scores.json").read_text())
     assert values["f1_short"]["value"] == scores.up_to(40).f1
     assert (values["num_pairs"], values["num_valid"]) == (7, 7)
 
@@ -128,7 +128,7 @@ def test_a_tree_has_a_symbol_for_each_word_whatever_the_limit(run):
 def test_plot_draws_predicted_beside_gold_trees(run, evaluated, tmp_path):
     code, _, err = cli("plot", run, "--output", tmp_path / "report")
     assert code == 0, err
-    assert (tmp_path / "report" / "trees-dev-1.png").stat().st_size > 5_000
+    assert (tmp_path / "report" / "trees-dev-beam_size=2-1.png").stat().st_size > 5_000
     assert "F1 of brackets" in (tmp_path / "report" / "report.html").read_text()
 
 
