@@ -55,7 +55,8 @@ def open_run(
 ) -> Translate:
     """Opens a run directory with options of its search.
 
-    `sentences` is whether to translate each text sentence by sentence; None for what suits the run.
+    `sentences` is whether to translate each text sentence by sentence; None unless a prefix begins
+    it.
     """
     use_one_thread()
     load_tensorflow()
@@ -64,10 +65,9 @@ def open_run(
     from keras_transformer.translator import Translation, Translator
 
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not optimize})
-    run = Run.load(folder)
-    translator = Translator.of(run, **search)
+    translator = Translator.load(folder, **search)
     if sentences is None:
-        sentences = prefix is None and run.reads_sentences
+        sentences = prefix is None
 
     def row_of(found: Translation) -> Row:
         row: Row = {"translation": found.text, "score": found.score}

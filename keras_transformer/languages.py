@@ -3,6 +3,7 @@
 import re
 
 import langcodes
+from langcodes.tag_parser import LanguageTagError
 
 
 def language_of(code: str) -> str:
@@ -15,5 +16,5 @@ def language_of(code: str) -> str:
     tag = re.split("[.@]", code)[0].replace("_", "-")
     try:
         return langcodes.Language.get(tag).language or tag
-    except langcodes.LanguageTagError:
+    except LanguageTagError:
         return code.lower()

@@ -184,11 +184,6 @@ class Run:
             tokenizer.save(path)
 
     @property
-    def reads_sentences(self) -> bool:
-        """Whether a text of several sentences is best translated sentence by sentence."""
-        return self.settings.get("task", "translation") == "translation"
-
-    @property
     def last(self) -> Checkpoint | None:
         """The newest checkpoint; None before the first."""
         return self.checkpoints[-1] if self.checkpoints else None

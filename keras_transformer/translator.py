@@ -190,8 +190,8 @@ class Translator:
             words: whether to return `Translation.words`, which takes a little longer.
             sentences: whether to split each text into sentences, and translate one after another.
                 Then no text is truncated, and white space between sentences stays. A text of
-                several sentences has one hypothesis. A model that was trained on single sentences
-                often leaves out all but the first of a text.
+                several sentences has one hypothesis. Models often leave out all but the first
+                sentence of a text. A parser never splits a text.
             batch_size: maximum number of texts to translate at once.
             progress: called after each batch, with its number of texts.
 
@@ -290,7 +290,7 @@ class Translator:
             seed: tf.Tensor, texts: tf.Tensor, prefixes: tf.Tensor | None = None
         ) -> TranslatedTexts:
             search = TextSearch(self.model, self.tokenizer, options, seed)
-            if not sentences:
+            if not sentences or not self.tokenizer.splits_sentences:
                 return search.translate(texts, num_best, prefixes, with_words)
             found = search.translate_documents(texts, num_best=num_best, with_words=with_words)
             is_cut = tf.fill([tf.size(texts)], False)

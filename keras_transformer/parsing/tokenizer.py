@@ -45,6 +45,7 @@ class TreeTokenizer(Tokenizer):
     """
 
     keeps_capitals = True  # the words of a tree are those of its sentence
+    splits_sentences = False
 
     def __init__(self, model: bytes) -> None:
         self.model = model

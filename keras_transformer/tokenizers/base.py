@@ -134,6 +134,7 @@ class Tokenizer(abc.ABC):
         keeps_capitals: whether a text in capitals is read as it is.
         own_target: the tokenizer of the target language, if that is another one.
         languages: the codes of source and target, which decide how capitals are written.
+        splits_sentences: whether a text may be searched sentence by sentence.
 
     Raises:
         InputError: if a file is missing or is not a tokenizer, or a vocabulary is too small.
@@ -148,6 +149,7 @@ class Tokenizer(abc.ABC):
     keeps_capitals: bool = False
     own_target: "Tokenizer | None" = None
     languages: tuple[str, str] = "", ""
+    splits_sentences: bool = True
     _side: Literal[0, 1] = 0  # 1 to read targets
 
     @classmethod
@@ -264,7 +266,12 @@ class Tokenizer(abc.ABC):
         return as_sentences(texts, self.split_words, self.languages[self._side])
 
     def with_prefixes(self, source: EncodedTexts, prefixes: tf.Tensor) -> EncodedTexts:
-        """Prepares sources for `write` of results that begin with prefixes, string [B]."""
+        """Prepares sources for `write` of results that begin with prefixes.
+
+        Args:
+            source: the texts.
+            prefixes: string [B].
+        """
         del prefixes
         return source
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import random
+from pathlib import Path
 
 import pytest
 from command_line import assert_refused, cli
@@ -77,7 +78,8 @@ def evaluated(run):
 def test_evaluate_scores_the_trees(run, treebank, evaluated):
     out, err = evaluated
     assert "EVALB leaves out 0 trees whose words differ from the gold tree's" in err
-    files = {kind: run / "evaluation" / f"dev-beam_size=2.{kind}" for kind in ("hypothesis", "reference")}
+    path = run / "evaluation" / "dev-beam_size=2"
+    files = {kind: Path(f"{path}.{kind}") for kind in ("hypothesis", "reference")}
     gold = list(parse_trees(files["reference"].read_text().splitlines(), "gold"))
     words = [pair.source for pair in load_treebank(treebank).pairs("dev")]
     assert [" ".join(tree.words) for tree in gold] == words
@@ -128,7 +130,7 @@ def test_a_tree_has_a_symbol_for_each_word_whatever_the_limit(run):
 def test_plot_draws_predicted_beside_gold_trees(run, evaluated, tmp_path):
     code, _, err = cli("plot", run, "--output", tmp_path / "report")
     assert code == 0, err
-    assert (tmp_path / "report" / "trees-dev-beam_size=2-1.png").stat().st_size > 5_000
+    assert (tmp_path / "report" / "trees-dev-beam_size-2-1.png").stat().st_size > 5_000
     assert "F1 of brackets" in (tmp_path / "report" / "report.html").read_text()
 
 

@@ -6,7 +6,6 @@ import pytest
 import regex
 import tensorflow as tf
 
-from keras_transformer.protection.tokenizer import ProtectingTokenizer
 from keras_transformer.search.sentences import split_sentences
 from keras_transformer.tokenizers import SentencePieceTokenizer, WordPieceTokenizer
 from keras_transformer.tokenizers.invisible import visible, visible_text, without
@@ -82,7 +81,8 @@ def test_the_vocabulary_is_learned_without_them(tokenizer):
 def test_protected_strings_stay_as_they_are(text, written):
     protect = ["placeholders", "urls", "symbols"]
     pairs = list(zip(SOURCES, TARGETS, strict=True))
-    tokenizer = ProtectingTokenizer.learn(lambda: pairs, 340, protect)
+    protection = pytest.importorskip("keras_transformer.protection.tokenizer")
+    tokenizer = protection.ProtectingTokenizer.learn(lambda: pairs, 340, protect)
     source = tokenizer.encode(tf.constant([text, "a cat"]))
     found = tokenizer.write(source, source.ids[:, None])[:, 0].numpy()
     assert [each.decode() for each in found] == [written, "a cat"]
