@@ -55,8 +55,8 @@ def open_run(
 ) -> Translate:
     """Opens a run directory with options of its search.
 
-    `sentences` is whether to translate each text sentence by sentence; None unless a prefix begins
-    it.
+    `sentences` is whether to translate each text sentence by sentence; None to do so if there is no
+    prefix.
     """
     use_one_thread()
     load_tensorflow()

@@ -128,7 +128,10 @@ def test_tags_inside_a_text_go_to_a_model_that_keeps_them(tmp_path):
 )
 def test_unusual_texts(tmp_path, text, expected):
     (tmp_path / "a.srt").write_text(f"0:01 --> 0:02\n{text}\n")
-    one = lambda texts, progress: [{"translation": "ONE"} for _ in texts]  # noqa: E731
+
+    def one(texts, progress):
+        return [{"translation": "ONE"} for _ in texts]
+
     translate_subtitles(tmp_path / "a.srt", tmp_path / "b.srt", one, keeps_tags=True)
     assert (tmp_path / "b.srt").read_text() == f"0:01 --> 0:02\n{expected}\n"
 
