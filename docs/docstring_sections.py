@@ -1,8 +1,14 @@
-"""Sections of docstrings that Keras has and Google has not, for Griffe, which reads them.
+"""What the site reads besides Google's docstrings, for Griffe.
 
-They become Griffe's own, with the title that they have: so the site shows them as lists.
+Keras's headings of sections become Griffe's own, with the title that they have, so the site shows
+them as lists. The fields of a record may be described where they stand, at the end of a line, in
+comment lines above, or as the help of an annotated setting:
+
+    ids: tf.Tensor  # int32 [B, K, T], padded after `EOS_ID`
+    steps: Annotated[int, setting("number of updates", ...)] = 100_000
 """
 
+import ast
 import re
 from typing import Any
 
@@ -15,12 +21,74 @@ AS_WRITTEN = {
 
 
 class DocstringSections(griffe.Extension):
-    """Replaces the headings of sections in all docstrings."""
+    """Completes docstrings before Griffe reads them."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Reads an object's docstring before Griffe does."""
+        """Replaces the headings of an object's docstring."""
         if obj.docstring is not None:
             obj.docstring.value = as_known(obj.docstring.value)
+
+    def on_class_members(
+        self, *, node: Any, cls: griffe.Class, agent: griffe.Visitor, **_: Any
+    ) -> None:
+        """Lists the fields of a record that are described where they stand."""
+        if not is_record(cls) or cls.docstring is None:
+            return
+        lines = agent.code.splitlines()
+        fields = [
+            each
+            for each in node.body
+            if isinstance(each, ast.AnnAssign)
+            and isinstance(each.target, ast.Name)
+            and not ast.unparse(each.annotation).startswith("ClassVar")
+        ]
+        described = []
+        for field in fields:
+            member = cls.members[field.target.id]
+            member.annotation = plain_type(member.annotation)
+            text = help_of(field.annotation) or comment_of(field, lines)
+            if text:
+                described.append(f"    {field.target.id}: {text}")
+        if described:
+            cls.docstring.value += "\n\nAttributes:\n" + "\n".join(described)
+
+
+def is_record(cls: griffe.Class) -> bool:
+    """Returns whether a class is a named tuple or a dataclass."""
+    decorators = [str(decorator.value) for decorator in cls.decorators]
+    return "NamedTuple" in map(str, cls.bases) or any("dataclass" in name for name in decorators)
+
+
+def help_of(annotation: ast.expr) -> str:
+    """Returns the first string argument of a call in `Annotated[type, setting("help", ...)]`."""
+    if not isinstance(annotation, ast.Subscript) or ast.unparse(annotation.value) != "Annotated":
+        return ""
+    calls = [node for node in ast.walk(annotation.slice) if isinstance(node, ast.Call)]
+    arguments = [argument for call in calls for argument in call.args]
+    strings = [each.value for each in arguments if isinstance(each, ast.Constant)]
+    return next((each for each in strings if isinstance(each, str)), "")
+
+
+def comment_of(field: ast.AnnAssign, lines: list[str]) -> str:
+    """Returns the comment at the end of a field, or else the comment lines above it."""
+    last = lines[field.end_lineno - 1].encode()[field.end_col_offset :].decode().strip()
+    if last.startswith("#"):
+        return last.removeprefix("#").strip()
+    above = []
+    for line in reversed(lines[: field.lineno - 1]):
+        if not line.strip().startswith("#"):
+            break
+        above.insert(0, line.strip().removeprefix("#").strip())
+    return " ".join(above)
+
+
+def plain_type(annotation: Any) -> Any:
+    """Returns the type of `Annotated[type, ...]`, and other annotations as they are."""
+    is_annotated = isinstance(annotation, griffe.ExprSubscript) and str(annotation.left) in (
+        "Annotated",
+        "typing.Annotated",
+    )
+    return annotation.slice.elements[0] if is_annotated else annotation
 
 
 def as_known(docstring: str) -> str:

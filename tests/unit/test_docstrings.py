@@ -6,6 +6,7 @@ Griffe reads them, as for the site. Ruff's rules (D) check their form.
 import doctest
 import functools
 import re
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -29,6 +30,9 @@ WITH_EXAMPLES = [
     for path in sorted((ROOT / "keras_transformer").rglob("*.py"))
     if ">>> " in path.read_text("utf-8") and path.parent.name not in HIDDEN_ROOMS
 ]
+
+sys.path.insert(0, str(ROOT / "docs"))
+from docstring_sections import is_record  # noqa: E402
 
 Kind = griffe.DocstringSectionKind
 EXTENSION = ROOT / "docs" / "docstring_sections.py"
@@ -75,51 +79,60 @@ def parameters(function):
     ]
 
 
-def faults_of_function(function):
-    """Returns what the template misses in a function's docstring."""
-    expected, documented = parameters(function), names(function, Kind.parameters)
+def faults_of_arguments(documented, expected, given):
+    """Returns arguments that do not exist, and those that the docstring does not mention."""
+    order = [name for name in expected if name in given]
+    found = [] if given == order else [f"Args are {given} and not {order}"]
+    text = documented.docstring.value if documented.docstring else ""
+    if " those of `" in text:  # another name's docstring has the rest
+        return found
+    missing = [name for name in expected if name not in given and f"`{name}`" not in text]
     # One line may describe a single argument.
-    if documented != expected and (documented or len(expected) > 1):
-        return [f"Args are {documented} and not {expected}"]
-    return []
+    return found + ([f"no Args for {missing}"] if missing and len(expected) > 1 else [])
 
 
 def inherited(module, documented):
-    """Returns the members that a class inherits from the classes of its module."""
-    bases = [module.members[base] for base in map(str, documented.bases) if base in module.members]
-    return {
-        name: member
-        for base in bases
-        if not base.is_alias  # another module's
-        for name, member in base.members.items()
-    }
+    """Returns the members that a class inherits from classes of the package, and those classes."""
+    members, classes = {}, []
+    for base in map(str, documented.bases):
+        if base not in module.members:
+            continue
+        parent = module.members[base]
+        if parent.is_alias:
+            if not parent.target_path.startswith("keras_transformer."):
+                continue
+            path, name = parent.target_path.rsplit(".", 1)
+            parent = read(path).members[name]
+        home = read(parent.path.rsplit(".", 1)[0])
+        more, ancestors = inherited(home, parent)
+        members |= more | parent.members
+        classes += [parent, *ancestors]
+    return members, classes
 
 
 def faults_of_class(module, documented):
     """Returns what the template misses in a class's docstring."""
-    members = inherited(module, documented) | documented.members
+    others, parents = inherited(module, documented)
+    members = others | documented.members
     found = []
-    is_record = "NamedTuple" in map(str, documented.bases) or any(
-        "dataclass" in str(decorator.value) for decorator in documented.decorators
-    )
-    if is_record:
-        fields = {
+    if is_record(documented):
+        fields = [
             name
             for name, member in documented.members.items()
             if member.is_attribute and "property" not in member.labels and member.annotation
-        }
-        if fields != set(names(documented, Kind.attributes)):
-            found.append(f"Attributes are {names(documented, Kind.attributes)} and not {fields}")
-    elif "__init__" in members:
-        expected, given = parameters(members["__init__"]), names(documented, Kind.parameters)
-        twin = re.search(r"The arguments.* are those of `(\w+)`\.", documented.docstring.value)
-        if twin and not given:
-            given = names(module.members[twin[1]], Kind.parameters)
-        if given != expected:
-            found.append(f"Args are {given} and not {expected}")
-    call = documented.members.get("__call__", documented.members.get("call"))
+        ]
+        given = names(documented, Kind.attributes)
+        if sorted(fields) != sorted(given):
+            found.append(f"Attributes are {given} and not {fields}")
+    elif "__init__" in documented.members:
+        known = [name for parent in parents for name in names(parent, Kind.parameters)]
+        given = names(documented, Kind.parameters)
+        expected = parameters(members["__init__"])
+        own = [name for name in expected if name in given or name not in known]
+        found += faults_of_arguments(documented, own, given)
+    call = members.get("__call__", members.get("call"))
     given = names(documented, Kind.other_parameters)
-    if given and given != parameters(call):
+    if given and given != [name for name in parameters(call) if name in given]:
         found.append(f"Call arguments are {given} and not {parameters(call)}")
     if documented.members.get("call") and not given:
         found.append("no Call arguments")
@@ -132,19 +145,52 @@ def public():
         module = read(path)
         documented = module.members[name]
         if documented.is_function:
-            yield name, faults_of_function(documented)
+            given = names(documented, Kind.parameters)
+            yield name, faults_of_arguments(documented, parameters(documented), given)
             continue
         yield name, faults_of_class(module, documented)
-        others = inherited(module, documented).keys() | KERAS
+        others = inherited(module, documented)[0].keys() | KERAS
         for method, member in documented.members.items():
-            if member.is_function and not method.startswith("_") and method not in others:
-                yield f"{name}.{method}", faults_of_function(member)
+            if not member.is_function or method.startswith("_") or method in others:
+                continue
+            given = names(member, Kind.parameters)
+            exist = [each for each in given if each in parameters(member)]
+            yield f"{name}.{method}", [] if member.docstring else ["no docstring"]
+            yield f"{name}.{method}", [] if given == exist else [f"Args are {given}, not {exist}"]
 
 
 def test_docstrings_keep_to_the_template():
     found = {name: faults for name, faults in public() if faults}
     assert len(PUBLIC) > 50
     assert found == {}
+
+
+RECORD = '''
+from typing import Annotated, NamedTuple
+
+class Record(NamedTuple):
+    """A record."""
+
+    one: Annotated[int, setting("the first", free=True), Field(ge=1)] = 1
+    two: str = "#"  # the second
+    # The third,
+    # on two lines.
+    three: tuple[
+        int, ...
+    ] = ()
+'''
+
+
+def test_fields_are_described_where_they_stand(tmp_path):
+    (tmp_path / "records.py").write_text(RECORD, "utf-8")
+    extensions = griffe.load_extensions(str(EXTENSION))
+    module = griffe.load("records", search_paths=[tmp_path], extensions=extensions)
+    fields = sections(module.members["Record"])[Kind.attributes]
+    assert [(each.name, str(each.annotation), each.description) for each in fields] == [
+        ("one", "int", "the first"),
+        ("two", "str", "the second"),
+        ("three", "tuple[int, ...]", "The third, on two lines."),
+    ]
 
 
 @pytest.mark.parametrize("name", WITH_EXAMPLES)
