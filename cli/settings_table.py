@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from keras_transformer.config import TransformerConfig
+from keras_transformer.config import TransformerConfig, settings_of
 from keras_transformer.trainers.settings import TrainSettings
 
 PRESETS = ("tiny", "base", "big")
@@ -34,13 +34,13 @@ def settings() -> Iterator[tuple[str, str, str]]:
             default = field.default_factory()
         yield field.name, _text(default), meanings[field.name]
     sizes = [TransformerConfig.from_preset(name, vocab_size=8).to_dict() for name in PRESETS]
-    for name, meaning in _meanings(TransformerConfig).items():
-        if name not in ("vocab_size", *TransformerConfig.of_tokenizer):
+    for name, declared in settings_of(TransformerConfig).items():
+        if name not in TransformerConfig.of_tokenizer:
             texts = [_text(values[name]) for values in sizes]
             default = (
                 texts[0] if len(set(texts)) == 1 else f"{', '.join(texts)} ({', '.join(PRESETS)})"
             )
-            yield f"model.{name}", default, meaning
+            yield f"model.{name}", default, declared.help
 
 
 def list_settings(wanted: bool) -> None:

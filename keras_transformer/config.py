@@ -3,7 +3,7 @@
 import dataclasses
 import difflib
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import (
     TYPE_CHECKING,
@@ -11,10 +11,12 @@ from typing import (
     Any,
     ClassVar,
     Literal,
+    NamedTuple,
     Self,
     TypeVar,
     cast,
     dataclass_transform,
+    get_type_hints,
 )
 
 import numpy as np
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 
 BeamSize = Annotated[int, Field(ge=1, le=1_000)]
-# A larger penalty overflows float32 on long hypotheses.
 LengthPenalty = Annotated[float, Field(ge=0, le=5)]
 LengthPenaltyKind = Literal["gnmt", "marian"]
 EarlyStopping = Literal["exact", "first"]
@@ -85,6 +86,51 @@ TABLE_3: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     }
 )
 _TRANSFORMER_PRESETS = MappingProxyType({**PRESETS, **TABLE_3})
+
+
+# A setting of a training may be the name of a file or run, free to change when a training resumes,
+# decided by the run of `init_from`, or taken from that run unless it is given.
+Mark = Literal["path", "resumable", "decided", "inherited"]
+
+
+class Setting(NamedTuple):
+    """What a field of a record says about itself beside its type, range and default."""
+
+    help: str
+    marks: tuple[Mark, ...]
+    option: str | None  # on the command line, where it is not made of the field's name
+    metavar: str | None  # stands for the value in the help of a command
+    choices: Callable[[], Iterable[str]] | None  # completes the value at a shell
+
+
+def setting(
+    help: str,
+    *marks: Mark,
+    option: str | None = None,
+    metavar: str | None = None,
+    choices: Callable[[], Iterable[str]] | None = None,
+) -> Setting:
+    """Declares what a field is for, and how commands take it, within its `Annotated` type."""
+    return Setting(help, marks, option, metavar, choices)
+
+
+def settings_of(record: type, *marks: Mark) -> dict[str, Setting]:
+    """Returns what the fields of a record declare, by name; of all fields or of those with a mark.
+
+    A field that declares nothing is left out.
+    """
+    hints = get_type_hints(record, include_extras=True)
+    found = {
+        field.name: extra
+        for field in dataclasses.fields(cast(Any, record))
+        for extra in getattr(hints[field.name], "__metadata__", ())
+        if isinstance(extra, Setting)
+    }
+    return {
+        name: declared
+        for name, declared in found.items()
+        if not marks or set(marks) & set(declared.marks)
+    }
 
 
 @dataclass_transform(
@@ -241,30 +287,6 @@ class ModelConfig:
 class TransformerConfig(ModelConfig):
     """Sizes and rates of a `Transformer`; the defaults are Table 3's "base".
 
-    Attributes:
-        vocab_size: number of token ids, V.
-        target_vocab_size: number of token ids of the target, if it has its own vocabulary; None for
-            one vocabulary.
-        d_model: width of every sub-layer output, D.
-        d_ff: inner width of the feed-forward network, F.
-        num_heads: attention heads, N.
-        num_encoder_layers: encoder layers.
-        num_decoder_layers: decoder layers.
-        d_k: size of a head's queries and keys; None for `d_model / num_heads`.
-        d_v: size of a head's values; None for `d_model / num_heads`.
-        dropout_rate: dropout on sub-layer outputs and on embedding sums (section 5.4).
-        attention_dropout_rate: dropout on attention weights; only section 6.3 has it.
-        feed_forward_dropout_rate: dropout inside the feed-forward network; the paper has none.
-        share_embeddings: one matrix for source, target and output (section 3.4); False for three.
-        scale_embeddings: whether embeddings are multiplied by sqrt(d_model) (section 3.4).
-        scale_attention: whether scores are divided by sqrt(d_k) (section 3.2.1).
-        position_encoding: "sinusoidal" (section 3.5), "marian" for the sinusoids of Marian, or
-            "learned" (Table 3, row E).
-        max_length: longest sequence in tokens; only learned positions need it.
-        activation: inner activation of the feed-forward network: "relu" (section 3.3) or "swish".
-        output_bias: whether the logits have a bias; the paper has none.
-        layer_norm_epsilon: what layer normalization adds to the variance.
-
     Raises:
         InputError: if a value is of the wrong type or out of range, or there is no such preset.
 
@@ -278,26 +300,61 @@ class TransformerConfig(ModelConfig):
     architecture = "transformer"
     presets = _TRANSFORMER_PRESETS
 
-    vocab_size: Size
-    target_vocab_size: Size | None = None
-    d_model: Size = 512
-    d_ff: Size = 2048
-    num_heads: Size = 8
-    num_encoder_layers: Size = 6
-    num_decoder_layers: Size = 6
-    d_k: Size | None = None
-    d_v: Size | None = None
-    dropout_rate: Rate = 0.1
-    attention_dropout_rate: Rate = 0.0
-    feed_forward_dropout_rate: Rate = 0.0
-    share_embeddings: bool = True
-    scale_embeddings: bool = True
-    scale_attention: bool = True
-    position_encoding: Literal["sinusoidal", "marian", "learned"] = "sinusoidal"
-    max_length: Size = 1024
-    activation: Literal["relu", "swish"] = "relu"
-    output_bias: bool = False
-    layer_norm_epsilon: Annotated[float, Field(gt=0, lt=1)] = LAYER_NORM_EPSILON
+    vocab_size: Size  # number of token ids, V
+    target_vocab_size: Size | None = None  # of the target, if it has its own vocabulary
+    d_model: Annotated[Size, setting("Width of every sub-layer output, D.")] = 512
+    d_ff: Annotated[Size, setting("Inner width of the feed-forward network, F.")] = 2048
+    num_heads: Annotated[Size, setting("Attention heads, N.")] = 8
+    num_encoder_layers: Annotated[Size, setting("Encoder layers.")] = 6
+    num_decoder_layers: Annotated[Size, setting("Decoder layers.")] = 6
+    d_k: Annotated[
+        Size | None,
+        setting("Size of a head's queries and keys; none for `d_model / num_heads`."),
+    ] = None
+    d_v: Annotated[
+        Size | None, setting("Size of a head's values; none for `d_model / num_heads`.")
+    ] = None
+    dropout_rate: Annotated[
+        Rate, setting("Dropout on sub-layer outputs and on embedding sums (section 5.4).")
+    ] = 0.1
+    attention_dropout_rate: Annotated[
+        Rate, setting("Dropout on attention weights; only section 6.3 has it.")
+    ] = 0.0
+    feed_forward_dropout_rate: Annotated[
+        Rate, setting("Dropout inside the feed-forward network; the paper has none.")
+    ] = 0.0
+    share_embeddings: Annotated[
+        bool,
+        setting("One matrix for source, target and output (section 3.4); false for three."),
+    ] = True
+    scale_embeddings: Annotated[
+        bool, setting("Whether embeddings are multiplied by sqrt(d_model) (section 3.4).")
+    ] = True
+    scale_attention: Annotated[
+        bool, setting("Whether scores are divided by sqrt(d_k) (section 3.2.1).")
+    ] = True
+    position_encoding: Annotated[
+        Literal["sinusoidal", "marian", "learned"],
+        setting(
+            '"sinusoidal" (section 3.5), "marian" for the sinusoids of Marian, or "learned" '
+            "(Table 3, row E)."
+        ),
+    ] = "sinusoidal"
+    max_length: Annotated[
+        Size, setting("Longest sequence in tokens; only learned positions need it.")
+    ] = 1024
+    activation: Annotated[
+        Literal["relu", "swish"],
+        setting('Inner activation of the feed-forward network: "relu" (section 3.3) or "swish".'),
+    ] = "relu"
+    output_bias: Annotated[bool, setting("Whether the logits have a bias; the paper has none.")] = (
+        False
+    )
+    layer_norm_epsilon: Annotated[
+        float,
+        Field(gt=0, lt=1),
+        setting("What layer normalization adds to the variance."),
+    ] = LAYER_NORM_EPSILON
 
     def __post_init__(self) -> None:
         if None in (self.d_k, self.d_v) and self.d_model % self.num_heads:
@@ -322,38 +379,68 @@ class TransformerConfig(ModelConfig):
 class DecodingOptions:
     """How to search (section 6.1).
 
-    Attributes:
-        beam_size: number of beams, K; 1 is greedy search.
-        length_penalty: strength of the length penalty, alpha, 0 to 5.
-        length_penalty_kind: what divides the log probability of n tokens: "gnmt" for
-            ((5 + n) / 6)^alpha (section 6.1), or "marian" for n^alpha.
-        early_stopping: "exact" to search on until no better translation can come, or "first" to end
-            with the first K hypotheses, as Hugging Face's `early_stopping=True` and CTranslate2 do.
-        extra_length: a translation has at most this many tokens more than its source.
-        max_source_length: longer sources are cut to this many tokens, end symbol included.
-        no_repeat_ngram: a translation never repeats a sequence of so many tokens; 0 for no such
-            rule.
-        sample_from: draw each token at random from this number of the likeliest ones, by their
-            probabilities, with a `beam_size` of 1; None to search for the best translation.
-        temperature: what divides the logits before a token is drawn, with `sample_from`; a lower
-            one draws likelier tokens.
-        sample_seed: another seed gives other translations. The same text and seed always give the
-            same one.
+    The settings of a training contain these options, and commands, `Translator` and exports take
+    them as they are: a new option needs a field here, and its use in the search.
 
     Raises:
         InputError: if a value has the wrong type or is out of range.
     """
 
-    beam_size: BeamSize = 4
-    length_penalty: LengthPenalty = 0.6
-    length_penalty_kind: LengthPenaltyKind = "gnmt"
-    early_stopping: EarlyStopping = "exact"
-    extra_length: ExtraLength = 50
-    max_source_length: Annotated[int, Field(ge=2, le=2**20)] = 512
-    no_repeat_ngram: NoRepeatNgram = 0
-    sample_from: Size | None = None
-    temperature: Annotated[float, Field(ge=0.01, le=100)] = 1.0
-    sample_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    beam_size: Annotated[
+        int, Field(ge=1, le=1_000), setting("Number of beams, K; 1 is greedy search.")
+    ] = 4
+    length_penalty: Annotated[
+        float,
+        Field(ge=0, le=5),  # a larger one overflows float32 on long hypotheses
+        setting("Exponent of the length penalty; a larger one prefers longer translations."),
+    ] = 0.6
+    length_penalty_kind: Annotated[
+        LengthPenaltyKind,
+        setting(
+            'What divides the log probability of n tokens: "gnmt" for ((5 + n) / 6)^alpha '
+            '(section 6.1), or "marian" for n^alpha.'
+        ),
+    ] = "gnmt"
+    early_stopping: Annotated[
+        EarlyStopping,
+        setting(
+            'When a search ends: "exact" when no better translation can come, or "first" when as '
+            "many translations as beams are complete, as in Hugging Face and CTranslate2."
+        ),
+    ] = "exact"
+    extra_length: Annotated[
+        int,
+        Field(ge=0, le=2**20),
+        setting("A translation has at most this many tokens more than its source."),
+    ] = 50
+    max_source_length: Annotated[
+        int,
+        Field(ge=2, le=2**20),
+        setting("Longer sources are cut to this many tokens, end symbol included."),
+    ] = 512
+    no_repeat_ngram: Annotated[
+        int,
+        Field(ge=0, le=100),
+        setting("Never repeat a sequence of so many tokens; 0 for no such rule."),
+    ] = 0
+    sample_from: Annotated[
+        Size | None,
+        setting(
+            "Draw each token at random from this number of likely ones, with one beam, instead of "
+            "searching for the best translation.",
+            option="--sample",
+        ),
+    ] = None
+    temperature: Annotated[
+        float,
+        Field(ge=0.01, le=100),
+        setting("Divides the logits of a sample; a lower one draws likelier tokens."),
+    ] = 1.0
+    sample_seed: Annotated[
+        int,
+        Field(ge=0, lt=2**63),
+        setting("Another seed gives other samples; the same text and seed give the same one."),
+    ] = 0
 
     def __post_init__(self) -> None:
         if self.sample_from is not None and self.beam_size > 1:
