@@ -20,7 +20,7 @@ from keras_transformer.cli.console import (
 from keras_transformer.config import CheckpointName, DecodingOptions
 from keras_transformer.export.options import (
     ComputeType,
-    ServingOptions,
+    ExportOptions,
     WeightsType,
 )
 from keras_transformer.export.rows import by_length
@@ -89,32 +89,36 @@ def export_command(
     ] = False,
     batching: Annotated[
         bool, Option(help="Merge concurrent requests in the graph.")
-    ] = ServingOptions.batching,
+    ] = ExportOptions.batching,
     max_batch_size: Annotated[
         int, Option(help="Maximum number of texts in a merged batch.")
-    ] = ServingOptions.max_batch_size,
+    ] = ExportOptions.max_batch_size,
     batch_timeout_micros: Annotated[
         int,
         Option(
             help="Microseconds that a batch waits for more requests. With 0, a request waits only "
             "while all threads are busy."
         ),
-    ] = ServingOptions.batch_timeout_micros,
+    ] = ExportOptions.batch_timeout_micros,
     num_batch_threads: Annotated[
         int, Option(help="Number of batches that each signature computes at a time.")
-    ] = ServingOptions.num_batch_threads,
+    ] = ExportOptions.num_batch_threads,
     max_texts: Annotated[
         int, Option(help="Maximum number of texts in a request.")
-    ] = ServingOptions.max_texts,
+    ] = ExportOptions.max_texts,
     max_document_tokens: Annotated[
         int, Option(help="Maximum number of tokens in a `document` request.")
-    ] = ServingOptions.max_document_tokens,
+    ] = ExportOptions.max_document_tokens,
 ) -> None:
     """Export a run as a SavedModel, and check it.
 
     The SavedModel takes strings and returns strings. A model server such as TF Serving loads it.
     """
-    serving = ServingOptions(
+    export_options = ExportOptions(
+        weights=weights,
+        compute=compute,
+        attention_layer=attention_layer,
+        complete=complete,
         batching=batching,
         max_batch_size=max_batch_size,
         batch_timeout_micros=batch_timeout_micros,
@@ -137,11 +141,7 @@ def export_command(
             translator,
             folder,
             version,
-            serving=serving,
-            weights=weights,
-            compute=compute,
-            attention_layer=attention_layer,
-            complete=complete,
+            export_options,
             examples=sorted(sources, key=lambda text: len(text) > EXAMPLE_LENGTH)[:MAX_EXAMPLES],
             details=_details(opened, checkpoint),
             report=say_finding,

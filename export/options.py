@@ -53,36 +53,37 @@ def computes_bfloat16() -> bool:
 
 
 @checked_dataclass
-class ServingOptions:
-    """Options of the exported graph that concern requests, not translations.
+class ExportOptions:
+    """How an export stores its weights, and which requests its graph takes and merges.
 
     With `batching`, the graph merges concurrent requests to `serving_default`, `greedy`, `nbest`
     and `score`. The graph checks each request first, so a bad request fails alone.
-
-    Attributes:
-        batching: whether the graph merges concurrent requests.
-        max_batch_size: the maximum number of texts in a batch; larger requests are split.
-        batch_timeout_micros: how long an incomplete batch waits for more requests, in
-            microseconds. With 0 a request waits only while all threads are busy.
-        num_batch_threads: the number of batches that each signature computes at a time.
-        max_texts: the maximum number of texts in a request; at least 64, the batch of
-            `translate` and `translate-corpus`.
-        max_document_tokens: the maximum number of tokens of a request to `document`, all its texts
-            together. A request of more than 16 times as many bytes is refused before it is split.
 
     Raises:
         InputError: if a value has the wrong type or is out of range.
     """
 
-    batching: bool = True
+    weights: WeightsType = "float32"  # type of the stored weights
+    compute: ComputeType = "float32"  # type of matmuls; bfloat16 needs AVX512-BF16 or AMX
+    # The decoder layer that the signature `attention` shows, from 0; -1 is the last.
+    attention_layer: int = -1
+    complete: bool = False  # whether to add the signature `complete`, which continues a `prefix`
+    batching: bool = True  # whether the graph merges concurrent requests
+    # The maximum number of texts in a merged batch; larger requests are split.
     max_batch_size: Annotated[int, Field(ge=1, le=1_024)] = 256
+    # How long an incomplete batch waits for more requests, in microseconds. With 0, a request waits
+    # only while all threads are busy.
     batch_timeout_micros: Annotated[int, Field(ge=0, le=10_000_000)] = 0
+    # The number of batches that each signature computes at a time.
     num_batch_threads: Annotated[int, Field(ge=1, le=1_024)] = 2
+    # The maximum number of texts in a request: at least the batch of `translate`.
     max_texts: Annotated[int, Field(ge=BATCH_ROWS, le=2**20)] = 1_024
+    # The maximum number of tokens of a request to `document`, all its texts together. One of more
+    # than 16 times as many bytes is refused before it is split.
     max_document_tokens: Annotated[int, Field(ge=1, le=2**26)] = 8_192
 
     def __post_init__(self) -> None:
         for name in ("max_batch_size", "batch_timeout_micros", "num_batch_threads"):
             value = getattr(self, name)
-            if not self.batching and value != getattr(ServingOptions, name):
+            if not self.batching and value != getattr(ExportOptions, name):
                 raise InputError(f"`{name}` needs `batching`. Received: {name}={value}")

@@ -23,6 +23,7 @@ tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 from keras_transformer.config import DecodingOptions
 from keras_transformer.export.check import Finding
+from keras_transformer.export.options import ExportOptions
 from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.session import SavedModelSession
 from keras_transformer.model.transformer import Transformer
@@ -128,7 +129,8 @@ class Export(NamedTuple):
 def exported(tiny_translator, tmp_path_factory) -> Export:
     """Version 7 of a model `tiny`, with random weights: no two hypotheses score alike."""
     model = layer_weights.randomize(Transformer(tiny_translator.model.config))
-    translator = Translator(model, tiny_translator.tokenizer)
+    decoding = DecodingOptions(beam_size=3, length_penalty=0.7, max_source_length=23)
+    translator = Translator(model, tiny_translator.tokenizer, decoding)
     findings = []
     # Functions of an export keep this option, and those of users are optimized.
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
@@ -137,8 +139,7 @@ def exported(tiny_translator, tmp_path_factory) -> Export:
             translator,
             tmp_path_factory.mktemp("models") / "tiny",
             version=7,
-            options=DecodingOptions(beam_size=3, length_penalty=0.7, max_source_length=23),
-            attention_layer=0,
+            options=ExportOptions(attention_layer=0),
             report=findings.append,
         )
     finally:

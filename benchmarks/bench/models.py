@@ -41,7 +41,7 @@ def make(case: Case) -> None:
         return
     from keras_transformer import Translator
     from keras_transformer.export.engines import export_ctranslate2, export_marian
-    from keras_transformer.export.options import ServingOptions
+    from keras_transformer.export.options import ExportOptions
     from keras_transformer.export.saved_model import export_saved_model
     from keras_transformer.run import Run
 
@@ -52,9 +52,7 @@ def make(case: Case) -> None:
             export_saved_model(
                 translator,
                 folder / f"saved_model_{compute}",
-                serving=ServingOptions(max_texts=2**16),
-                weights=compute,
-                compute=compute,
+                options=ExportOptions(weights=compute, compute=compute, max_texts=2**16),
                 check=False,
             )
     if importlib.util.find_spec("ctranslate2"):

@@ -8,7 +8,7 @@ Shapes (the package's glossary): B batch, S source length, T target length, K be
 group.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import keras
@@ -87,13 +87,15 @@ class Alignments(NamedTuple):
 class TextSearch:
     """The graphs from strings to strings of a model and its tokenizer.
 
-    A subclass may override `search`, which most of a graph is.
-
     Args:
         model: the model.
         tokenizer: the model's tokenizer.
         options: how to search.
         sample_seed: int64 [], instead of that of `options`.
+        read_weights: returns the values of `model.weights` to compute with; None for the model's
+            own. It is called once in each graph.
+        shared_search: a function that computes `search` without prefixes; None for a graph of its
+            own in each caller.
 
     Attributes:
         max_source_tokens: maximum length of a source in tokens, its end included.
@@ -106,9 +108,12 @@ class TextSearch:
         tokenizer: Tokenizer,
         options: DecodingOptions,
         sample_seed: tf.Tensor | None = None,
+        read_weights: Callable[[], Sequence[tf.Tensor]] | None = None,
+        shared_search: Callable[[EncodedTexts, int | tf.Tensor], Hypotheses] | None = None,
     ) -> None:
         self.model, self.tokenizer, self.options = model, tokenizer, options
         self.sample_seed = options.sample_seed if sample_seed is None else sample_seed
+        self._read_weights, self._shared_search = read_weights, shared_search
         max_positions = model.config.max_positions or tf.int32.max
         self.max_source_tokens = min(options.max_source_length, max_positions)
         longest = options.max_source_length + options.extra_length
@@ -127,6 +132,8 @@ class TextSearch:
             num_best: number of translations of each source, an int or int32 [].
             prefixes: how the translations begin; None if nothing is given.
         """
+        if self._shared_search is not None and prefixes is None:
+            return self._shared_search(source, num_best)
         with self._weights_read():
             return self._search(source, num_best, prefixes)
 
@@ -396,9 +403,11 @@ class TextSearch:
     def _weights_read(self) -> keras.StatelessScope:
         """Reads the weights once for all groups, which may then be computed side by side."""
         weights = self.model.weights
-        return keras.StatelessScope(
-            state_mapping=[(weight, tf.convert_to_tensor(weight.value)) for weight in weights]
-        )
+        if self._read_weights is None:
+            values = [tf.convert_to_tensor(weight.value) for weight in weights]
+        else:
+            values = self._read_weights()
+        return keras.StatelessScope(state_mapping=zip(weights, values, strict=True))
 
 
 def _without_repeats(translations: tf.Tensor, scores: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -13,6 +13,7 @@ from layer_weights import randomize
 
 from keras_transformer.config import DecodingOptions
 from keras_transformer.errors import InputError
+from keras_transformer.export.options import ExportOptions
 from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.session import SavedModelSession
 from keras_transformer.model.transformer import Transformer
@@ -57,7 +58,7 @@ def served(translator, tmp_path_factory):
     path = export_saved_model(
         translator,
         tmp_path_factory.mktemp("models") / "tiny",
-        complete=True,
+        options=ExportOptions(complete=True),
         examples=["red %s"],
     )
     return SavedModelSession(path, optimize=True)

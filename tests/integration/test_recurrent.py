@@ -13,6 +13,7 @@ from keras_transformer.config import DecodingOptions
 from keras_transformer.errors import InputError
 from keras_transformer.export.engines import export_ctranslate2, export_marian
 from keras_transformer.export.metadata import read_metadata
+from keras_transformer.export.options import ExportOptions
 from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.session import SavedModelSession
 from keras_transformer.recurrent.model import Recurrent
@@ -66,7 +67,7 @@ def test_the_export_answers_as_the_translator(run, tmp_path):
     model = randomize(Recurrent(run.config))  # no two hypotheses score alike
     translator = Translator(model, run.tokenizer(), options)
     with pytest.raises(InputError, match="`attention_layer` must be at least -1 and below 1"):
-        export_saved_model(translator, tmp_path, attention_layer=1)
+        export_saved_model(translator, tmp_path, options=ExportOptions(attention_layer=1))
     path = export_saved_model(translator, tmp_path, examples=TEXTS[:1], check=False)
     metadata = read_metadata(path)
     assert (metadata["architecture"], metadata["model"]) == ("recurrent", run.config.to_dict())

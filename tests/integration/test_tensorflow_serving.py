@@ -20,6 +20,7 @@ from serving_binary import tensorflow_serving
 from keras_transformer import Transformer, TransformerConfig, Translator
 from keras_transformer.config import DecodingOptions
 from keras_transformer.export.gateway import Direction, make_gateway
+from keras_transformer.export.options import ExportOptions
 from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.session import SavedModelSession
 from keras_transformer.parsing.tokenizer import TreeTokenizer
@@ -83,7 +84,7 @@ def models(exported, tmp_path_factory):
     }
     for name, (translator, options) in kinds.items():
         # Its warm-up is a server's work here.
-        export_saved_model(translator, folder / name, check=False, **options)
+        export_saved_model(translator, folder / name, options=ExportOptions(**options), check=False)
     return {"sentencepiece": exported.path.parent} | {name: folder / name for name in kinds}
 
 

@@ -11,10 +11,11 @@ from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from keras_transformer.config import DecodingOptions, TransformerConfig
 from keras_transformer.errors import InputError
-from keras_transformer.export import saved_model as saved_model_module
+from keras_transformer.export import saved_model
 from keras_transformer.export.check import SIGNATURES, Finding
+from keras_transformer.export.graphs import ServingModule
 from keras_transformer.export.metadata import read_metadata
-from keras_transformer.export.options import ServingOptions
+from keras_transformer.export.options import ExportOptions
 from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.session import SavedModelSession
 from keras_transformer.model.transformer import Transformer
@@ -35,7 +36,7 @@ def translator(exported):
 @pytest.fixture(scope="module")
 def expected(translator):
     """The translator's own answers."""
-    return translator.translate(TEXTS, beam_size=3, length_penalty=0.7, max_source_length=23)
+    return translator.translate(TEXTS)
 
 
 @pytest.fixture(scope="module")
@@ -89,9 +90,8 @@ def test_nbest_and_greedy(served, graph):
 
 @pytest.mark.programs
 def test_bfloat16_products(translator, tmp_path):
-    path = export_saved_model(
-        translator, tmp_path, options=OPTIONS, compute="bfloat16", examples=TEXTS[:1], check=False
-    )
+    options = ExportOptions(compute="bfloat16")
+    path = export_saved_model(translator, tmp_path, 1, options, examples=TEXTS[:1], check=False)
     assert read_metadata(path)["compute"] == "bfloat16"
     proto = SavedModel.FromString((path / "saved_model.pb").read_bytes()).meta_graphs[0].graph_def
     products = {
@@ -155,9 +155,8 @@ def test_metadata(exported, translator):
 @pytest.mark.distributed
 def test_rounded_weights(exported, translator, tmp_path):
     weights = "bfloat16"
-    path = export_saved_model(
-        translator, tmp_path / "tiny", options=OPTIONS, weights=weights, check=False
-    )
+    options = ExportOptions(weights=weights)
+    path = export_saved_model(translator, tmp_path / "tiny", options=options, check=False)
     sizes = [
         sum(file.stat().st_size for file in (folder / "variables").glob("*.data-*"))
         for folder in (path, exported.path)
@@ -205,7 +204,7 @@ def test_diverged_model_answers_in_json(translator):
         np.full((translator.tokenizer.vocab_size, model.config.d_model), np.nan)
     )
     diverged = Translator(model, translator.tokenizer, OPTIONS)
-    module = saved_model_module.ServingModule(diverged, ServingOptions(), -1, "float32", "float32")
+    module = ServingModule(diverged, ExportOptions())
     outputs = module.graphs["serving_default"](tf.constant(["one"]))
     assert outputs["score"].numpy().tolist() == [-1e9]
 
@@ -257,20 +256,21 @@ class NoModule(tf.Module):
 
 
 def test_export_that_fails_its_check_leaves_nothing(translator, tmp_path, monkeypatch):
-    monkeypatch.setattr(saved_model_module, "ServingModule", lambda *args: NoModule())
+    monkeypatch.setattr(saved_model, "ServingModule", lambda *args: NoModule())
     problem = [Finding("nodes", None, "fine"), Finding("Session", "it does not run: ...", "")]
-    monkeypatch.setattr(saved_model_module, "check_saved_model", lambda *args: problem)
+    monkeypatch.setattr(saved_model, "check_saved_model", lambda *args: problem)
     with pytest.raises(InputError, match="Session: it does not run"):
         export_saved_model(translator, tmp_path / "tiny")
     assert list((tmp_path / "tiny").iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("option", "value"), [("attention_layer", 2), ("attention_layer", -3), ("version", 0)]
-)
+@pytest.mark.parametrize(("option", "value"), [("attention_layer", -3), ("version", 0)])
 def test_wrong_options(tiny_translator, tmp_path, option, value):
+    arguments = {"version": 0}
+    if option == "attention_layer":
+        arguments = {"options": ExportOptions(attention_layer=value)}
     with pytest.raises(InputError, match=rf"`{option}` .*={value}"):
-        export_saved_model(tiny_translator, tmp_path / "tiny", **{option: value})
+        export_saved_model(tiny_translator, tmp_path / "tiny", **arguments)
     assert list(tmp_path.iterdir()) == []
 
 

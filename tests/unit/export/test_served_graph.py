@@ -10,17 +10,13 @@ import tensorflow as tf
 from keras_transformer.errors import InputError
 from keras_transformer.export.c_api import SessionError
 from keras_transformer.export.check import SIGNATURES
-from keras_transformer.export.options import ServingOptions
+from keras_transformer.export.graphs import MAX_BYTES, check_requests, merge_requests
+from keras_transformer.export.options import ExportOptions
 from keras_transformer.export.rows import columns_of
-from keras_transformer.export.saved_model import (
-    MAX_BYTES,
-    _merged,
-    _signature_graph,
-    _warmup_requests,
-)
+from keras_transformer.export.saved_model import warmup_requests
 from keras_transformer.export.session import SavedModelSession
 
-LIMITS = ServingOptions()  # of the fixture `exported`
+LIMITS = ExportOptions()  # of the fixture `exported`
 WAIT = 10_000_000  # microseconds, the maximum; all batches are full, so none waits
 
 
@@ -74,7 +70,7 @@ def test_many_bytes_are_refused(served):
 
 def test_warm_up_is_a_short_request_to_each_signature_and_one_of_all_texts():
     inputs = {name: names for name, (names, _) in SIGNATURES.items()}
-    requests = _warmup_requests(["one two", "red", "one dog"], inputs)
+    requests = warmup_requests(["one two", "red", "one dog"], inputs)
     expected = [(name, ["red"]) for name in SIGNATURES]
     expected.append(("serving_default", ["one two", "red", "one dog"]))
     assert sorted((name, inputs["text"]) for name, inputs in requests) == sorted(expected)
@@ -111,10 +107,10 @@ def test_merging(tmp_path, merges):
         sizes = tf.strings.as_string(tf.fill([tf.size(text)], tf.size(text)))
         return {"rows": tf.stack([text, sizes], axis=1)}
 
-    serving = ServingOptions(max_batch_size=4, batch_timeout_micros=WAIT)
+    options = ExportOptions(max_batch_size=4, batch_timeout_micros=WAIT)
     module = tf.Module()
-    function = _merged(count, serving, {"rows": [2]}) if merges else count
-    module.graph = _signature_graph(function, serving, ["text"])
+    function = merge_requests(count, options, {"rows": [2]}) if merges else count
+    module.graph = check_requests(function, options, ["text"])
     folder = tmp_path / "1"
     tf.saved_model.save(module, folder, signatures=module.graph)
     session = SavedModelSession(folder, optimize=True)
@@ -134,9 +130,9 @@ def test_merging(tmp_path, merges):
 )
 def test_wrong_options(name, value):
     with pytest.raises(InputError, match=rf"`{name}` must be .* {name}={value}"):
-        ServingOptions(**{name: value})
+        ExportOptions(**{name: value})
 
 
 def test_options_of_merging_need_it():
     with pytest.raises(InputError, match="`num_batch_threads` needs `batching`"):
-        ServingOptions(batching=False, num_batch_threads=3)
+        ExportOptions(batching=False, num_batch_threads=3)

@@ -1,0 +1,212 @@
+"""The graphs of an export: strings in, strings out, with requests checked and merged."""
+
+import copy
+import dataclasses
+import functools
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from keras_transformer.architectures import build_model, precision
+from keras_transformer.config import DecodingOptions
+from keras_transformer.export.check import COMPLETE, SIGNATURES
+from keras_transformer.export.options import NO_SCORE, ExportOptions
+from keras_transformer.search.texts import TextSearch, TranslatedTexts
+from keras_transformer.tokenizers import EncodedTexts, Tokenizer
+from keras_transformer.translator import Translator
+
+MAX_BYTES = 4 << 20  # of the texts of a request: the tokenizer also reads what is cut later
+MAX_ENQUEUED_BATCHES = 64  # of a signature; the server refuses more as unavailable
+# The signatures that merge requests. The outputs of `attention` are as wide as the longest text of
+# a batch, and one request to `document` may be as much work as a full batch.
+MERGED = ("serving_default", "greedy", "nbest", "score")
+
+Outputs = dict[str, tf.Tensor]
+Compute = Callable[..., Outputs]  # from the inputs of a signature, string [B], to its outputs
+
+
+class ServingModule(tf.Module):
+    """The variables and graphs that a SavedModel holds.
+
+    The variables are copies of the weights. The Keras model is no attribute: TF Serving's loader
+    cannot find the variables of a module that holds a Keras 3 model (keras issue 20095).
+    """
+
+    def __init__(self, translator: Translator, options: ExportOptions) -> None:
+        super().__init__()
+        model, search_options = translator.model, translator.defaults
+        self.stored = [
+            tf.Variable(tf.cast(weight.value, options.weights), trainable=False, name=weight.name)
+            for weight in model.weights
+        ]
+        if options.compute == "bfloat16":
+            with precision("mixed_bfloat16"):
+                model = build_model(model.config)
+        is_exact = model.compute_dtype == options.weights  # then products need no float32
+        dtype = options.weights if is_exact else "float32"
+
+        def read_weights() -> list[tf.Tensor]:
+            return [tf.cast(tf.convert_to_tensor(weight), dtype) for weight in self.stored]
+
+        make_search = functools.partial(
+            TextSearch, model, _shared(translator.tokenizer), read_weights=read_weights
+        )
+        computations = _computations(make_search, search_options, options)
+        best = [search_options.beam_size]
+        row_shapes = {"translations": best, "scores": best}  # of outputs with more than a value
+        signatures = SIGNATURES | (COMPLETE if options.complete else {})
+        self.inputs = {name: inputs for name, (inputs, _) in signatures.items()}
+        self.graphs: dict[str, Any] = {}  # of each signature
+        for name, inputs in self.inputs.items():
+            compute = computations[name]
+            if options.batching and name in MERGED:
+                compute = merge_requests(compute, options, row_shapes)
+            self.graphs[name] = check_requests(compute, options, inputs)
+
+
+def _computations(
+    make_search: Callable[..., TextSearch], decoding: DecodingOptions, options: ExportOptions
+) -> dict[str, Compute]:
+    """Returns what each signature computes."""
+
+    def shared_search(decoding: DecodingOptions) -> TextSearch:
+        # One function, which all graphs call: it is most of a graph, and a session prepares all
+        # functions of a file before each signature's first run.
+        specs = [EncodedTexts.spec(), tf.TensorSpec([], tf.int32)]
+        function = tf.function(make_search(decoding).search, specs, autograph=False)
+        return make_search(decoding, shared_search=function)
+
+    search = greedy_search = shared_search(decoding)
+    if decoding.beam_size > 1 or decoding.sample_from is not None:
+        one_beam = {"beam_size": 1, "sample_from": None, "temperature": 1.0, "sample_seed": 0}
+        greedy_search = shared_search(dataclasses.replace(decoding, **one_beam))
+
+    def nbest(text: tf.Tensor) -> Outputs:
+        result = search.translate(text, decoding.beam_size)
+        return {
+            "translations": result.translations,  # [B, K]
+            "scores": _finite(result.scores),  # [B, K]
+            "truncated": result.truncated,  # [B]
+        }
+
+    def score(text: tf.Tensor, target: tf.Tensor) -> Outputs:
+        result = search.score(text, target)
+        return {
+            "log_probability": _finite(result.log_probs),  # [B]
+            "score": _finite(result.scores),  # [B]
+            "truncated": result.truncated,  # [B]
+        }
+
+    def document(text: tf.Tensor) -> Outputs:
+        # Refused before it is split and tokenized; a token of natural text has about 4 bytes.
+        max_tokens = options.max_document_tokens
+        size, max_size = tf.reduce_sum(tf.strings.length(text)), 16 * max_tokens
+        text = _require(text, size <= max_size, f"at most {max_size} bytes of text", size)
+        result = search.translate_documents(text, max_tokens)
+        return {
+            "translation": result.translations[:, 0],  # [B]
+            "score": _finite(result.scores[:, 0]),  # [B]
+            "sentences": result.num_sentences,  # [B]
+        }
+
+    return {
+        "serving_default": lambda text: _best(search.translate(text)),
+        "greedy": lambda text: _best(greedy_search.translate(text)),
+        "nbest": nbest,
+        "attention": lambda text: search.align(text, options.attention_layer)._asdict(),
+        "score": score,
+        "document": document,
+        "complete": lambda text, prefix: _best(search.translate(text, prefixes=prefix)),
+    }
+
+
+def _best(result: TranslatedTexts) -> Outputs:
+    return {
+        "translation": result.translations[:, 0],  # [B]
+        "score": _finite(result.scores[:, 0]),  # [B]
+        "truncated": result.truncated,  # [B]
+    }
+
+
+def check_requests(compute: Compute, options: ExportOptions, inputs: Sequence[str]) -> Any:
+    """Returns the graph of a signature, which checks its inputs first.
+
+    TF Serving checks no shape, and a bad request must not fail the others of its batch.
+    """
+    specs = [tf.TensorSpec([None], tf.string, name=name) for name in inputs]
+
+    @tf.function(input_signature=specs, autograph=False)
+    def graph(*texts: tf.Tensor) -> Outputs:
+        vectors = [tf.ensure_shape(text, [None]) for text in texts]
+        sizes = [tf.size(vector) for vector in vectors]
+        num_bytes = tf.add_n([tf.reduce_sum(tf.strings.length(vector)) for vector in vectors])
+        for condition, expected, received in (
+            (sizes[0] <= options.max_texts, f"at most {options.max_texts} texts", sizes),
+            (sizes[0] == sizes[-1], "inputs of one size", sizes),
+            (num_bytes <= MAX_BYTES, f"at most {MAX_BYTES} bytes of text", [num_bytes]),
+        ):
+            vectors = [_require(vector, condition, expected, *received) for vector in vectors]
+        return compute(*vectors)
+
+    return graph
+
+
+def merge_requests(
+    compute: Compute, options: ExportOptions, row_shapes: Mapping[str, list[int]]
+) -> Compute:
+    """Returns the same for concurrent requests together.
+
+    Each output has a row of its shape in `row_shapes`, or a value, for each text.
+    """
+    batch = tf.nondifferentiable_batch_function(
+        options.num_batch_threads,
+        max_batch_size=options.max_texts,  # of a request; it is split into the sizes below
+        batch_timeout_micros=options.batch_timeout_micros,
+        # All sizes are allowed, so that no batch is padded.
+        allowed_batch_sizes=list(range(1, min(options.max_batch_size, options.max_texts) + 1)),
+        max_enqueued_batches=MAX_ENQUEUED_BATCHES + options.max_texts // options.max_batch_size,
+        autograph=False,
+    )(compute)
+    # The runtime merges all requests under one name, even those of another graph.
+    scope = f"batch_{uuid.uuid4().hex}"
+
+    def merged(*texts: tf.Tensor) -> Outputs:
+        with tf.name_scope(scope):
+            outputs = batch(*texts)
+        # The op returns a vector for an empty request, whatever the rank.
+        return {
+            name: tf.reshape(output, [-1, *row_shapes.get(name, ())])
+            for name, output in outputs.items()
+        }
+
+    return merged
+
+
+def _shared(tokenizer: Tokenizer) -> Tokenizer:
+    """Returns the tokenizer with one function for each method, which all graphs call.
+
+    Each op holds the tokenizer's complete model, so a file with few of them is smaller.
+    """
+    shared = copy.copy(tokenizer)
+    texts, ids = tf.TensorSpec([None], tf.string), tf.TensorSpec([None, None], tf.int32)
+    specs = {"tokenize": texts, "split_words": texts, "detokenize": ids, "pieces": ids}
+    for name, spec in specs.items():
+        setattr(shared, name, tf.function(getattr(tokenizer, name), [spec], autograph=False))
+    if tokenizer.target is not tokenizer:
+        shared.own_target = _shared(tokenizer.target)
+    return shared
+
+
+def _require(
+    texts: tf.Tensor, condition: tf.Tensor, expected: str, *received: tf.Tensor
+) -> tf.Tensor:
+    """Returns the texts if the condition holds; otherwise the request fails."""
+    message = f"A request must have {expected}. Received:"
+    with tf.control_dependencies([tf.debugging.Assert(condition, [message, *received])]):
+        return tf.identity(texts)
+
+
+def _finite(scores: tf.Tensor) -> tf.Tensor:
+    return tf.where(tf.math.is_finite(scores), scores, NO_SCORE)
