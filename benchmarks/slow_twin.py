@@ -13,7 +13,7 @@ import tensorflow as tf
 import typer
 
 from keras_transformer import InputError, Transformer, Translator
-from keras_transformer.search import texts as translation
+from keras_transformer.texts import texts as translation
 from keras_transformer.trainers.data.corpora import read_lines
 
 

@@ -13,7 +13,7 @@ from keras_transformer.architectures import build_model, precision
 from keras_transformer.config import DecodingOptions
 from keras_transformer.export.check import COMPLETE, SIGNATURES
 from keras_transformer.export.options import NO_SCORE, ExportOptions
-from keras_transformer.search.texts import TextSearch, TranslatedTexts
+from keras_transformer.texts.texts import TextSearch, TranslatedTexts
 from keras_transformer.tokenizers import EncodedTexts, Tokenizer
 from keras_transformer.translator import Translator
 

@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import (
-    TYPE_CHECKING,
     Annotated,
     Any,
     ClassVar,
@@ -24,9 +23,6 @@ import pydantic
 from pydantic import Field
 
 from keras_transformer.errors import InputError
-
-if TYPE_CHECKING:
-    from keras_transformer.tokenizers import Tokenizer
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 
@@ -240,21 +236,6 @@ class ModelConfig:
                 f"{cls.architecture}. Received: preset={preset!r}"
             )
         return cls(**{**cls.presets[preset], **overrides, "vocab_size": vocab_size})
-
-    @classmethod
-    def sizes_of(cls, tokenizer: "Tokenizer") -> dict[str, Any]:
-        """Returns the attributes that a tokenizer decides.
-
-        Args:
-            tokenizer: of both languages.
-        """
-        if tokenizer.shares_pieces:
-            return {"vocab_size": tokenizer.vocab_size}
-        return {
-            "vocab_size": tokenizer.vocab_size,
-            "target_vocab_size": tokenizer.target.vocab_size,
-            "share_embeddings": False,
-        }
 
     @property
     def num_target_ids(self) -> int:

@@ -14,7 +14,7 @@ from keras_transformer.config import CheckpointName, DecodingOptions, EarlyStopp
 from keras_transformer.errors import InputError, NotFiniteError
 from keras_transformer.model.encoder_decoder import EncoderDecoder
 from keras_transformer.run import Run
-from keras_transformer.search.texts import TextSearch, TranslatedTexts
+from keras_transformer.texts.texts import TextSearch, TranslatedTexts
 from keras_transformer.tokenizers import EncodedTexts, Tokenizer, shifted
 
 MAX_GRAPHS = 32  # graphs to keep, one for each set of options

@@ -272,8 +272,8 @@ class TrainSettings:
         """Returns the sizes of the model.
 
         Args:
-            sizes: what the tokenizer decides, as `ModelConfig.sizes_of` returns it; None to check
-                the settings before there is a tokenizer.
+            sizes: `Tokenizer.sizes`, of which it takes those that the architecture has; None to
+                check the settings before there is a tokenizer.
         """
         kind = config_type(self.architecture)
         for name in ("vocab_size", "preset"):
@@ -282,7 +282,9 @@ class TrainSettings:
         for name in kind.of_tokenizer:
             if name in self.model:
                 raise InputError(f"`{name}` must not be in `model`: the tokenizer decides it")
-        return kind.from_preset(self.preset, **{**self.model, **(sizes or {"vocab_size": 8})})
+        fields = {field.name for field in dataclasses.fields(cast(Any, kind))}
+        decided = {name: x for name, x in (sizes or {"vocab_size": 8}).items() if name in fields}
+        return kind.from_preset(self.preset, **{**self.model, **decided})
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:

@@ -77,7 +77,7 @@ def fixed_length(length: int | None) -> Iterator[None]:
 
     No option does this: `extra_length` counts from the length of the source.
     """
-    from keras_transformer.search.texts import TextSearch
+    from keras_transformer.texts.texts import TextSearch
 
     original = TextSearch.__init__
 

@@ -1,14 +1,10 @@
 """The sizes and rates of a parser whose decoder reads the next word too."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
 from keras_transformer.config import EOS_ID, Size, TransformerConfig, checked_dataclass
-from keras_transformer.errors import InputError
-
-if TYPE_CHECKING:
-    from keras_transformer.tokenizers import Tokenizer
 
 
 @checked_dataclass
@@ -25,15 +21,3 @@ class NextWordConfig(TransformerConfig):
     task = "parsing"
 
     word_id_ends: Annotated[tuple[Size, Size], Field(strict=False)] = (EOS_ID + 1, EOS_ID + 1)
-
-    @classmethod
-    def sizes_of(cls, tokenizer: "Tokenizer") -> dict[str, Any]:
-        """Returns the attributes that a tokenizer decides.
-
-        Args:
-            tokenizer: of a parser.
-        """
-        ends = getattr(tokenizer, "word_id_ends", None)
-        if ends is None:
-            raise InputError("`architecture` next_word needs `task` parsing")
-        return {**super().sizes_of(tokenizer), "word_id_ends": ends}

@@ -7,7 +7,7 @@ import base64
 import json
 from collections import Counter
 from collections.abc import Iterable
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import tensorflow as tf
@@ -38,7 +38,7 @@ class TreeTokenizer(Tokenizer):
     becomes -LRB- or -RRB-. Its `target` tokenizes linearized trees, of symbols separated by spaces.
     A search with it finds well-formed trees only, and `write` writes them in brackets. A word that
     is frequent in the treebank gets a tag that it has there (a tag dictionary, Ratnaparkhi 1996).
-    The pieces that begin a word have the first ids, and so have the tags (`word_id_ends`).
+    The pieces that begin a word have the first ids, and so have the tags (`sizes`).
 
     Args:
         model: a header, then JSON.
@@ -67,7 +67,12 @@ class TreeTokenizer(Tokenizer):
         self.vocab_size = self._words.vocab_size
         pieces = parse_sentencepiece(sentencepiece).pieces
         num_first = sum(each.piece.startswith(WORD_MARK) for each in pieces)
-        self.word_id_ends = EOS_ID + 1 + num_first, self.symbols.first_label
+        self._word_id_ends = EOS_ID + 1 + num_first, self.symbols.first_label
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """Those of other tokenizers, and where the ids of words end, as `NextWordConfig` has it."""
+        return {**super().sizes, "word_id_ends": self._word_id_ends}
 
     @classmethod
     def train(

@@ -37,7 +37,7 @@ from keras_transformer.protection.patterns import (
 )
 from keras_transformer.protection.terms import TERM
 from keras_transformer.search.constraints import Constraint
-from keras_transformer.search.sentences import may_split
+from keras_transformer.texts.sentences import may_split
 from keras_transformer.tokenizers.base import (
     EncodedTexts,
     TokenizedPairs,

@@ -7,7 +7,7 @@ import abc
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import tensorflow as tf
@@ -15,11 +15,9 @@ import tensorflow as tf
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID
 from keras_transformer.errors import InputError
 from keras_transformer.rooms import brought, load
+from keras_transformer.search.constraints import Constraint
 from keras_transformer.tokenizers.case import as_sentences, in_small_letters, upper
 from keras_transformer.tokenizers.invisible import visible, without
-
-if TYPE_CHECKING:
-    from keras_transformer.search.constraints import Constraint
 
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
 # The classes of the files that do not belong to a room; a SentencePiece model has no header.
@@ -193,6 +191,17 @@ class Tokenizer(abc.ABC):
         return np.array_equal(*(side.pieces(tf.range(side.vocab_size)).numpy() for side in sides))
 
     @property
+    def sizes(self) -> dict[str, Any]:
+        """The attributes of a `ModelConfig` that it decides."""
+        if self.shares_pieces:
+            return {"vocab_size": self.vocab_size}
+        return {
+            "vocab_size": self.vocab_size,
+            "target_vocab_size": self.target.vocab_size,
+            "share_embeddings": False,
+        }
+
+    @property
     def fingerprint(self) -> str:
         """SHA-256 of the model."""
         return hashlib.sha256(self.model).hexdigest()
@@ -296,7 +305,7 @@ class Tokenizer(abc.ABC):
             f"Received: a {type(self).__name__}"
         )
 
-    def constraints(self, source: EncodedTexts) -> "list[Constraint]":
+    def constraints(self, source: EncodedTexts) -> list[Constraint]:
         """Returns what the results of a search must keep to.
 
         Args:

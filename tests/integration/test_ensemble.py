@@ -15,7 +15,7 @@ from keras_transformer.config import DecodingOptions
 from keras_transformer.export.metadata import read_metadata
 from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.session import SavedModelSession
-from keras_transformer.search.texts import TextSearch
+from keras_transformer.texts.texts import TextSearch
 from keras_transformer.trainers.data.prepared import corpus_folder, read_validation_pairs
 
 TEXTS = ["red dog .", "", "öl two one", "one two " * 31]

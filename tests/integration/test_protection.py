@@ -18,7 +18,7 @@ from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.session import SavedModelSession
 from keras_transformer.model.transformer import Transformer
 from keras_transformer.protection.tokenizer import ProtectingTokenizer
-from keras_transformer.search.texts import TextSearch
+from keras_transformer.texts.texts import TextSearch
 from keras_transformer.trainers.data.prepared import Manifest
 from keras_transformer.trainers.fitting.fine_tuning import initialize
 from keras_transformer.trainers.fitting.training import train

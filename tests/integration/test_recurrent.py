@@ -17,7 +17,7 @@ from keras_transformer.export.options import ExportOptions
 from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.session import SavedModelSession
 from keras_transformer.recurrent.model import Recurrent
-from keras_transformer.search.texts import TextSearch
+from keras_transformer.texts.texts import TextSearch
 from keras_transformer.trainers.data.corpora import Pair
 from keras_transformer.trainers.fitting.training import train
 from keras_transformer.trainers.scoring.evaluation import evaluate

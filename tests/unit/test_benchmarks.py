@@ -20,7 +20,7 @@ from bench.profiler import milliseconds
 from bench.systems import SYSTEMS, Translating
 
 from keras_transformer import DecodingOptions, TransformerConfig
-from keras_transformer.search.texts import TextSearch
+from keras_transformer.texts.texts import TextSearch
 from keras_transformer.tokenizers import EncodedTexts
 
 SIZES = TransformerConfig(

@@ -7,7 +7,7 @@ import pytest
 
 from keras_transformer.config import DecodingOptions
 from keras_transformer.errors import InputError
-from keras_transformer.search.texts import TextSearch
+from keras_transformer.texts.texts import TextSearch
 from keras_transformer.tokenizers import SentencePieceTokenizer
 from keras_transformer.translator import Translator
 

@@ -3,7 +3,6 @@
 import keras
 import tensorflow as tf
 
-from keras_transformer.architectures import config_type
 from keras_transformer.config import ModelConfig
 from keras_transformer.errors import InputError, require
 from keras_transformer.model.encoder_decoder import EncoderDecoder
@@ -15,7 +14,7 @@ from keras_transformer.trainers.settings import TrainSettings
 def initial_config(settings: TrainSettings, tokenizer: Tokenizer) -> ModelConfig:
     """Returns the sizes of a new run's model."""
     if settings.init_from is None:
-        return settings.config(config_type(settings.architecture).sizes_of(tokenizer))
+        return settings.config(tokenizer.sizes)
     initial = Run.load(settings.init_from)
     is_own = initial.tokenizer_sha256 == tokenizer.fingerprint
     if not is_own and not _extends(tokenizer, initial.tokenizer()):
@@ -29,7 +28,7 @@ def initial_config(settings: TrainSettings, tokenizer: Tokenizer) -> ModelConfig
             "`freeze` must not be embeddings, because `protect` adds some",
             freeze=settings.freeze,
         )
-        return settings.config(type(initial.config).sizes_of(tokenizer))
+        return settings.config(tokenizer.sizes)
     config = initial.config
     return settings.config({name: getattr(config, name) for name in config.of_tokenizer})
 

@@ -17,7 +17,7 @@ from keras_transformer.export.metadata import FOLDER, METADATA
 from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.warmup import WARMUP
 from keras_transformer.model.transformer import Transformer
-from keras_transformer.search.texts import TextSearch
+from keras_transformer.texts.texts import TextSearch
 from keras_transformer.translator import Translator
 
 

@@ -14,7 +14,7 @@ from marian_models import extract
 from keras_transformer.errors import InputError
 from keras_transformer.export.engines import export_ctranslate2, export_marian
 from keras_transformer.model.transformer import Transformer
-from keras_transformer.search.texts import TextSearch
+from keras_transformer.texts.texts import TextSearch
 from keras_transformer.tokenizers import SentencePieceTokenizer, WordPieceTokenizer
 from keras_transformer.trainers.marian.importing import import_marian
 from keras_transformer.trainers.marian.tensors import read_tensors

@@ -19,7 +19,7 @@ from keras_transformer.export.options import ExportOptions
 from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.session import SavedModelSession
 from keras_transformer.model.transformer import Transformer
-from keras_transformer.search.texts import TextSearch
+from keras_transformer.texts.texts import TextSearch
 from keras_transformer.tokenizers import WordPieceTokenizer
 from keras_transformer.translator import Translator
 

@@ -8,7 +8,6 @@ from layer_weights import SIZES, V, randomize, reference_logits
 from step_twins import assert_chosen_are_continued, assert_close, fast_logits, slow_logits
 
 from keras_transformer.architectures import build_model
-from keras_transformer.errors import InputError
 from keras_transformer.parsing.config import NextWordConfig
 
 ENDS = (12, 9)
@@ -60,8 +59,3 @@ def test_keras_file(model, tmp_path):
     assert loaded.config == model.config
     inputs = {"source_ids": SOURCE_IDS, "target_ids": TARGET_IDS}
     assert_close(loaded(inputs), model(inputs))
-
-
-def test_only_a_parser_has_next_words(tiny_translator):
-    with pytest.raises(InputError, match="`architecture`"):
-        NextWordConfig.sizes_of(tiny_translator.tokenizer)

@@ -276,7 +276,7 @@ def test_each_word_begins_with_one_of_the_first_ids(tokenizer):
         " ",
     ]
     ids = tokenizer.encode(tf.constant(sentences)).ids.numpy()
-    begins = (ids > EOS_ID) & (ids < tokenizer.word_id_ends[0])
+    begins = (ids > EOS_ID) & (ids < tokenizer.sizes["word_id_ends"][0])
     expected = [["naïve", "😀", "dogs"], ["a", "dog", "sees", "-LRB-", "two", "-RRB-cats", "."]]
     expected += [["_", "un_known"], []]
     assert begins.sum(axis=1).tolist() == [len(words) for words in expected]
@@ -286,7 +286,7 @@ def test_each_word_begins_with_one_of_the_first_ids(tokenizer):
 
 def test_the_ids_of_tags_end_where_the_labels_begin(tokenizer):
     tags, others = tokenizer.symbols.tags, tokenizer.symbols.pieces[len(tokenizer.symbols.tags) :]
-    end = tokenizer.word_id_ends[1]
+    end = tokenizer.sizes["word_id_ends"][1]
     ids = tokenizer.target.tokenize(tf.constant([" ".join(tags), " ".join(others)]))
     assert (ids[0] < end).numpy().all()
     assert (ids[1] >= end).numpy().all()

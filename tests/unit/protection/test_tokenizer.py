@@ -6,7 +6,7 @@ import tensorflow as tf
 from keras_transformer.errors import InputError
 from keras_transformer.protection import HEADER
 from keras_transformer.protection.tokenizer import NUM_SLOTS, SLOTS, ProtectingTokenizer
-from keras_transformer.search.sentences import split_sentences
+from keras_transformer.texts.sentences import split_sentences
 from keras_transformer.tokenizers import SentencePieceTokenizer, Tokenizer, WordPieceTokenizer
 
 PROTECT = ["tags", "placeholders", "urls", "symbols"]

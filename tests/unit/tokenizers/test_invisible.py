@@ -6,7 +6,7 @@ import pytest
 import regex
 import tensorflow as tf
 
-from keras_transformer.search.sentences import split_sentences
+from keras_transformer.texts.sentences import split_sentences
 from keras_transformer.tokenizers import SentencePieceTokenizer, WordPieceTokenizer
 from keras_transformer.tokenizers.invisible import visible, visible_text, without
 

@@ -15,7 +15,7 @@ from marian_models import extract, read_best
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID
 from keras_transformer.errors import InputError
 from keras_transformer.export.engines import export_marian
-from keras_transformer.search.sentences import split_sentences
+from keras_transformer.texts.sentences import split_sentences
 from keras_transformer.tokenizers import shifted
 from keras_transformer.trainers.marian.files import read_vocabulary
 from keras_transformer.trainers.marian.importing import NEVER, import_marian

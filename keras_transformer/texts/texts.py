@@ -30,9 +30,9 @@ from keras_transformer.search.constraints import (
     constrained,
 )
 from keras_transformer.search.groups import map_groups
-from keras_transformer.search.prefixes import Prefixes, read_prefixes, without_space_after
 from keras_transformer.search.sampling import SampleConstraint
-from keras_transformer.search.sentences import are_blank, cut_rows, split_sentences
+from keras_transformer.texts.prefixes import Prefixes, read_prefixes, without_space_after
+from keras_transformer.texts.sentences import are_blank, cut_rows, split_sentences
 from keras_transformer.tokenizers import EncodedTexts, Tokenizer, shifted
 
 # Bounds of a group: rows, tokens of all hypotheses, and logits in memory at once.

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from keras_transformer.search.sentences import are_blank, cut_rows, may_split, split_sentences
+from keras_transformer.texts.sentences import are_blank, cut_rows, may_split, split_sentences
 
 
 @pytest.mark.parametrize(

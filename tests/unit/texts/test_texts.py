@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from keras_transformer.config import BOS_ID, DecodingOptions
 from keras_transformer.model.transformer import Transformer
-from keras_transformer.search import texts as search_texts
 from keras_transformer.search.beam_search import Hypotheses
-from keras_transformer.search.texts import TextSearch
+from keras_transformer.texts import texts as search_texts
+from keras_transformer.texts.texts import TextSearch
 from keras_transformer.tokenizers import EncodedTexts, WordPieceTokenizer
 from keras_transformer.tokenizers.base import SPECIAL_PIECES
 

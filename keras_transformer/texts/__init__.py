@@ -1,0 +1,1 @@
+"""From strings to strings: texts, their sentences, and the beginnings of translations."""
