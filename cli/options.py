@@ -8,7 +8,7 @@ import typer
 from typer import Argument, Option
 
 from keras_transformer.config import CheckpointName, DecodingOptions, EarlyStopping
-from keras_transformer.rooms import brought
+from keras_transformer.registry import PROTECTED_SETS
 from keras_transformer.trainers.settings import TrainSettings, recipe_names
 from keras_transformer.trainers.tasks import task_names
 
@@ -113,15 +113,14 @@ BackTranslator = Annotated[
     str | None,
     Option(metavar="RUN", help="A run from the target language to the source language."),
 ]
-PROTECTS = brought("PROTECTS")
 Protect = Annotated[
     list[str] | None,
     Option(
         metavar="SETS|REGEX",
         help="What translations must keep as it is, separated by commas: "
-        f"{'; '.join(f'{name}, {what}' for name, what in PROTECTS.items())}; or a regular "
+        f"{'; '.join(f'{name}, {what}' for name, what in PROTECTED_SETS.items())}; or a regular "
         "expression. May be repeated. [default: nothing]",
-        autocompletion=lambda: list(PROTECTS),
+        autocompletion=lambda: list(PROTECTED_SETS),
     ),
 ]
 ProtectFree = Annotated[

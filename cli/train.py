@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 import typer
 from typer import Option
 
-from keras_transformer.architectures import architectures
 from keras_transformer.cli import options
 from keras_transformer.cli.console import (
     ProgressBar,
@@ -23,6 +22,7 @@ from keras_transformer.cli.console import (
 from keras_transformer.cli.settings_table import list_settings
 from keras_transformer.config import TransformerConfig
 from keras_transformer.errors import InputError
+from keras_transformer.registry import ARCHITECTURES, PROTECTED_SETS
 from keras_transformer.run import Run
 from keras_transformer.trainers import settings as recipes
 from keras_transformer.trainers.settings import TrainSettings
@@ -58,7 +58,7 @@ def train_command(
         Option(
             help="transformer; recurrent, GRUs with attention; or for parsing next_word, whose "
             "decoder reads the next word too. [default: transformer, or next_word for parsing]",
-            autocompletion=lambda: list(architectures()),
+            autocompletion=lambda: list(ARCHITECTURES),
         ),
     ] = None,
     preset: Annotated[
@@ -153,10 +153,10 @@ def train_with_progress(settings: TrainSettings, run_dir: Path, resume: bool) ->
 def _sets_of(protect: str) -> list[str]:
     """Returns the names of sets in a list with commas, or a regular expression as it is."""
     parts = [part.strip() for part in protect.split(",")]
-    known = set(options.PROTECTS).intersection(parts)
+    known = set(PROTECTED_SETS).intersection(parts)
     if known and not known.issuperset(parts):
         raise InputError(
-            f"--protect must be names of {', '.join(options.PROTECTS)}, or one regular expression; "
+            f"--protect must be names of {', '.join(PROTECTED_SETS)}, or one regular expression; "
             f"give the option once for each expression. Received: {protect!r}"
         )
     return parts if known else [protect]

@@ -9,10 +9,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.architectures import build_model, precision
 from keras_transformer.config import DecodingOptions
 from keras_transformer.export.check import COMPLETE, SIGNATURES
 from keras_transformer.export.options import NO_SCORE, ExportOptions
+from keras_transformer.model.tensor import precision
+from keras_transformer.registry import build_model
 from keras_transformer.texts.texts import TextSearch, TranslatedTexts
 from keras_transformer.tokenizers import EncodedTexts, Tokenizer
 from keras_transformer.translator import Translator

@@ -21,12 +21,12 @@ __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 @wrapt.when_imported("keras")
 def _register(keras: Any) -> None:
     """Lets Keras find the classes of saved models; a module is imported when Keras needs it."""
-    from keras_transformer.architectures import architectures
+    from keras_transformer.registry import ARCHITECTURES
 
     objects = keras.saving.get_custom_objects()
     for name in __all__:
         objects.setdefault(f"{__name__}>{name}", wrapt.lazy_import(__name__, name))
-    for architecture in architectures().values():
+    for architecture in ARCHITECTURES.values():
         module, name = architecture.model.split(":")
         model = wrapt.lazy_import(f"{__name__}.{module}", name)
         objects.setdefault(f"{__name__}>{name}", model)

@@ -35,7 +35,6 @@ import numpy as np
 import pydantic
 
 from keras_transformer._version import __version__
-from keras_transformer.architectures import build_model, config_type
 from keras_transformer.checkpoints import RESUME_ADVICE, Checkpoint, MetricsFile, State, quality
 from keras_transformer.config import CheckpointName, ModelConfig
 from keras_transformer.errors import InputError, one_line
@@ -46,6 +45,7 @@ from keras_transformer.files import (
     named_failure,
     write_atomically,
 )
+from keras_transformer.registry import build_model, config_type
 
 if TYPE_CHECKING:
     from keras_transformer.model.encoder_decoder import EncoderDecoder

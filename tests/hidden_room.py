@@ -1,4 +1,4 @@
-"""Hides optional rooms, as if their folders and their names in rooms.py were deleted.
+"""Hides optional rooms, as if their folders and their lines in registry.py were deleted.
 
 HIDDEN_ROOMS="parsing recurrent" pytest tests/unit/search
 """
@@ -7,6 +7,7 @@ import importlib.abc
 import os
 import sys
 
+ROOMS = ("ensemble", "marian", "parsing", "protection", "recurrent")
 HIDDEN_ROOMS = os.environ.get("HIDDEN_ROOMS", "").split()
 
 
@@ -17,8 +18,17 @@ class Hidden(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(f"{fullname} is hidden", name=fullname)
 
 
-if HIDDEN_ROOMS:
-    from keras_transformer import rooms
+def is_hidden(entry):
+    module = entry if isinstance(entry, str) else entry.model
+    return module.removeprefix("trainers.").split(".")[0] in HIDDEN_ROOMS
 
-    rooms.ROOMS = tuple(room for room in rooms.ROOMS if room not in HIDDEN_ROOMS)
+
+if HIDDEN_ROOMS:
+    from keras_transformer import registry
+
+    for table in (registry.ARCHITECTURES, registry.TOKENIZERS, registry.TASKS):
+        for key in [key for key, entry in table.items() if is_hidden(entry)]:
+            del table[key]
+    if "protection" in HIDDEN_ROOMS:
+        registry.PROTECTED_SETS.clear()
     sys.meta_path.insert(0, Hidden())

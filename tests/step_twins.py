@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.architectures import step_of
+from keras_transformer.registry import step_of
 
 SOURCE_IDS = np.array([[5, 18, 7, 3, 11, 1, 4], [9, 2, 6, 13, 0, 0, 0]], "int32")
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
 
 from pydantic import Field
 
-from keras_transformer.architectures import architectures, config_type
 from keras_transformer.config import (
     BeamSize,
     DecodingOptions,
@@ -24,6 +23,7 @@ from keras_transformer.config import (
     unknown_setting,
 )
 from keras_transformer.errors import InputError, one_line, require
+from keras_transformer.registry import ARCHITECTURES, config_type
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.augmentation import DEFAULT_RATES, Change
 from keras_transformer.trainers.tasks import find_task, task_of
@@ -291,7 +291,7 @@ class TrainSettings:
         """Makes settings of plain values; those that are missing are the defaults of the task."""
         known = [field.name for field in dataclasses.fields(cls)]
         if unknown := [name for name in values if name not in known]:
-            kinds = [config_type(name) for name in architectures()]
+            kinds = [config_type(name) for name in ARCHITECTURES]
             of_models = {
                 field.name for kind in kinds for field in dataclasses.fields(cast(Any, kind))
             }

@@ -2,7 +2,7 @@
 
 A task says where its data comes from, which tokenizer and scores it has, and which settings fit it.
 Translation is the first one. An optional room brings another by the name of its class
-(`keras_transformer/rooms.py`), which is imported when a run has that task.
+(`keras_transformer/registry.py`), which is imported when a run has that task.
 
 Settings are checked before TensorFlow is imported: a task's module imports it in functions only.
 """
@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keras_transformer.errors import InputError, require
-from keras_transformer.rooms import brought, load
+from keras_transformer.registry import TASKS, load
 from keras_transformer.trainers.data.corpora import Corpus, Pair, load_corpus
 
 if TYPE_CHECKING:
@@ -251,18 +251,15 @@ class Translation(Task):
 
 def task_names() -> list[str]:
     """Returns the names of all tasks."""
-    return [Translation.name, *brought("TASKS")]
+    return list(TASKS)
 
 
 def find_task(name: Any) -> Task:
     """Returns a task; `InputError` if there is none of this name."""
-    if name == Translation.name:
-        return Translation()
-    if name not in task_names():
-        names = ", ".join(task_names())
-        raise InputError(f"`task` must be one of {names}. Received: task={name!r}")
-    found: Task = load(brought("TASKS")[name])()
-    return found
+    if name not in TASKS:
+        raise InputError(f"`task` must be one of {', '.join(TASKS)}. Received: task={name!r}")
+    task: Task = load(TASKS[name])()
+    return task
 
 
 def task_of(settings: Mapping[str, Any]) -> Task:

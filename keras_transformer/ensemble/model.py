@@ -12,10 +12,10 @@ import keras
 from jaxtyping import Float, Int
 from keras import ops
 
-from keras_transformer.architectures import build_model
 from keras_transformer.ensemble.config import EnsembleConfig
 from keras_transformer.model.encoder_decoder import AttentionScores, EncoderDecoder
 from keras_transformer.model.tensor import Tensor
+from keras_transformer.registry import build_model
 
 
 def mean_log_probs(logits: Sequence[Float[Tensor, "..."]]) -> Float[Tensor, "..."]:

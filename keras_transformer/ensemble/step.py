@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.architectures import step_of
 from keras_transformer.ensemble.model import Ensemble, mean_log_probs
+from keras_transformer.registry import step_of
 
 States = tuple[Any, ...]  # of each member
 

@@ -15,9 +15,9 @@ import tensorflow_text as tf_text
 
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from keras_transformer.errors import InputError
-from keras_transformer.marian import HEADER
 from keras_transformer.tokenizers.base import SPECIAL_PIECES, Tokenizer, index_pieces
 
+HEADER = b"# marian\n"  # of its file
 LANGUAGE_TAG = r">>[^\s<>]+<<"  # ">>deu<<" asks a model of several languages for German
 TAG = rf"^\s*({LANGUAGE_TAG})"  # at the start of a text
 

@@ -1,6 +1,10 @@
-"""What the modules of the model share: the type of tensors, and the check of sizes."""
+"""What the modules of the model share: the type of tensors, their precision, checks of sizes."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+import keras
 
 # A backend's tensor, a NumPy array or a symbolic `keras.KerasTensor`: they have no common class.
 # Annotations name the shape, as in `Float[Tensor, "B T D"]`.
@@ -12,3 +16,14 @@ def check_sizes(**sizes: int | None) -> None:
     for name, size in sizes.items():
         if size is not None and size < 1:
             raise ValueError(f"`{name}` must be at least 1. Received: {name}={size}")
+
+
+@contextmanager
+def precision(policy: str) -> Iterator[None]:
+    """Builds layers with a dtype policy of Keras, such as "mixed_bfloat16"."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(policy)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)

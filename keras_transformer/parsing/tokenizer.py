@@ -15,7 +15,6 @@ from google.protobuf.message import Message
 
 from keras_transformer.config import EOS_ID
 from keras_transformer.errors import InputError, one_line
-from keras_transformer.parsing import HEADER
 from keras_transformer.parsing.symbols import TreeConstraint, TreeSymbols
 from keras_transformer.search.constraints import Constraint
 from keras_transformer.tokenizers.base import (
@@ -27,6 +26,7 @@ from keras_transformer.tokenizers.base import (
 from keras_transformer.tokenizers.learning import WORD_MARK, parse_sentencepiece, train_by_rules
 from keras_transformer.tokenizers.subword import SentencePieceTokenizer, WordPieceTokenizer
 
+HEADER = b"# trees\n"  # of its file
 MIN_COUNT = 5  # all words that occur less often have one entry in the dictionary
 MIN_SHARE = 0.001  # a rarer tag of a word is taken for an error of annotation
 

@@ -7,7 +7,7 @@ import regex
 import tensorflow as tf
 
 from keras_transformer.errors import InputError
-from keras_transformer.protection import PROTECTS
+from keras_transformer.registry import PROTECTED_SETS
 
 FOREIGN = "foreign"
 LAST = "options"  # after the words of foreign scripts, which may have hyphens
@@ -97,19 +97,19 @@ SCRIPTS = (
 def check(protect: Sequence[str]) -> None:
     """Raises `InputError` unless each is the name of a set, or a regular expression of RE2."""
     for each in protect:
-        if each in PROTECTS:
+        if each in PROTECTED_SETS:
             continue
         if regex.fullmatch(r"[\w\s,]*", each):
             raise InputError(
-                f"`protect` must be names of {', '.join(PROTECTS)}, or regular expressions, "
+                f"`protect` must be names of {', '.join(PROTECTED_SETS)}, or regular expressions, "
                 f"in which a word stands in parentheses. Received: {each!r}"
             )
         try:
             is_empty = bool(tf.strings.regex_full_match("", f"(?:{each})"))
         except tf.errors.InvalidArgumentError as error:
             raise InputError(
-                f"`protect` must be names of {', '.join(PROTECTS)}, or regular expressions of RE2. "
-                f"Received: {each!r}"
+                f"`protect` must be names of {', '.join(PROTECTED_SETS)}, or regular "
+                f"expressions of RE2. Received: {each!r}"
             ) from error
         if is_empty:
             raise InputError(f"`protect` must not match an empty string. Received: {each!r}")
@@ -122,7 +122,7 @@ def pattern_of(protect: Sequence[str], pairs: Iterable[tuple[str, str]]) -> str:
         protect: names of sets, and regular expressions.
         pairs: training pairs, which decide what is foreign.
     """
-    own = [f"(?:{each})" for each in protect if each not in PROTECTS]
+    own = [f"(?:{each})" for each in protect if each not in PROTECTED_SETS]
     named = [pattern for name, pattern in NAMED.items() if name in protect and name != LAST]
     last = [NAMED[LAST]] if LAST in protect else []
     foreign = foreign_scripts(pairs) if FOREIGN in protect else []

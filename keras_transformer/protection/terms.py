@@ -8,7 +8,6 @@ import regex
 
 from keras_transformer.errors import InputError
 from keras_transformer.files import decode_lines, open_binary
-from keras_transformer.protection import PROTECTS
 from keras_transformer.protection.patterns import (
     BEFORE_ENTITY,
     CUT,
@@ -17,6 +16,7 @@ from keras_transformer.protection.patterns import (
     PERCENTAGE,
     SPACED,
 )
+from keras_transformer.registry import PROTECTED_SETS
 
 TERM = r"⟦[^⟦⟧|]+\|([^⟦⟧|]*)⟧"  # of RE2; the group is the translation
 TERM_GROUP = "term_of_the_glossary"
@@ -91,7 +91,7 @@ def in_python(pattern: str) -> str:
 
 def _protected(protect: Sequence[str]) -> Iterator[str]:
     """Yields the model's expressions, then those of all sets, as Python writes them."""
-    for pattern in (*(each for each in protect if each not in PROTECTS), *NAMED.values()):
+    for pattern in (*(each for each in protect if each not in PROTECTED_SETS), *NAMED.values()):
         written = in_python(pattern)
         with suppress(regex.error):  # a few expressions of RE2 are none of Python's
             regex.compile(written)

@@ -25,7 +25,6 @@ import tensorflow as tf
 
 from keras_transformer.config import PAD_ID
 from keras_transformer.errors import InputError
-from keras_transformer.protection import HEADER
 from keras_transformer.protection.counts import CountConstraint, Counts
 from keras_transformer.protection.patterns import (
     BEFORE_ENTITY,
@@ -48,6 +47,7 @@ from keras_transformer.tokenizers.invisible import visible, without
 from keras_transformer.tokenizers.learning import parse_sentencepiece
 from keras_transformer.tokenizers.subword import SentencePieceTokenizer
 
+HEADER = b"# protected\n"  # of its file
 NUM_SLOTS = 32
 SLOTS = tuple(map(chr, range(0x10FF00, 0x10FF00 + NUM_SLOTS)))
 MARK = chr(0x10FF00 + NUM_SLOTS)  # stands around a protected string, in no text

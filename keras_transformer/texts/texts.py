@@ -14,10 +14,10 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from keras_transformer.architectures import step_of
 from keras_transformer.config import EOS_ID, PAD_ID, DecodingOptions
 from keras_transformer.model.encoder_decoder import EncoderDecoder
 from keras_transformer.model.losses import cross_entropy
+from keras_transformer.registry import step_of
 from keras_transformer.search.beam_search import (
     Hypotheses,
     beam_search,

@@ -14,16 +14,12 @@ import tensorflow as tf
 
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID
 from keras_transformer.errors import InputError
-from keras_transformer.rooms import brought, load
+from keras_transformer.registry import TOKENIZERS, load
 from keras_transformer.search.constraints import Constraint
 from keras_transformer.tokenizers.case import as_sentences, in_small_letters, upper
 from keras_transformer.tokenizers.invisible import visible, without
 
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
-# The classes of the files that do not belong to a room; a SentencePiece model has no header.
-WORD_PIECE_HEADER = b"# word-pieces"
-WORD_PIECES = "tokenizers.subword:WordPieceTokenizer"
-SENTENCEPIECE = "tokenizers.subword:SentencePieceTokenizer"
 
 
 class EncodedTexts(NamedTuple):
@@ -162,9 +158,8 @@ class Tokenizer(abc.ABC):
             model = Path(path).read_bytes()
         except OSError as error:
             raise InputError(f"Cannot read the tokenizer {path}: {error.strerror}") from error
-        kinds = {WORD_PIECE_HEADER: WORD_PIECES, **brought("TOKENIZERS")}
-        names = [name for header, name in kinds.items() if model.startswith(header)]
-        kind: Callable[[bytes], Tokenizer] = load(names[0] if names else SENTENCEPIECE)
+        name = next(name for header, name in TOKENIZERS.items() if model.startswith(header))
+        kind: Callable[[bytes], Tokenizer] = load(name)
         try:
             return kind(model).of_languages(languages)
         except InputError as error:

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from keras_transformer.errors import InputError
-from keras_transformer.tokenizers.base import SPECIAL_PIECES, WORD_PIECE_HEADER, Tokenizer
+from keras_transformer.tokenizers.base import SPECIAL_PIECES, Tokenizer
 from keras_transformer.tokenizers.case import lower, small_letters
 from keras_transformer.tokenizers.invisible import visible_text
 from keras_transformer.tokenizers.learning import (
@@ -28,6 +28,7 @@ from keras_transformer.tokenizers.learning import (
     train_sentencepiece,
 )
 
+WORD_PIECE_HEADER = "# word-pieces"  # of the file of a `WordPieceTokenizer`
 LOWERCASE_MARK = "lowercase"
 BYTE_TYPE, OTHER_TYPES = 6, (2, 3, 5)  # of SentencePiece's pieces: unknown, control and unused
 MAX_WORD_BYTES = 2**20  # TF.Text's default is 100; a longer word is unknown
@@ -218,9 +219,9 @@ class WordPieceTokenizer(Tokenizer):
             self._split_options = json.loads(f"{{{options}") if options else {}
         except ValueError as error:
             raise InputError("The tokenizer is damaged") from error
-        if header != WORD_PIECE_HEADER.decode() or self._pieces[:4] != list(SPECIAL_PIECES):
+        if header != WORD_PIECE_HEADER or self._pieces[:4] != list(SPECIAL_PIECES):
             raise InputError(
-                f"The tokenizer must start with {WORD_PIECE_HEADER.decode()!r} and the pieces "
+                f"The tokenizer must start with {WORD_PIECE_HEADER!r} and the pieces "
                 f"{', '.join(SPECIAL_PIECES)}. Received: {', '.join([header, *self._pieces[:4]])}"
             )
         if len(set(self._pieces)) < len(self._pieces):
@@ -280,7 +281,7 @@ class WordPieceTokenizer(Tokenizer):
             split_options: how KerasNLP's function splits a text into words; {} for white space.
         """
         options = f" {json.dumps(split_options)}" if split_options else ""
-        lines = [f"{WORD_PIECE_HEADER.decode()}{options}", *pieces]
+        lines = [f"{WORD_PIECE_HEADER}{options}", *pieces]
         return cls("".join(f"{line}\n" for line in lines).encode())
 
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:

@@ -10,11 +10,11 @@ from disk import full_disk
 from layer_weights import randomize
 
 from keras_transformer import RecurrentConfig, Run, Translator
-from keras_transformer.architectures import build_model
 from keras_transformer.config import DecodingOptions
 from keras_transformer.export.metadata import read_metadata
 from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.session import SavedModelSession
+from keras_transformer.registry import build_model
 from keras_transformer.texts.texts import TextSearch
 from keras_transformer.trainers.data.prepared import corpus_folder, read_validation_pairs
 

@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from keras_transformer.rooms import ROOMS
+from hidden_room import ROOMS
 
 ROOT = Path(__file__).parents[2]
 SPINE = (
@@ -23,7 +22,7 @@ SPINE = (
 def test_without_the_rooms():
     """test_architecture.py checks that rooms know nothing of each other."""
     environment = os.environ | {"HIDDEN_ROOMS": " ".join(ROOMS), "PYTHONPATH": str(ROOT / "tests")}
-    program = "import hidden_room, keras_transformer.rooms"
+    program = "import hidden_room, keras_transformer.registry"
     for room in ROOMS:
         program += f"\ntry: import keras_transformer.{room}\nexcept ImportError: print('{room}')"
     hidden = subprocess.check_output([sys.executable, "-c", program], env=environment, text=True)

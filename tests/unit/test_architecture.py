@@ -8,17 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from hidden_room import HIDDEN_ROOMS
+from hidden_room import HIDDEN_ROOMS, ROOMS
 
 import keras_transformer
-from keras_transformer.rooms import ROOMS
 
 ROOT = Path(__file__).parents[2]
 GROUND = "keras_transformer"
 WINGS = ("trainers", "export", "cli")
 # The folders and files of the ground floor: each imports only those before it.
-ORDER = ("_version", "errors", "languages", "files", "checkpoints", "rooms", "config", "model")
-ORDER += ("search", "architectures", "tokenizers", "texts", "plots", *ROOMS, "run", "translator")
+ORDER = ("_version", "errors", "languages", "files", "checkpoints", "config", "model", "search")
+ORDER += ("registry", "tokenizers", "texts", "plots", *ROOMS, "run", "translator")
 FREE = ("config", "errors", "model")  # of TensorFlow
 
 

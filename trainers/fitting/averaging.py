@@ -4,11 +4,12 @@ import logging
 
 import numpy as np
 
-from keras_transformer.architectures import build_model, precision
 from keras_transformer.checkpoints import Checkpoint
 from keras_transformer.errors import InputError
 from keras_transformer.files import locked
 from keras_transformer.model.encoder_decoder import EncoderDecoder
+from keras_transformer.model.tensor import precision
+from keras_transformer.registry import build_model
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.batches import BatchPlan, make_dataset
 from keras_transformer.trainers.data.prepared import (

@@ -8,8 +8,9 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
-from keras_transformer.architectures import build_model, precision
 from keras_transformer.model.encoder_decoder import EncoderDecoder
+from keras_transformer.model.tensor import precision
+from keras_transformer.registry import build_model
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.batches import BatchPlan, distribute
 from keras_transformer.trainers.data.preparation import Progress

@@ -13,9 +13,9 @@ from step_twins import (
 )
 
 from keras_transformer import InputError, RecurrentConfig, TransformerConfig
-from keras_transformer.architectures import build_model
 from keras_transformer.ensemble.config import EnsembleConfig
 from keras_transformer.ensemble.model import Ensemble
+from keras_transformer.registry import build_model
 
 K, STEPS = 3, 5
 PREFIXES = np.random.default_rng(43).integers(1, V, (2, K, STEPS)).astype("int32")

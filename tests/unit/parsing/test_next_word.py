@@ -7,8 +7,8 @@ import reference
 from layer_weights import SIZES, V, randomize, reference_logits
 from step_twins import assert_chosen_are_continued, assert_close, fast_logits, slow_logits
 
-from keras_transformer.architectures import build_model
 from keras_transformer.parsing.config import NextWordConfig
+from keras_transformer.registry import build_model
 
 ENDS = (12, 9)
 SOURCE_IDS = np.array([[5, 18, 7, 13, 11, 3], [9, 14, 6, 3, 0, 0]], "int32")

@@ -5,7 +5,6 @@ import regex
 import tensorflow as tf
 
 from keras_transformer.errors import InputError
-from keras_transformer.protection import PROTECTS
 from keras_transformer.protection.patterns import (
     BEFORE_ENTITY,
     CUT,
@@ -16,6 +15,7 @@ from keras_transformer.protection.patterns import (
 )
 from keras_transformer.protection.terms import in_python
 from keras_transformer.protection.tokenizer import _Protected
+from keras_transformer.registry import PROTECTED_SETS
 
 
 def found(names, text):
@@ -144,7 +144,7 @@ def test_an_own_pattern_comes_first():
 
 
 def test_every_set_has_a_name():
-    assert set(PROTECTS) == {*NAMED, "foreign"}
+    assert set(PROTECTED_SETS) == {*NAMED, "foreign"}
 
 
 def test_foreign_scripts():

@@ -4,8 +4,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.errors import InputError
-from keras_transformer.protection import HEADER
-from keras_transformer.protection.tokenizer import NUM_SLOTS, SLOTS, ProtectingTokenizer
+from keras_transformer.protection.tokenizer import HEADER, NUM_SLOTS, SLOTS, ProtectingTokenizer
 from keras_transformer.texts.sentences import split_sentences
 from keras_transformer.tokenizers import SentencePieceTokenizer, Tokenizer, WordPieceTokenizer
 

@@ -20,8 +20,8 @@ from keras_transformer import (
     Run,
     beam_search,
 )
-from keras_transformer.architectures import step_of
 from keras_transformer.config import EOS_ID
+from keras_transformer.registry import step_of
 
 K = 3
 SIZES = {"vocab_size": V, "d_model": 6, "units": 5}

@@ -2,9 +2,9 @@
 
 import pytest
 
-from keras_transformer.architectures import build_model
 from keras_transformer.errors import InputError
 from keras_transformer.recurrent.config import RecurrentConfig
+from keras_transformer.registry import build_model
 from keras_transformer.trainers.settings import TrainSettings, load_recipe
 
 

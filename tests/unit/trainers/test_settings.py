@@ -2,8 +2,8 @@ import re
 
 import pytest
 
-from keras_transformer.architectures import build_model
 from keras_transformer.errors import InputError
+from keras_transformer.registry import build_model
 from keras_transformer.trainers.settings import (
     TrainSettings,
     change_recipe,

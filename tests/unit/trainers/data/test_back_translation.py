@@ -7,8 +7,8 @@ from command_line import assert_refused, cli
 from layer_weights import randomize
 
 from keras_transformer import InputError, Run, Translator
-from keras_transformer.architectures import build_model
 from keras_transformer.config import BOS_ID
+from keras_transformer.registry import build_model
 from keras_transformer.trainers.data import back_translation
 from keras_transformer.trainers.data.back_translation import MARK, BackTranslator
 from keras_transformer.trainers.data.corpora import Pair
