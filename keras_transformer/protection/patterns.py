@@ -40,7 +40,8 @@ _HOST = rf"{_LABEL}(?:\.{_LABEL})*"
 _PART = (
     rf"[:?!'*,;.]*(?:{_BRACES}|\([^\s()]*\)|\[[^\s\[\]]*\]|&amp;"
     rf"|[/=#][{UNSPACED}](?:[{UNSPACED}]|{SPACED}|[~%+\x{{B7}}\x{{30FB}}-])*"
-    rf"|{SPACED}|[~/#@$&+=%\x{{B7}}\x{{30FB}}\x{{200C}}-])"  # it does not end in punctuation
+    rf"|{SPACED}|\x{{2013}}{SPACED}"  # a range of years
+    r"|[~/#@$&+=%\x{B7}\x{30FB}\x{200C}-])"  # it does not end in punctuation
 )
 _SCHEME = r"(?i:(?:https?|s?ftps?|wss?|git|ssh|irc|file)://|www\.)"
 _MAIL = rf"(?:[{UNSPACED}]+|{SPACED}(?:{SPACED}|[.+%&'-])*)@{_LABEL}(?:\.{_LABEL})+"
@@ -51,8 +52,9 @@ BEFORE_ENTITY = rf"({_SCHEME}[^\s<>\"]*?)(&(?:#[0-9]+|#[xX][0-9A-Fa-f]+|{_NO_AMP
 _MASK = (
     r"\[{1,3}[A-Za-z_]*[0-9]+[A-Za-z_]*\]{1,3}|\[\[[^\s\[\]]+\]\]|\[%[^\s\[\]]+\]"
     r"|\x{27E6}[A-Za-z_]*[0-9]+[A-Za-z_]*\x{27E7}|[{\[]/?[0-9]+[}\]>]|<[0-9]+[}\]]"
-    r"|__[A-Za-z]*_?[0-9]+__|__[A-Z]+(?:_[A-Z0-9]+)*__|##[A-Z0-9_]+##|@@\w+@@|%%\w+%%"
-    r"|%[A-Z][A-Z0-9_]+%|%[A-Za-z]\w+%\B|@[A-Z][A-Z0-9_]+@|#[A-Z][A-Z0-9_]+#|\${1,2}[A-Za-z_]\w*\${1,2}"
+    r"|__[A-Za-z]*_?[0-9]+__|__[A-Za-z]+(?:_[A-Za-z0-9]+)*__|##[A-Z0-9_]+##|@@\w+@@|%%\w+%%"
+    r"|%[A-Z][A-Z0-9_]+%|%[A-Za-z]\w+%\B|@[A-Z][A-Z0-9_]+@|#[A-Z][A-Z0-9_]+#|#[0-9]+#"
+    r"|\${1,2}[A-Za-z_]\w*\${1,2}"
 )
 _VALUE = r"(?:=(?:\"[^\"\s]*\"|'[^'\s]*'|<[^<>\s]*>|[.,:|]?[\w/%{}$@~+*-])+|\[=[^\s\[\]]*\])?"
 _EMOJI = r"[\p{So}\x{2190}-\x{21FF}\x{25FB}-\x{25FE}\x{203C}\x{2049}\x{3030}\x{1F000}-\x{1FAFF}]"
@@ -82,8 +84,9 @@ NAMED = {
     # Flags, keys such as 1 in a box, and symbols with the marks that belong to them.
     "symbols": rf"[\x{{1F1E6}}-\x{{1F1FF}}]{{2}}|[0-9#*]\x{{FE0F}}?\x{{20E3}}"
     rf"|{_EMOJI}{_EMOJI_MARKS}*(?:\x{{200D}}{_EMOJI}{_EMOJI_MARKS}*)*",
-    # --help, -h, -O2, --output=FILE, --color[=WHEN].
-    "options": rf"{HYPHENS}|--[a-z][A-Za-z0-9]*(?:[-_.][A-Za-z0-9]+)*{_VALUE}"
+    # --help, -h, -O2, --output=FILE, --color[=WHEN], --[no-]color, --FORCE.
+    "options": rf"{HYPHENS}|--(?:\[no-\])?[a-z][A-Za-z0-9]*(?:[-_.][A-Za-z0-9]+)*{_VALUE}"
+    rf"|--[A-Z][A-Z0-9]+(?:[-_][A-Z0-9]+)*{_VALUE}"
     rf"|-[A-Za-z][0-9]*\b{_VALUE}",
 }
 # Scripts of RE2 that are written today or often quoted.

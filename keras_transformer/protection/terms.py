@@ -29,11 +29,12 @@ TEXTS = {
     + HYPHENS.removeprefix(SPACED).replace("}(?:[A-Z", "}(?=[A-Z").replace("-(?:[A-Z", "-(?=[A-Z"),
 }
 # No letter or digit touches a term, unless its script has no spaces or its edge is no letter. It
-# is no part of an identifier, such as file_name, obj.file, $file or file().
+# is no part of an identifier, such as file_name, obj.file, $file, a->file or file(), nor of a path.
 BEFORE = (
-    rf"(?:(?<![\p{{L}}\p{{N}}_]\p{{M}}*|[\p{{L}}\p{{N}}_]\.|[$@#\\])|(?={UNSPACED})|(?!{LETTER}))"
+    r"(?:(?<![\p{L}\p{N}_]\p{M}*|[\p{L}\p{N}_]\.|[$@#\\]|->|::|(?:^|\s)(?:~|\.{1,2})?/\S{0,200})"
+    rf"|(?={UNSPACED})|(?!{LETTER}))"
 )
-AFTER = rf"(?:(?!{LETTER}|_|\.[\p{{L}}\p{{N}}_]|\(\))|(?<={UNSPACED})|(?<!{LETTER}))"
+AFTER = rf"(?:(?!{LETTER}|_|\.[\p{{L}}\p{{N}}_]|\(\)|->|::)|(?<={UNSPACED})|(?<!{LETTER}))"
 ASCII = {"w": "A-Za-z0-9_", "d": "0-9", "s": r"\t\n\f\r "}  # what these classes are in RE2
 
 

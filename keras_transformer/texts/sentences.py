@@ -11,6 +11,7 @@ from keras_transformer.languages import language_of
 
 SPACE = r"(?:[\t\p{Zs}]|&(?:nbsp|ensp|emsp|thinsp);|&#160;|&#[xX][aA]0;)"
 WIDE_STOPS = r"\x{3002}\x{FF01}\x{FF1F}\x{FF61}"  # Chinese and Japanese: no space follows them
+_EAST_ASIAN = r"\p{Han}\p{Hiragana}\p{Katakana}"
 # Entities of HTML.
 _QUOTE = r"&(?:[lr]?(?:quot|apos|aquo|[ds]quo)|#(?:34|39|171|187|821[6-9]|822[0-2]));"
 _NOTE = r"\[[^\[\]]{1,30}\]|\([^\s()]{1,100}\)|<(?:sup|ref)\b[^<>]*>[^<>]{0,30}</(?:sup|ref)>"
@@ -104,6 +105,10 @@ def _rules(language: str) -> tuple[tuple[str, str], ...]:
             rf"([{WIDE_STOPS}]+[{wide_closing}]*)([^\x01\s\p{{Z}}{WIDE_STOPS}{wide_closing}])",
             "\\1\x01 \x01\\2",
         ),
+        (
+            rf"([{_EAST_ASIAN}][!?]+[\p{{Pe}}\p{{Pf}}]*)([{_EAST_ASIAN}])",
+            "\\1\x01 \x01\\2",
+        ),
         (rf"({SPACE}*\n(?:\n|{SPACE})*)", "\x01\\1\x01"),
     )
 
@@ -137,7 +142,9 @@ def split_sentences(texts: tf.Tensor, language: str = "") -> tf.RaggedTensor:
 
 def may_split(texts: tf.Tensor) -> tf.Tensor:
     """Returns whether each text, string [P], may be split, or loses its control characters."""
-    inside = rf"[\p{{Cc}}\x{{2028}}\x{{2029}}]|[{_stops()};].*[\s\p{{Z}}&<]|[{WIDE_STOPS}]."
+    inside = (
+        rf"[\p{{Cc}}\x{{2028}}\x{{2029}}]|[{_stops()};].*[\s\p{{Z}}&<{_EAST_ASIAN}]|[{WIDE_STOPS}]."
+    )
     return tf.strings.regex_full_match(texts, f"(?s).*(?:{inside}).*")
 
 

@@ -85,6 +85,7 @@ def shown_as(match):
             "urls",
             "请看⟦https://a.org/路径⟧。⟦https://a.org⟧是 ⟦https://a.org/a/b⟧查看 联系⟦me@a.org⟧吧",
         ),
+        ("urls", "⟦https://a.org/2019\u201320_season⟧ \u2013 ⟦http://b.org⟧\u2013 ⟦c@a.org⟧"),
         ("urls", "⟦用户@例子.中国⟧ ⟦https://zh.org/wiki/北京_2008?a=大&b=小⟧。⟦ftp://a.org⟧の"),
         ("urls", "See &lt;⟦https://a.org/⟧&gt; now ⟦https://a.org⟧&nbsp;now"),
         (
@@ -103,12 +104,12 @@ def shown_as(match):
         (
             "placeholders",
             "⟦[%1$s:name]⟧ ⟦@@1@@⟧ ⟦##TAG_1##⟧ ⟦%%USER%%⟧ ⟦@VAR@⟧ ⟦{xx0xx}⟧ "
-            "⟦$(x)⟧ ⟦$user$⟧ $5 and $6, a_b __a b__",
+            "⟦$(x)⟧ ⟦$user$⟧ $5 and $6, a_b __a b__ ⟦#1#⟧ #1 ⟦__name_of__⟧",
         ),
         (
             "options",
             "⟦-h⟧, ⟦--help⟧: ⟦-o⟧ FILE (⟦--output=FILE⟧) ⟦--dry-run⟧. "
-            "“⟦-O2⟧” [⟦-v⟧|⟦--no-color=auto⟧] ⟦--f[=WHEN]⟧",
+            "“⟦-O2⟧” [⟦-v⟧|⟦--no-color=auto⟧] ⟦--f[=WHEN]⟧ ⟦--[no-]color⟧ ⟦--FORCE⟧",
         ),
         (
             "options",

@@ -21,6 +21,10 @@ GLOSSARY = {"file": "soubor", "file system": "souborový systém", "C++": "C++",
             "file_name, FILE_file obj.file a.file() $file",
             "file_name, FILE_file obj.file a.file() $file",
         ),
+        (
+            "file->open a->file file::b /tmp/file ~/file/x and/file",
+            "file->open a->file file::b /tmp/file ~/file/x and/⟦file|soubor⟧",
+        ),
         ("file.txt @file file() file", "file.txt @file file() ⟦file|soubor⟧"),
         ("file. file-file (file) file(s)", "F. F-F (F) F(s)".replace("F", "⟦file|soubor⟧")),
         (

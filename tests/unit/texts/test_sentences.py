@@ -28,6 +28,7 @@ from keras_transformer.texts.sentences import are_blank, cut_rows, may_split, sp
             "\u0645\u0627\u061f \u0646\u0639\u0645",
             ["\u0645\u0627\u061f", " ", "\u0646\u0639\u0645"],
         ),
+        ("你好!我是李?)好 A!B", ["你好!", " ", "我是李?)", " ", "好 A!B"]),
         ("a\x01b\x02c", ["a b c"]),
         ("  One. Two\t", ["  ", "One.", " ", "Two", "\t"]),
         ("  \n x ", ["  ", "\n ", "x", " "]),
