@@ -16,9 +16,9 @@ ROOT = Path(__file__).parents[2]
 GROUND = "keras_transformer"
 WINGS = ("trainers", "export", "cli")
 # The folders and files of the ground floor: each imports only those before it.
-ORDER = ("_version", "errors", "languages", "files", "checkpoints", "config", "model", "search")
-ORDER += ("registry", "tokenizers", "texts", "plots", *ROOMS, "run", "translator")
-FREE = ("config", "errors", "model")  # of TensorFlow
+ORDER = ("_version", "errors", "languages", "files", "checkpoints", "records", "config", "model")
+ORDER += ("search", "registry", "tokenizers", "texts", "plots", *ROOMS, "run", "translator")
+FREE = ("config", "errors", "model", "records")  # of TensorFlow
 
 
 def name_of(path):

@@ -208,7 +208,7 @@ def test_foreign_manifest(tmp_path, content):
         ({"format_version": 97}, "must be .* of version 4. Received: .* run, version 97"),
         ({"format": "joey"}, "must be a keras-transformer run of version 4. Received: joey"),
         ({"architecture": "convolutional"}, "is damaged .*convolutional"),
-        ({"config": {"vocab_size": 7, "d_model": -1}}, "is damaged .*`d_model` must be at least 1"),
+        ({"config": {"vocab_size": 7, "d_model": -1}}, "is damaged .*`d_model`: .* d_model=-1"),
         ({"config": None}, "is damaged .*NoneType"),
         ({"checkpoints": [{"file": "a"}]}, "is damaged .*sha256"),
         ({"surprise": 1}, "is damaged .*surprise"),
