@@ -3,6 +3,7 @@
 import ast
 import functools
 import graphlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,42 @@ WINGS = ("trainers", "export", "cli")
 ORDER = ("_version", "errors", "languages", "files", "checkpoints", "records", "config", "model")
 ORDER += ("search", "registry", "tokenizers", "texts", "plots", *ROOMS, "run", "translator")
 FREE = ("config", "errors", "model", "records")  # of TensorFlow
+MAX_LINES = {"file": 420, "function": 60}
+MAX_PARAMETERS = 8
+COMMANDS = r"cli\.\w+:\w+_command\(\d+\)"  # a command's parameters are its options
+LAYERS = {  # as Keras's own layers
+    "model.attention:call(9)",
+    "model.layers:__init__(11)",
+    "model.layers:call(9)",
+}
+TOO_LARGE = {
+    "cli.evaluate:evaluate_command",
+    "cli.export:export_command",
+    "cli.serve:serve_command",
+    "cli.train:train_command",
+    "cli.translate:translate_command",
+    "export.engines:export_marian",
+    "export.gateway:make_gateway",
+    "plots.figures",
+    "plots.figures:attention_lines",
+    "protection.tokenizer",
+    "run",
+    "search.beam_search:beam_search",
+    "search.beam_search:beam_search(9)",
+    "texts.texts",
+    "texts.texts:translate_documents",
+    "tokenizers.base",
+    "trainers.data.preparation",
+    "trainers.data.preparation:prepare",
+    "trainers.fitting.callbacks:__init__(9)",
+    "trainers.marian.importing:import_marian",
+    "trainers.scoring.evaluation:evaluate",
+    "trainers.scoring.evaluation:evaluate(10)",
+    "trainers.settings",
+    "trainers.settings:__post_init__",
+    "translator:translate",
+    "translator:translate(15)",
+}
 
 
 def name_of(path):
@@ -144,3 +181,27 @@ def test_unknown_public_name():
 def test_import_leaves_tensorflow_alone(module):
     script = f"import sys, {module}; sys.exit(bool({{'tensorflow', 'keras'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def too_large():
+    """Yields the names of files, functions and signatures that are too large."""
+    for module, path in MODULES.items():
+        text = path.read_text(encoding="utf-8")
+        if len(text.splitlines()) > MAX_LINES["file"]:
+            yield module
+        for node in ast.walk(ast.parse(text)):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            if node.end_lineno - first + 1 > MAX_LINES["function"]:
+                yield f"{module}:{node.name}"
+            arguments = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
+            names = {argument.arg for argument in arguments} - {"self", "cls"}
+            if len(names) > MAX_PARAMETERS:
+                yield f"{module}:{node.name}({len(names)})"
+
+
+def test_sizes():
+    found = {name.removeprefix("keras_transformer.") for name in too_large()}
+    found = {name for name in found if not re.fullmatch(COMMANDS, name)}
+    assert found - LAYERS - TOO_LARGE == set()
