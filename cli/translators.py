@@ -116,8 +116,7 @@ def open_export(
 ) -> Translate:
     """Opens a version of an export at one of its signatures."""
     load_session()
-    from keras_transformer.export.c_api import INVALID_ARGUMENT, SessionError
-    from keras_transformer.export.session import open_saved_model
+    from keras_transformer.export.session import INVALID_ARGUMENT, SessionError, open_saved_model
 
     output = "translations" if is_nbest else "translation"
     others = {} if prefix is None else {"prefix": prefix}

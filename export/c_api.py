@@ -1,7 +1,4 @@
-"""What a session needs of TensorFlow's C API, by ctypes: the library, strings, and numbers.
-
-All that this package knows of TensorFlow's files and of memory in C is here.
-"""
+"""What a session needs of TensorFlow's C API, by ctypes: the library, strings, and numbers."""
 
 import ctypes
 import re
@@ -36,27 +33,19 @@ INVALID_ARGUMENT, FAILED_PRECONDITION = 3, 9  # of `tf.errors`
 
 
 class SessionError(InputError):
-    """A request that a SavedModel refuses.
-
-    Attributes:
-        code: the number of the error, which is that of `tf.errors` and of gRPC.
-    """
+    """A request that a SavedModel refuses."""
 
     def __init__(self, message: str, code: int = INVALID_ARGUMENT) -> None:
         without_nodes = re.sub(r"\{\{\w+ [^}]*\}\} *", "", message)
         super().__init__(without_nodes.strip().partition("\n")[0])
-        self.code = code
+        self.code = code  # as in `tf.errors` and gRPC
 
 
 class Output(ctypes.Structure):
-    """An output of an operation."""
-
     _fields_ = (("operation", c_void_p), ("index", ctypes.c_int))
 
 
 class Buffer(ctypes.Structure):
-    """Bytes."""
-
     _fields_ = (("data", c_void_p), ("length", c_size_t), ("deallocator", c_void_p))
 
 
@@ -82,10 +71,7 @@ def call(name: str, *arguments: Any) -> Any:
 
 
 def _import_protocol_buffers(folder: Path) -> tuple[ModuleType, ModuleType]:
-    """Imports protocol buffers of TensorFlow, and not TensorFlow, unless it is imported already.
-
-    No other thread may import TensorFlow meanwhile.
-    """
+    """Imports these without TensorFlow's Python; no other thread may import that meanwhile."""
     is_imported = "tensorflow" in sys.modules
     if not is_imported:
         package = sys.modules["tensorflow"] = ModuleType("tensorflow")

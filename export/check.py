@@ -1,14 +1,13 @@
 """Checks that TF Serving would load a SavedModel, and that it answers as the model does.
 
-TF Serving loads a SavedModel in a session of C++, with the ops of TensorFlow and TF.Text. It cannot
-be installed by pip. So the check runs the export in such a session, in a new process without the
-Python code of TensorFlow, TF.Text and Keras.
+The export runs in a new process without the Python code of TensorFlow, TF.Text and Keras, in a
+session of C++ like that of TF Serving, which pip cannot install.
 """
 
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +18,7 @@ from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from keras_transformer.errors import InputError, one_line
 from keras_transformer.export.metadata import read_metadata
-from keras_transformer.export.rows import columns_of
+from keras_transformer.export.rows import Row, columns_of
 from keras_transformer.export.warmup import read_warmup
 from keras_transformer.files import check_file
 
@@ -40,7 +39,7 @@ SCORE_TOLERANCE = 1e-3  # another runtime adds in another order
 # Answers requests, one a line.
 PROGRAM = """
 import json, sys
-from keras_transformer.export.rows import columns_of
+from keras_transformer.export.rows import Row, columns_of
 from keras_transformer.export.session import SavedModelSession
 
 session = SavedModelSession(sys.argv[1], optimize=True)
@@ -52,16 +51,10 @@ Request = tuple[str, dict[str, list[str]]]  # a signature, and its inputs by nam
 
 
 class Finding(NamedTuple):
-    """The result of one check.
+    """The result of one check."""
 
-    Attributes:
-        name: what was checked.
-        problem: what is wrong; None if nothing is.
-        detail: what was seen.
-    """
-
-    name: str
-    problem: str | None
+    name: str  # what was checked
+    problem: str | None  # None if there is none
     detail: str
 
 
@@ -69,8 +62,8 @@ class Export(NamedTuple):
     """An export to check."""
 
     path: Path  # the version's folder
-    metadata: dict[str, Any]  # what `write_metadata` wrote
-    meta_graph: MetaGraphDef  # the graph and its signatures
+    metadata: dict[str, Any]
+    meta_graph: MetaGraphDef
 
     @property
     def signatures(self) -> dict[str, tuple[tuple[str, ...], set[str]]]:
@@ -106,14 +99,13 @@ def check_saved_model(
 
 
 def require_success(findings: Iterable[Finding], failure: str) -> None:
-    """Raises an `InputError` that begins with `failure`, if a check found a problem."""
+    """Raises an `InputError` that begins with `failure` if there is a problem."""
     problems = [f"{finding.name}: {finding.problem}" for finding in findings if finding.problem]
     if problems:
         raise InputError(f"{failure}: {'; '.join(problems)}")
 
 
 def open_export(path: Path) -> Export:
-    """Reads the metadata and the graph of an export."""
     metadata = read_metadata(path)
     try:
         saved_model = SavedModel.FromString((path / "saved_model.pb").read_bytes())
@@ -124,18 +116,16 @@ def open_export(path: Path) -> Export:
 
 
 def check_files(export: Export) -> str:
-    """Checks that no file has changed since the export."""
     for name, digest in export.metadata["files"].items():
         check_file(export.path / name, digest, "export the run again")
     return f"{len(export.metadata['files'])}, unchanged since the export"
 
 
 def check_signatures(export: Export) -> str:
-    """Checks that all signatures are there, with their inputs and outputs."""
     signatures = export.meta_graph.signature_def
     for name, (inputs, outputs) in export.signatures.items():
-        found = signatures[name] if name in signatures else SignatureDef()
-        if set(found.inputs) != set(inputs) or set(found.outputs) != outputs:
+        signature = signatures[name] if name in signatures else SignatureDef()
+        if set(signature.inputs) != set(inputs) or set(signature.outputs) != outputs:
             raise InputError(f"{name} must take {inputs} and return {outputs}")
     return f"{', '.join(export.signatures)}: strings in, a row out for each row in"
 
@@ -144,7 +134,7 @@ def check_nodes(export: Export) -> str:
     """Checks that a stock server can run the graph: without Python, devices or XLA."""
     graph = export.meta_graph.graph_def
     # TensorFlow's saver, which names the CPU, is left out.
-    functions = [each for each in graph.library.function if "_traced_" not in each.signature.name]
+    functions = [node for node in graph.library.function if "_traced_" not in node.signature.name]
     nodes = [node for node in graph.node if node.name != "Const"]
     nodes += [node for function in functions for node in function.node_def]
     if python := sorted({node.op for node in nodes} & PYTHON_OPS):
@@ -157,7 +147,6 @@ def check_nodes(export: Export) -> str:
 
 
 def check_weights(export: Export) -> str:
-    """Checks that the weights are stored once."""
     num_params, dtype = export.metadata["num_params"], export.metadata["weights"]
     files = (export.path / "variables").glob("variables.data-*")
     stored = sum(file.stat().st_size for file in files)
@@ -169,7 +158,6 @@ def check_weights(export: Export) -> str:
 
 
 def check_warmup(export: Export) -> str:
-    """Checks that each signature has a warm-up request."""
     names = [name for name, _ in _warmup_requests(export)]
     if missing := sorted(set(export.signatures) - set(names)):
         raise InputError(f"no request for {', '.join(missing)}")
@@ -183,26 +171,26 @@ def check_session(export: Export) -> str:
     requests: list[Request] = [("serving_default", {"text": texts}), *_warmup_requests(export)]
     signatures = export.signatures.items()
     requests += [(name, {key: [] for key in inputs}) for name, (inputs, _) in signatures]
-    answers = _run_session(export.path, requests)
-    for (name, inputs), outputs in zip(requests, answers, strict=True):
+    results = _run_session(export.path, requests)
+    for (name, inputs), outputs in zip(requests, results, strict=True):
         sizes = {len(column) for column in (*inputs.values(), *outputs.values())}
         if len(sizes) > 1:
             raise InputError(f"{name} must return as many rows as it takes. Received: {sizes}")
-    rows = zip(*answers[0].values(), strict=True)
-    others = []  # pairs of an answer and an example
-    for example, values in zip(examples, rows, strict=True):
-        answer = {"text": example["text"], **dict(zip(answers[0], values, strict=True))}
-        if not _is_close(answer["score"], example["score"]) or (
-            answer | {name: example[name] for name in ("score", "translation")} != example
-        ):
+    rows = zip(*results[0].values(), strict=True)
+    answers = [dict(zip(results[0], row, strict=True)) for row in rows]
+    ties = []
+    for answer, example in zip(answers, examples, strict=True):
+        answer["text"] = example["text"]
+        same = {"score": example["score"], "translation": example["translation"]}
+        if not _is_close(answer["score"], example["score"]) or answer | same != example:
             raise _difference(answer, example)
-        if answer["translation"] != example["translation"]:
-            others.append((answer, example))
-    if others:
-        _require_ties(export, others)
+        if answer != answer | {"translation": example["translation"]}:
+            ties.append((answer, example))
+    if ties:
+        _require_ties(export, ties)
     return (
         f"loads without Python code, answers {len(examples)} examples as the model does, and "
-        f"{len(answers) - 1} requests to all signatures"
+        f"{len(results) - 1} requests to all signatures"
     )
 
 
@@ -210,34 +198,31 @@ def _is_close(score: float, other: float) -> bool:
     return abs(score - other) <= SCORE_TOLERANCE
 
 
-def _difference(answer: Mapping[str, Any], example: Mapping[str, Any]) -> InputError:
+def _difference(answer: Row, example: Row) -> InputError:
     return InputError(f"the answer is {answer}, but the model gives {example}")
 
 
-def _require_ties(
-    export: Export, others: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
-) -> None:
+def _require_ties(export: Export, pairs: Sequence[tuple[Row, Row]]) -> None:
     """Raises `InputError` unless the translations of answers and examples have equal scores.
 
     Where two translations do, the runtime decides which one a search finds. The score of a
     translation is that of the list of the best ones; or of the signature `score`, which knows
     neither constraints nor how a search put a text together from pieces.
     """
-    texts = [example["text"] for _, example in others]
+    texts = [example["text"] for _, example in pairs]
     requests: list[Request] = [("nbest", {"text": texts})]
-    for rows in zip(*others, strict=True):
+    for rows in zip(*pairs, strict=True):
         targets = [row["translation"] for row in rows]
         requests.append(("score", {"text": texts, "target": targets}))
     nbest, *scored = _run_session(export.path, requests)
-    for row, pair in enumerate(others):
-        answer, example = pair
-        best = zip(nbest["translations"][row], nbest["scores"][row], strict=True)
+    for number, (answer, example) in enumerate(pairs):
+        best = zip(nbest["translations"][number], nbest["scores"][number], strict=True)
         is_listed = any(
             text == example["translation"] and _is_close(score, example["score"])
             for text, score in best
         )
-        given = [outputs["score"][row] for outputs in scored]
-        if not is_listed and not all(map(_is_close, given, [each["score"] for each in pair])):
+        scores = [outputs["score"][number] for outputs in scored]
+        if not is_listed and not all(map(_is_close, scores, (answer["score"], example["score"]))):
             raise _difference(answer, example)
 
 

@@ -1,7 +1,6 @@
 """Clients of a model server: TensorFlow Serving, or the local server.
 
-Both have the method of a `SavedModelSession`, `translate(texts)`, for any number of texts: they
-send requests of a few texts of about the same length. Threads may share a client.
+Both have the method of a `SavedModelSession`, `translate(texts)`. Threads may share a client.
 """
 
 import json
@@ -29,24 +28,44 @@ class RefusedError(InputError):
     """A model server refuses a request, for example because a text is too long."""
 
 
-class _Client(ABC):
+class Client(ABC):
+    """What both clients take and do.
+
+    Args:
+        server: the server's name in errors.
+        signature: of the model; its only input but `prefix` must be `text`.
+        timeout: seconds that the server may take to answer a request.
+        retries: how often a request is sent again if the server cannot be reached or is
+            overloaded, each time after a longer wait; at most 4 over gRPC. A request that timed out
+            is not sent again.
+        max_rows: the maximum number of texts of a request.
+        prefix: the input `prefix` for all texts; None for a signature without it.
+    """
+
     def __init__(
-        self, server: str, signature: str, timeout: float, max_rows: int, prefix: str | None
+        self,
+        server: str,
+        *,
+        signature: str = DEFAULT_SIGNATURE,
+        timeout: float = TIMEOUT,
+        retries: int = RETRIES,
+        max_rows: int = REQUEST_ROWS,
+        prefix: str | None = None,
     ) -> None:
-        self._server, self._signature = server, signature
+        self._server, self._signature, self._timeout = server, signature, timeout
+        self._retries, self._max_rows = retries, max_rows
         self._others = {} if prefix is None else {"prefix": prefix}
-        self._timeout, self._max_rows = timeout, max_rows
 
     @abstractmethod
     def _predict(self, texts: list[str]) -> Any:
-        """Returns what the server answers."""
+        """Returns the rows that the server answers."""
 
     @abstractmethod
     def close(self) -> None:
         """Closes the connections."""
 
     def translate(self, texts: Sequence[str | bytes]) -> list[Row]:
-        """Returns the signature's outputs for each text.
+        """Returns the signature's outputs for each text, in requests of texts of about one length.
 
         Args:
             texts: any number; bytes are UTF-8, and invalid ones are replaced.
@@ -61,56 +80,44 @@ class _Client(ABC):
 
     def _translate_batch(self, texts: list[bytes]) -> list[Row]:
         rows = self._predict([text.decode(errors="replace") for text in texts])
-        is_list = isinstance(rows, list) and len(rows) == len(texts)
-        if is_list and all(
-            isinstance(row, dict) and ("translation" in row or "translations" in row)
-            for row in rows
+        names = {"translation", "translations"}
+        if (
+            isinstance(rows, list)
+            and len(rows) == len(texts)
+            and all(isinstance(row, dict) and names & row.keys() for row in rows)
         ):
-            return list(rows)
+            return rows
         raise InputError(
             f"{self._server} must answer with a `translation` for each of {len(texts)} texts"
         )
 
 
-class RestClient(_Client):
+class RestClient(Client):
     """Translates over HTTP, without TensorFlow.
 
     Args:
         url: of a model, `http://HOST:8501/v1/models/NAME`, or of one of its versions, with
             `/versions/VERSION` or `/labels/LABEL` at its end.
-        signature: of the model; its only input must be `text`.
-        timeout: seconds that the server may take to answer a request.
-        retries: how often a request is sent again if the server cannot be reached or is
-            overloaded, each time after a longer wait. A request that timed out is not sent again.
-        max_rows: the maximum number of texts of a request.
-        prefix: the input `prefix` for all texts; None for a signature without it.
+        options: those of `Client`.
 
     Raises:
         InputError: if the URL has another form.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        signature: str = DEFAULT_SIGNATURE,
-        timeout: float = TIMEOUT,
-        retries: int = RETRIES,
-        max_rows: int = REQUEST_ROWS,
-        prefix: str | None = None,
-    ) -> None:
-        super().__init__(url.rstrip("/"), signature, timeout, max_rows, prefix)
+    def __init__(self, url: str, **options: Any) -> None:
+        super().__init__(url.rstrip("/"), **options)
         form = r"https?://[^/?#]+/([^?#]+/)?v1/models/[^/:?#]+((/versions/\d+)|(/labels/\w+))?"
         if not re.fullmatch(form, self._server):
             raise InputError(
                 "The URL must have the form http://HOST:PORT/v1/models/NAME, and "
                 f"optionally /versions/VERSION or /labels/LABEL. Received: {url}"
             )
+        connect = min(self._timeout, CONNECT_TIMEOUT)
         self._pool = urllib3.PoolManager(
             maxsize=MAX_CONNECTIONS,
-            timeout=urllib3.Timeout(connect=min(timeout, CONNECT_TIMEOUT), read=timeout),
+            timeout=urllib3.Timeout(connect=connect, read=self._timeout),
             retries=_Retries(
-                retries,
+                self._retries,
                 redirect=0,
                 status_forcelist=[429, 502, 503],
                 allowed_methods=None,  # a translation changes nothing: POST may be repeated
@@ -142,8 +149,16 @@ class RestClient(_Client):
             raise kind(f"{self._server} answered with status {response.status}: {reason}")
         return answer.get("predictions")
 
+    def version(self) -> str | None:
+        """Returns the newest version that the server has loaded, if it says so."""
+        try:
+            states = self._pool.request("GET", self._server).json()["model_version_status"]
+            loaded = [state["version"] for state in states if state["state"] == "AVAILABLE"]
+        except (HTTPError, ValueError, KeyError, TypeError):
+            return None
+        return max(loaded, key=int, default=None)
+
     def close(self) -> None:
-        """Closes the connections."""
         self._pool.clear()
 
 
@@ -156,50 +171,35 @@ class _Retries(urllib3.Retry):
         return super().increment(*args, **kwargs)
 
 
-class GrpcClient(_Client):
+class GrpcClient(Client):
     """Translates over gRPC, with TensorFlow's tensors.
 
     Args:
         target: the server, `HOST:PORT`.
         model: name of the model.
-        signature: as for `RestClient`.
-        timeout: seconds that a request and its retries may take.
-        retries: how often a request is sent again if the server is not available, each time after
-            a longer wait; at most 4.
-        max_rows: as for `RestClient`.
-        prefix: as for `RestClient`.
+        options: those of `Client`; the timeout is that of a request and its retries.
     """
 
-    def __init__(
-        self,
-        target: str,
-        model: str,
-        *,
-        signature: str = DEFAULT_SIGNATURE,
-        timeout: float = TIMEOUT,
-        retries: int = RETRIES,
-        max_rows: int = REQUEST_ROWS,
-        prefix: str | None = None,
-    ) -> None:
+    def __init__(self, target: str, model: str, **options: Any) -> None:
         import grpc
         from tensorflow_serving.apis.prediction_service_pb2_grpc import PredictionServiceStub
 
-        super().__init__(f"grpc://{target}/{model}", signature, timeout, max_rows, prefix)
+        super().__init__(f"grpc://{target}/{model}", **options)
         policy = {
-            "maxAttempts": min(1 + retries, 5),  # gRPC's maximum
+            "maxAttempts": min(1 + self._retries, 5),  # gRPC's maximum
             "initialBackoff": f"{BACKOFF_SECONDS}s",
             "maxBackoff": "5s",
             "backoffMultiplier": 2,
             "retryableStatusCodes": ["UNAVAILABLE"],
         }
-        config = {"methodConfig": [{"name": [{}], "retryPolicy": policy}]} if retries else {}
+        methods = [{"name": [{}], "retryPolicy": policy}] if self._retries else []
         self._model = model
         self._channel = grpc.insecure_channel(
             target,
             options=[
                 ("grpc.max_receive_message_length", -1),
                 ("grpc.initial_reconnect_backoff_ms", int(1000 * BACKOFF_SECONDS)),
-                ("grpc.service_config", json.dumps(config)),
+                ("grpc.service_config", json.dumps({"methodConfig": methods})),
             ],
         )
         self._stub = PredictionServiceStub(self._channel)
@@ -209,16 +209,12 @@ class GrpcClient(_Client):
         import tensorflow as tf
         from tensorflow_serving.apis.predict_pb2 import PredictRequest
 
-        columns = {"text": texts} | {
-            name: [value] * len(texts) for name, value in self._others.items()
-        }
-        request = PredictRequest(
-            inputs={
-                name: tf.make_tensor_proto(column, tf.string) for name, column in columns.items()
-            }
-        )
+        request = PredictRequest()
         request.model_spec.name = self._model
         request.model_spec.signature_name = self._signature
+        columns = {name: [value] * len(texts) for name, value in self._others.items()}
+        for name, column in {"text": texts, **columns}.items():
+            request.inputs[name].CopyFrom(tf.make_tensor_proto(column, tf.string))
         try:
             response = self._stub.Predict(request, timeout=self._timeout)
         except grpc.RpcError as error:
@@ -233,5 +229,4 @@ class GrpcClient(_Client):
             return None
 
     def close(self) -> None:
-        """Closes the connection."""
         self._channel.close()

@@ -1,9 +1,7 @@
 """A SavedModel in a session of TensorFlow's C API: the loader and the runtime of TF Serving.
 
-It takes strings, and returns strings, numbers and truth values. It does not import TensorFlow's
-Python, which takes longer than most translations: a call of `translate EXPORT` takes 3.7 s and
-0.6 GB, and 7.1 s and 1.0 GB with `tf.compat.v1.Session` (docs/log.md). `check` also needs a process
-that has no Python ops, as a server has none.
+It does not import TensorFlow's Python, so a command starts in half the time (docs/log.md), and
+`check` runs an export without Python ops, as a server does.
 """
 
 import copy
@@ -22,6 +20,7 @@ import numpy as np
 from keras_transformer.errors import InputError, one_line
 from keras_transformer.export.c_api import (
     FAILED_PRECONDITION,
+    INVALID_ARGUMENT,
     Output,
     SessionError,
     call,
@@ -35,6 +34,8 @@ from keras_transformer.export.c_api import (
 from keras_transformer.export.options import DEFAULT_SIGNATURE
 from keras_transformer.export.rows import Row, rows_of
 
+__all__ = ["INVALID_ARGUMENT", "SavedModelSession", "SessionError", "open_saved_model"]
+
 SHORT_BYTES = 1_000  # a text of more is likely to be a document of several sentences
 
 
@@ -47,8 +48,7 @@ class SavedModelSession:
     Args:
         path: the folder of a version, `MODELS/NAME/VERSION`.
         optimize: whether TensorFlow optimizes the functions of the graph before the first run of
-            each signature. That takes a second or more, and later runs take less time. TF Serving
-            also optimizes the graph around them, which takes as long and saves nothing.
+            each signature. That takes a second or more, and later runs take less time.
 
     Attributes:
         signatures: the protocol buffers of the signatures, by name.
@@ -100,7 +100,7 @@ class SavedModelSession:
             library.TF_DeleteBuffer(buffer)
             library.TF_DeleteSessionOptions(options)
         signatures = copy.deepcopy(dict(meta_graph.signature_def))  # without the graph
-        return {name: each for name, each in signatures.items() if not name.startswith("__")}
+        return {name: signatures[name] for name in signatures if not name.startswith("__")}
 
     def signature(self, name: str) -> Any:
         """Returns a signature; raises `SessionError` if there is none of this name."""
@@ -157,8 +157,8 @@ class SavedModelSession:
 
         Args:
             texts: any number up to the graph's limit; bytes are UTF-8.
-            signature: one whose only input is `text`.
-            others: other inputs of the signature, the same for all texts.
+            signature: one with the input `text`.
+            others: its other inputs, the same for all texts.
         """
         same = {name: [value] * len(texts) for name, value in others.items()}
         return rows_of(self.run(signature, {"text": texts, **same}))
@@ -178,15 +178,12 @@ def _free(graph: c_void_p, session: c_void_p, options: c_void_p) -> None:
 
 def _is_short(inputs: Mapping[str, Any]) -> bool:
     """Returns whether there is little to do: a short text runs fastest in the caller's thread."""
-    texts = [text for each in inputs.values() for text in np.array(each, object).ravel()]
+    texts = [text for column in inputs.values() for text in np.array(column, object).ravel()]
     return len(texts) <= len(inputs) and sum(map(len, texts)) <= SHORT_BYTES
 
 
 def _unoptimized(path: Path, folder: str, config: Any) -> str:
-    """Fills a folder with a SavedModel whose functions are called with `config`, and returns it.
-
-    A function is called with the config of its export, and not with that of the session.
-    """
+    """Fills a folder with the SavedModel, whose functions are called with `config`."""
     Path(folder, "saved_model.pb").write_bytes((path / "saved_model.pb").read_bytes())
     Path(folder, "variables").symlink_to((path / "variables").resolve())
     set_config(Path(folder), config)
@@ -194,10 +191,11 @@ def _unoptimized(path: Path, folder: str, config: Any) -> str:
 
 
 def set_config(path: Path, config: Any) -> None:
-    """Changes the config that the functions of a SavedModel are called with."""
+    """Changes the config that the functions of a SavedModel are called with, not the session's."""
     file = path / "saved_model.pb"
     saved_model = saved_model_pb2.SavedModel.FromString(file.read_bytes())
-    for graph in (each.graph_def for each in saved_model.meta_graphs):
+    for meta_graph in saved_model.meta_graphs:
+        graph = meta_graph.graph_def
         for node in itertools.chain(graph.node, *(f.node_def for f in graph.library.function)):
             if "config_proto" in node.attr:
                 node.attr["config_proto"].s = config.SerializeToString()
@@ -209,8 +207,12 @@ def open_saved_model(
 ) -> Callable[[Sequence[str | bytes]], list[Row]]:
     """Loads a version, and returns a function from texts to the outputs of a signature.
 
-    With `optimize`, the first call takes longer, and later ones less time. `others` are the other
-    inputs of the signature; see `SavedModelSession.translate`.
+    Args:
+        path: the version's folder.
+        signature: its name.
+        optimize: whether the first call takes longer, and later ones less time.
+        output: what the signature must return.
+        others: the other inputs of the signature, the same for all texts.
 
     Raises:
         InputError: if the signature does not turn `text` into `output`, or cannot be loaded; by the

@@ -22,9 +22,9 @@ from tensorflow_serving.apis import (
 )
 
 from keras_transformer.errors import one_line
-from keras_transformer.export.c_api import SessionError
 from keras_transformer.export.options import DEFAULT_SIGNATURE
 from keras_transformer.export.server.models import STOP_SECONDS, ServedModel
+from keras_transformer.export.session import SessionError
 
 # The fields in which TF Serving sends the values of an output, by the kind of its NumPy type.
 FIELDS = {"O": "string_val", "b": "bool_val", "f": "float_val", "i": "int_val"}

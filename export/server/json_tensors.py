@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.export.c_api import SessionError
 from keras_transformer.export.rows import columns_of, rows_of
+from keras_transformer.export.session import SessionError
 
 
 def parse(body: bytes) -> dict[str, Any]:

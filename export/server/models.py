@@ -13,8 +13,7 @@ from tensorflow_serving.apis.get_model_metadata_pb2 import SignatureDefMap
 from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusResponse, ModelVersionStatus
 
 from keras_transformer.errors import InputError, one_line
-from keras_transformer.export.c_api import SessionError
-from keras_transformer.export.session import SavedModelSession
+from keras_transformer.export.session import SavedModelSession, SessionError
 from keras_transformer.export.versions import version_paths
 from keras_transformer.export.warmup import read_warmup
 

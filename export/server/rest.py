@@ -31,12 +31,12 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from keras_transformer.errors import InputError
-from keras_transformer.export.c_api import SessionError
 from keras_transformer.export.metadata import read_metadata
 from keras_transformer.export.options import DEFAULT_SIGNATURE
 from keras_transformer.export.server import json_tensors
 from keras_transformer.export.server.listening import listen
 from keras_transformer.export.server.models import STOP_SECONDS, ServedModel
+from keras_transformer.export.session import SessionError
 
 HTTP_STATUS = {
     tf.errors.INVALID_ARGUMENT: 400,

@@ -1,6 +1,7 @@
 """LibreTranslate's API, asked by another's client and over HTTP."""
 
 import json
+import re
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlencode
 
@@ -12,6 +13,8 @@ from running_servers import running, running_app
 
 from keras_transformer.export import clients
 from keras_transformer.export.gateway import Direction, make_gateway
+from keras_transformer.export.html_text import PROBE
+from keras_transformer.protection.terms import TERM
 
 JSON = {"content-type": "application/json"}
 
@@ -19,8 +22,17 @@ JSON = {"content-type": "application/json"}
 class Model(BaseHTTPRequestHandler):
     """A model server: `document` is upper case, `nbest` adds a digit and has two translations.
 
-    The models but "keeps" also change tags. A sentence ends at a line break.
+    The models but "keeps", which also reads marks of terms, change tags. A sentence ends at a line
+    break.
     """
+
+    probes = 0
+    version = "1"
+
+    def do_GET(self):
+        self.answer(
+            200, {"model_version_status": [{"version": self.version, "state": "AVAILABLE"}]}
+        )
 
     def do_POST(self):
         question = json.loads(self.rfile.read(int(self.headers["content-length"])))
@@ -37,18 +49,24 @@ class Model(BaseHTTPRequestHandler):
             ]
         else:
             keeps = "keeps" in self.path
+            Model.probes += PROBE in texts
             rows = [
                 {
-                    "translation": t if keeps else f"{self.path[11:13]} {t.upper()}",
+                    "translation": re.sub(TERM, r"\1", t)
+                    if keeps
+                    else f"{self.path[11:13]} {t.upper()}",
                     "sentences": len(t.split("\n")),
                 }
                 for t in texts
             ]
-        is_refused = "refused" in texts
-        content = json.dumps(
-            {"error": "too long"} if is_refused else {"predictions": rows}
-        ).encode()
-        self.send_response(400 if is_refused else 200)
+        if "refused" in texts:
+            self.answer(400, {"error": "too long"})
+        else:
+            self.answer(200, {"predictions": rows})
+
+    def answer(self, status, body):
+        content = json.dumps(body).encode()
+        self.send_response(status)
         self.send_header("content-length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
@@ -120,7 +138,7 @@ def test_translations(url):
             "detectedLanguage": [{"confidence": 100, "language": "en"}],
         },
     )
-    fields = {"q": "a b", "source": "en_US-x", "target": "ja", "alternatives": "1"}
+    fields = {"q": "a b", "source": "en_US", "target": "ja", "alternatives": "1"}
     response = urllib3.request("POST", f"{url}/translate", body=urlencode(fields))
     assert response.json() == {"translatedText": "ja A B", "alternatives": ["cs A B"]}
     headers = {"Origin": "http://other.org"}
@@ -141,6 +159,12 @@ def test_translations(url):
             "<kbd>Ctrl</kbd>+<b>.</b> 1 < 2 > 0 <1>cs A</1>",
         ),
         ("a < b", "cs A &lt; B"),
+        ("<b translate=no>a <b>b</b></b> c", "<b translate=no>a <b>b</b></b>cs  C"),
+        ("<i class='x notranslate'>a</i>b", "<i class='x notranslate'>a</i>cs B"),
+        (
+            'a<br translate="no">b<b translate="no">c',
+            'cs A<br translate="no">cs B<b translate="no">c',
+        ),
     ],
 )
 def test_html_without_protection_of_tags(url, html, expected):
@@ -148,6 +172,16 @@ def test_html_without_protection_of_tags(url, html, expected):
     assert answer == (200, {"translatedText": expected})
     answer = ask(url, "/translate", q=[html], source="cs", target="en", format="html")
     assert answer == (200, {"translatedText": [html]})  # by a model that keeps tags
+
+
+def test_a_model_is_probed_once_for_each_version(url, monkeypatch):
+    probes = []
+    for version in ("7", "7", "8"):
+        monkeypatch.setattr(Model, "version", version)
+        before = Model.probes
+        ask(url, "/translate", q="<b>a</b>", source="cs", target="en", format="html")
+        probes.append(Model.probes - before)
+    assert probes == [1, 0, 1]
 
 
 @pytest.mark.parametrize(

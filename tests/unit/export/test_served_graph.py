@@ -8,13 +8,12 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.errors import InputError
-from keras_transformer.export.c_api import SessionError
 from keras_transformer.export.check import SIGNATURES
 from keras_transformer.export.graphs import MAX_BYTES, check_requests, merge_requests
 from keras_transformer.export.options import ExportOptions
 from keras_transformer.export.rows import columns_of
 from keras_transformer.export.saved_model import warmup_requests
-from keras_transformer.export.session import SavedModelSession
+from keras_transformer.export.session import SavedModelSession, SessionError
 
 LIMITS = ExportOptions()  # of the fixture `exported`
 WAIT = 10_000_000  # microseconds, the maximum; all batches are full, so none waits

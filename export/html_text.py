@@ -1,0 +1,73 @@
+"""HTML for a model of texts: what is translated, and what stays as it is."""
+
+import html
+import re
+from collections.abc import Callable, Sequence
+
+from keras_transformer.export.rows import Row
+
+# Only a model that protects tags and entities writes these three, each of them once.
+_PARTS = ('<q7 k="0">', "&#8258;", "</q7>")
+PROBE = "".join(_PARTS)
+# Comments and tags, whose attributes may have ">" and quotes without an end.
+MARKUP = re.compile(
+    r"(<!--.*?-->|<[/!?a-z0-9](?:\"[^\"]*\"|'[^']*'|[^'\"<>])*>|</?[a-z0-9][^<>]*>|<[!?][^<>]*>)",
+    re.DOTALL | re.IGNORECASE,
+)
+# The beginning of an element that stays as it is.
+KEPT = re.compile(
+    r"<(?:(?:script|style|code|kbd|samp|math|svg)\b|[^>]*?\s(?:translate\s*=\s*[\"']?no\b"
+    r"|class\s*=\s*(?:\"[^\"]*|'[^']*|)\bnotranslate\b))",
+    re.IGNORECASE,
+)
+TAG = re.compile(r"<(/?)([a-z0-9]+)")
+VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "wbr"}
+
+
+def is_kept(translation: str) -> bool:
+    """Returns whether the translation of `PROBE` is that of a model that protects tags."""
+    return all(translation.count(part) == 1 for part in _PARTS)
+
+
+def split(text: str) -> list[str]:
+    """Returns text and markup in turns; an element that stays as it is is one piece of markup."""
+    first, *rest = MARKUP.split(text)
+    pieces, name, depth = [first], "", 0
+    for markup, after in zip(rest[::2], rest[1::2], strict=True):
+        tag = TAG.match(markup.lower())
+        if depth:
+            if tag and tag[2] == name:
+                depth += -1 if tag[1] else 1
+            pieces[-2] += markup
+        else:
+            pieces += [markup, ""]
+            if tag and KEPT.match(markup) and tag[2] not in VOID and not markup.endswith("/>"):
+                name, depth = tag[2], 1
+        pieces[-2 if depth else -1] += after
+    return pieces
+
+
+def with_marks(text: str) -> str:
+    """Marks elements that stay as they are, for a model that protects tags and terms."""
+    pieces = split(text)
+    for place in range(1, len(pieces), 2):
+        if KEPT.match(pieces[place]) and not re.search(r"[⟦|⟧]", pieces[place]):
+            pieces[place] = f"⟦{place}|{pieces[place]}⟧"
+    return "".join(pieces)
+
+
+def translate_between_tags(
+    translate: Callable[[list[str]], list[Row]], texts: Sequence[str]
+) -> list[Row]:
+    """Translates the texts between markup one by one."""
+    rows = list(map(split, texts))
+    places = [
+        (row, place)
+        for row in rows
+        for place in range(0, len(row), 2)
+        if any(map(str.isalpha, html.unescape(row[place])))
+    ]
+    translations = translate([html.unescape(row[place]) for row, place in places])
+    for (row, place), translated in zip(places, translations, strict=True):
+        row[place] = html.escape(translated["translation"], quote=False)
+    return [{"translation": "".join(row)} for row in rows]
