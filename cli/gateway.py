@@ -6,7 +6,6 @@ from typing import Annotated
 from typer import Argument, Option
 
 from keras_transformer.cli.console import say
-from keras_transformer.cli.serve import listening
 from keras_transformer.errors import InputError, needs_extra
 
 
@@ -32,10 +31,8 @@ def gateway_command(
     Weblate, Nextcloud and browser extensions can then use a model.
     """
     with needs_extra("serve"):
-        import uvicorn
-
         from keras_transformer.export.gateway import Direction, make_gateway
-        from keras_transformer.export.server.listening import listen
+        from keras_transformer.export.server.http import HttpServer
     urls = {}
     for model in models:
         languages, _, url = model.partition("=")
@@ -48,11 +45,9 @@ def gateway_command(
         if Direction(source, target) in urls:
             raise InputError(f"There must be one model from {source} to {target}. Received: two")
         urls[Direction(source, target)] = url
-    app = make_gateway(urls, max_characters, max_texts, timeout)
-    with listening(host, port):
-        listener, url = listen(host, port)
-    say(f"LibreTranslate's API: {url}/translate")
+    server = HttpServer(make_gateway(urls, max_characters, max_texts, timeout), host, port)
+    say(f"LibreTranslate's API: {server.url}/translate")
     (source, target), *_ = urls
-    say(f"Try: curl -d q=Hello -d source={source} -d target={target} {url}/translate")
+    say(f"Try: curl -d q=Hello -d source={source} -d target={target} {server.url}/translate")
     with contextlib.suppress(KeyboardInterrupt):
-        uvicorn.Server(uvicorn.Config(app, log_config=None, log_level="error")).run([listener])
+        server.run()

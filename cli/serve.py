@@ -4,7 +4,6 @@ import contextlib
 import json
 import shlex
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import quote
@@ -54,8 +53,9 @@ def serve_command(
     load_tensorflow()
     with needs_extra("serve"):
         from keras_transformer.export.server.grpc import GrpcServer
+        from keras_transformer.export.server.http import HttpServer
         from keras_transformer.export.server.models import ServedModel
-        from keras_transformer.export.server.rest import HttpServer, about_model
+        from keras_transformer.export.server.rest import about_model, hosts_at, make_app
     if not host:
         raise InputError("`--host` must be an address, such as 127.0.0.1. Received: an empty one")
     version = find_export(folder)
@@ -70,13 +70,12 @@ def serve_command(
     model = ServedModel(folder)
     with contextlib.ExitStack() as stack:
         # The ports come first: loading a model takes long, and a port may be in use.
-        with listening(host, port):
-            http = HttpServer(model, host, port, max_body_bytes, allow_host or ())
-            stack.callback(http.close)
+        app = make_app(model, hosts_at(host, allow_host or ()), max_body_bytes)
+        http = HttpServer(app, host, port)
+        stack.callback(http.close)
         if grpc_port is not None:
-            with listening(host, grpc_port):
-                grpc = GrpcServer(model, host, grpc_port, max_body_bytes)
-                stack.callback(grpc.stop)
+            grpc = GrpcServer(model, host, grpc_port, max_body_bytes)
+            stack.callback(grpc.stop)
         model.poll()
         stack.enter_context(model.watched(poll_seconds))
         number = model.find(model.name).number
@@ -95,14 +94,3 @@ def serve_command(
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)  # a second signal ends it at once
         say("Stopping: requests that have begun are answered")
-
-
-@contextlib.contextmanager
-def listening(host: str, port: int) -> Iterator[None]:
-    """Turns an error of a port, such as one in use, into a message that says what to do."""
-    try:
-        yield
-    except (OSError, RuntimeError) as error:
-        raise InputError(
-            f"Cannot listen at {host}:{port}: {error}; choose another port or host"
-        ) from error

@@ -21,8 +21,9 @@ import tensorflow as tf
 from tensorflow_serving.apis import predict_pb2
 
 from keras_transformer.export.server.grpc import GrpcServer
+from keras_transformer.export.server.http import HttpServer
 from keras_transformer.export.server.models import ServedModel
-from keras_transformer.export.server.rest import HttpServer
+from keras_transformer.export.server.rest import hosts_at, make_app
 
 graph = functools.partial(tf.function, autograph=False)
 TEXT = [tf.TensorSpec([None], tf.string, name="text")]
@@ -127,7 +128,7 @@ def serving(folder: Path, host: str = "127.0.0.1", allow_hosts=()) -> Iterator[S
     """Serves a model in a thread, on free ports of this machine."""
     model = ServedModel(folder)
     model.poll()
-    http = HttpServer(model, host, 0, MAX_BODY_BYTES, allow_hosts)
+    http = HttpServer(make_app(model, hosts_at(host, allow_hosts), MAX_BODY_BYTES), host, 0)
     grpc = GrpcServer(model, "127.0.0.1", 0, MAX_BODY_BYTES)
     grpc.start()
     thread = threading.Thread(target=http.run)

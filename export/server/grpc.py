@@ -4,9 +4,10 @@
 methods answer UNIMPLEMENTED.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from concurrent import futures
-from contextlib import contextmanager
+from functools import wraps
+from typing import Any
 
 import grpc
 import numpy as np
@@ -23,7 +24,8 @@ from tensorflow_serving.apis import (
 
 from keras_transformer.errors import one_line
 from keras_transformer.export.options import DEFAULT_SIGNATURE
-from keras_transformer.export.server.models import STOP_SECONDS, ServedModel
+from keras_transformer.export.server.http import STOP_SECONDS, address_of, cannot_listen
+from keras_transformer.export.server.models import ServedModel
 from keras_transformer.export.session import SessionError
 
 # The fields in which TF Serving sends the values of an output, by the kind of its NumPy type.
@@ -31,23 +33,17 @@ FIELDS = {"O": "string_val", "b": "bool_val", "f": "float_val", "i": "int_val"}
 CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
-@contextmanager
-def _errors_as_status(context: grpc.ServicerContext) -> Iterator[None]:
+def _errors_as_status(method: Callable[..., Any]) -> Callable[..., Any]:
     """Ends a call that raises a `SessionError` with its status. gRPC logs other exceptions."""
-    try:
-        yield
-    except SessionError as error:
-        context.abort(CODES[error.code], str(error))
 
+    @wraps(method)
+    def call(self: Any, request: Any, context: grpc.ServicerContext) -> Any:
+        try:
+            return method(self, request)
+        except SessionError as error:
+            context.abort(CODES[error.code], str(error))
 
-def proto_of(array: np.ndarray) -> TensorProto:
-    """Returns an output of an export as TF Serving sends it."""
-    proto = TensorProto(
-        dtype=tf.as_dtype(array.dtype).as_datatype_enum,
-        tensor_shape=tf.TensorShape(array.shape).as_proto(),
-    )
-    getattr(proto, FIELDS[array.dtype.kind]).extend(array.ravel().tolist())
-    return proto
+    return call
 
 
 class _Service(
@@ -57,45 +53,43 @@ class _Service(
     def __init__(self, model: ServedModel) -> None:
         self._model = model
 
+    @_errors_as_status
     def Predict(  # noqa: N802
-        self, request: predict_pb2.PredictRequest, context: grpc.ServicerContext
+        self, request: predict_pb2.PredictRequest
     ) -> predict_pb2.PredictResponse:
-        with _errors_as_status(context):
-            spec = request.model_spec
-            loaded = self._model.find(*_model_and_version(spec))
-            spec.signature_name = spec.signature_name or DEFAULT_SIGNATURE
-            try:
-                inputs = {name: tf.make_ndarray(tensor) for name, tensor in request.inputs.items()}
-            except (TypeError, ValueError) as error:  # more or fewer values than the shape says
-                raise SessionError(f"An input cannot be read: {one_line(error)}") from None
-            outputs = loaded.run(spec.signature_name, inputs)
-            wanted = request.output_filter or outputs.keys()
-            if unknown := set(wanted) - outputs.keys():
-                raise SessionError(f"There are no outputs {sorted(unknown)}")
-            spec.version.value = loaded.number
-            protos = {name: proto_of(outputs[name]) for name in wanted}
-            return predict_pb2.PredictResponse(model_spec=spec, outputs=protos)
+        spec = request.model_spec
+        loaded = self._model.find(*_model_and_version(spec))
+        spec.signature_name = spec.signature_name or DEFAULT_SIGNATURE
+        try:
+            inputs = {name: tf.make_ndarray(tensor) for name, tensor in request.inputs.items()}
+        except (TypeError, ValueError) as error:  # more or fewer values than the shape says
+            raise SessionError(f"An input cannot be read: {one_line(error)}") from None
+        outputs = loaded.run(spec.signature_name, inputs)
+        names = request.output_filter or outputs.keys()
+        if unknown := set(names) - outputs.keys():
+            raise SessionError(f"There are no outputs {sorted(unknown)}")
+        spec.version.value = loaded.number
+        protos = {name: _proto_of(outputs[name]) for name in names}
+        return predict_pb2.PredictResponse(model_spec=spec, outputs=protos)
 
+    @_errors_as_status
     def GetModelMetadata(  # noqa: N802
-        self,
-        request: get_model_metadata_pb2.GetModelMetadataRequest,
-        context: grpc.ServicerContext,
+        self, request: get_model_metadata_pb2.GetModelMetadataRequest
     ) -> get_model_metadata_pb2.GetModelMetadataResponse:
-        with _errors_as_status(context):
-            if list(request.metadata_field) != ["signature_def"]:
-                raise SessionError("`metadata_field` must be signature_def")
-            spec = request.model_spec
-            loaded = self._model.find(*_model_and_version(spec))
-            spec.version.value = loaded.number
-            response = get_model_metadata_pb2.GetModelMetadataResponse(model_spec=spec)
-            response.metadata["signature_def"].Pack(loaded.signature_map)
-            return response
+        if list(request.metadata_field) != ["signature_def"]:
+            raise SessionError("`metadata_field` must be signature_def")
+        spec = request.model_spec
+        loaded = self._model.find(*_model_and_version(spec))
+        spec.version.value = loaded.number
+        response = get_model_metadata_pb2.GetModelMetadataResponse(model_spec=spec)
+        response.metadata["signature_def"].Pack(loaded.signature_map)
+        return response
 
+    @_errors_as_status
     def GetModelStatus(  # noqa: N802
-        self, request: get_model_status_pb2.GetModelStatusRequest, context: grpc.ServicerContext
+        self, request: get_model_status_pb2.GetModelStatusRequest
     ) -> get_model_status_pb2.GetModelStatusResponse:
-        with _errors_as_status(context):
-            return self._model.status(*_model_and_version(request.model_spec))
+        return self._model.status(*_model_and_version(request.model_spec))
 
 
 def _model_and_version(spec: model_pb2.ModelSpec) -> tuple[str, int | None]:
@@ -107,11 +101,21 @@ def _model_and_version(spec: model_pb2.ModelSpec) -> tuple[str, int | None]:
     return spec.name, spec.version.value if spec.HasField("version") else None
 
 
+def _proto_of(array: np.ndarray) -> TensorProto:
+    """Returns an output of an export as TF Serving sends it."""
+    proto = TensorProto(
+        dtype=tf.as_dtype(array.dtype).as_datatype_enum,
+        tensor_shape=tf.TensorShape(array.shape).as_proto(),
+    )
+    getattr(proto, FIELDS[array.dtype.kind]).extend(array.ravel().tolist())
+    return proto
+
+
 class GrpcServer:
-    """Serves a model over gRPC at `address`, from `start` on; the arguments are `HttpServer`'s.
+    """Serves a model over gRPC at `address`, from `start` on; with port 0, at a free port.
 
     Raises:
-        RuntimeError: if it cannot listen there.
+        InputError: if it cannot listen there.
     """
 
     def __init__(self, model: ServedModel, host: str, port: int, max_body_bytes: int) -> None:
@@ -126,11 +130,13 @@ class GrpcServer:
         service = _Service(model)
         prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(service, self._server)
         model_service_pb2_grpc.add_ModelServiceServicer_to_server(service, self._server)
-        name = f"[{host}]" if ":" in host else host
-        self.address = f"{name}:{self._server.add_insecure_port(f'{name}:{port}')}"
+        try:
+            port = self._server.add_insecure_port(address_of(host, port))
+        except RuntimeError as error:
+            raise cannot_listen(host, port, error) from error
+        self.address = address_of(host, port)
 
     def start(self) -> None:
-        """Begins to answer."""
         self._server.start()
 
     def stop(self) -> None:

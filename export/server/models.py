@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import tensorflow as tf
 from tensorflow_serving.apis.get_model_metadata_pb2 import SignatureDefMap
 from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusResponse, ModelVersionStatus
@@ -16,8 +15,6 @@ from keras_transformer.errors import InputError, one_line
 from keras_transformer.export.session import SavedModelSession, SessionError
 from keras_transformer.export.versions import version_paths
 from keras_transformer.export.warmup import read_warmup
-
-STOP_SECONDS = 60  # how long a server that stops waits for the requests that have begun
 
 _logger = logging.getLogger(__name__)
 
@@ -36,18 +33,18 @@ class LoadedVersion(SavedModelSession):
         self.path, self.number = path, int(path.name)
         self.signature_map = SignatureDefMap(signature_def=self.signatures)
         requests = list(read_warmup(path))
-        now = len(requests) if wait else 1
-        for request in requests[:now]:
+        num_now = len(requests) if wait else 1
+        for request in requests[:num_now]:
             self.run(*request)
-        later = (requests[now:],)
-        threading.Thread(target=self._warm_up, args=later, name="warm-up", daemon=True).start()
 
-    def _warm_up(self, requests: list[tuple[str, dict[str, np.ndarray]]]) -> None:
-        for signature, inputs in requests:
-            try:
-                self.run(signature, inputs)
-            except SessionError as error:
-                _logger.warning("Warm-up of %s: %s", signature, one_line(error))
+        def warm_up() -> None:
+            for signature, inputs in requests[num_now:]:
+                try:
+                    self.run(signature, inputs)
+                except SessionError as error:
+                    _logger.warning("Warm-up of %s: %s", signature, one_line(error))
+
+        threading.Thread(target=warm_up, name="warm-up", daemon=True).start()
 
 
 class ServedModel:

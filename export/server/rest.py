@@ -4,9 +4,7 @@ The URLs, status codes and answers are those of TF Serving's
 `model_servers/http_rest_api_handler.cc`.
 """
 
-import gzip
 import html
-import io
 import ipaddress
 import json
 import zlib
@@ -16,7 +14,6 @@ from typing import Any
 from urllib.parse import unquote
 
 import tensorflow as tf
-import uvicorn
 from google.protobuf import json_format
 from google.protobuf.message import Message
 from starlette.applications import Starlette
@@ -34,9 +31,9 @@ from keras_transformer.errors import InputError
 from keras_transformer.export.metadata import read_metadata
 from keras_transformer.export.options import DEFAULT_SIGNATURE
 from keras_transformer.export.server import json_tensors
-from keras_transformer.export.server.listening import listen
-from keras_transformer.export.server.models import STOP_SECONDS, ServedModel
+from keras_transformer.export.server.models import ServedModel
 from keras_transformer.export.session import SessionError
+from keras_transformer.protection.terms import term_marker
 
 HTTP_STATUS = {
     tf.errors.INVALID_ARGUMENT: 400,
@@ -58,7 +55,7 @@ class _ModelName(StringConvertor):
 register_url_convertor("model", _ModelName())
 
 
-def _make_app(model: ServedModel, allowed_hosts: Sequence[str], max_body_bytes: int) -> Starlette:
+def make_app(model: ServedModel, allowed_hosts: Sequence[str], max_body_bytes: int) -> Starlette:
     """Returns an ASGI application: the REST interface, `/healthz`, and the page at `/`."""
     folder = resources.files("keras_transformer.export.server")
     text = folder.joinpath("page.html").read_text("utf-8")
@@ -71,6 +68,9 @@ def _make_app(model: ServedModel, allowed_hosts: Sequence[str], max_body_bytes: 
     def healthz(request: Request) -> Response:
         model.find(model.name)
         return JSONResponse({"status": "ok"})
+
+    async def terms(request: Request) -> Response:
+        return await run_in_threadpool(_mark_terms, model, await request.body())
 
     async def predict(request: Request) -> Response:
         body = await request.body()
@@ -88,7 +88,11 @@ def _make_app(model: ServedModel, allowed_hosts: Sequence[str], max_body_bytes: 
         signatures = _to_dict(loaded.signature_map)
         return JSONResponse({"model_spec": spec, "metadata": {"signature_def": signatures}})
 
-    routes = [Route("/", page), Route("/healthz", healthz)]
+    routes = [
+        Route("/", page),
+        Route("/healthz", healthz),
+        Route("/terms", terms, methods=["POST"]),
+    ]
     for path in ("/v1/models/{name:model}", "/v1/models/{name:model}/versions/{version:int}"):
         routes += [
             Route(path, status),
@@ -97,17 +101,30 @@ def _make_app(model: ServedModel, allowed_hosts: Sequence[str], max_body_bytes: 
         ]
     # TF Serving ignores the label of a status.
     routes.append(Route("/v1/models/{name:model}/labels/{label:model}", status))
+    hosts = Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts, www_redirect=False)
     app = Starlette(
         routes=routes,
-        middleware=[
-            Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts, www_redirect=False),
-            Middleware(_with_query),
-        ],
-        exception_handlers=dict.fromkeys((HTTPException, SessionError, Exception), _error),
+        middleware=[hosts, Middleware(_with_query)],
+        exception_handlers=dict.fromkeys((HTTPException, InputError, Exception), _error),
         max_body_size=max_body_bytes,
     )
     app.router.redirect_slashes = False
     return app
+
+
+def hosts_at(host: str, others: Sequence[str]) -> list[str]:
+    """Returns the hosts that a request to a server at `host` may name; "*" is any.
+
+    They are those of this machine and `others`; any without `others`, unless `host` is a loopback
+    address.
+    """
+    try:
+        is_loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_loopback = host == "localhost"
+    if not others and not is_loopback:
+        return ["*"]
+    return [f"[{host}]" if ":" in host else host, *LOCAL_HOSTS, *others]
 
 
 def _with_query(app: ASGIApp) -> ASGIApp:
@@ -126,22 +143,42 @@ def _with_query(app: ASGIApp) -> ASGIApp:
 def about_model(model: ServedModel) -> dict[str, Any]:
     """Returns what the page shows of the loaded version, as far as known."""
     try:
-        found = read_metadata(model.find(model.name).path)
+        metadata = read_metadata(model.find(model.name).path)
     except InputError:
-        found = {}
-    examples = [each["text"] for each in found.get("examples", [])]
-    about = {name: found.get(name) for name in ("source", "target", "protect")}
-    return {**about, "examples": examples}
+        metadata = {}
+    examples = [example["text"] for example in metadata.get("examples", [])]
+    return {name: metadata.get(name) for name in ("source", "target", "protect")} | {
+        "examples": examples
+    }
+
+
+def _mark_terms(model: ServedModel, body: bytes) -> Response:
+    """Marks the terms, which the page's user wrote one a line, in a text."""
+    document = json_tensors.parse(body)
+    text, lines = (str(document.get(name, "")) for name in ("text", "terms"))
+    glossary = {}
+    for line in filter(str.strip, lines.split("\n")):
+        columns = [column.strip() for column in line.split("\t" if "\t" in line else "=")]
+        if len(columns) != 2 or not all(columns):
+            raise InputError(
+                "A line of terms must be a word, a tab or =, and its translation. "
+                f"Received: {line.strip()}"
+            )
+        glossary[columns[0]] = columns[1]
+    mark = term_marker(glossary, about_model(model)["protect"] or ())
+    return JSONResponse({"text": mark(text)})
 
 
 def _unzipped(body: bytes, max_bytes: int) -> bytes:
+    decompressor = zlib.decompressobj(16 + zlib.MAX_WBITS)
     try:
-        with gzip.open(io.BytesIO(body)) as file:
-            content = file.read(max_bytes + 1)
-    except (OSError, EOFError, zlib.error) as error:
+        content = decompressor.decompress(body, max_bytes + 1)
+    except zlib.error as error:
         raise SessionError(f"The request is not valid gzip: {error}") from None
     if len(content) > max_bytes:
         raise HTTPException(413, f"The request is larger than {max_bytes} bytes")
+    if not decompressor.eof:
+        raise SessionError("The request is not valid gzip: it is truncated")
     return content
 
 
@@ -164,8 +201,9 @@ def _to_dict(message: Message) -> dict[str, Any]:
 
 def _error(request: Request, error: Exception) -> Response:
     status, message = 500, f"Internal error: {type(error).__name__}"
-    if isinstance(error, SessionError):
-        status, message = HTTP_STATUS.get(error.code, 500), str(error)
+    if isinstance(error, InputError):
+        code = getattr(error, "code", tf.errors.INVALID_ARGUMENT)
+        status, message = HTTP_STATUS.get(code, 500), str(error)
     elif isinstance(error, HTTPException):
         status, message = error.status_code, error.detail
         if status in (404, 405):  # no route has this path and method
@@ -173,52 +211,3 @@ def _error(request: Request, error: Exception) -> Response:
             status = 400 if path.startswith("/v1/") else 404
             message = f"Malformed request: {request.method} {path}"
     return JSONResponse({"error": message}, status)
-
-
-class HttpServer:
-    """Serves a model over HTTP.
-
-    Args:
-        model: the model, which the caller has loaded.
-        host: the address to listen at; `url` has it and the port.
-        port: 0 is a free one.
-        max_body_bytes: the maximum size of a request.
-        allow_hosts: hosts that a request may name, besides those of this machine; "*" is any.
-            Without them, any host is allowed unless `host` is a loopback address.
-
-    Raises:
-        OSError: if it cannot listen there.
-    """
-
-    def __init__(
-        self,
-        model: ServedModel,
-        host: str,
-        port: int,
-        max_body_bytes: int,
-        allow_hosts: Sequence[str] = (),
-    ) -> None:
-        self._socket, self.url = listen(host, port)
-        address = self._socket.getsockname()[0]
-        name = f"[{host}]" if ":" in host else host
-        any_host = not (allow_hosts or ipaddress.ip_address(address).is_loopback)
-        hosts = ["*"] if any_host else [name, *LOCAL_HOSTS, *allow_hosts]
-        config = uvicorn.Config(
-            _make_app(model, hosts, max_body_bytes),
-            log_config=None,
-            log_level="error",
-            timeout_graceful_shutdown=STOP_SECONDS,
-        )
-        self._server = uvicorn.Server(config)
-
-    def run(self) -> None:
-        """Serves until `stop`, SIGTERM or SIGINT; then waits for requests that have begun."""
-        self._server.run(sockets=[self._socket])
-
-    def stop(self) -> None:
-        """Ends `run`, from any thread."""
-        self._server.should_exit = True
-
-    def close(self) -> None:
-        """Stops listening; `run` has done so when it returns."""
-        self._socket.close()

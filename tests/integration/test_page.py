@@ -153,7 +153,7 @@ def test_layout_of_a_document_is_kept(open_page, tmp_path):
         )
         page.get_by_label("Words and how to translate them").fill("file")
         page.get_by_role("button", name="Translate").click()
-        expect(page.get_by_role("alert")).to_have_text(re.compile(".*It is: file"))
+        expect(page.get_by_role("alert")).to_have_text(re.compile(".*Received: file"))
         page.get_by_text("Use it in a program").click()
         curl = shlex.split(page.locator("#curl").inner_text())
         assert json.loads(curl[2]) == {"instances": ["it's $1"]}
