@@ -47,7 +47,9 @@ def say_next(*commands: Sequence[object]) -> None:
 def evaluation_of(run: object, data: Any) -> list[object]:
     """Returns the command that evaluates a run, as words for `say_next`; `data` is its setting."""
     # A prepared corpus holds no text to evaluate, and an imported run has no data.
-    has_text = data and not os.path.isfile(os.path.join(str(data), "corpus.json"))
+    from keras_transformer.trainers.data.corpora import is_prepared
+
+    has_text = data and not is_prepared(data)
     return ["evaluate", run, *([] if has_text else ["--data", "DATA"])]
 
 

@@ -35,7 +35,8 @@ def prepare_command(
     """
     settings = make_settings(context)
     load_tensorflow()
-    from keras_transformer.trainers.data.preparation import REASONS, prepare
+    from keras_transformer.trainers.data.cleaning import REASONS
+    from keras_transformer.trainers.data.preparation import prepare
     from keras_transformer.trainers.data.prepared import Manifest
 
     started = time.monotonic()
@@ -45,8 +46,8 @@ def prepare_command(
     say(f"Prepared: {split} in {time.monotonic() - started:.1f} s: {folder}")
     for reason, count in split.dropped.items():
         say(f"Dropped {count:,} because {REASONS[reason]}, for example:")
-        for pair in split.examples[reason]:
-            say(f"  {pair.source}  |  {pair.target}")
+        for source_text, target_text in split.examples[reason]:
+            say(f"  {source_text}  |  {target_text}")
     words = [] if recipe is None else ["--recipe", recipe]
     for change in changes or ():  # the corpus has its own settings
         if change.split("=")[0].strip().split(".")[0] not in ("data", *OF_CORPUS):

@@ -25,6 +25,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.registry import ARCHITECTURES, PROTECTED_SETS
 from keras_transformer.run import Run
 from keras_transformer.trainers import settings as recipes
+from keras_transformer.trainers.data.corpora import is_prepared
 from keras_transformer.trainers.settings import TrainSettings
 
 
@@ -176,7 +177,7 @@ def make_settings(context: typer.Context) -> TrainSettings:
     values = recipes.load_recipe(given["recipe"]) if "recipe" in given else {}
     chosen = recipes.change_recipe({**values, **given}, given.get("changes", ()))
     data = chosen.get("data")
-    if isinstance(data, str) and Path(data, "corpus.json").is_file():
+    if is_prepared(data or ""):
         load_tensorflow()
         from keras_transformer.trainers.data.prepared import Manifest
 

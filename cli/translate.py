@@ -49,9 +49,8 @@ from keras_transformer.errors import InputError
 from keras_transformer.export.options import DEFAULT_SIGNATURE
 from keras_transformer.export.rows import Row
 from keras_transformer.files import kind_of
+from keras_transformer.trainers.data.catalogues import FILLED, FORMATS
 
-CATALOGUES = (".po", ".pot", ".mo", ".xlf", ".xliff", ".tmx")
-FILLED = (".po", ".xlf", ".xliff")  # files whose empty entries are filled
 SUBTITLES = (".srt", ".vtt")
 SERVER_TIMEOUT = 60  # seconds
 
@@ -234,7 +233,7 @@ def _new_file(path: Path) -> Iterator[TextIO]:
 
 
 def _is_catalogue(file: Path | None) -> bool:
-    return file is not None and kind_of(file) in CATALOGUES
+    return file is not None and kind_of(file) in FORMATS
 
 
 def _is_subtitles(file: Path | None) -> bool:

@@ -107,7 +107,7 @@ def fit(model, tokenizer, tag):
     optimizer = torch.optim.Adam(model.parameters(), 0.01, betas=(0.9, 0.98))
     model.train()
     for start in range(0, 48 * NUM_STEPS, 48):
-        sources, targets = zip(*pairs[start : start + 48], strict=True)
+        sources, targets, _ = zip(*pairs[start : start + 48], strict=True)
         batch = tokenizer(
             [tag + source for source in sources],
             text_target=targets,

@@ -58,7 +58,7 @@ def write_vocabulary(path, pieces):
 
 def make(folder, activation):
     corpus = load_corpus("bundled", "en", "de")
-    sources, targets = zip(*corpus.pairs("train"), strict=True)
+    sources, targets, _ = zip(*corpus.pairs("train"), strict=True)
     source_pieces = train_pieces(folder, "source", sources, 310)
     target_pieces = train_pieces(folder, "target", targets, 370)
     if activation == "swish":

@@ -169,7 +169,7 @@ class Translation(Task):
             from keras_transformer.protection.tokenizer import ProtectingTokenizer
 
             return ProtectingTokenizer.learn(
-                lambda: corpus.pairs("train"),
+                lambda: (pair.sides for pair in corpus.pairs("train")),
                 vocab_size,
                 settings.protect,
                 settings.protect_free,
@@ -191,7 +191,7 @@ class Translation(Task):
             return tokenizer
         from keras_transformer.protection.tokenizer import ProtectingTokenizer
 
-        pairs = corpus.pairs("train")
+        pairs = (pair.sides for pair in corpus.pairs("train"))
         return ProtectingTokenizer.extend(tokenizer, pairs, settings.protect, settings.protect_free)
 
     def validation_scorers(self, settings: "TrainSettings", lowercase: bool) -> dict[str, Scorer]:

@@ -25,18 +25,20 @@ pytestmark = pytest.mark.skipif(
 def lines():
     """The first training pairs."""
     pairs = load_corpus(str(FOLDER), "en", "de").pairs("train")
-    return list(itertools.islice(pairs, NUM_PAIRS))
+    return [pair.sides for pair in itertools.islice(pairs, NUM_PAIRS)]
 
 
 @pytest.mark.skipif(not (FOLDER / "mmt-tokenized").is_dir(), reason=f"no mmt-tokenized in {FOLDER}")
 def test_multimodal_protocol():
     """Raw references become those that the papers scored against."""
     for split in ("test2016", "test2017"):
-        raw = load_corpus(str(FOLDER), "en", "de").pairs(split)
-        prepared = load_corpus(str(FOLDER / "mmt-tokenized"), "en", "de").pairs(split)
-        sides = zip(zip(*raw, strict=True), zip(*prepared, strict=True), strict=True)
-        for language, (own, papers) in zip(("en", "de"), sides, strict=True):
-            assert multimodal_form(own, language) == list(papers)
+        raw, prepared = (
+            list(load_corpus(str(folder), "en", "de").pairs(split))
+            for folder in (FOLDER, FOLDER / "mmt-tokenized")
+        )
+        for language, name in (("en", "source"), ("de", "target")):
+            own, papers = ([getattr(pair, name) for pair in pairs] for pairs in (raw, prepared))
+            assert multimodal_form(own, language) == papers
 
 
 def test_little_padding(lines):

@@ -19,9 +19,6 @@ MARGIN = 0.3
 def find_shift(pairs: Iterable[Pair]) -> tuple[int, int] | None:
     """Finds where targets stand beside the sources of other lines.
 
-    Args:
-        pairs: in their order in the files.
-
     Returns:
         The number of pairs before that place, a multiple of 500, and how many lines the targets
         come too late; less than 0 if they come too early. None if there is no such place.
@@ -31,16 +28,16 @@ def find_shift(pairs: Iterable[Pair]) -> tuple[int, int] | None:
         block = list(itertools.islice(iterator, BLOCK))
         if len(block) < MIN_BLOCK:
             return None
-        sources, targets = np.log1p([[len(side) for side in pair] for pair in block]).T
-        found = {
+        sources, targets = np.log1p([list(map(len, pair.sides)) for pair in block]).T
+        correlations = {
             shift: _correlation(
                 sources[max(0, -shift) : len(block) - max(0, shift)],
                 targets[max(0, shift) : len(block) - max(0, -shift)],
             )
             for shift in range(-MAX_SHIFT, MAX_SHIFT + 1)
         }
-        best = max(found, key=lambda shift: found[shift])
-        if found[best] > max(MIN_CORRELATION, found[0] + MARGIN):
+        best = max(correlations, key=lambda shift: correlations[shift])
+        if correlations[best] > max(MIN_CORRELATION, correlations[0] + MARGIN):
             return first, best
     return None
 

@@ -1,7 +1,7 @@
 """Training pairs in changed form: what people type, and clean training text does not have.
 
 Some pairs are added once more, changed (as OpusTrainer does, arXiv:2311.14838). Words keep what is
-not a letter, so placeholders stay. Capitals and titles need no pairs; see `Tokenizer.read`.
+not a letter, so placeholders stay. Capitals and titles need no pairs: tokenizers read them.
 """
 
 # ruff: noqa: RUF001 -- all scripts
@@ -11,10 +11,12 @@ import random
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import regex
 
+from keras_transformer.languages import language_of
 from keras_transformer.trainers.data.corpora import Pair
 
 if TYPE_CHECKING:
@@ -56,34 +58,52 @@ def _marks() -> tuple[list[str], list[str]]:
     return marks, [mark for mark in marks if 0x1F300 <= ord(mark) <= 0x1FAFF]
 
 
-def _lower(chance: random.Random, pair: Pair) -> Pair:
-    return Pair(WORD.sub(lambda word: word[0].lower(), pair.source), pair.target)
+@functools.cache
+def _own_letters(language: str) -> tuple[list[tuple[str, str]], bool]:
+    """Returns capitals with small letters of their own, as patterns, and whether i becomes İ."""
+    from keras_transformer.tokenizers.case import TURKIC, small_letters  # imports TensorFlow
+
+    return list(small_letters(language)), language_of(language) in TURKIC
 
 
-def _without_end(chance: random.Random, pair: Pair) -> Pair:
-    ends = [FINAL.search(side) for side in pair]
-    return Pair(*(FINAL.sub("", side) for side in pair)) if all(ends) else pair
+def _in_small_letters(text: str, language: str) -> str:
+    for capital, small in _own_letters(language)[0]:
+        text = regex.sub(capital, small, text)
+    return text.lower()
 
 
-def _quoted(chance: random.Random, pair: Pair) -> Pair:
+def _in_capitals(text: str, language: str) -> str:
+    return (text.replace("i", "İ") if _own_letters(language)[1] else text).upper()
+
+
+def _lower(chance: random.Random, pair: Pair, language: str) -> Pair:
+    lowered = WORD.sub(lambda word: _in_small_letters(word[0], language), pair.source)
+    return pair._replace(source=lowered)
+
+
+def _without_end(chance: random.Random, pair: Pair, language: str) -> Pair:
+    return pair.map(partial(FINAL.sub, "")) if all(map(FINAL.search, pair.sides)) else pair
+
+
+def _quoted(chance: random.Random, pair: Pair, language: str) -> Pair:
     marks = chance.choice(QUOTES)
-    return Pair(*(f"{marks[0]}{side}{marks[1]}" for side in pair))
+    return pair.map(lambda side: f"{marks[0]}{side}{marks[1]}")
 
 
-def _listed(chance: random.Random, pair: Pair) -> Pair:
+def _listed(chance: random.Random, pair: Pair, language: str) -> Pair:
     marks, _ = _marks()
     mark = chance.choice(LIST_MARKS if chance.random() < COMMON_SHARE else marks)
-    return Pair(*(f"{mark} {side}" for side in pair))
+    return pair.map(lambda side: f"{mark} {side}")
 
 
-def _with_symbol(chance: random.Random, pair: Pair) -> Pair:
+def _with_symbol(chance: random.Random, pair: Pair, language: str) -> Pair:
     marks, emoji = _marks()
     mark = chance.choice(emoji if chance.random() < COMMON_SHARE else marks)
     is_first = chance.random() < 1 / 4
-    return Pair(*(f"{mark} {side}" if is_first else f"{side} {mark}" for side in pair))
+    return pair.map(lambda side: f"{mark} {side}" if is_first else f"{side} {mark}")
 
 
-def _mistyped(chance: random.Random, pair: Pair) -> Pair:
+def _mistyped(chance: random.Random, pair: Pair, language: str) -> Pair:
     letters = regex.findall(r"\p{L}", pair.source)  # at least one: a word begins with it
 
     def changed(word: regex.Match[str]) -> str:
@@ -97,14 +117,14 @@ def _mistyped(chance: random.Random, pair: Pair) -> Pair:
                 f"{before[:-1]}{letter}{before[-1]}{after}",
                 f"{before}{after}",
                 f"{before}{letter}{letter}{after}",
-                f"{before}{chance.choice(letters).lower()}{after}",
+                f"{before}{_in_small_letters(chance.choice(letters), language)}{after}",
             )
         )
 
-    return Pair(WORD.sub(changed, pair.source), pair.target)
+    return pair._replace(source=WORD.sub(changed, pair.source))
 
 
-KINDS: Mapping[Change, Callable[[random.Random, Pair], Pair]] = {
+KINDS: Mapping[Change, Callable[[random.Random, Pair, str], Pair]] = {
     "lower": _lower,  # small letters in the source
     "end": _without_end,  # no final punctuation on both sides
     "quotes": _quoted,  # around both sides
@@ -114,15 +134,16 @@ KINDS: Mapping[Change, Callable[[random.Random, Pair], Pair]] = {
 }
 
 
-def _changed(kind: Change, chance: random.Random, pair: Pair) -> Pair:
+def _changed(kind: Change, chance: random.Random, pair: Pair, language: str) -> Pair:
     """Returns a changed pair; a tag of a language stays at the beginning."""
     tag = TAG.match(pair.source)[0]
-    changed = KINDS[kind](chance, pair._replace(source=pair.source.removeprefix(tag)))
+    untagged = pair._replace(source=pair.source.removeprefix(tag))
+    changed = KINDS[kind](chance, untagged, language)
     return changed._replace(source=tag + changed.source)
 
 
-def suited(rates: Mapping[Change, float], tokenizer: "Tokenizer") -> dict[Change, float]:
-    """Returns the rates of the kinds that a tokenizer does not undo, and has tokens for."""
+def supported(rates: Mapping[Change, float], tokenizer: "Tokenizer") -> dict[Change, float]:
+    """Drops the changes that a tokenizer undoes, and those that it has no tokens for."""
     useless: set[Change] = {"lower"} if tokenizer.lowercase else set()
     if tokenizer.target.first_byte is None:  # other marks than those of the text are unknown
         useless |= {"quotes", "list", "symbols"}
@@ -130,7 +151,7 @@ def suited(rates: Mapping[Change, float], tokenizer: "Tokenizer") -> dict[Change
 
 
 def changed_copies(
-    pair: Pair, number: int, rates: Mapping[Change, float]
+    pair: Pair, number: int, rates: Mapping[Change, float], language: str = ""
 ) -> Iterator[tuple[Change, Pair]]:
     """Yields copies of a training pair, each with the kind of its change.
 
@@ -138,30 +159,40 @@ def changed_copies(
         pair: a training pair.
         number: of the pair. The same pair and number give the same copies.
         rates: for each kind, the share of the pairs that are changed in this way.
+        language: the code of the source language, for its letters.
     """
     if not rates:
         return
     chance = random.Random(number)  # takes 5 microseconds
     for kind in KINDS:
         is_chosen = chance.random() < rates.get(kind, 0)
-        if is_chosen and (changed := _changed(kind, chance, pair)) != pair:
+        if is_chosen and (changed := _changed(kind, chance, pair, language)) != pair:
             yield kind, changed
 
 
-def changed_in_all_ways(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
+def changed_in_all_ways(
+    pairs: Sequence[Pair], languages: tuple[str, str] = ("", "")
+) -> dict[str, list[Pair]]:
     """Returns pairs changed in each way, to evaluate a model: also IN CAPITALS and As A Title."""
+    source, target = languages
 
-    def titled(text: str) -> str:
-        return WORD.sub(lambda word: word[0][0].upper() + word[0][1:], text)
+    def titled(pair: Pair) -> Pair:
+        def with_capital(word: regex.Match[str]) -> str:
+            return _in_capitals(word[0][0], source) + word[0][1:]
 
-    def in_capitals(text: str) -> str:
+        return pair._replace(source=WORD.sub(with_capital, pair.source))
+
+    def in_capitals(text: str, language: str) -> str:
         tag = TAG.match(text)[0]
-        return tag + WORD_OR_CODE.sub(lambda found: found[1] or found[0].upper(), text[len(tag) :])
+        rest = text[len(tag) :]
+        return tag + WORD_OR_CODE.sub(lambda m: m[1] or _in_capitals(m[0], language), rest)
 
     changed: dict[str, list[Pair]] = {
-        "capitals": [Pair(*map(in_capitals, pair)) for pair in pairs],
-        "title": [Pair(titled(pair.source), pair.target) for pair in pairs],
+        "capitals": [
+            Pair(in_capitals(p.source, source), in_capitals(p.target, target)) for p in pairs
+        ],
+        "title": list(map(titled, pairs)),
     }
     for kind in KINDS:
-        changed[kind] = [_changed(kind, random.Random(n), pair) for n, pair in enumerate(pairs)]
+        changed[kind] = [_changed(kind, random.Random(n), p, source) for n, p in enumerate(pairs)]
     return changed

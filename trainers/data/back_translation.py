@@ -1,7 +1,8 @@
 """Pairs of monolingual text: a model of the other direction writes their sources.
 
-Sennrich et al. (2016, arXiv:1511.06709). Such a source is marked, so that the model learns to tell
-it from one that a person wrote (Caswell et al., 2019, arXiv:1906.06442).
+Sennrich et al. (2016, arXiv:1511.06709). Such a pair is synthetic, and its source is marked, so
+that the model learns to tell it from one that a person wrote (Caswell et al., 2019,
+arXiv:1906.06442).
 """
 
 import functools
@@ -19,7 +20,6 @@ from keras_transformer.translator import Translator
 
 logger = logging.getLogger(__name__)
 
-MARK = "\ufdd0"  # before a source that a model wrote: never a character of a text
 LINES_PER_FILE = 2_000
 BACK_TRANSLATED = "back-translated-{}.txt"  # such a file; its name has a hash
 CAN_CONTINUE = "Finished translations are kept: give the command again, `train` with --resume"
@@ -27,7 +27,7 @@ CAN_CONTINUE = "Finished translations are kept: give the command again, `train` 
 
 def monolingual_pairs(path: str) -> Iterator[Pair]:
     """Yields the lines of a file that are not blank, as targets of pairs without a source."""
-    return (Pair(MARK, line) for line in read_lines(path) if line.strip())
+    return (Pair("", line, is_synthetic=True) for line in read_lines(path) if line.strip())
 
 
 class BackTranslator:
@@ -35,8 +35,7 @@ class BackTranslator:
 
     Args:
         run_dir: its run directory.
-        source: source language of the pairs.
-        target: their target language.
+        languages: source and target of the pairs.
         folder: where translations are kept, so that an interrupted call continues.
         sample_from: draw sources at random from this number of the likeliest tokens; None for the
             search of the run.
@@ -46,9 +45,10 @@ class BackTranslator:
     """
 
     def __init__(
-        self, run_dir: str, source: str, target: str, folder: Path, sample_from: int | None
+        self, run_dir: str, languages: tuple[str, str], folder: Path, sample_from: int | None
     ) -> None:
         run = Run.load(run_dir)
+        source, target = languages
         if (run.source, run.target) != (target, source):
             raise InputError(
                 f"`back_translator` must be a run from {target} to {source}. "
@@ -64,13 +64,14 @@ class BackTranslator:
     def completed(self, pairs: Iterable[Pair]) -> Iterator[Pair]:
         """Yields pairs, after it has written the sources of those that have none."""
         count = 0
-        for is_missing, group in itertools.groupby(pairs, lambda pair: pair.source == MARK):
-            if not is_missing:
+        for is_synthetic, group in itertools.groupby(pairs, lambda pair: pair.is_synthetic):
+            if not is_synthetic:
                 yield from group
                 continue
             while chunk := list(itertools.islice(group, LINES_PER_FILE)):
-                targets = [pair.target for pair in chunk]
-                yield from map(Pair, self._sources(targets), targets)
+                sources = self._sources([pair.target for pair in chunk])
+                for pair, source in zip(chunk, sources, strict=True):
+                    yield pair._replace(source=source)
                 count += len(chunk)
                 logger.info("Back-translated: %s lines", f"{count:,}")
 
@@ -80,11 +81,10 @@ class BackTranslator:
         name = hashlib.sha256(made_from.encode()).hexdigest()[:16]
         path = self.folder / BACK_TRANSLATED.format(name)
         if not path.exists():
-            found = self._translator.translate(targets, sample_from=self.sample_from)
-            lines = (" ".join(each.text.split()) for each in found)
-            content = "".join(f"{line}\n" for line in lines)
+            results = self._translator.translate(targets, sample_from=self.sample_from)
+            content = "".join(f"{' '.join(result.text.split())}\n" for result in results)
             write_atomically(path, content.encode(), CAN_CONTINUE)
-        sources = [f"{MARK}{line}" for line in read_lines(path)]
+        sources = list(read_lines(path))
         if len(sources) != len(targets):
             raise InputError(f"{path} is damaged: delete it, and give the command again")
         return sources

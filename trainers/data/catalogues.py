@@ -13,6 +13,9 @@ from keras_transformer.files import kind_of, open_binary, read_failure
 
 logger = logging.getLogger(__name__)
 
+FILLED = (".po", ".xlf", ".xliff")  # formats whose empty entries `translate` fills
+PAIRED = (*FILLED, ".mo", ".tmx")  # formats that hold translations
+FORMATS = (*PAIRED, ".pot")
 # Entries in which translators write their names: of GNOME, and the contexts of KDE.
 CREDITS = re.compile(r"translat(?:ors?|ion)[-_ ]credits?\S*", re.IGNORECASE)
 CREDITS_CONTEXTS = ("NAME OF TRANSLATORS", "EMAIL OF TRANSLATORS")

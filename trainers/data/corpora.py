@@ -5,9 +5,10 @@ import functools
 import itertools
 import logging
 import lzma
+import re
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,17 +16,20 @@ import numpy as np
 
 from keras_transformer.errors import InputError, one_line
 from keras_transformer.files import decode_lines, kind_of, open_binary, read_failure
-from keras_transformer.trainers.data.catalogues import OtherLanguagesError, read_catalogue
+from keras_transformer.trainers.data.catalogues import (
+    PAIRED,
+    OtherLanguagesError,
+    read_catalogue,
+)
 
 logger = logging.getLogger(__name__)
 
 VALIDATION_SPLITS = ("val", "valid", "validation", "dev")
-KINDS = (
-    "'bundled', 'tfds:NAME', a folder of files {language}.{split}.txt, a .tsv, .csv, .po, .mo, "
-    ".xlf, .xliff or .tmx file, or a folder of such files"
-)
 TABLES = (".tsv", ".csv")
-CATALOGUES = (".po", ".mo", ".xlf", ".xliff", ".tmx")  # files of translators
+KINDS = (
+    "'bundled', 'tfds:NAME', a folder of files {language}.{split}.txt, a "
+    f"{', '.join((*TABLES, *PAIRED[:-1]))} or {PAIRED[-1]} file, or a folder of such files"
+)
 MAX_HELD_OUT = 1_000  # about so many pairs for validation and for test, at most a twentieth each
 BUNDLED_SPLITS = {"train": 24_000, "val": 500, "test": 500}  # pairs
 
@@ -35,20 +39,26 @@ class Pair(NamedTuple):
 
     source: str
     target: str
+    is_synthetic: bool = False  # whether a model wrote the source
+
+    @property
+    def sides(self) -> tuple[str, str]:
+        return self.source, self.target
+
+    def map(self, change: Callable[[str], str]) -> "Pair":
+        """Returns the pair with both sides changed."""
+        return self._replace(source=change(self.source), target=change(self.target))
+
+
+Read = Callable[[], Iterator[Pair]]
 
 
 class Corpus(NamedTuple):
-    """Sentence pairs in named splits.
+    """Sentence pairs in named splits."""
 
-    Attributes:
-        name: for messages.
-        splits: names of the splits.
-        read: returns an iterator over the pairs of a split.
-    """
-
-    name: str
-    splits: tuple[str, ...]
-    read: Callable[[str], Iterator[Pair]]
+    name: str  # for messages
+    splits: tuple[str, ...]  # names
+    read: Callable[[str], Iterator[Pair]]  # yields the pairs of a split
 
     def pairs(self, split: str) -> Iterator[Pair]:
         """Returns an iterator over the pairs of a split, in their order.
@@ -75,14 +85,16 @@ class Corpus(NamedTuple):
 def load_corpus(data: str | Sequence[str], source: str, target: str) -> Corpus:
     """Finds a corpus, or several that are read as one.
 
-    Files without splits are all held out from together, by `hold_out`.
+    Files without splits are all held out from together: about a twentieth of the pairs, and 1,000
+    at most, for each of val and test.
 
     Args:
         data: "bundled", "tfds:NAME[/CONFIG]", a folder with a file `{language}.{split}.txt` for
             each language and split, one sentence per line, a file `.tsv` or `.csv` whose first
-            line names the columns, one of `CATALOGUES`, or a folder of such tables and catalogues,
-            of which those of other languages are left out; files also as `.gz`. Or several of
-            these, of which the validation splits together become "val".
+            line names the columns, a file of translators (`.po`, `.mo`, `.xlf`, `.xliff`, `.tmx`),
+            or a folder of such tables and catalogues, of which those of other languages are left
+            out; files also as `.gz`. Or several of these, of which the validation splits together
+            become "val".
         source: source language, for example "en".
         target: target language, for example "de".
 
@@ -94,41 +106,46 @@ def load_corpus(data: str | Sequence[str], source: str, target: str) -> Corpus:
     names = list(dict.fromkeys([data] if isinstance(data, str) else data))
     if not names or not all(names):
         raise InputError(f"data must not be empty: it must be {KINDS}")
-    corpora, readers = [], []
+    corpora: list[Corpus] = []
+    files: list[tuple[str, Read]] = []
     for name in names:
+        path = Path(name)
         if name == "bundled":
             corpora.append(_bundled(source, target))
         elif name.startswith("tfds:"):
             corpora.append(_tfds(name, source, target))
-        elif Path(name).is_file():
-            readers.append(_open_file(Path(name), source, target))
-        elif found := _folder(Path(name), source, target):
-            corpora.append(found)
-            if others := [path.name for path in _data_files(Path(name))]:
+        elif path.is_file():
+            files.append((name, _open_file(path, source, target)))
+        elif corpus := _folder_of_lines(path, source, target):
+            corpora.append(corpus)
+            if others := [file.name for file in _data_files(path)]:
                 listed = ", ".join(others[:3])
                 logger.warning("%s has files of lines: %s is not read", name, listed)
         else:
-            readers += _open_files(Path(name), source, target)
+            files += _open_folder(path, source, target)
     name = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-    if readers:
-        read = functools.partial(_chained, readers)
-        corpora.append(hold_out(name, read))
+    if files:
+        corpora.append(hold_out(name, files))
     return corpora[0] if len(corpora) == 1 else _joined(name, corpora)
 
 
-def _chained(readers: Iterable[Callable[[], Iterator[Pair]]]) -> Iterator[Pair]:
-    for read in readers:
-        yield from read()
+def is_prepared(data: str | Path | Sequence[str]) -> bool:
+    """Returns whether data is one folder that `prepare` wrote, or began to."""
+    return isinstance(data, str | Path) and (Path(data) / "corpus.json").is_file()
 
 
 def _joined(name: str, corpora: Sequence[Corpus]) -> Corpus:
     """Makes one corpus of several, split by split."""
-    parts: dict[str, list[Callable[[], Iterator[Pair]]]] = {}
+    parts: dict[str, list[Read]] = {}
     for corpus in corpora:
         for split in corpus.splits:
             joined = "val" if split == corpus.validation_split else split
             parts.setdefault(joined, []).append(functools.partial(corpus.pairs, split))
-    return Corpus(name, tuple(parts), lambda split: _chained(parts[split]))
+    return Corpus(
+        name,
+        tuple(parts),
+        lambda split: itertools.chain.from_iterable(read() for read in parts[split]),
+    )
 
 
 def _bundled(source: str, target: str) -> Corpus:
@@ -157,16 +174,16 @@ def bundled_splits() -> dict[str, list[Pair]]:
     return {split: list(itertools.islice(pairs, size)) for split, size in BUNDLED_SPLITS.items()}
 
 
-def _folder(folder: Path, source: str, target: str) -> Corpus | None:
+def _folder_of_lines(folder: Path, source: str, target: str) -> Corpus | None:
     """Finds the files of lines in a folder; None if they have no split of both languages."""
     if not folder.is_dir():
         raise InputError(f"There is no folder {folder}: data must be {KINDS}; see docs/tutorial.md")
-    if (folder / "corpus.json").is_file():
+    if is_prepared(folder):
         raise InputError(
             f"{folder} is a prepared corpus, for `train`, and holds no text: name the folder that "
             "it was prepared from"
         )
-    files = [_line_files(folder, language) for language in (source, target)]
+    files = [split_files(folder, f"{language}.", ".txt") for language in (source, target)]
     common = sorted(set.intersection(*map(set, files)))
 
     def read(split: str) -> Iterator[Pair]:
@@ -183,38 +200,38 @@ def _folder(folder: Path, source: str, target: str) -> Corpus | None:
     return Corpus(str(folder), tuple(common), read) if common else None
 
 
-def _line_files(folder: Path, language: str) -> dict[str, Path]:
-    """Returns the files of lines of a language, by split."""
+def split_files(folder: Path, prefix: str, ending: str) -> dict[str, Path]:
+    """Returns the files "{prefix}{split}{ending}" of a folder by split, also those of `.gz`."""
+    pattern = re.compile(rf"{re.escape(prefix)}(.+)(?i:{re.escape(ending)}(?:\.gz)?)")
     files: dict[str, Path] = {}
-    for ending in (".txt", ".txt.gz"):
-        for path in folder.glob(f"{language}.*{ending}"):
-            split = path.name[len(language) + 1 : -len(ending)]
-            if split in files:
-                raise InputError(f"{folder} must hold one of {files[split].name} and {path.name}")
-            files[split] = path
+    for path in sorted(folder.iterdir()):
+        if match := pattern.fullmatch(path.name):
+            earlier = files.setdefault(match[1], path)
+            if earlier != path:
+                raise InputError(f"{folder} must hold one of {earlier.name} and {path.name}")
     return files
 
 
 def _data_files(folder: Path) -> list[Path]:
     """Returns the tables and catalogues of a folder, and of folders in it."""
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     return [
         path
-        for path in files
-        if kind_of(path) in (*TABLES, *CATALOGUES)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+        and kind_of(path) in (*TABLES, *PAIRED)
         and not any(part.startswith(".") for part in path.relative_to(folder).parts)
     ]
 
 
-def _open_files(folder: Path, source: str, target: str) -> list[Callable[[], Iterator[Pair]]]:
-    """Opens the `_data_files` that fit."""
-    readers, num_others = [], 0
+def _open_folder(folder: Path, source: str, target: str) -> list[tuple[str, Read]]:
+    """Opens the `_data_files` of both languages."""
+    files, num_others = [], 0
     for path in _data_files(folder):
         try:
-            readers.append(_open_file(path, source, target))
+            files.append((str(path), _open_file(path, source, target)))
         except OtherLanguagesError:
             num_others += 1
-    if not readers:
+    if not files:
         raise InputError(
             f"{folder} must hold files {source}.SPLIT.txt and {target}.SPLIT.txt of a split, such "
             f"as {source}.train.txt and {target}.train.txt, or tables or catalogues of both "
@@ -222,32 +239,20 @@ def _open_files(folder: Path, source: str, target: str) -> list[Callable[[], Ite
         )
     if num_others:
         logger.info("%s: %d files of other languages are left out", folder, num_others)
-    return readers
+    return files
 
 
-def _open_file(path: Path, source: str, target: str) -> Callable[[], Iterator[Pair]]:
+def _open_file(path: Path, source: str, target: str) -> Read:
     """Opens a file of pairs, and returns a function that reads it."""
-    kind = kind_of(path)
-    if kind in CATALOGUES:
+    if kind_of(path) in PAIRED:
         read = read_catalogue(path, source, target)
         return lambda: itertools.starmap(Pair, read())
-    if kind not in TABLES:
+    if kind_of(path) not in TABLES:
         raise InputError(
             f"{path} must end in .tsv, .csv, .tsv.gz or .csv.gz, or data must be {KINDS}"
         )
     next(_table_pairs(path, source, target), None)  # an error in its first lines shows at once
-    is_counted = False
-
-    def read_table() -> Iterator[Pair]:
-        nonlocal is_counted
-        total = 0
-        for total, pair in enumerate(_table_pairs(path, source, target), start=1):  # noqa: B007
-            yield pair
-        if not is_counted:
-            logger.info("%s: %d pairs", path, total)
-        is_counted = True
-
-    return read_table
+    return functools.partial(_table_pairs, path, source, target)
 
 
 def _table_pairs(path: Path, source: str, target: str) -> Iterator[Pair]:
@@ -258,8 +263,8 @@ def _table_pairs(path: Path, source: str, target: str) -> Iterator[Pair]:
     form: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
     if kind_of(path) == ".csv":
         form = {"skipinitialspace": True}
-        named = {each: next(csv.reader([header], delimiter=each, **form), []) for each in ",;\t"}
-        suitable = (each for each in named if {source, target} <= {*named[each]})
+        named = {mark: next(csv.reader([header], delimiter=mark, **form), []) for mark in ",;\t"}
+        suitable = (mark for mark in named if {source, target} <= {*named[mark]})
         form["delimiter"] = next(suitable, ",")
     rows = csv.reader(itertools.chain([header], lines), strict=True, **form)
     before = 0
@@ -288,22 +293,22 @@ def _table_pairs(path: Path, source: str, target: str) -> Iterator[Pair]:
         ) from error
 
 
-def hold_out(name: str, rows: Callable[[], Iterator[Pair]]) -> Corpus:
-    """Splits pairs into train, val and test by the hash of the source.
+def hold_out(name: str, files: Sequence[tuple[str, Read]]) -> Corpus:
+    """Splits the pairs of named files into train, val and test by the hash of the source.
 
     A repeated source is in one split. Few pairs may leave no val or test. Where pairs are added, a
     training pair stays one, so that a model is never scored on what it has seen.
-
-    Args:
-        name: of the corpus.
-        rows: returns an iterator over all pairs.
     """
 
     def hash_of(pair: Pair) -> int:
         # Spreads the checksums of short texts, whose first bits may be alike.
         return zlib.crc32(pair.source.encode()) * 2_654_435_761 % 2**32
 
-    hashes = np.fromiter(map(hash_of, rows()), np.uint32)
+    parts = []
+    for file, read_file in files:
+        parts.append(np.fromiter(map(hash_of, read_file()), np.uint32))
+        logger.info("%s: %d pairs", file, len(parts[-1]))
+    hashes = np.concatenate(parts)
     held_out = int(2**32 * min(1 / 20, MAX_HELD_OUT / max(len(hashes), 1)))  # of 2**32 hashes
 
     def split_of(number: int) -> str:
@@ -312,9 +317,10 @@ def hold_out(name: str, rows: Callable[[], Iterator[Pair]]) -> Corpus:
         return "test" if number >= 2**32 - held_out else "train"
 
     def read(split: str) -> Iterator[Pair]:
-        for pair in rows():
-            if split == split_of(hash_of(pair)):
-                yield pair
+        for _, read_file in files:
+            for pair in read_file():
+                if split == split_of(hash_of(pair)):
+                    yield pair
 
     used = {"train", *map(split_of, np.unique(hashes).tolist())}
     return Corpus(name, tuple(split for split in ("train", "val", "test") if split in used), read)
@@ -324,9 +330,6 @@ def read_lines(path: str | Path) -> Iterator[str]:
     """Yields the lines of a text file, also compressed (`.gz`); only a line feed ends a line.
 
     It is UTF-8, or UTF-16 with a byte order mark.
-
-    Raises:
-        InputError: if it cannot be read, or is not valid.
     """
     path = Path(path)
     with read_failure(path), open_binary(path) as file:
@@ -350,7 +353,6 @@ def _tfds(data: str, source: str, target: str) -> Corpus:
     for language in (source, target):
         if language not in languages:
             raise InputError(f"{data} holds {', '.join(languages)}. Received: {language!r}")
-
     try:
         builder.download_and_prepare()  # does nothing the second time
     except Exception as error:  # of the network, the disk, the archive, ...

@@ -19,7 +19,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import pydantic
@@ -28,13 +28,15 @@ from keras_transformer.errors import InputError, require
 from keras_transformer.files import check_file, write_atomically
 from keras_transformer.run import Run
 from keras_transformer.tokenizers import Tokenizer
-from keras_transformer.trainers.data.corpora import Pair
-from keras_transformer.trainers.settings import DECIDED, OF_CORPUS, WITHOUT_COPIES, TrainSettings
+from keras_transformer.trainers.data.corpora import Pair, is_prepared
+from keras_transformer.trainers.settings import DECIDED, TrainSettings
 
 logger = logging.getLogger(__name__)
 
 FEWEST_PROTECTED = 300  # pairs from which a model learns to place protected strings
 CAN_CONTINUE = "Finished shards are kept, and a new call continues from them"
+NUM_EXAMPLES = 3  # of dropped pairs, for each reason
+EXAMPLE_LENGTH = 100  # characters of a side; the rest is cut
 
 
 class CorpusShard(pydantic.BaseModel):
@@ -52,13 +54,39 @@ class Split(pydantic.BaseModel):
     is_complete: bool = False
     protected: int | None = None  # number of pairs with protected strings; None without `protect`
     copies: dict[str, int] = {}  # number of changed copies by kind, a key of `augmentation.KINDS`
-    dropped: dict[str, int] = {}  # number of pairs by reason, a key of `preparation.REASONS`
-    examples: dict[str, list[Pair]] = {}  # some of them, cut
+    dropped: dict[str, int] = {}  # number of pairs by reason, a key of `cleaning.REASONS`
+    examples: dict[str, list[tuple[str, str]]] = {}  # some of them, cut
 
     @property
     def kept(self) -> int:
         """Number of pairs to train on."""
         return sum(shard.kept for shard in self.shards)
+
+    def add(
+        self, shard: CorpusShard, copies: Mapping[Any, int], dropped: Mapping[str, Sequence[Pair]]
+    ) -> None:
+        """Adds a shard, and the counts of its pairs."""
+        self.shards.append(shard)
+        for kind, count in copies.items():
+            self.copies[kind] = self.copies.get(kind, 0) + count
+        for reason, pairs in dropped.items():
+            self.dropped[reason] = self.dropped.get(reason, 0) + len(pairs)
+            examples = [(_cut(pair.source), _cut(pair.target)) for pair in pairs[:NUM_EXAMPLES]]
+            self.examples.setdefault(reason, examples)
+
+    def log_protected(self) -> None:
+        """Logs how many pairs have protected strings, and warns if they are too few."""
+        if self.protected is None:
+            return
+        line = f"Protected strings: in {self.protected:,} training pairs"
+        if self.protected >= FEWEST_PROTECTED:
+            logger.info(line)
+        else:
+            logger.warning(
+                "%s: too few to learn where a translation has them. Add pairs that have some, %d "
+                "or more",
+                *(line, FEWEST_PROTECTED),
+            )
 
     def __str__(self) -> str:
         """Returns the numbers in one line."""
@@ -68,6 +96,10 @@ class Split(pydantic.BaseModel):
 
 def _listed(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items())
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= EXAMPLE_LENGTH else f"{text[: EXAMPLE_LENGTH - 1]}…"
 
 
 class Manifest(pydantic.BaseModel):
@@ -81,7 +113,7 @@ class Manifest(pydantic.BaseModel):
     val: Split | None  # None if the data has no validation split
 
     @classmethod
-    def read(cls, folder: str | Path) -> "Manifest":
+    def read(cls, folder: str | Path) -> Self:
         """Reads the manifest of a prepared corpus; `InputError` if it is missing or damaged."""
         path = Path(folder) / "corpus.json"
         try:
@@ -97,20 +129,17 @@ class Manifest(pydantic.BaseModel):
         write_atomically(path, self.model_dump_json().encode(), CAN_CONTINUE)
 
     def settings(self, init_from: str | None = None) -> dict[str, Any]:
-        """Returns the values of `OF_CORPUS`, without those that the run `init_from` decides."""
-        # The defaults of settings that are newer than the corpus come first.
-        values = {**TrainSettings(data="").to_dict(), **WITHOUT_COPIES, **self.made_from}
-        decided = DECIDED if init_from else ()
-        return {name: values[name] for name in OF_CORPUS if name not in decided}
+        """Returns the settings of the corpus, without those that the run `init_from` decides."""
+        others = ("data", *DECIDED) if init_from else ("data",)
+        return {name: value for name, value in self.made_from.items() if name not in others}
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Raises `InputError` if the corpus was prepared with other settings."""
-        made_from = {**self.made_from, **self.settings()}
         for name, value in settings.items():
             require(
-                made_from[name] == value,
-                f"{self.folder} was prepared with {name}={made_from[name]!r}: give the same value "
-                "or another folder",
+                self.made_from[name] == value,
+                f"{self.folder} was prepared with {name}={self.made_from[name]!r}: give the same "
+                "value or another folder",
                 **{name: value},
             )
 
@@ -145,12 +174,11 @@ class StoredPairs:
         check_files: whether to compare every byte with its hash, which reads gigabytes of a large
             corpus.
 
-    Attributes:
-        lengths: int32 [rows, 2], numbers of tokens of both sides, `EOS_ID` included.
-
     Raises:
         InputError: if the split is not complete, or a shard is missing or damaged.
     """
+
+    lengths: np.ndarray  # int32 [rows, 2], numbers of tokens of both sides, `EOS_ID` included
 
     def __init__(
         self, corpus: Path | Manifest, split: Literal["train", "val"], check_files: bool = True
@@ -165,21 +193,12 @@ class StoredPairs:
         lengths, starts = [], []
         self._ids: list[np.ndarray] = []
         for index, shard in enumerate(written.shards):
-            path = manifest.shard_path(split, index)
-            try:
-                # A plain view of the file: slicing NumPy's memmap class is slower.
-                values = np.asarray(np.load(path, mmap_mode="r"))
-            except FileNotFoundError as error:
-                raise _damaged(path) from error
-            except OSError as error:  # such as too many open files
-                raise InputError(f"Cannot read {path}: {error.strerror}") from error
-            except (ValueError, EOFError) as error:
-                raise _damaged(path) from error
+            values = _open_shard(manifest.shard_path(split, index))
             lengths.append(values[: 2 * shard.kept].reshape(-1, 2).astype(np.int32))
             sizes = lengths[-1].sum(axis=1)
             starts.append(sizes.cumsum() - sizes)
             self._ids.append(values[2 * shard.kept :])
-        self.lengths: np.ndarray = np.concatenate(lengths)
+        self.lengths = np.concatenate(lengths)
         self._starts: np.ndarray = np.concatenate(starts)  # [rows], in the row's shard
         self._last_rows: np.ndarray = np.cumsum([shard.kept for shard in written.shards]) - 1
 
@@ -195,6 +214,16 @@ class StoredPairs:
         return pairs
 
 
+def _open_shard(path: Path) -> np.ndarray:
+    try:
+        # A plain view of the file: slicing NumPy's memmap class is slower.
+        return np.asarray(np.load(path, mmap_mode="r"))
+    except (FileNotFoundError, ValueError, EOFError) as error:
+        raise _damaged(path) from error
+    except OSError as error:  # such as too many open files
+        raise InputError(f"Cannot read {path}: {error.strerror}") from error
+
+
 class PreparedCorpus(NamedTuple):
     """A corpus ready to train on."""
 
@@ -204,10 +233,16 @@ class PreparedCorpus(NamedTuple):
     validation_pairs: list[Pair]  # the text of `validation`
     training_sha256: str  # of all shards
 
-
-def is_prepared(data: str | Path | Sequence[str]) -> bool:
-    """Returns whether data is one folder that `prepare` wrote, or began to."""
-    return isinstance(data, str | Path) and (Path(data) / "corpus.json").is_file()
+    @classmethod
+    def of(cls, manifest: Manifest, tokenizer: Tokenizer, check_files: bool) -> Self:
+        """Opens the splits of a corpus as `StoredPairs`."""
+        return cls(
+            tokenizer,
+            StoredPairs(manifest, "train", check_files),
+            StoredPairs(manifest, "val", check_files) if manifest.val else None,
+            read_validation_pairs(manifest.folder),
+            manifest.training_sha256,
+        )
 
 
 def complete_corpus(folder: Path) -> Manifest | None:
@@ -240,26 +275,9 @@ def open_prepared(folder: str | Path, settings: TrainSettings | None = None) -> 
     if settings is not None:
         names = manifest.settings(settings.init_from)  # the tokenizer is compared later
         manifest.check_settings({name: getattr(settings, name) for name in names})
-    return opened(manifest, manifest.tokenizer(), check_files=True)
-
-
-def opened(manifest: Manifest, tokenizer: Tokenizer, check_files: bool) -> PreparedCorpus:
-    """Opens the splits of a corpus; the arguments are those of `StoredPairs`."""
-    training = StoredPairs(manifest, "train", check_files)
-    if (num_protected := manifest.train.protected) is not None:
-        enough = num_protected >= FEWEST_PROTECTED
-        logger.log(
-            logging.INFO if enough else logging.WARNING,
-            "Protected strings: in %s training pairs%s",
-            f"{num_protected:,}",
-            ""
-            if enough
-            else ": too few to learn where a translation has them. "
-            f"Add pairs that have some, {FEWEST_PROTECTED:,} or more",
-        )
-    validation = StoredPairs(manifest, "val", check_files) if manifest.val else None
-    texts = read_validation_pairs(manifest.folder)
-    return PreparedCorpus(tokenizer, training, validation, texts, manifest.training_sha256)
+    corpus = PreparedCorpus.of(manifest, manifest.tokenizer(), check_files=True)
+    manifest.train.log_protected()
+    return corpus
 
 
 def read_validation_pairs(folder: str | Path) -> list[Pair]:

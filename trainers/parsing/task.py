@@ -82,7 +82,8 @@ class Parsing(Task):
         from keras_transformer.parsing.tokenizer import TreeTokenizer
 
         kind: Literal["bpe", "unigram"] = "bpe" if settings.tokenizer == "bpe" else "unigram"
-        return TreeTokenizer.train(corpus.pairs("train"), vocab_size, kind)
+        pairs = (pair.sides for pair in corpus.pairs("train"))
+        return TreeTokenizer.train(pairs, vocab_size, kind)
 
     def validation_scorers(self, settings: "TrainSettings", lowercase: bool) -> dict[str, Scorer]:
         """Returns F1, in which a failure counts as no bracket."""

@@ -1,11 +1,11 @@
 """Penn treebanks: files of constituency trees, as pairs of a sentence and symbols (section 6.3)."""
 
-import itertools
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from keras_transformer.errors import InputError, one_line
+from keras_transformer.files import kind_of
 from keras_transformer.parsing.trees import Tree, delinearize, linearize, parse_trees
 from keras_transformer.trainers.data.corpora import (
     VALIDATION_SPLITS,
@@ -13,6 +13,7 @@ from keras_transformer.trainers.data.corpora import (
     Pair,
     hold_out,
     read_lines,
+    split_files,
 )
 
 TRACE = "-NONE-"
@@ -70,26 +71,17 @@ def load_treebank(data: str | Path) -> Corpus:
     data = Path(data)
     if not data.exists():
         raise InputError(f"{data} does not exist")
-    found: dict[str, Path] = {}
-    for split, ending in itertools.product(SPLITS, (".trees", ".trees.gz")):
-        path = data / f"{split}{ending}"
-        if path.is_file():
-            if split in found:
-                raise InputError(f"{data} must hold one of {found[split].name} and {path.name}")
-            found[split] = path
-    if found:
-        return Corpus(str(data), tuple(found), lambda split: _pairs([found[split]]))
-    files = [data] if data.is_file() else sorted(filter(_holds_trees, data.rglob("*")))
+    of_split = split_files(data, "", ".trees") if data.is_dir() else {}
+    if splits := tuple(split for split in SPLITS if split in of_split):
+        return Corpus(str(data), splits, lambda split: _pairs([of_split[split]]))
+    paths = [data] if data.is_file() else sorted(data.rglob("*"))
+    files = [path for path in paths if path == data or kind_of(path) in SUFFIXES]
     if not files:
         raise InputError(
             f"{data} must be a file of trees in Penn format, a folder with train.trees and "
             f"dev.trees, or a folder of files {', '.join(SUFFIXES)}"
         )
-    return hold_out(str(data), lambda: _pairs(files))
-
-
-def _holds_trees(path: Path) -> bool:
-    return path.name.removesuffix(".gz").endswith(SUFFIXES)
+    return hold_out(str(data), [(str(data), lambda: _pairs(files))])
 
 
 def _pairs(paths: Iterable[Path]) -> Iterator[Pair]:

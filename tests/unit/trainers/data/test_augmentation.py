@@ -43,22 +43,22 @@ def test_case_and_end(changed):
     for kind in ("title", "lower", "typing"):
         assert [pair.target for pair in changed[kind][:3]] == [pair.target for pair in PAIRS]
     assert changed["end"][:3] == [
-        ("Don't open the iPhone's box, MARY", "Öffne Marys Schachtel nicht"),
+        Pair("Don't open the iPhone's box, MARY", "Öffne Marys Schachtel nicht"),
         PAIRS[1],
-        ("猫が好き", "Ich mag Katzen"),
+        Pair("猫が好き", "Ich mag Katzen"),
     ]
-    assert changed["capitals"][2] == ("猫が好き。", "ICH MAG KATZEN.")
+    assert changed["capitals"][2] == Pair("猫が好き。", "ICH MAG KATZEN.")
 
 
 def test_what_a_program_reads_stays():
     sides = ">>deu<< Copy %d <b>on</b> a&amp;b: http://a.b/c", "<b>ein</b> %d {a name} a@b.de"
     changed = changed_in_all_ways([Pair(*sides)] * 9)
     capitals = ">>deu<< COPY %d <b>ON</b> A&amp;B: http://a.b/c", "<b>EIN</b> %d {a name} a@b.de"
-    assert changed["capitals"][0] == capitals
+    assert changed["capitals"][0].sides == capitals
     for kind in ("quotes", "list", "symbols"):
         for number, pair in enumerate(changed[kind]):
             assert pair.source.startswith(">>deu<< "), kind
-            assert pair != sides
+            assert pair.sides != sides
             copies = dict(changed_copies(Pair(*sides), number, {kind: 0.999}))
             assert copies[kind].source.startswith(">>deu<< ")
 
@@ -67,7 +67,7 @@ def test_marks_stand_on_both_sides(changed):
     for kind in ("quotes", "list", "symbols"):
         marks = set()
         for pair, same in zip(changed[kind], PAIRS * 40, strict=True):
-            around = [side.split(own) for side, own in zip(pair, same, strict=True)]
+            around = [side.split(own) for side, own in zip(pair.sides, same.sides, strict=True)]
             assert around[0] == around[1]
             marks.add("".join(around[0]).strip())
         assert len(marks) > 10
@@ -88,7 +88,7 @@ def test_no_typing_errors_where_a_letter_is_a_word():
         Pair("คุณไม่ชอบหมา", "x"),
         Pair("좋아하지 않아요", "x"),
     ]
-    changed = [KINDS["typing"](random.Random(n), pair) for pair in pairs for n in range(40)]
+    changed = [KINDS["typing"](random.Random(n), pair, "") for pair in pairs for n in range(40)]
     assert changed[:80] == [pairs[0]] * 40 + [pairs[1]] * 40
     assert changed[80:] != [pairs[2]] * 40  # Korean has words
 
@@ -119,7 +119,7 @@ def test_the_names_of_the_kinds_are_the_settings():
 def test_letters_that_python_does_not_know():
     """Kawi is newer than the tables of Python 3.11."""
     word = "\U00011f04\U00011f05\U00011f06"
-    changed = KINDS["typing"](random.Random(1), Pair(" ".join([word] * 50), "x"))
+    changed = KINDS["typing"](random.Random(1), Pair(" ".join([word] * 50), "x"), "")
     assert changed.source.count(word) < 50
 
 

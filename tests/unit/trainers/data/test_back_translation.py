@@ -10,7 +10,7 @@ from keras_transformer import InputError, Run, Translator
 from keras_transformer.config import BOS_ID
 from keras_transformer.registry import build_model
 from keras_transformer.trainers.data import back_translation
-from keras_transformer.trainers.data.back_translation import MARK, BackTranslator
+from keras_transformer.trainers.data.back_translation import BackTranslator
 from keras_transformer.trainers.data.corpora import Pair
 from keras_transformer.trainers.data.preparation import prepare
 from keras_transformer.trainers.fitting.training import train
@@ -97,15 +97,15 @@ def test_a_training_that_fails_keeps_what_is_translated(settings, tmp_path, monk
 
 
 def test_samples(back_translator, tmp_path):
-    pairs = [Pair("red", "rot"), *(Pair(MARK, line) for line in LINES if line)]
+    pairs = [Pair("red", "rot"), *(Pair("", line, is_synthetic=True) for line in LINES if line)]
     searched, sampled = (
-        list(BackTranslator(str(back_translator), "en", "de", tmp_path, count).completed(pairs))
+        list(BackTranslator(str(back_translator), ("en", "de"), tmp_path, count).completed(pairs))
         for count in (None, 5)
     )
     assert searched[0] == sampled[0] == pairs[0]
     for one, other, pair in zip(searched[1:], sampled[1:], pairs[1:], strict=True):
         assert one.target == other.target == pair.target
-        assert one.source[0] == other.source[0] == MARK
+        assert (one.is_synthetic, other.is_synthetic) == (True, True)
     assert searched != sampled
 
 

@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 
 import pytest
 import sentencepiece
@@ -8,7 +9,7 @@ from keras_transformer.config import EOS_ID
 from keras_transformer.errors import InputError
 from keras_transformer.tokenizers import WordPieceTokenizer
 from keras_transformer.trainers import tasks
-from keras_transformer.trainers.data import preparation, prepared
+from keras_transformer.trainers.data import cleaning, preparation, prepared
 from keras_transformer.trainers.data.corpora import Pair, load_corpus
 from keras_transformer.trainers.data.preparation import prepare
 from keras_transformer.trainers.data.prepared import (
@@ -42,7 +43,7 @@ def corpus(tmp_path):
 def write(tmp_path, monkeypatch):
     """Writes pairs as text and returns settings of them; shards are of 7 pairs, in two calls."""
     monkeypatch.setattr(preparation, "PAIRS_PER_SHARD", 7)
-    monkeypatch.setattr(preparation, "PAIRS_PER_CALL", 4)
+    monkeypatch.setattr(cleaning, "PAIRS_PER_CALL", 4)
     monkeypatch.setattr(tasks.Translation, "learn_tokenizer", lambda *_: tokenizer_of(WORDS))
     folder = tmp_path / "text"
     folder.mkdir()
@@ -107,7 +108,7 @@ def test_pairs_are_the_tokens_and_the_end(corpus_dir, tiny_settings, corpus):
     processor = sentencepiece.SentencePieceProcessor(model_proto=prepared.tokenizer.model)
     for split, written in (("train", prepared.training), ("val", prepared.validation)):
         texts = list(load_corpus(str(corpus_dir), "en", "de").pairs(split))
-        expected = [[[*processor.encode(text), E] for text in pair] for pair in texts]
+        expected = [[[*processor.encode(text), E] for text in pair.sides] for pair in texts]
         assert written.lengths.tolist() == [[len(ids) for ids in pair] for pair in expected]
         assert [[s.tolist(), t.tolist()] for s, t in written.read(range(len(texts)))] == expected
     assert prepared.validation_pairs == texts
@@ -148,7 +149,11 @@ def test_validation_keeps_its_text(write, corpus):
     validation = [("w3", "w5"), ("", "w7"), ("w1\t ö", "\u2028w2")]
     write(validation, "dev")
     prepared = prepare(write(numbered(9)), corpus)
-    assert prepared.validation_pairs == open_prepared(corpus).validation_pairs == validation
+    assert (
+        prepared.validation_pairs
+        == open_prepared(corpus).validation_pairs
+        == list(itertools.starmap(Pair, validation))
+    )
     assert prepared.validation.lengths.tolist() == [[2, 2], [3, 2]]
     assert report(corpus, "val")[:2] == (2, {"empty": 1})
 
@@ -241,7 +246,7 @@ def test_copies_are_of_the_pairs_that_are_kept(write, corpus, tmp_path):
 def test_copies_that_are_dropped_do_not_count(write, corpus, monkeypatch):
     longer = Pair("w1 " * 5, "w1")
     monkeypatch.setattr(
-        preparation, "changed_copies", lambda *_: [("end", longer), ("lower", Pair(*GOOD))]
+        cleaning, "changed_copies", lambda *_: [("end", longer), ("lower", Pair(*GOOD))]
     )
     prepare(write(numbered(3), max_length=5), corpus)
     train = Manifest.read(corpus).train

@@ -184,7 +184,7 @@ def test_validation_bleu_is_that_of_greedy_search(tiny_settings, tmp_path):
     run = train(settings, tmp_path / "run", verbose=0)
     assert run.tokenizer().lowercase
     pairs = list(load_corpus(settings.data, "en", "de").pairs("val"))[:7]
-    sources, references = zip(*pairs, strict=True)
+    sources, references, _ = zip(*pairs, strict=True)
     translations = Translator.load(run.path).translate(sources, beam_size=1)
     hypotheses = [translation.text for translation in translations]
     expected = sacrebleu.corpus_bleu(hypotheses, [references], lowercase=True).score
@@ -220,7 +220,7 @@ def test_a_prepared_corpus_may_move_but_not_change(short_settings, tmp_path):
     run = train(settings, tmp_path / "run", verbose=0, resume=True)
     assert (run.last.step, run.settings["data"]) == (2, settings.data)
     # The same words, and so the same tokenizer, in other sentences.
-    text = load_corpus(short_settings.data, "en", "de").pairs("train")
+    text = [pair.sides for pair in load_corpus(short_settings.data, "en", "de").pairs("train")]
     sides = [list(reversed(side)) for side in zip(*text, strict=True)]
     other = tmp_path / "other"
     shutil.copytree(short_settings.data, other)

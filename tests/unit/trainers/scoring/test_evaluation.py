@@ -43,7 +43,7 @@ def test_test_set(tmp_path, monkeypatch):
     source, references = tmp_path / "source", lambda name, languages: [tmp_path / languages, "x"]
     monkeypatch.setattr(sacrebleu, "get_source_file", lambda *_: source)
     monkeypatch.setattr(sacrebleu, "get_reference_files", references)
-    expected = [("a dog", "ein Hund"), ("ö\u2028l", "")]
+    expected = [Pair("a dog", "ein Hund"), Pair("ö\u2028l", "")]
     assert load_test_set("wmt14/full", "en", "de") == expected
 
 

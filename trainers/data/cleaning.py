@@ -1,0 +1,217 @@
+"""Cleaning: which training pairs are kept, as token ids, and why the others are dropped."""
+
+import hashlib
+import itertools
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import regex
+import tensorflow as tf
+
+from keras_transformer.config import BOS_ID, EOS_ID, UNK_ID
+from keras_transformer.errors import InputError
+from keras_transformer.tokenizers import Tokenizer
+from keras_transformer.trainers.data.augmentation import Change, changed_copies
+from keras_transformer.trainers.data.corpora import Pair
+from keras_transformer.trainers.settings import TrainSettings
+
+PAIRS_PER_CALL = 2_000
+REASONS = {
+    "empty": "a side has no token",
+    "too_long": "a side has more than `max_length` tokens, the end symbol included",
+    "length_ratio": "one side is more than `max_length_ratio` times as long as the other",
+    "script": "most letters of a side are of another script",
+    "duplicate": "an earlier pair is the same",
+    "unknown": "the tokenizer does not have all of its symbols",
+    "protected": "the sides do not protect the same strings",
+}
+SYNTHETIC = "\ufdd0"  # before a source that a model wrote, in what is hashed: in no text
+
+Progress = Callable[[int], None]
+Script = regex.Pattern[str] | None  # its letters; None for those of all scripts
+
+
+class CleanedPairs(NamedTuple):
+    """What is left of the pairs of a shard."""
+
+    values: np.ndarray  # the content of the shard's file
+    kept: int  # number of pairs, changed copies among them
+    protected: int  # number of pairs with protected strings, without copies
+    copies: Counter[Change]  # number of changed copies by kind
+    dropped: dict[str, list[Pair]]  # by reason
+
+
+class Cleaner:
+    """Tokenizes pairs, and drops some."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        settings: TrainSettings,
+        scripts: Sequence[Script],
+        drops_unknown: bool,
+    ) -> None:
+        self.tokenizer, self.settings = tokenizer, settings
+        self.scripts = scripts  # of source and target
+        self.drops_unknown = drops_unknown
+        self.first_slot: int | None = getattr(tokenizer, "first_slot", None)
+        # Traced once: the tokenizer's op is made anew for each graph, which takes long.
+        texts, flags = tf.TensorSpec([None], tf.string), tf.TensorSpec([None], tf.bool)
+        self._tokenize = tf.function(self._read, [texts, texts, flags], autograph=False)
+
+    def clean(
+        self,
+        pairs: Sequence[Pair],
+        is_repeated: np.ndarray,
+        first: int,
+        rates: Mapping[Change, float],
+        progress: Progress,
+    ) -> CleanedPairs:
+        """Cleans the pairs of a shard.
+
+        Changed copies of the pairs that are kept follow them; copies are not compared.
+
+        Args:
+            pairs: of the shard.
+            is_repeated: bool [pairs], whether a pair is equal to an earlier one.
+            first: the number of the first pair.
+            rates: of changed copies.
+            progress: called with the number of pairs since the last call.
+        """
+        parts: list[tuple[np.ndarray, np.ndarray]] = []  # lengths and ids
+        dropped: dict[str, list[Pair]] = {}
+        counts: Counter[Change] = Counter()
+        num_protected = 0
+        for start in range(0, len(pairs), PAIRS_PER_CALL):
+            chunk = pairs[start : start + PAIRS_PER_CALL]
+            reasons, part = self._kept(chunk, is_repeated[start : start + len(chunk)])
+            parts.append(part)
+            num_protected += self._count_protected(*part)
+            for row in np.flatnonzero(reasons):
+                dropped.setdefault(str(reasons[row]), []).append(chunk[row])
+            copies = [
+                copy
+                for row in np.flatnonzero(reasons == "").tolist()
+                for copy in changed_copies(
+                    chunk[row], first + start + row, rates, self.settings.source
+                )
+            ]
+            if copies:
+                kinds, changed = zip(*copies, strict=True)
+                reasons, part = self._kept(changed, np.zeros(len(changed), bool))
+                parts.append(part)
+                counts.update(itertools.compress(kinds, reasons == ""))
+            progress(len(chunk))
+        lengths, ids = zip(*parts, strict=True)
+        values = np.concatenate([*lengths, *ids])
+        dtype = np.uint16 if values.max(initial=0) < 2**16 else np.int32
+        kept = len(pairs) - sum(map(len, dropped.values())) + counts.total()
+        return CleanedPairs(values.astype(dtype), kept, num_protected, counts, dropped)
+
+    def _read(
+        self, sources: tf.Tensor, targets: tf.Tensor, is_synthetic: tf.Tensor
+    ) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
+        """Tokenizes pairs.
+
+        Returns:
+            The ids of each pair, int32 [B, (tokens)]; both lengths without EOS_ID, [B, 2]; and
+            whether both sides protect the same strings, bool [B].
+        """
+        pairs = self.tokenizer.read_pairs(sources, targets)
+        # What a model wrote begins with the start symbol, which no other source has.
+        is_marked = tf.logical_and(is_synthetic, tf.not_equal(sources, ""))
+        mark = tf.ragged.boolean_mask(tf.fill([tf.size(sources), 1], BOS_ID), is_marked[:, None])
+        source = tf.concat([mark, pairs.source], axis=1)
+        end = tf.fill([tf.size(sources), 1], EOS_ID)  # [B, 1]
+        ids = tf.concat([source, end, pairs.target, end], axis=1)  # [B, (tokens)]
+        lengths = [side.row_lengths() for side in (source, pairs.target)]
+        return ids, tf.stack(lengths, axis=1), pairs.agree
+
+    def _kept(
+        self, pairs: Sequence[Pair], is_repeated: np.ndarray
+    ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
+        """Returns why each pair is dropped, or "", and the lengths and the ids of the others."""
+        tokens, num_tokens, agree = self._tokenize(*zip(*pairs, strict=True))
+        ids, lengths = tokens.flat_values.numpy(), num_tokens.numpy()
+        is_unknown = np.zeros(len(pairs), bool)
+        if self.drops_unknown:
+            is_unknown = tf.reduce_any(tokens == UNK_ID, axis=1).numpy()
+        shorter, longer = lengths.min(axis=1), lengths.max(axis=1)
+        ratio = self.settings.max_length_ratio
+        applies = {  # the first one counts
+            "empty": shorter == 0,
+            "too_long": longer >= self.settings.max_length,  # the end symbol is one more
+            "length_ratio": longer > (np.inf if ratio is None else ratio) * np.maximum(shorter, 1),
+            "script": [not all(map(_is_of, pair.sides, self.scripts)) for pair in pairs],
+            "duplicate": is_repeated,
+            "unknown": is_unknown,
+            "protected": ~agree.numpy(),
+        }
+        reasons = np.select(
+            [np.asarray(each) for each in applies.values()], list(applies), default=""
+        )
+        lengths += 1  # the end symbols
+        is_kept = reasons == ""
+        kept_ids = ids[np.repeat(is_kept, lengths.sum(axis=1))]
+        return reasons, (lengths[is_kept].ravel(), kept_ids)
+
+    def _count_protected(self, lengths: np.ndarray, ids: np.ndarray) -> int:
+        """Counts pairs with protected strings."""
+        if self.first_slot is None or not len(ids):
+            return 0
+        sizes = lengths.reshape(-1, 2).sum(axis=1)
+        largest = np.maximum.reduceat(ids, sizes.cumsum() - sizes)
+        return int((largest >= self.first_slot).sum())
+
+
+class SeenPairs:
+    """Remembers the pairs of all shards so far, by 8 bytes of each."""
+
+    def __init__(self) -> None:
+        self._hashes = np.zeros(0, np.uint64)  # sorted
+
+    def mark_repeated(self, pairs: Sequence[Pair]) -> np.ndarray:
+        """Returns which pairs are equal to earlier ones, and remembers the others."""
+        digests = [
+            hashlib.blake2b(hashed_text(pair, "\0").encode(), digest_size=8).digest()
+            for pair in pairs
+        ]
+        seen, hashes = self._hashes, np.frombuffer(b"".join(digests), np.uint64)
+        is_first = np.zeros(len(pairs), bool)
+        is_first[np.unique(hashes, return_index=True)[1]] = True
+        # Not `isin` and `union1d`, which sort all hashes so far again.
+        place = np.searchsorted(seen, hashes)
+        is_seen = np.zeros_like(is_first)
+        if seen.size:
+            is_seen = np.append(seen, seen[:1])[place] == hashes
+        new = np.unique(hashes[~is_seen])
+        self._hashes = np.insert(seen, np.searchsorted(seen, new), new)
+        return ~is_first | is_seen
+
+
+def hashed_text(pair: Pair, separator: str) -> str:
+    """Returns the text that stands for a pair in a hash."""
+    return f"{SYNTHETIC * pair.is_synthetic}{pair.source}{separator}{pair.target}"
+
+
+def script_patterns(settings: TrainSettings) -> list[Script]:
+    """Returns the scripts that the settings name; `InputError` if Unicode has no such script."""
+    scripts: list[Script] = []
+    for name in ("source_script", "target_script"):
+        script = getattr(settings, name)
+        try:
+            letters = rf"[\p{{L}}&&\p{{Script={script}}}]"
+            scripts.append(None if script is None else regex.compile(letters, regex.V1))
+        except regex.error as error:
+            raise InputError(
+                f"`{name}` must be a Unicode script, such as Latin or Cyrillic. "
+                f"Received: {name}={script!r}"
+            ) from error
+    return scripts
+
+
+def _is_of(text: str, script: Script) -> bool:
+    """Returns whether at least half of a text's letters are of a script."""
+    return script is None or 2 * len(script.findall(text)) >= len(regex.findall(r"\p{L}", text))
