@@ -12,6 +12,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.export.metadata import read_metadata
 from keras_transformer.export.options import computes_bfloat16
 from keras_transformer.export.versions import find_version
+from keras_transformer.run import runs_inside
 
 if TYPE_CHECKING:
     from keras_transformer.export.check import Finding
@@ -39,15 +40,12 @@ def inside(folder: str | Path) -> str:
     """Returns the end of a message about a folder: the runs and exports below it, if any."""
     if not os.path.lexists(folder):
         return "; it does not exist"
-    runs = {
-        file.parent for depth in ("*", "*/*") for file in Path(folder).glob(f"{depth}/run.json")
-    }
     exports = {
         file.parents[1]
         for depth in ("*", "*/*")
         for file in Path(folder).glob(f"{depth}/[0-9]*/saved_model.pb")
     }
-    found = sorted(map(str, runs | exports))
+    found = sorted(map(str, exports.union(runs_inside(Path(folder)))))
     return f"; there is {' and '.join(found[:5])}" if found else ""
 
 

@@ -24,7 +24,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "steps": run.settings["steps"],
         "seconds": run.states[-1].metrics["seconds"] if run.states else None,
         "validations": len(run.metrics()),
-        "parameters": run.num_parameters(last),
+        "parameters": run.folder.count_parameters(last),
         "seen": _seen(run, last.step),
         **{
             name: kept

@@ -1,87 +1,127 @@
-"""What a run keeps of its training: checkpoints, states, and the metrics of validations."""
+"""The files of a run's `checkpoints/`: weights, and training states.
 
-import json
+They are written under a temporary name and renamed, and their hashes are checked when they are
+read. Reading them executes no code: they are HDF5 and NumPy arrays.
+"""
+
 import math
 import os
-from collections.abc import Mapping
+import re
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pydantic
 
 from keras_transformer.errors import InputError
-from keras_transformer.files import named_failure, write_atomically
+from keras_transformer.files import atomic_file, check_file, file_sha256
 
+if TYPE_CHECKING:
+    import keras
+
+RESTORE = "restore it from a copy, or, if the run is being trained, load the run again"
 RESUME_ADVICE = "What was saved before is complete, and training with --resume continues from it"
 PER_TOKEN = ("val_loss", "val_token_loss", "val_perplexity", "val_accuracy")
+# The names of the files that are written to `checkpoints/`; users' own files there are kept.
+WRITTEN = re.compile(
+    r"(tmp-)?((step-\d{8,}|averaged-\d{8,}-\d{8,}-\d+)\.weights\.h5|state-\d{8,}\.npz)"
+)
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """A saved file: the weights, or the training state, after a number of updates.
+    """A saved file: the weights, or the training state, after a number of updates."""
 
-    Attributes:
-        file: path relative to the run directory.
-        sha256: the hash of the file.
-        step: number of updates so far.
-        metrics: validation metrics at this step. An average also has `of_steps`, the averaged
-            steps. A state has `seconds`, the training time so far, instead.
-    """
-
-    file: str
-    sha256: str
-    step: int
-    metrics: dict[str, Any]
+    file: str  # path relative to the run directory
+    sha256: str  # of the file
+    step: int  # number of updates so far
+    metrics: dict[str, Any]  # of a validation; an average has `of_steps` too, a state `seconds`
 
 
 class State(NamedTuple):
-    """The variables that the next update depends on, by name, and the training time so far."""
+    """What the next update depends on."""
 
-    arrays: dict[str, np.ndarray]
-    seconds: float
+    arrays: dict[str, np.ndarray]  # variables by name
+    seconds: float  # training time so far
 
 
-class MetricsFile(NamedTuple):
-    """A file of JSON lines, one for each validation: its `step` and its metrics."""
+class CheckpointFolder(NamedTuple):
+    """The folder `checkpoints/` of a run directory."""
 
-    path: Path
+    run_dir: Path
 
-    def read(self) -> list[dict[str, float]]:
-        """Returns the lines, oldest first; `InputError` if one is damaged."""
-        lines: list[dict[str, float]] = []
+    def write_weights(
+        self, model: "keras.Model", name: str, step: int, metrics: Mapping[str, Any]
+    ) -> Checkpoint:
+        """Writes the weights of a model as `NAME.weights.h5`."""
+        size = 4 * model.count_params() + 2**20
+
+        def write(path: Path) -> None:
+            # HDF5 crashes on a full disk; this raises an error before it begins.
+            with path.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, size)
+            model.save_weights(path)
+
+        return self._write(f"{name}.weights.h5", step, metrics, write)
+
+    def read_weights(self, model: "keras.Model", saved: Checkpoint) -> None:
+        """Reads weights into a model."""
+        file = self._checked(saved)
         try:
-            # A killed training may leave half a line at the end.
-            for line in self.path.read_text("utf-8").split("\n")[:-1]:
-                lines.append(dict(json.loads(line)))
+            with warnings.catch_warnings():
+                # Keras warns of layers that keep their initial values.
+                warnings.simplefilter("error", UserWarning)
+                model.load_weights(file)
+        except (OSError, ValueError, KeyError, UserWarning) as error:
+            raise InputError(f"{file} does not hold the weights of this model") from error
+
+    def count_parameters(self, saved: Checkpoint) -> int:
+        """Counts the parameters of a checkpoint, without reading them."""
+        import h5py  # takes time, and settings are read without it
+
+        file, items = self.run_dir / saved.file, []
+        try:
+            with h5py.File(file) as weights:
+                weights.visititems(lambda _, item: items.append(item))
+                arrays = [item for item in items if isinstance(item, h5py.Dataset)]
+                return sum(array.size for array in arrays if array.dtype.kind == "f")  # no seeds
         except OSError as error:
-            raise InputError(f"Cannot read {self.path}: {error.strerror}") from error
-        except (ValueError, TypeError) as error:
-            raise InputError(
-                f"Line {len(lines) + 1} of {self.path} is damaged: delete the line, or the file; "
-                "without the file, `train --resume` keeps the metrics of the checkpoints"
-            ) from error
-        return lines
+            raise InputError(f"{file} is missing or damaged") from error
 
-    def write(self, lines: list[dict[str, float]]) -> None:
-        """Replaces all lines."""
-        content = "".join(json.dumps(line) + "\n" for line in lines)
-        write_atomically(self.path, content.encode(), RESUME_ADVICE)
+    def write_state(self, state: State, step: int) -> Checkpoint:
+        """Writes a training state."""
 
-    def append(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Adds the metrics of a validation after `step` updates."""
-        with (
-            named_failure(self.path, advice=RESUME_ADVICE),
-            self.path.open("a", encoding="utf-8") as file,
-        ):
-            file.write(json.dumps({"step": step, **metrics}) + "\n")
-            file.flush()
-            os.fsync(file.fileno())  # before the manifest names the checkpoint of this step
+        def write(path: Path) -> None:
+            np.savez(path, **state.arrays)  # type: ignore[arg-type]
 
-    def drop_after(self, step: int) -> None:
-        """Drops the lines after a step, if there are any; resuming writes them again."""
-        if self.path.exists():
-            self.write([line for line in self.read() if line["step"] <= step])
+        return self._write(f"state-{step:08d}.npz", step, {"seconds": state.seconds}, write)
+
+    def read_state(self, saved: Checkpoint) -> State:
+        """Reads a training state."""
+        with np.load(self._checked(saved)) as arrays:
+            return State(dict(arrays), saved.metrics["seconds"])
+
+    def delete_others(self, kept: Iterable[Checkpoint]) -> None:
+        """Deletes all checkpoints and states but those that are kept, and unfinished files."""
+        names = {Path(saved.file).name for saved in kept}
+        for path in (self.run_dir / "checkpoints").iterdir():
+            if path.name not in names and WRITTEN.fullmatch(path.name):
+                path.unlink(missing_ok=True)
+
+    def _write(
+        self, name: str, step: int, metrics: Mapping[str, Any], write: Callable[[Path], None]
+    ) -> Checkpoint:
+        file = f"checkpoints/{name}"
+        with atomic_file(self.run_dir / file, RESUME_ADVICE) as temporary:
+            write(temporary)
+        return Checkpoint(file, file_sha256(self.run_dir / file), step, dict(metrics))
+
+    def _checked(self, saved: Checkpoint) -> Path:
+        file = self.run_dir / saved.file
+        check_file(file, saved.sha256, RESTORE)
+        return file
 
 
 def quality(metrics: Mapping[str, Any], metric: str | None = None) -> tuple[float, float]:
@@ -90,7 +130,7 @@ def quality(metrics: Mapping[str, Any], metric: str | None = None) -> tuple[floa
     The score is 0 if `metric` is "loss". If `metric` is None, it is the first one that is not a
     mean over tokens: the usual score of the task.
     """
-    of_results = (name for name in metrics if name.startswith("val_") and name not in PER_TOKEN)
-    name = f"val_{metric}" if metric else next(of_results, "")
+    scores = (name for name in metrics if name.startswith("val_") and name not in PER_TOKEN)
+    name = f"val_{metric}" if metric else next(scores, "")
     score = 0.0 if metric == "loss" else metrics.get(name, -math.inf)
     return round(score, 2), -metrics.get("val_token_loss", math.inf)

@@ -18,7 +18,17 @@ GROUND = "keras_transformer"
 WINGS = ("trainers", "export", "cli")
 # The folders and files of the ground floor: each imports only those before it.
 ORDER = ("_version", "errors", "languages", "files", "checkpoints", "records", "config", "model")
-ORDER += ("search", "registry", "tokenizers", "texts", "plots", *ROOMS, "run", "translator")
+ORDER += (
+    "search",
+    "registry",
+    "tokenizers",
+    "texts",
+    "plots",
+    *ROOMS,
+    "manifest",
+    "run",
+    "translator",
+)
 FREE = ("config", "errors", "model", "records")  # of TensorFlow
 MAX_LINES = {"file": 420, "function": 60}
 MAX_PARAMETERS = 8
@@ -39,7 +49,6 @@ TOO_LARGE = {
     "plots.figures",
     "plots.figures:attention_lines",
     "protection.tokenizer",
-    "run",
     "search.beam_search:beam_search",
     "search.beam_search:beam_search(9)",
     "texts.texts",
@@ -47,7 +56,6 @@ TOO_LARGE = {
     "tokenizers.base",
     "trainers.data.preparation",
     "trainers.data.preparation:prepare",
-    "trainers.fitting.callbacks:__init__(9)",
     "trainers.marian.importing:import_marian",
     "trainers.scoring.evaluation:evaluate",
     "trainers.scoring.evaluation:evaluate(10)",

@@ -76,25 +76,6 @@ def test_create_and_load(saved_run, tokenizer):
     assert {"python", "keras_transformer", "tensorflow"} <= loaded.versions.keys()
 
 
-def test_a_run_of_the_version_before_is_read(saved_run):
-    saved = json.loads((saved_run.path / "run.json").read_text())
-    edit_manifest(
-        saved_run,
-        format_version=3,
-        config={**saved["config"], "word_id_ends": None},
-        settings={**saved["settings"], "next_word_input": False},
-    )
-    assert Run.load(saved_run.path) == saved_run
-    edit_manifest(
-        saved_run,
-        config={**saved["config"], "word_id_ends": [7, 9]},
-        settings={**saved["settings"], "next_word_input": True},
-    )
-    parser = Run.load(saved_run.path)
-    assert (parser.config.architecture, parser.config.word_id_ends) == ("next_word", (7, 9))
-    assert parser.settings == {**SETTINGS, "architecture": "next_word"}
-
-
 def test_a_new_run_replaces_no_run(saved_run, model, tokenizer):
     with pytest.raises(InputError, match=f"^{saved_run.path} holds a run already"):
         Run.create(saved_run.path, model.config, tokenizer, "en", "de", SETTINGS)
@@ -102,10 +83,10 @@ def test_a_new_run_replaces_no_run(saved_run, model, tokenizer):
 
 
 def test_parameters_are_counted_without_reading_them(saved_run, model):
-    assert saved_run.num_parameters(saved_run.last) == model.count_params()
+    assert saved_run.folder.count_parameters(saved_run.last) == model.count_params()
     (saved_run.path / saved_run.last.file).write_bytes(b"")
     with pytest.raises(InputError, match=r"weights\.h5 is missing or damaged"):
-        saved_run.num_parameters(saved_run.last)
+        saved_run.folder.count_parameters(saved_run.last)
 
 
 def test_best_and_last_checkpoints_are_kept(new_run, model):
@@ -205,13 +186,13 @@ def test_foreign_manifest(tmp_path, content):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format_version": 97}, "must be .* of version 4. Received: .* run, version 97"),
-        ({"format": "joey"}, "must be a keras-transformer run of version 4. Received: joey"),
-        ({"architecture": "convolutional"}, "is damaged .*convolutional"),
-        ({"config": {"vocab_size": 7, "d_model": -1}}, "is damaged .*`d_model`: .* d_model=-1"),
-        ({"config": None}, "is damaged .*NoneType"),
-        ({"checkpoints": [{"file": "a"}]}, "is damaged .*sha256"),
-        ({"surprise": 1}, "is damaged .*surprise"),
+        ({"format_version": 97}, "must have .*: 4}. Received: .*: 97}"),
+        ({"format": "joey"}, "must have .*keras-transformer run.* Received: .*joey"),
+        ({"architecture": "convolutional"}, "is damaged.*convolutional"),
+        ({"config": {"vocab_size": 7, "d_model": -1}}, "is damaged.*d_model"),
+        ({"config": None}, "is damaged.*NoneType"),
+        ({"checkpoints": [{"file": "a"}]}, "is damaged.*sha256"),
+        ({"surprise": 1}, "is damaged.*surprise"),
     ],
 )
 def test_damaged_manifest(saved_run, changes, message):
@@ -267,11 +248,25 @@ def test_lock(tmp_path):
         assert not list(tmp_path.iterdir())
 
 
+# Metrics.
+
+
+def test_metrics_of_what_is_trained_again_are_dropped(new_run, model):
+    for step in (3, 5, 7):
+        new_run.save_checkpoint(model, step, {"loss": 1 / step}, is_best=step == 5)
+    new_run.rewind(5)
+    expected = [{"step": 3, "loss": 1 / 3}, {"step": 5, "loss": 1 / 5}]
+    assert new_run.metrics() == expected
+    file = new_run.path / "metrics.jsonl"
+    file.write_text(file.read_text() + '{"step": 7')  # a killed training
+    assert new_run.metrics() == expected
+    file.unlink()
+    assert new_run.metrics() == [expected[1], {"step": 7, "loss": 1 / 7}]  # the checkpoints'
+
+
 @pytest.mark.parametrize("line", ["{", "7", "\x00"])
 def test_damaged_metrics(saved_run, line):
-    saved_run.validations.append(2, {"val_token_loss": 1.5})
     path = saved_run.path / "metrics.jsonl"
-    lines = path.read_text().splitlines()
-    path.write_text("\n".join([*lines, line, *lines]) + "\n")
-    with pytest.raises(InputError, match=f"^Line {len(lines) + 1} of {path} is damaged: delete"):
+    path.write_text(f"{path.read_text()}{line}\n")
+    with pytest.raises(InputError, match=f"^Line 2 of {path} is damaged: delete"):
         saved_run.metrics()

@@ -5,7 +5,7 @@ import logging
 import numpy as np
 
 from keras_transformer.checkpoints import Checkpoint
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, require
 from keras_transformer.files import locked
 from keras_transformer.model.encoder_decoder import EncoderDecoder
 from keras_transformer.model.tensor import precision
@@ -47,17 +47,20 @@ def average_checkpoints(run: Run, last: int) -> Checkpoint:
             another call is writing the run.
     """
     with locked(run.path):
-        return average(run, last)
+        newest = Run.load(run.path)  # training may have written since `run` was loaded
+        run.averaged = average(newest, last)
+    return run.averaged
 
 
 def average(run: Run, last: int) -> Checkpoint:
     """`average_checkpoints` of a run that the caller has locked."""
-    kept = len(run.checkpoints)
-    if not 1 <= last <= kept:
-        raise InputError(
-            f"`last` must be at least 1 and at most the number of checkpoints in {run.path}, "
-            f"{kept}, which the setting `keep_checkpoints` limits. Received: last={last}"
-        )
+    num_kept = len(run.checkpoints)
+    require(
+        1 <= last <= num_kept,
+        f"`last` must be from 1 to {num_kept}, the number of checkpoints in {run.path}, which the "
+        "setting `keep_checkpoints` limits",
+        last=last,
+    )
     chosen = run.checkpoints[-last:]
     settings = TrainSettings.of(run)
     with precision(settings.precision):
@@ -96,8 +99,6 @@ def _validate(run: Run, model: EncoderDecoder, settings: TrainSettings) -> dict[
     batches = make_dataset(tokenized, plan, range(plan.batches_per_epoch))
     logs = trained.evaluate(batches, verbose=0, return_dict=True)
     # The loss itself is a mean over batches.
-    found = {f"val_{name}": float(value) for name, value in logs.items() if name != "loss"}
-    if pairs:
-        translator = make_translator(model, run.tokenizer(), settings)
-        found |= validation_scores(translator, pairs, settings)
-    return found
+    metrics = {f"val_{name}": float(value) for name, value in logs.items() if name != "loss"}
+    translator = make_translator(model, run.tokenizer(), settings)
+    return metrics | validation_scores(translator, pairs, settings)

@@ -1,26 +1,24 @@
-"""What `train` does between updates: validation BLEU, saving and stopping."""
+"""What `train` does between updates: validation scores, saving and stopping."""
 
 import logging
 import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeAlias
 
 import keras
-import numpy as np
-from keras import ops
 
 from keras_transformer.checkpoints import State, quality
 from keras_transformer.errors import InputError, TrainingStoppedError
 from keras_transformer.model.encoder_decoder import EncoderDecoder
 from keras_transformer.run import Run
-from keras_transformer.trainers.fitting.keras_internals import is_seed_state
 from keras_transformer.trainers.fitting.strategies import Workers
+from keras_transformer.trainers.fitting.training_state import MovingAverage, TrainingState
 from keras_transformer.trainers.settings import TrainSettings
 
 logger = logging.getLogger(__name__)
@@ -31,78 +29,18 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 Logs: TypeAlias = dict[str, Any] | None
 
 
-class TrainingState:
-    """The variables that the next update depends on, and those of the metrics, by name.
-
-    Keras numbers optimizers and random states through a process; these names do not depend on it.
-    """
-
-    def __init__(self, model: keras.Model, metrics: Sequence[keras.Metric]) -> None:
-        self._metrics = {f"metrics/{each.path}": each for m in metrics for each in m.variables}
-        self._others: dict[str, keras.Variable] = {}
-        of_metrics = {id(variable) for variable in model.metrics_variables}
-        num_random = 0
-        for variable in model.variables:
-            if id(variable) in of_metrics:
-                continue
-            name = f"model/{variable.path}"
-            if is_seed_state(variable):
-                name, num_random = f"random/{num_random}", num_random + 1
-            self._others[name] = variable
-        for variable in model.optimizer.variables:
-            scope, _, path = variable.path.partition("/")
-            self._others[f"optimizer/{scope.rstrip('_0123456789')}/{path}"] = variable
-
-    def copy(self, has_metrics: bool) -> dict[str, np.ndarray]:
-        """Copies the values: as much as three models."""
-        variables = self._others | (self._metrics if has_metrics else {})
-        return {name: ops.convert_to_numpy(each) for name, each in variables.items()}
-
-    def restore(self, values: dict[str, np.ndarray]) -> None:
-        """Restores all but the metrics; `KeyError` or `ValueError` if they are of another model."""
-        for name, variable in self._others.items():
-            variable.assign(values[name])
-
-    def restore_metrics(self, values: dict[str, np.ndarray]) -> None:
-        """Restores the metrics, which `fit` resets when it begins."""
-        for name, value in values.items():
-            self._metrics[name].assign(value)
-
-
-class MovingAverage:
-    """The moving average of the weights, if the optimizer has one; it can change places with them.
-
-    Keras's `SwapEMAWeights` does this by addition and subtraction, which round.
-    """
-
-    def __init__(self, model: keras.Model) -> None:
-        averages = [each for each in model.optimizer.variables if each.name.endswith("_average")]
-        weights = model.trainable_variables if averages else []
-        self._pairs = list(zip(weights, averages, strict=True))
-        self._is_in_model = False
-
-    def put_into_model(self, is_in_model: bool) -> None:
-        """Gives the model the average, or its weights again."""
-        if is_in_model != self._is_in_model:
-            for weight, average in self._pairs:
-                value = ops.convert_to_numpy(weight)
-                weight.assign(average)
-                average.assign(value)
-        self._is_in_model = is_in_model
-
-
 @contextmanager
 def stop_signals() -> Iterator[set[signal.Signals]]:
     """Records SIGTERM and SIGINT; a second signal of the same kind has its usual effect."""
     received: set[signal.Signals] = set()
     before: dict[int, Any] = {}
 
-    def note(number: int, frame: FrameType | None) -> None:
+    def record(number: int, frame: FrameType | None) -> None:
         received.add(signal.Signals(number))
         signal.signal(number, before[number])
 
     if threading.current_thread() is threading.main_thread():  # no other may set handlers
-        before |= {number: signal.signal(number, note) for number in STOP_SIGNALS}
+        before |= {number: signal.signal(number, record) for number in STOP_SIGNALS}
     try:
         yield received
     finally:
@@ -120,22 +58,19 @@ class SaveRun(keras.callbacks.Callback):
     def __init__(
         self,
         run: Run,
-        model: EncoderDecoder,  # which is saved
-        trained: keras.Model,  # which is fitted
-        metrics: Sequence[keras.Metric],  # all of them
         settings: TrainSettings,
-        interval: int,  # updates between validations
+        model: EncoderDecoder,  # which is saved
+        state: TrainingState,
+        average: MovingAverage,
         workers: Workers,
         signals: set[signal.Signals],  # those received so far
         score: Callable[[], dict[str, float]],  # of a validation, beside the metrics
     ) -> None:
         super().__init__()
-        self.run, self.transformer, self.settings = run, model, settings
-        self.interval, self.workers, self.signals, self.score = interval, workers, signals, score
-        self.state = TrainingState(trained, metrics)
-        self.average = MovingAverage(trained)
+        self.run, self.settings, self.transformer = run, settings, model
+        self.state, self.average = state, average
+        self.workers, self.signals, self.score = workers, signals, score
         self.step = 0
-        self.metric_values: dict[str, np.ndarray] = {}  # to restore
         self.started = self.last_save = time.monotonic()
 
     def resume(self) -> None:
@@ -149,35 +84,25 @@ class SaveRun(keras.callbacks.Callback):
                 raise InputError(
                     f"{file} does not hold the training state of this model"
                 ) from error
-            self.metric_values = {
-                name: value for name, value in state.arrays.items() if name.startswith("metrics/")
-            }
             self.started -= state.seconds
             logger.info("Resumed after %d updates", self.step)
         self.workers.check_same("saved states", str(self.step))
         if self.workers.is_chief:
-            self.run.reopen()
-            self.run.validations.drop_after(self.step)
+            self.run.rewind(self.step)
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         """Continues from the weights, and from the metrics of a resumed epoch."""
         self.average.put_into_model(False)
-        self.state.restore_metrics(self.metric_values)
-        self.metric_values = {}
+        self.state.restore_metrics()
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Counts an update; saves the state if a save is due, or if training is to stop."""
         self.step += 1
         if self.step >= self.settings.steps:
             self.model.stop_training = True
-        if self.step % self.interval == 0 or self.step >= self.settings.steps:
+        if self.model.stop_training or batch + 1 == self.params["steps"]:
             return  # a validation follows, and saves
-        minutes = (time.monotonic() - self.last_save) / 60
-        every = self.settings.steps_per_save
-        is_due = minutes >= (self.settings.minutes_per_save or math.inf) or (
-            every is not None and self.step % every == 0
-        )
-        must_save, *stops = self.workers.any_set(self.workers.is_chief and is_due, *self._stops())
+        must_save, *stops = self._ask_workers(self.workers.is_chief and self._is_save_due())
         if must_save or any(stops):
             self._check_finite({"loss": (logs or {}).get("loss", 0.0)})
             state = self._copy_state(has_metrics=True)
@@ -203,21 +128,29 @@ class SaveRun(keras.callbacks.Callback):
             logs |= self.score()
             self._save_checkpoint({name: float(value) for name, value in logs.items()}, state)
         self.last_save = time.monotonic()
-        ends, *stops = self.workers.any_set(
-            self.workers.is_chief and is_over(self.run, self.settings), *self._stops()
-        )
+        is_end = self.workers.is_chief and is_over(self.run, self.settings)
+        ends, *stops = self._ask_workers(is_end)
         if ends:
             self.model.stop_training = True
         else:
             self._stop(stops)
+
+    def _ask_workers(self, flag: bool) -> list[bool]:
+        """Returns whether any worker has the flag, and has received each of the signals."""
+        return self.workers.any_set(flag, *(number in self.signals for number in STOP_SIGNALS))
+
+    def _is_save_due(self) -> bool:
+        minutes = (time.monotonic() - self.last_save) / 60
+        interval = self.settings.steps_per_save
+        return minutes >= (self.settings.minutes_per_save or math.inf) or (
+            interval is not None and self.step % interval == 0
+        )
 
     def _copy_state(self, has_metrics: bool) -> State:
         return State(self.state.copy(has_metrics), time.monotonic() - self.started)
 
     def _save_checkpoint(self, metrics: dict[str, float], state: State) -> None:
         self._check_finite(metrics)
-        self.run.validations.append(self.step, metrics)
-        self._warn_of_zero_bleu()
         best, metric = self.run.best, self.settings.metric
         self.run.save_checkpoint(
             self.transformer,
@@ -228,6 +161,7 @@ class SaveRun(keras.callbacks.Callback):
             keep=self.settings.keep_checkpoints,
             state=state,
         )
+        self._warn_of_zero_bleu()
 
     def _check_finite(self, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
@@ -245,9 +179,6 @@ class SaveRun(keras.callbacks.Callback):
                 "Validation BLEU was 0 at the first validations, so the loss chooses the best "
                 "checkpoint; if it stays 0, try --metric chrf in a new run"
             )
-
-    def _stops(self) -> list[bool]:
-        return [number in self.signals for number in STOP_SIGNALS]
 
     def _stop(self, stops: list[bool]) -> None:
         """Raises `TrainingStoppedError` if any worker has received a signal."""
@@ -278,7 +209,7 @@ def is_over(run: Run, settings: TrainSettings) -> bool:
         return False
     if run.last.step >= settings.steps:
         return True
-    seconds = [each.metrics["seconds"] for each in run.states if each.step == run.last.step]
+    seconds = [state.metrics["seconds"] for state in run.states if state.step == run.last.step]
     if max(seconds, default=0.0) / 3600 >= (settings.max_hours or math.inf):
         return True
     later = [line for line in run.metrics() if run.best.step < line["step"] <= run.last.step]

@@ -95,8 +95,7 @@ def _open_as_chief(
     elif run is not None and complete_corpus(path / "corpus"):
         corpus = open_prepared(path / "corpus", settings)  # without the text, which may be gone
     else:
-        # Only by the tokenizer can an older run notice that the text has changed.
-        known = run.tokenizer() if run is not None and run.corpus_sha256 else None
+        known = run.tokenizer() if run is not None else None
         corpus = prepare(settings, path / "corpus", progress, known)
     if corpus.validation is None and settings.patience is not None:
         raise InputError(
@@ -141,11 +140,6 @@ def _open_to_resume(settings: TrainSettings, path: Path) -> Run | None:
             "from an imported one: `init_from`"
         )
     _check_settings(run, settings)
-    if run.checkpoints and not (path / "metrics.jsonl").exists():
-        logger.warning(
-            "%s/metrics.jsonl is missing: only the metrics of the checkpoints are left", path
-        )
-        run.restore_metrics()
     if run.settings.get("average_last", 0) != settings.average_last:
         run.status, run.averaged = "training", None  # `train` computes the average again
     run.settings = settings.to_dict()

@@ -21,6 +21,7 @@ from keras_transformer.trainers.fitting.fine_tuning import initialize
 from keras_transformer.trainers.fitting.opening import locked_run_dir, open_run
 from keras_transformer.trainers.fitting.strategies import Workers, make_strategy
 from keras_transformer.trainers.fitting.training_model import Adam, TrainingModel
+from keras_transformer.trainers.fitting.training_state import MovingAverage, TrainingState
 from keras_transformer.trainers.fitting.validation import (
     loss_and_metrics,
     make_translator,
@@ -97,22 +98,21 @@ def _fit(
     )
     validation, num_batches = None, None
     if corpus.validation is not None:
-        of_validation = BatchPlan(corpus.validation.lengths, settings.tokens_per_batch, seed=None)
-        num_batches = of_validation.batches_per_epoch
-        validation = distribute(strategy, corpus.validation, of_validation, range(num_batches))
-    scored = corpus.validation_pairs[: settings.bleu_sentences]
+        val_plan = BatchPlan(corpus.validation.lengths, settings.tokens_per_batch, seed=None)
+        num_batches = val_plan.batches_per_epoch
+        validation = distribute(strategy, corpus.validation, val_plan, range(num_batches))
+    pairs = corpus.validation_pairs[: settings.bleu_sentences]
     translator = make_translator(model, corpus.tokenizer, settings)
     with stop_signals() as signals:
         saved = SaveRun(
             run,
-            model,
-            trained,
-            metrics,
             settings,
-            interval,
+            model,
+            TrainingState(trained, metrics),
+            MovingAverage(trained),
             workers,
             signals,
-            score=lambda: validation_scores(translator, scored, settings) if scored else {},
+            score=lambda: validation_scores(translator, pairs, settings),
         )
         saved.resume()
         callbacks: list[keras.callbacks.Callback] = [saved]

@@ -38,15 +38,17 @@ def make_translator(
 def validation_scores(
     translator: Translator, pairs: Sequence[Pair], settings: TrainSettings
 ) -> dict[str, float]:
-    """Finds results for sentences greedily, and scores them.
+    """Translates sentences greedily, and scores the results; no scores without sentences.
 
-    There are no scores if those of the model are not finite: then the loss is not finite either,
+    There are no scores either if those of the model are not finite: then the loss is not finite,
     which ends the training.
     """
+    if not pairs:
+        return {}
     try:
-        found = translator.translate([pair.source for pair in pairs], beam_size=1)
+        results = translator.translate([pair.source for pair in pairs], beam_size=1)
     except NotFiniteError:
         return {}
     scorers = find_task(settings.task).validation_scorers(settings, translator.tokenizer.lowercase)
-    texts = [translation.text for translation in found]
+    texts = [result.text for result in results]
     return {name: scorer(texts, pairs) for name, scorer in scorers.items()}

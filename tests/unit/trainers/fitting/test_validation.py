@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from keras_transformer.checkpoints import quality
 from keras_transformer.errors import InputError, NotFiniteError
-from keras_transformer.run import quality
 from keras_transformer.trainers.data.corpora import Pair
 from keras_transformer.trainers.fitting.training import train
 from keras_transformer.trainers.fitting.validation import validation_scores
