@@ -39,6 +39,7 @@ LAYERS = {  # as Keras's own layers
     "model.layers:call(9)",
 }
 TOO_LARGE = {
+    "config",
     "cli.evaluate:evaluate_command",
     "cli.export:export_command",
     "cli.serve:serve_command",
