@@ -5,9 +5,8 @@
       translation-000000-000001   its next lines, and so on
       problems-000000-000001.tsv  file, line number and reason of lines that failed or were cut
 
-An element of the pipeline is a shard, some thousand consecutive lines. So the lines keep their
-order, whatever the order in which a runner processes the shards. Beam's `ReadFromText` keeps no
-order, so this module opens the files by Beam's file systems, which also decompress them.
+An element of the pipeline is a shard, some thousand consecutive lines: Beam's `ReadFromText` keeps
+no order of lines.
 """
 
 import codecs
@@ -28,7 +27,7 @@ from apache_beam.options.pipeline_options import PipelineOptions, StandardOption
 from apache_beam.runners.runner import PipelineResult
 from apache_beam.utils.shared import Shared
 
-from keras_transformer.errors import InputError, one_line
+from keras_transformer.errors import InputError, one_line, require
 from keras_transformer.export.options import BATCH_BYTES, BATCH_ROWS, DEFAULT_SIGNATURE, max_size_of
 from keras_transformer.export.rows import Row, by_length
 from keras_transformer.export.session import open_saved_model
@@ -86,22 +85,13 @@ def translate_corpus(
     Raises:
         InputError: if the input, the model or an option cannot be used, or `output` is not empty.
     """
-    if lines_per_shard < 1:
-        raise InputError(
-            f"`lines_per_shard` must be at least 1. Received: lines_per_shard={lines_per_shard}"
-        )
+    rule = "`lines_per_shard` must be at least 1"
+    require(lines_per_shard >= 1, rule, lines_per_shard=lines_per_shard)
     started = time.monotonic()
     options = _pipeline_options(beam_options)
     FileSystems.set_options(options)
-    pattern, output = _absolute(pattern), _absolute(output)
-    paths = [pattern] if os.path.isfile(pattern) else _match(pattern)
-    if not paths:
-        raise InputError(f"There is no file {pattern}")
-    if os.path.isfile(output):
-        raise InputError(f"{output} is a file: choose a folder")
-    folder = re.sub(r"[*\[\]]", "?", output)  # its name is no pattern, and Beam knows no escapes
-    if _match(FileSystems.join(folder, "**")):
-        raise InputError(f"{output} is not empty: choose another folder, or delete it")
+    paths, output = _input_files(_absolute(pattern)), _absolute(output)
+    _require_empty(output)
     version = model if FileSystems.get_scheme(model) else find_version(os.path.abspath(model))
     if version is None:
         raise InputError(f"{model} is neither a SavedModel nor a folder of versions")
@@ -123,7 +113,7 @@ def translate_corpus(
 
 
 def read_shards(file: tuple[int, str], lines_per_shard: int) -> Iterator[Shard]:
-    """Yields the shards of a file, given its number and path. Only a line feed ends a line."""
+    """Yields the shards of a file; only a line feed ends a line."""
     number, path = file
     try:
         with closing(FileSystems.open(path)) as content:
@@ -149,7 +139,7 @@ def read_shards(file: tuple[int, str], lines_per_shard: int) -> Iterator[Shard]:
 def translate_shard(
     shard: Shard, version: str, signature: str, shared: Shared
 ) -> tuple[Shard, list[Row]]:
-    """Returns the shard with the outputs for its lines; threads of a process share the model."""
+    # The threads of a process share the model.
     translate = shared.acquire(lambda: open_saved_model(version, signature, optimize=True))
     rows = translate_lines(shard.lines, translate, max_size_of(signature))
     if len(rows) > BATCH_ROWS and all("failed" in row for row in rows):
@@ -163,7 +153,7 @@ def translate_shard(
 def translate_lines(
     lines: Sequence[bytes], translate: Translate, max_size: int = BATCH_BYTES
 ) -> list[Row]:
-    """Returns the model's outputs for each line, or the reason why the line `failed`."""
+    """Returns the model's outputs for each line, or the reason why it `failed`."""
 
     def translate_batch(batch: list[bytes]) -> Sequence[Row]:
         try:
@@ -177,7 +167,6 @@ def translate_lines(
 
 
 def write_shard(translated: tuple[Shard, list[Row]], output: str) -> None:
-    """Writes the translations of a shard, and its problems if there are any."""
     shard, rows = translated
     problems = [
         f"{shard.path}\t{number}\t{row.get('failed', TOO_LONG)}"
@@ -207,13 +196,26 @@ def _write(path: str, lines: Sequence[str]) -> None:
         raise InputError(f"Cannot write {path}: {one_line(error)}") from error
 
 
+def _input_files(pattern: str) -> list[str]:
+    paths = [pattern] if os.path.isfile(pattern) else _match(pattern)
+    if not paths:
+        raise InputError(f"There is no file {pattern}")
+    return paths
+
+
+def _require_empty(folder: str) -> None:
+    if os.path.isfile(folder):
+        raise InputError(f"{folder} is a file: choose a folder")
+    pattern = re.sub(r"[*\[\]]", "?", folder)  # its name is no pattern, and Beam knows no escapes
+    if _match(FileSystems.join(pattern, "**")):
+        raise InputError(f"{folder} is not empty: choose another folder, or delete it")
+
+
 def _absolute(path: str) -> str:
-    """Returns a path that workers in another folder understand."""
     return path if FileSystems.get_scheme(path) else os.path.abspath(path)
 
 
 def _match(pattern: str) -> list[str]:
-    """Returns the files that the pattern matches, in the order of their names."""
     try:
         (result,) = FileSystems.match([pattern])
     except Exception as error:  # each file system has its own: the network, a login, ...

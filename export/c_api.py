@@ -59,7 +59,7 @@ def _load_library(path: Path) -> ctypes.CDLL:
 
 
 def call(name: str, *arguments: Any) -> Any:
-    """Calls a function whose last argument is a status, and raises its failure."""
+    """Calls a function whose last argument is a status, and raises its error."""
     status = c_void_p(library.TF_NewStatus())
     try:
         result = getattr(library, name)(*arguments, status)

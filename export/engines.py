@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.config import BOS_ID, EOS_ID, UNK_ID, TransformerConfig
-from keras_transformer.errors import InputError, needs_extra
+from keras_transformer.config import BOS_ID, EOS_ID, UNK_ID, DecodingOptions, TransformerConfig
+from keras_transformer.errors import InputError, needs_extra, require
 from keras_transformer.export.options import Quantization
 from keras_transformer.files import atomic_folder, named_failure
 from keras_transformer.model.embedding import PositionalEmbedding, sinusoidal_encoding
@@ -21,7 +21,6 @@ from keras_transformer.model.transformer import Transformer
 from keras_transformer.tokenizers import SPECIAL_PIECES, Tokenizer
 from keras_transformer.translator import Translator
 
-SPECIAL_NAMES = ("</s>", "<unk>")
 MAX_POSITIONS = 2048  # of CTranslate2's table of sinusoids, and so of a sentence
 
 
@@ -68,19 +67,9 @@ def export_marian(translator: Translator, folder: str | Path, source: str, targe
             the model.
     """
     from keras_transformer.marian.layout import EMBEDDINGS, huggingface_name, to_huggingface
-    from keras_transformer.marian.tokenizer import MarianTokenizer
 
-    model, tokenizer = _transformer(translator, "Hugging Face"), translator.tokenizer
-    if isinstance(tokenizer, MarianTokenizer) and tokenizer.sees_tag:
-        raise InputError(
-            "Hugging Face's MarianTokenizer cuts the tag of a target language, such as >>deu<<, "
-            "off a text, but the SentencePiece model of this tokenizer reads the tag"
-        )
+    model, tokenizer = _marian_model(translator), translator.tokenizer
     config = model.config
-    if config.position_encoding == "learned":
-        raise InputError("Hugging Face's Marian models cannot have learned positions")
-    if not config.scale_attention:
-        raise InputError("Hugging Face's Marian models cannot leave out 1 / sqrt(d_k)")
     # Marian's order: </s>, <unk>, the pieces, and last <pad>, the decoder's first input.
     order = np.array([EOS_ID, UNK_ID, *range(4, config.vocab_size), BOS_ID])
     tensors = {"final_logits_bias": np.zeros((1, len(order)), np.float32)}
@@ -90,21 +79,9 @@ def export_marian(translator: Translator, folder: str | Path, source: str, targe
         if name == "final_logits_bias":
             weight = weight[None, order]  # [1, V]
         tensors[name] = weight[order] if name in EMBEDDINGS else weight
-    vocabularies = {"vocab.json": _pieces(tokenizer)}
-    if not config.share_embeddings:
-        vocabularies["target_vocab.json"] = _pieces(tokenizer.target)
     files: dict[str, Any] = {
         "config.json": _huggingface_config(config, len(order)),
-        "generation_config.json": {
-            "bad_words_ids": [[len(order) - 1]],
-            "decoder_start_token_id": len(order) - 1,
-            "eos_token_id": 0,
-            "length_penalty": translator.defaults.length_penalty,
-            "max_length": 512,
-            "no_repeat_ngram_size": translator.defaults.no_repeat_ngram,
-            "num_beams": translator.defaults.beam_size,
-            "pad_token_id": len(order) - 1,
-        },
+        "generation_config.json": _generation_config(translator.defaults, len(order) - 1),
         "tokenizer_config.json": {
             "separate_vocabs": not config.share_embeddings,
             "source_lang": source,
@@ -112,14 +89,46 @@ def export_marian(translator: Translator, folder: str | Path, source: str, targe
             "tokenizer_class": "MarianTokenizer",
         },
     }
-    for name, pieces in vocabularies.items():
-        named = [*SPECIAL_NAMES, *(pieces[i] for i in order[2:-1]), "<pad>"]
+    vocabularies = {"vocab.json": tokenizer, "target_vocab.json": tokenizer.target}
+    for name, side in list(vocabularies.items())[: 1 if config.share_embeddings else 2]:
+        pieces = _pieces(side)
+        named = ["</s>", "<unk>", *(pieces[i] for i in order[2:-1]), "<pad>"]
         files[name] = {piece: i for i, piece in enumerate(named)}
     with _new_folder(folder, tokenizer) as written:
         for name, content in files.items():
             text = json.dumps(content, indent=2, ensure_ascii=False)
             (written / name).write_text(f"{text}\n", encoding="utf-8")
         _write_safetensors(written / "model.safetensors", tensors)
+
+
+def _marian_model(translator: Translator) -> Transformer:
+    """Returns the model; `InputError` if Hugging Face has no form for it or for its tokenizer."""
+    from keras_transformer.marian.tokenizer import MarianTokenizer
+
+    model, tokenizer = _transformer(translator, "Hugging Face"), translator.tokenizer
+    if isinstance(tokenizer, MarianTokenizer) and tokenizer.sees_tag:
+        raise InputError(
+            "Hugging Face's MarianTokenizer cuts the tag of a target language, such as >>deu<<, "
+            "off a text, but the SentencePiece model of this tokenizer reads the tag"
+        )
+    if model.config.position_encoding == "learned":
+        raise InputError("Hugging Face's Marian models cannot have learned positions")
+    if not model.config.scale_attention:
+        raise InputError("Hugging Face's Marian models cannot leave out 1 / sqrt(d_k)")
+    return model
+
+
+def _generation_config(options: DecodingOptions, pad_id: int) -> dict[str, Any]:
+    return {
+        "bad_words_ids": [[pad_id]],
+        "decoder_start_token_id": pad_id,
+        "eos_token_id": 0,
+        "length_penalty": options.length_penalty,
+        "max_length": 512,
+        "no_repeat_ngram_size": options.no_repeat_ngram,
+        "num_beams": options.beam_size,
+        "pad_token_id": pad_id,
+    }
 
 
 def _huggingface_config(config: TransformerConfig, num_ids: int) -> dict[str, Any]:
@@ -157,11 +166,8 @@ def _write_safetensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     header, offset = {}, 0
     for name, tensor in tensors.items():
         end = offset + 4 * tensor.size
-        header[name] = {
-            "dtype": "F32",
-            "shape": list(tensor.shape),
-            "data_offsets": [offset, end],
-        }
+        shape = list(tensor.shape)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [offset, end]}
         offset = end
     text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
     text += b" " * (-len(text) % 8)
@@ -239,7 +245,7 @@ def _set_layer(spec: Any, weights: Mapping[str, np.ndarray], path: str, scale: f
 
 
 def _positions(embedding: PositionalEmbedding) -> np.ndarray:
-    """Returns the encodings of positions, float32 [positions, D]."""
+    """Returns the encodings of positions, [positions, D]."""
     if embedding.position_embedding is not None:
         return np.asarray(embedding.position_embedding.embeddings.value)
     positions = np.arange(MAX_POSITIONS)
@@ -254,19 +260,20 @@ def _transformer(translator: Translator, engine: str) -> Transformer:
         raise InputError(f"Only a Transformer can become a model for {engine}. Received: a {kind}")
     config = model.config
     head_size = config.d_model // config.num_heads
-    if {config.d_k, config.d_v} - {None, head_size}:
-        raise InputError(
-            f"{engine} has no heads of sizes of their own: `d_k` and `d_v` must be {head_size}. "
-            f"Received: d_k={config.d_k}, d_v={config.d_v}"
-        )
+    require(
+        {config.d_k, config.d_v} <= {None, head_size},
+        f"{engine} has no heads of sizes of their own: `d_k` and `d_v` must be {head_size}",
+        d_k=config.d_k,
+        d_v=config.d_v,
+    )
     translator.tokenizer.sentencepiece_models()  # raises an error if there are none
     return model
 
 
 def _pieces(tokenizer: Tokenizer) -> list[str]:
     """Returns the pieces by id, each with a name of its own."""
-    found = tokenizer.pieces(tf.range(tokenizer.vocab_size)).numpy()
-    pieces = [*SPECIAL_PIECES, *(piece.decode() for piece in found[4:])]
+    texts = tokenizer.pieces(tf.range(tokenizer.vocab_size)).numpy()
+    pieces = [*SPECIAL_PIECES, *(text.decode() for text in texts[4:])]
     first = {piece: i for i, piece in reversed(list(enumerate(pieces)))}
     return [piece if first[piece] == i else f"<unused_{i}>" for i, piece in enumerate(pieces)]
 

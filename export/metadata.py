@@ -1,6 +1,7 @@
 """What an export says of itself, in `assets.extra/metadata.json` of the SavedModel."""
 
 import json
+import shutil
 import subprocess
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -17,7 +18,7 @@ METADATA = "metadata.json"
 
 
 def write_metadata(path: Path, values: Mapping[str, Any]) -> None:
-    """Writes `values`, time, versions and a SHA-256 of each file into the SavedModel at `path`."""
+    """Writes values, the time, versions and the hashes of the files of a SavedModel."""
     packages = ("tensorflow", "tensorflow-text", "keras")
     versions = {package: metadata.version(package) for package in packages}
     files = sorted(file for file in path.rglob("*") if file.is_file())
@@ -33,7 +34,7 @@ def write_metadata(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
-    """Reads what `write_metadata` wrote; `InputError` if there is none."""
+    """Reads what `write_metadata` wrote, or raises `InputError`."""
     file = path / FOLDER / METADATA
     try:
         values: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
@@ -45,11 +46,8 @@ def read_metadata(path: Path) -> dict[str, Any]:
 def _git_revision() -> str | None:
     """Returns the commit of this package's source, or None outside a checkout."""
     root = Path(__file__).parents[1]
-    if not (root / ".git").exists():
-        return None
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        described = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):  # there is no git, or no commit
-        return None
-    return described.stdout.strip()
+    if (root / ".git").exists() and shutil.which("git"):
+        described = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+        return described.stdout.strip() or None
+    return None

@@ -19,8 +19,8 @@ def by_length(
 ) -> list[Row]:
     """Translates texts in batches of about one length; the rows keep the order of the texts.
 
-    A batch takes as long as its longest text. It has at most `max_rows` texts, and their number
-    times the bytes of the longest is at most `max_size`. A longer text is a batch of its own.
+    A batch has at most `max_rows` texts, and their number times the bytes of the longest is at most
+    `max_size`. A longer text is a batch of its own.
     """
     # A lone surrogate, which UTF-8 does not have, becomes a question mark.
     encoded = [text if isinstance(text, bytes) else text.encode(errors="replace") for text in texts]
@@ -37,7 +37,6 @@ def by_length(
 
 
 def columns_of(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Returns arrays as nested lists of numbers and strings."""
     return {name: _decoded(array.tolist()) for name, array in arrays.items()}
 
 

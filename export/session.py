@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.errors import InputError, one_line
+from keras_transformer.errors import InputError, one_line, require
 from keras_transformer.export.c_api import (
     FAILED_PRECONDITION,
     INVALID_ARGUMENT,
@@ -60,11 +60,8 @@ class SavedModelSession:
 
     def __init__(self, path: str | Path, optimize: bool = False) -> None:
         num_threads = os.environ.get("TF_NUM_INTRAOP_THREADS") or "1"
-        if not num_threads.isdecimal():
-            raise InputError(
-                "`TF_NUM_INTRAOP_THREADS` must be the number of threads of an operation, or 0 for "
-                f"all cores. Received: TF_NUM_INTRAOP_THREADS={num_threads}"
-            )
+        rule = "`TF_NUM_INTRAOP_THREADS` must be a number of threads, or 0 for all cores"
+        require(num_threads.isdecimal(), rule, TF_NUM_INTRAOP_THREADS=num_threads)
         self._graph, self._session = c_void_p(library.TF_NewGraph()), c_void_p()
         in_caller = config_pb2.RunOptions(inter_op_thread_pool=-1).SerializeToString()
         length = c_size_t(len(in_caller))
@@ -103,7 +100,7 @@ class SavedModelSession:
         return {name: signatures[name] for name in signatures if not name.startswith("__")}
 
     def signature(self, name: str) -> Any:
-        """Returns a signature; raises `SessionError` if there is none of this name."""
+        """Returns a signature, or raises `SessionError`."""
         if name not in self.signatures:
             message = f'Serving signature key "{name:.100}" not found.'
             raise SessionError(message, FAILED_PRECONDITION)
@@ -114,7 +111,7 @@ class SavedModelSession:
 
         Args:
             signature: its name.
-            inputs: strings for each input by name, as an array or nested lists.
+            inputs: an array or nested lists of strings for each input by name.
 
         Raises:
             SessionError: if there is no such signature, or it refuses the inputs.
@@ -140,7 +137,6 @@ class SavedModelSession:
                 delete_strings(feed)
 
     def _places(self, tensors: Mapping[str, Any]) -> Any:
-        """Returns where tensors are in the graph, as an array."""
         places = (Output * len(tensors))()
         for place, tensor in zip(places, tensors.values(), strict=True):
             name, _, index = tensor.name.rpartition(":")

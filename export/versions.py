@@ -8,7 +8,7 @@ GRAPH = "saved_model.pb"
 
 
 def version_paths(folder: str | Path) -> list[Path]:
-    """Returns the folders of a model's versions that hold a SavedModel, the newest first."""
+    """Returns the folders of a model's versions, the newest first."""
     folders = [file.parent for file in Path(folder).glob(f"*/{GRAPH}")]
     versions = [path for path in folders if re.fullmatch("[0-9]+", path.name)]
     return sorted(versions, key=lambda path: int(path.name), reverse=True)

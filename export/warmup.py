@@ -15,10 +15,7 @@ WARMUP = "tf_serving_warmup_requests"  # the name that TF Serving looks for
 
 
 def write_warmup(path: Path, name: str, requests: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-    """Writes the requests that TF Serving replays before it announces a version.
-
-    A request to the model `name` is a signature, and a list of strings for each input.
-    """
+    """Writes requests to the model `name`: a signature, and a list of strings for each input."""
     (path / FOLDER).mkdir()
     with tf.io.TFRecordWriter(str(path / FOLDER / WARMUP)) as writer:
         for signature, inputs in requests:
@@ -31,7 +28,7 @@ def write_warmup(path: Path, name: str, requests: Sequence[tuple[str, Mapping[st
 
 
 def read_warmup(path: Path) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
-    """Yields the requests of the SavedModel at `path`: a signature, and an array for each input."""
+    """Yields the requests of a SavedModel: a signature, and an array for each input."""
     file = path / FOLDER / WARMUP
     if file.exists():
         for record in tf.data.TFRecordDataset(str(file)).as_numpy_iterator():

@@ -1,8 +1,7 @@
 """TF Serving's JSON: requests to arrays of strings, and arrays to answers.
 
-The rules are those of TF Serving's `util/json_tensor.cc`, for the tensors of exports. This module
-is stricter: text after the JSON, invalid UTF-8 and base64 without its padding are errors. All
-errors are a `SessionError`.
+The rules are those of TF Serving's `util/json_tensor.cc`, for the tensors of exports. Text after
+the JSON, invalid UTF-8 and base64 without its padding are errors, too. All are a `SessionError`.
 """
 
 import base64
@@ -17,7 +16,6 @@ from keras_transformer.export.session import SessionError
 
 
 def parse(body: bytes) -> dict[str, Any]:
-    """Returns the JSON object that a request holds."""
     try:
         document = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -50,7 +48,7 @@ def inputs_from_json(document: Mapping[str, Any], names: Iterable[str]) -> dict[
 
 
 def answer(outputs: Mapping[str, np.ndarray], row_format: bool) -> dict[str, Any]:
-    """Returns the answer: a list for each output or, in the row format, an object for each row."""
+    """Returns a list for each output or, in the row format, an object for each row."""
     arrays = {
         # 0.1, not 0.10000000149011612
         name: array.astype(str).astype(float) if array.dtype == np.float32 else array

@@ -100,5 +100,5 @@ def test_what_a_session_refuses(exported):
 
 def test_threads_of_an_operation_must_be_a_number(exported, monkeypatch):
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "many")
-    with pytest.raises(InputError, match=r"`TF_NUM_INTRAOP_THREADS` must .*: .*=many"):
+    with pytest.raises(InputError, match=r"`TF_NUM_INTRAOP_THREADS` must .*: .*='many'"):
         SavedModelSession(exported.path)
