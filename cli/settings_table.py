@@ -10,7 +10,8 @@ from typing import Any
 
 import typer
 
-from keras_transformer.config import TransformerConfig, settings_of
+from keras_transformer.config import TransformerConfig
+from keras_transformer.records import settings_of
 from keras_transformer.trainers.settings import TrainSettings
 
 PRESETS = ("tiny", "base", "big")

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from keras_transformer.config import checked_dataclass
 from keras_transformer.errors import InputError
+from keras_transformer.records import checked_dataclass
 
 NO_SCORE = -1e9  # instead of -inf and NaN, which JSON does not have
 DEFAULT_SIGNATURE = "serving_default"

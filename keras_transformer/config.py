@@ -1,28 +1,14 @@
-"""Checked settings, the sizes of the model, the presets of the paper, and the special token ids."""
+"""The sizes of the model, the presets of the paper, how to search, and the special token ids."""
 
 import dataclasses
-import difflib
-import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import (
-    Annotated,
-    Any,
-    ClassVar,
-    Literal,
-    NamedTuple,
-    Self,
-    TypeVar,
-    cast,
-    dataclass_transform,
-    get_type_hints,
-)
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
-import numpy as np
-import pydantic
 from pydantic import Field
 
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, require
+from keras_transformer.records import checked_dataclass, setting
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 
@@ -36,7 +22,6 @@ CheckpointName = Literal["averaged", "best", "last"]
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
 Size = Annotated[int, Field(ge=1, lt=2**20)]
-_Record = TypeVar("_Record")
 
 LAYER_NORM_EPSILON = 1e-6  # tensor2tensor's, the paper's own code; Keras's default is 1e-3
 
@@ -82,115 +67,6 @@ TABLE_3: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     }
 )
 _TRANSFORMER_PRESETS = MappingProxyType({**PRESETS, **TABLE_3})
-
-
-# A setting of a training may be the name of a file or run, free to change when a training resumes,
-# decided by the run of `init_from`, or taken from that run unless it is given.
-Mark = Literal["path", "resumable", "decided", "inherited"]
-
-
-class Setting(NamedTuple):
-    """What a field of a record says about itself beside its type, range and default."""
-
-    help: str
-    marks: tuple[Mark, ...]
-    option: str | None  # on the command line, where it is not made of the field's name
-    metavar: str | None  # stands for the value in the help of a command
-    choices: Callable[[], Iterable[str]] | None  # completes the value at a shell
-
-
-def setting(
-    help: str,
-    *marks: Mark,
-    option: str | None = None,
-    metavar: str | None = None,
-    choices: Callable[[], Iterable[str]] | None = None,
-) -> Setting:
-    """Declares what a field is for, and how commands take it, within its `Annotated` type."""
-    return Setting(help, marks, option, metavar, choices)
-
-
-def settings_of(record: type, *marks: Mark) -> dict[str, Setting]:
-    """Returns what the fields of a record declare, by name; of all fields or of those with a mark.
-
-    A field that declares nothing is left out.
-    """
-    hints = get_type_hints(record, include_extras=True)
-    found = {
-        field.name: extra
-        for field in dataclasses.fields(cast(Any, record))
-        for extra in getattr(hints[field.name], "__metadata__", ())
-        if isinstance(extra, Setting)
-    }
-    return {
-        name: declared
-        for name, declared in found.items()
-        if not marks or set(marks) & set(declared.marks)
-    }
-
-
-@dataclass_transform(
-    kw_only_default=True, frozen_default=True, field_specifiers=(dataclasses.field,)
-)
-def checked_dataclass(cls: type[_Record]) -> type[_Record]:
-    """Returns a frozen dataclass that takes keywords and checks them by its annotations.
-
-    The constructor raises an `InputError` for a bad value. Only NumPy's numbers are converted.
-    """
-    strict = pydantic.ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
-    record: Any = pydantic.dataclasses.dataclass(cls, frozen=True, kw_only=True, config=strict)
-    validate = record.__init__
-
-    @functools.wraps(validate)
-    def construct(self: _Record, /, **values: Any) -> None:
-        plain = {
-            name: value.item() if isinstance(value, np.generic) else value
-            for name, value in values.items()
-        }
-        try:
-            validate(self, **plain)
-        except pydantic.ValidationError as error:
-            known = [field.name for field in dataclasses.fields(record)]
-            raise _input_error(error, known) from None
-
-    record.__init__ = construct
-    return record
-
-
-def unknown_setting(names: Sequence[str], known: Sequence[str]) -> InputError:
-    """Returns the error for unknown settings, with the known ones that are most like them."""
-    near = [each for name in names for each in known if len(name) > 2 and name in each]
-    near = near or [x for name in names for x in difflib.get_close_matches(name, known)]
-    listed = f"Did you mean {' or '.join(near[:5])}?" if near else f"There are: {', '.join(known)}"
-    return InputError(f"Unknown setting {', '.join(names)}. {listed}")
-
-
-def _input_error(error: pydantic.ValidationError, known: Sequence[str]) -> InputError:
-    """Returns one sentence: the key, what was expected and what was received."""
-    errors = error.errors(include_url=False)
-    unknown = [str(each["loc"][0]) for each in errors if "unexpected" in each["type"]]
-    if unknown:
-        return unknown_setting(unknown, known)
-    first = errors[0]
-    if first["type"] == "value_error":  # of `__post_init__`
-        return InputError(str(first["ctx"]["error"]))
-
-    def name_of(each: Any) -> str:
-        """Of ("augment", "dict[...]", "typing", "[key]"), it is augment.typing."""
-        return ".".join(part for part in map(str, each["loc"]) if "[" not in part and part != "str")
-
-    name = name_of(first)
-    if first["type"] == "missing":
-        return InputError(f"The setting `{name}` is missing")
-    messages = [each["msg"] for each in errors if name_of(each) == name]  # of each type of a union
-    messages = [message.removeprefix("Input should be ") for message in messages]
-    if first["loc"][-1] == "[key]":
-        return InputError(f"Unknown setting {name}. There are: {messages[0]}")
-    expected = " or ".join(messages)
-    expected = expected.replace("greater than or equal to", "at least")
-    expected = expected.replace("less than or equal to", "at most")
-    expected = expected.replace("valid dictionary", "table of values")
-    return InputError(f"`{name}` must be {expected}. Received: {name}={first['input']!r}")
 
 
 class ModelConfig:
@@ -257,11 +133,31 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         """Raises `InputError` if two vocabularies would share one matrix."""
-        if self.target_vocab_size is not None and self.share_embeddings:
-            raise InputError(
-                "`target_vocab_size` needs embeddings that are not shared. Received: "
-                f"target_vocab_size={self.target_vocab_size}, share_embeddings=True"
-            )
+        require(
+            self.target_vocab_size is None or not self.share_embeddings,
+            "`target_vocab_size` needs embeddings that are not shared",
+            target_vocab_size=self.target_vocab_size,
+            share_embeddings=self.share_embeddings,
+        )
+
+
+def check_heads(d_model: int, num_heads: int, d_k: int | None, d_v: int | None) -> None:
+    """Raises `InputError` unless the heads share `d_model`, or their sizes are given."""
+    require(
+        None not in (d_k, d_v) or d_model % num_heads == 0,
+        "`d_model` must be a multiple of `num_heads`, or `d_k` and `d_v` must be given",
+        d_model=d_model,
+        num_heads=num_heads,
+    )
+
+
+def check_marian_width(d_model: int) -> None:
+    """Raises `InputError` unless Marian's positions have this width."""
+    require(
+        d_model % 2 == 0 and d_model >= 4,
+        "`d_model` must be an even number of at least 4 for Marian's positions",
+        d_model=d_model,
+    )
 
 
 @checked_dataclass
@@ -338,17 +234,10 @@ class TransformerConfig(ModelConfig):
     ] = LAYER_NORM_EPSILON
 
     def __post_init__(self) -> None:
-        if None in (self.d_k, self.d_v) and self.d_model % self.num_heads:
-            raise InputError(
-                "`d_model` must be a multiple of `num_heads` unless `d_k` and `d_v` are given. "
-                f"Received: d_model={self.d_model}, num_heads={self.num_heads}"
-            )
         super().__post_init__()
-        if self.position_encoding == "marian" and (self.d_model % 2 or self.d_model < 4):
-            raise InputError(
-                "`d_model` must be an even number of at least 4 for Marian's positions. "
-                f"Received: d_model={self.d_model}"
-            )
+        check_heads(self.d_model, self.num_heads, self.d_k, self.d_v)
+        if self.position_encoding == "marian":
+            check_marian_width(self.d_model)
 
     @property
     def max_positions(self) -> int | None:  # type: ignore[override]

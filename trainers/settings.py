@@ -19,10 +19,9 @@ from keras_transformer.config import (
     ModelConfig,
     NoRepeatNgram,
     Rate,
-    checked_dataclass,
-    unknown_setting,
 )
 from keras_transformer.errors import InputError, one_line, require
+from keras_transformer.records import checked_dataclass, unknown_setting
 from keras_transformer.registry import ARCHITECTURES, config_type
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.augmentation import DEFAULT_RATES, Change

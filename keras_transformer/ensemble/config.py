@@ -6,8 +6,9 @@ from typing import Annotated, Any, NoReturn, Self
 
 from pydantic import Field
 
-from keras_transformer.config import ModelConfig, checked_dataclass
+from keras_transformer.config import ModelConfig
 from keras_transformer.errors import InputError
+from keras_transformer.records import checked_dataclass
 from keras_transformer.registry import config_type
 
 

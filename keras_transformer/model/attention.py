@@ -11,6 +11,7 @@ import keras
 from jaxtyping import Bool, Float
 from keras import ops
 
+from keras_transformer.config import check_heads
 from keras_transformer.model.masks import merge_masks
 from keras_transformer.model.tensor import Tensor, check_sizes
 
@@ -127,11 +128,7 @@ class MultiHeadAttention(keras.layers.Layer):
     ) -> None:
         super().__init__(**kwargs)
         check_sizes(d_model=d_model, num_heads=num_heads, d_k=d_k, d_v=d_v)
-        if None in (d_k, d_v) and d_model % num_heads:
-            raise ValueError(
-                "`d_model` must be a multiple of `num_heads`, or `d_k` and `d_v` must be given. "
-                f"Received: d_model={d_model}, num_heads={num_heads}"
-            )
+        check_heads(d_model, num_heads, d_k, d_v)
         self.supports_masking = True  # the output carries the mask of `query`
         self.input_spec = keras.InputSpec(ndim=3)
         self.d_model = d_model

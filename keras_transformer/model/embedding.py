@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import Float, Int
 from keras import ops
 
-from keras_transformer.config import PAD_ID
+from keras_transformer.config import PAD_ID, check_marian_width
+from keras_transformer.errors import require
 from keras_transformer.model.tensor import Tensor, check_sizes
 
 
@@ -101,17 +102,14 @@ class PositionalEmbedding(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if position_encoding not in ("sinusoidal", "marian", "learned"):
-            raise ValueError(
-                "`position_encoding` must be 'sinusoidal', 'marian' or 'learned'. "
-                f"Received: position_encoding={position_encoding!r}"
-            )
+        require(
+            position_encoding in ("sinusoidal", "marian", "learned"),
+            "`position_encoding` must be 'sinusoidal', 'marian' or 'learned'",
+            position_encoding=position_encoding,
+        )
         check_sizes(vocab_size=vocab_size, d_model=d_model, max_length=max_length)
-        if position_encoding == "marian" and (d_model % 2 or d_model < 4):
-            raise ValueError(
-                "`d_model` must be even and at least 4 with position_encoding='marian'. "
-                f"Received: d_model={d_model}"
-            )
+        if position_encoding == "marian":
+            check_marian_width(d_model)
         self.vocab_size = vocab_size
         self.d_model = d_model
         self.position_encoding = position_encoding

@@ -11,6 +11,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.config import PAD_ID
+from keras_transformer.errors import require
 from keras_transformer.model.tensor import Tensor
 
 
@@ -166,11 +167,11 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
     ) -> None:
         # Keras casts the targets to this type, and half precision does not hold all ids.
         super().__init__(name=name, reduction=reduction, dtype="float32")
-        if not 0 <= label_smoothing < 1:
-            raise ValueError(
-                "`label_smoothing` must be at least 0 and below 1. "
-                f"Received: label_smoothing={label_smoothing}"
-            )
+        require(
+            0 <= label_smoothing < 1,
+            "`label_smoothing` must be at least 0 and below 1",
+            label_smoothing=label_smoothing,
+        )
         self.label_smoothing = label_smoothing
         self.ignore_class = ignore_class
 

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.errors import require
 from keras_transformer.model.tensor import check_sizes
 
 
@@ -45,14 +46,12 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
     ) -> None:
         super().__init__()
         check_sizes(d_model=d_model, warmup_steps=warmup_steps)
-        if peak_rate is not None and not peak_rate > 0:
-            raise ValueError(f"`peak_rate` must be positive. Received: peak_rate={peak_rate}")
-        if not 0 <= cooldown <= 1:
-            raise ValueError(f"`cooldown` must be from 0 to 1. Received: cooldown={cooldown}")
-        if cooldown and (total_steps is None or total_steps < 1):
-            raise ValueError(
-                f"`total_steps` must be at least 1. Received: total_steps={total_steps}"
-            )
+        require(
+            peak_rate is None or peak_rate > 0, "`peak_rate` must be positive", peak_rate=peak_rate
+        )
+        require(0 <= cooldown <= 1, "`cooldown` must be from 0 to 1", cooldown=cooldown)
+        if cooldown:
+            check_sizes(total_steps=total_steps or 0)
         self.d_model = d_model
         self.warmup_steps = warmup_steps
         self.peak_rate = peak_rate

@@ -6,16 +6,17 @@ from typing import Any
 
 import keras
 
+from keras_transformer.errors import require
+
 # A backend's tensor, a NumPy array or a symbolic `keras.KerasTensor`: they have no common class.
 # Annotations name the shape, as in `Float[Tensor, "B T D"]`.
 Tensor = Any
 
 
 def check_sizes(**sizes: int | None) -> None:
-    """Raises a `ValueError` if a size is below 1; None is no size."""
+    """Raises an `InputError` if a size is below 1; None is no size."""
     for name, size in sizes.items():
-        if size is not None and size < 1:
-            raise ValueError(f"`{name}` must be at least 1. Received: {name}={size}")
+        require(size is None or size >= 1, f"`{name}` must be at least 1", **{name: size})
 
 
 @contextmanager

@@ -4,7 +4,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from keras_transformer.config import EOS_ID, Size, TransformerConfig, checked_dataclass
+from keras_transformer.config import EOS_ID, Size, TransformerConfig
+from keras_transformer.records import checked_dataclass
 
 
 @checked_dataclass

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
-from keras_transformer.config import ModelConfig, Rate, Size, checked_dataclass
+from keras_transformer.config import ModelConfig, Rate, Size
+from keras_transformer.records import checked_dataclass
 
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {

@@ -18,17 +18,8 @@ GROUND = "keras_transformer"
 WINGS = ("trainers", "export", "cli")
 # The folders and files of the ground floor: each imports only those before it.
 ORDER = ("_version", "errors", "languages", "files", "checkpoints", "records", "config", "model")
-ORDER += (
-    "search",
-    "registry",
-    "tokenizers",
-    "texts",
-    "plots",
-    *ROOMS,
-    "manifest",
-    "run",
-    "translator",
-)
+ORDER += ("search", "registry", "tokenizers", "texts", "plots", *ROOMS)
+ORDER += ("manifest", "run", "translator")
 FREE = ("config", "errors", "model", "records")  # of TensorFlow
 MAX_LINES = {"file": 420, "function": 60}
 MAX_PARAMETERS = 8
@@ -39,7 +30,6 @@ LAYERS = {  # as Keras's own layers
     "model.layers:call(9)",
 }
 TOO_LARGE = {
-    "config",
     "cli.evaluate:evaluate_command",
     "cli.export:export_command",
     "cli.serve:serve_command",

@@ -136,18 +136,21 @@ def test_malformed_changes(change):
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        ("data", 7, "a valid string or a valid list"),
-        ("steps", 0, "at least 1"),
+        ("data", 7, "valid string / Input should be a valid list"),
+        ("steps", 0, "than or equal to 1"),
         ("strategy", "tpu", "'one', 'mirrored' or 'multiworker'"),
         ("label_smoothing", 1.0, "less than 1"),
         ("r_drop", float("inf"), "a finite number"),
-        ("augment", "typing", "a table of values or 'all'"),
+        ("augment", "typing", "'all'"),
     ],
 )
 def test_wrong_values(name, value, expected):
     with pytest.raises(InputError) as caught:
         TrainSettings.from_dict({"data": "bundled", name: value})
-    assert str(caught.value) == f"`{name}` must be {expected}. Received: {name}={value!r}"
+    message = str(caught.value)
+    assert expected in message
+    assert message.startswith(f"`{name}`: ")
+    assert message.endswith(f"Received: {name}={value!r}")
 
 
 @pytest.mark.parametrize(
@@ -166,8 +169,8 @@ def test_wrong_values(name, value, expected):
             {"model": {"d_modle": 7}},
             r"^Unknown setting d_modle\. Did you mean d_model",
         ),
-        ({"augment": {"lower": 0.1, "typo": 0.2}}, r"^Unknown setting augment\.typo\. There are: "),
-        ({"augment": {"end": 1.5}}, r"`augment\.end` must be less than 1\. .* augment\.end=1\.5"),
+        ({"augment": {"lower": 0.1, "typo": 0.2}}, "`augment.typo`: .* augment.typo='typo'"),
+        ({"augment": {"end": 1.5}}, "`augment.end`: .* less than 1. .* augment.end=1.5"),
         ({"model": {"vocab_size": 7}}, "`vocab_size` must not be in `model`"),
         ({"preset": "huge"}, "`preset` must be one of tiny, base, big, A-1-head, .*'huge'"),
         ({"task": "singing"}, "`task` must be one of translation.*'singing'"),

@@ -1,0 +1,124 @@
+"""Records of settings: frozen dataclasses that check their values and describe their fields."""
+
+import dataclasses
+import difflib
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import (
+    Any,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    cast,
+    dataclass_transform,
+    get_type_hints,
+)
+
+import numpy as np
+import pydantic
+
+from keras_transformer.errors import InputError
+
+_Record = TypeVar("_Record")
+
+# A setting of a training may be the name of a file or run, free to change when a training resumes,
+# decided by the run of `init_from`, or taken from that run unless it is given.
+Mark = Literal["path", "resumable", "decided", "inherited"]
+
+
+class Setting(NamedTuple):
+    """What a field of a record says about itself beside its type, range and default."""
+
+    help: str
+    marks: tuple[Mark, ...]
+    option: str | None  # on the command line, where it is not made of the field's name
+    metavar: str | None  # stands for the value in the help of a command
+    choices: Callable[[], Iterable[str]] | None  # completes the value at a shell
+
+
+def setting(
+    help: str,
+    *marks: Mark,
+    option: str | None = None,
+    metavar: str | None = None,
+    choices: Callable[[], Iterable[str]] | None = None,
+) -> Setting:
+    """Declares what a field is for, and how commands take it, within its `Annotated` type."""
+    return Setting(help, marks, option, metavar, choices)
+
+
+def settings_of(record: type, *marks: Mark) -> dict[str, Setting]:
+    """Returns what the fields of a record declare, by name; of all fields or of those with a mark.
+
+    A field that declares nothing is left out.
+    """
+    hints = get_type_hints(record, include_extras=True)
+    found = {
+        field.name: extra
+        for field in dataclasses.fields(cast(Any, record))
+        for extra in getattr(hints[field.name], "__metadata__", ())
+        if isinstance(extra, Setting)
+    }
+    return {
+        name: declared
+        for name, declared in found.items()
+        if not marks or set(marks) & set(declared.marks)
+    }
+
+
+@dataclass_transform(
+    kw_only_default=True, frozen_default=True, field_specifiers=(dataclasses.field,)
+)
+def checked_dataclass(cls: type[_Record]) -> type[_Record]:
+    """Returns a frozen dataclass that takes keywords and checks them by its annotations.
+
+    The constructor raises an `InputError` for a bad value. Only NumPy's numbers are converted.
+    """
+    strict = pydantic.ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+    record: Any = pydantic.dataclasses.dataclass(cls, frozen=True, kw_only=True, config=strict)
+    validate = record.__init__
+
+    @functools.wraps(validate)
+    def construct(self: _Record, /, **values: Any) -> None:
+        plain = {
+            name: value.item() if isinstance(value, np.generic) else value
+            for name, value in values.items()
+        }
+        try:
+            validate(self, **plain)
+        except pydantic.ValidationError as error:
+            known = [field.name for field in dataclasses.fields(record)]
+            raise _input_error(error, known) from None
+
+    record.__init__ = construct
+    return record
+
+
+def unknown_setting(names: Sequence[str], known: Sequence[str]) -> InputError:
+    """Returns the error for unknown settings, with the known ones that are most like them."""
+    near = [each for name in names for each in known if len(name) > 2 and name in each]
+    near = near or [x for name in names for x in difflib.get_close_matches(name, known)]
+    listed = f"Did you mean {' or '.join(near[:5])}?" if near else f"There are: {', '.join(known)}"
+    return InputError(f"Unknown setting {', '.join(names)}. {listed}")
+
+
+def _input_error(error: pydantic.ValidationError, known: Sequence[str]) -> InputError:
+    """Returns Pydantic's own message, with the name of the setting in front."""
+    errors = error.errors(include_url=False)
+    unknown = [str(each["loc"][0]) for each in errors if "unexpected" in each["type"]]
+    if unknown:
+        return unknown_setting(unknown, known)
+    first = errors[0]
+    if first["type"] == "value_error":  # of `__post_init__`
+        return InputError(str(first["ctx"]["error"]))
+    name = _setting_name(first["loc"])
+    messages = [each["msg"] for each in errors if _setting_name(each["loc"]) == name]  # of a union
+    message = f"`{name}`: {' / '.join(messages)}"
+    if first["type"] == "missing":
+        return InputError(message)
+    return InputError(f"{message}. Received: {name}={first['input']!r}")
+
+
+def _setting_name(location: Sequence[int | str]) -> str:
+    """("augment", "dict[...]", "typing", "[key]") -> "augment.typing"."""
+    return ".".join(part for part in map(str, location) if "[" not in part and part != "str")
