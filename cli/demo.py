@@ -11,7 +11,8 @@ from keras_transformer.cli.console import load_tensorflow
 from keras_transformer.cli.evaluate import evaluate_command
 from keras_transformer.cli.export import export_command
 from keras_transformer.cli.train import train_with_progress
-from keras_transformer.trainers.settings import TrainSettings, load_recipe
+from keras_transformer.trainers.recipes import load_recipe
+from keras_transformer.trainers.settings import TrainSettings
 
 # Sentences like those of the bundled corpus, but not in its training split.
 EXAMPLES = (

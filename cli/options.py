@@ -9,7 +9,8 @@ from typer import Argument, Option
 
 from keras_transformer.config import CheckpointName, DecodingOptions, EarlyStopping
 from keras_transformer.registry import PROTECTED_SETS
-from keras_transformer.trainers.settings import TrainSettings, recipe_names
+from keras_transformer.trainers.recipes import recipe_names
+from keras_transformer.trainers.settings import TrainSettings
 from keras_transformer.trainers.tasks import task_names
 
 RunDirectory = Annotated[Path, Argument(metavar="RUN", help="A run directory.")]

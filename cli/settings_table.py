@@ -1,74 +1,76 @@
-"""The settings of a training, with their defaults, as the classes that have them declare them."""
+"""The settings of a training with their defaults and meanings, as their fields declare them."""
 
 import dataclasses
-import inspect
 import json
-import re
 import textwrap
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
 
 from keras_transformer.config import TransformerConfig
 from keras_transformer.records import settings_of
-from keras_transformer.trainers.settings import TrainSettings
+from keras_transformer.trainers.settings import GROUPS, TrainSettings
 
 PRESETS = ("tiny", "base", "big")
 PAGE = """# Settings
 
 The settings of a recipe and of `--set`, with their defaults. `keras-transformer train
---list-settings` prints the same list. In a recipe, those of the model are in the table `[model]`.
-
-| setting | default | meaning |
-|---|---|---|
-{rows}
+--list-settings` prints the same list. A recipe may have them in sections, `[data]`, `[model]`,
+`[training]` and `[search]`; those of the model's sizes must be in `[model]`.
 """
 
 
-def settings() -> Iterator[tuple[str, str, str]]:
-    """Yields the name, the default and the meaning of each setting, as `--set` takes them."""
-    meanings = _meanings(TrainSettings)
-    for field in dataclasses.fields(TrainSettings):
-        default = field.default
-        if field.default_factory is not dataclasses.MISSING:
-            default = field.default_factory()
-        yield field.name, _text(default), meanings[field.name]
+class Row(NamedTuple):
+    """A setting, as `--set` takes it."""
+
+    name: str
+    default: str  # empty if there is none
+    meaning: str
+
+
+def rows_of(section: str) -> Iterator[Row]:
+    """Yields the settings of a section."""
+    fields = {field.name: field for field in dataclasses.fields(TrainSettings)}
+    for name, declared in settings_of(GROUPS[section]).items():
+        default = fields[name].default
+        if fields[name].default_factory is not dataclasses.MISSING:
+            default = fields[name].default_factory()
+        yield Row(name, _text(default), declared.help)
+    if section != "model":
+        return
     sizes = [TransformerConfig.from_preset(name, vocab_size=8).to_dict() for name in PRESETS]
     for name, declared in settings_of(TransformerConfig).items():
-        if name not in TransformerConfig.of_tokenizer:
-            texts = [_text(values[name]) for values in sizes]
-            default = (
-                texts[0] if len(set(texts)) == 1 else f"{', '.join(texts)} ({', '.join(PRESETS)})"
-            )
-            yield f"model.{name}", default, declared.help
+        texts = [_text(values[name]) for values in sizes]
+        default = texts[0]
+        if len(set(texts)) > 1:
+            default = f"{', '.join(texts)} ({', '.join(PRESETS)})"
+        yield Row(f"model.{name}", default, declared.help)
 
 
 def list_settings(wanted: bool) -> None:
     """Prints all settings and ends the command, if that is wanted."""
     if not wanted:
         return
-    for name, default, meaning in settings():
-        typer.echo(f"{name} = {default}" if default else name)
-        typer.echo(textwrap.fill(meaning, 90, initial_indent="    ", subsequent_indent="    "))
+    for section in GROUPS:
+        typer.echo(f"[{section}]")
+        for row in rows_of(section):
+            typer.echo(f"{row.name} = {row.default}" if row.default else row.name)
+            typer.echo(textwrap.indent(textwrap.fill(row.meaning, 86), "    "))
     raise typer.Exit
 
 
 def page() -> str:
     """Returns the page docs/reference/settings.md."""
-    rows = "\n".join(
-        f"| `{name}` | {f'`{default}`' if default else ''} | {meaning} |"
-        for name, default, meaning in settings()
-    )
-    return PAGE.format(rows=rows)
-
-
-def _meanings(kind: type) -> dict[str, str]:
-    """Reads the attributes from the docstring of a class."""
-    _, attributes = (inspect.getdoc(kind) or "").split("\nAttributes:\n")
-    attributes = attributes.split("\n\n")[0]
-    found = re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", attributes, re.MULTILINE)
-    return {name: " ".join(text.split()) for name, text in found}
+    parts = [PAGE]
+    for section in GROUPS:
+        parts.append(
+            f"\n## {section.capitalize()}\n\n| setting | default | meaning |\n|---|---|---|"
+        )
+        for row in rows_of(section):
+            default = f"`{row.default}`" if row.default else ""
+            parts.append(f"| `{row.name}` | {default} | {row.meaning} |")
+    return "\n".join([*parts, ""])
 
 
 def _text(value: Any) -> str:

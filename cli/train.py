@@ -1,6 +1,5 @@
 """`keras-transformer train`."""
 
-import dataclasses
 import sys
 import time
 from contextlib import redirect_stdout
@@ -22,11 +21,12 @@ from keras_transformer.cli.console import (
 from keras_transformer.cli.settings_table import list_settings
 from keras_transformer.config import TransformerConfig
 from keras_transformer.errors import InputError
+from keras_transformer.records import settings_of
 from keras_transformer.registry import ARCHITECTURES, PROTECTED_SETS
 from keras_transformer.run import Run
-from keras_transformer.trainers import settings as recipes
 from keras_transformer.trainers.data.corpora import is_prepared
-from keras_transformer.trainers.settings import TrainSettings
+from keras_transformer.trainers.recipes import Layer, load_recipe, resolve
+from keras_transformer.trainers.settings import Precision, StrategyName, TrainSettings
 
 
 def train_command(
@@ -85,7 +85,7 @@ def train_command(
         ),
     ] = None,
     strategy: Annotated[
-        recipes.StrategyName | None,
+        StrategyName | None,
         Option(
             help="one: a single device; mirrored: all GPUs of this machine; multiworker: all "
             "machines that TF_CONFIG or SLURM names. [default: mirrored with several GPUs, "
@@ -97,7 +97,7 @@ def train_command(
         Option(help="Micro-batches per update; more of them need less memory. [default: 1]"),
     ] = None,
     precision: Annotated[
-        recipes.Precision | None,
+        Precision | None,
         Option(help="Number format of the computation; weights stay float32. [default: float32]"),
     ] = None,
     jit: Annotated[bool | None, Option("--jit", help="Compile the training step with XLA.")] = None,
@@ -174,24 +174,29 @@ def make_settings(context: typer.Context) -> TrainSettings:
         given[name] = options.one_or_all(given[name])
     if given.get("resume") and (given["run_dir"] / "run.json").is_file():
         given.setdefault("recipe", given["run_dir"].absolute())  # a recipe may have its name
-    values = recipes.load_recipe(given["recipe"]) if "recipe" in given else {}
-    chosen = recipes.change_recipe({**values, **given}, given.get("changes", ()))
+    options_given = {name: given[name] for name in settings_of(TrainSettings) if name in given}
+    if "protect" in given:
+        options_given["protect"] = [part for text in given["protect"] for part in _sets_of(text)]
+    layers = [Layer("the command line", options_given)]
+    changes = given.get("changes", ())
+    if "recipe" in given:
+        layers.append(Layer(f"the recipe {given['recipe']}", load_recipe(given["recipe"])))
+    chosen = resolve(layers, changes)
     data = chosen.get("data")
     if is_prepared(data or ""):
         load_tensorflow()
         from keras_transformer.trainers.data.prepared import Manifest
 
-        decided = Manifest.read(data).settings(chosen.get("init_from"))
-        others = [name for name in decided if name in values and values[name] != decided[name]]
-        if others:
-            listed = ", ".join(f"{name}={decided[name]!r}" for name in others)
-            say(f"The corpus has other settings than the recipe, and keeps them: {listed}")
-        values |= decided
-    names = {field.name for field in dataclasses.fields(TrainSettings)}
-    values |= {name: value for name, value in given.items() if name in names}
-    if given.get("protect"):
-        values["protect"] = [part for each in given["protect"] for part in _sets_of(each)]
-    values = recipes.inherit(recipes.change_recipe(values, given.get("changes", ())))
-    if "data" not in values:
+        corpus = Manifest.read(data).settings(chosen.get("init_from"))
+        for layer in layers[1:]:
+            if others := {
+                name: corpus[name]
+                for name in corpus.keys() & layer.values.keys()
+                if corpus[name] != layer.values[name]
+            }:
+                listed = ", ".join(f"{name}={value!r}" for name, value in others.items())
+                say(f"The corpus has other settings than {layer.origin}, and keeps them: {listed}")
+        chosen = resolve([layers[0], Layer("the corpus", corpus), *layers[1:]], changes)
+    if "data" not in chosen:
         raise InputError("The setting `data` is missing: give --data, or a --recipe that has it")
-    return TrainSettings.from_dict(values)
+    return TrainSettings.from_dict(chosen)

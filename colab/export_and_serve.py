@@ -80,7 +80,8 @@ from keras_transformer.export.clients import GrpcClient, RestClient
 from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.session import SavedModelSession
 from keras_transformer.trainers.fitting.training import train
-from keras_transformer.trainers.settings import TrainSettings, load_recipe
+from keras_transformer.trainers.recipes import load_recipe
+from keras_transformer.trainers.settings import TrainSettings
 
 tf.get_logger().setLevel("ERROR")
 

@@ -93,7 +93,8 @@ from keras_transformer import (
 from keras_transformer.model.embedding import sinusoidal_encoding
 from keras_transformer.model.masks import causal_mask, decoder_mask, padding_mask
 from keras_transformer.trainers.fitting.training import train
-from keras_transformer.trainers.settings import TrainSettings, load_recipe
+from keras_transformer.trainers.recipes import load_recipe
+from keras_transformer.trainers.settings import TrainSettings
 
 # %matplotlib inline
 

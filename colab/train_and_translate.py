@@ -70,8 +70,9 @@ from itertools import islice
 from keras_transformer import Translator, plots
 from keras_transformer.trainers.data.corpora import load_corpus
 from keras_transformer.trainers.fitting.training import train
+from keras_transformer.trainers.recipes import load_recipe
 from keras_transformer.trainers.scoring.evaluation import evaluate
-from keras_transformer.trainers.settings import TrainSettings, load_recipe
+from keras_transformer.trainers.settings import TrainSettings
 
 # %matplotlib inline
 

@@ -2,10 +2,11 @@
 
 Keras's headings of sections become Griffe's own, with the title that they have, so the site shows
 them as lists. The fields of a record may be described where they stand, at the end of a line, in
-comment lines above, or as the help of an annotated setting:
+comment lines above, or by a string below:
 
     ids: tf.Tensor  # int32 [B, K, T], padded after `EOS_ID`
-    steps: Annotated[int, setting("number of updates", ...)] = 100_000
+    steps: int = 100_000
+    "Number of updates."
 """
 
 import ast
@@ -46,7 +47,10 @@ class DocstringSections(griffe.Extension):
         for field in fields:
             member = cls.members[field.target.id]
             member.annotation = plain_type(member.annotation)
-            text = help_of(field.annotation) or comment_of(field, lines)
+            text = comment_of(field, lines)
+            if member.docstring is not None:
+                text = " ".join(member.docstring.value.split())
+                member.docstring = None
             if text:
                 described.append(f"    {field.target.id}: {text}")
         if described:
@@ -57,16 +61,6 @@ def is_record(cls: griffe.Class) -> bool:
     """Returns whether a class is a named tuple or a dataclass."""
     decorators = [str(decorator.value) for decorator in cls.decorators]
     return "NamedTuple" in map(str, cls.bases) or any("dataclass" in name for name in decorators)
-
-
-def help_of(annotation: ast.expr) -> str:
-    """Returns the first string argument of a call in `Annotated[type, setting("help", ...)]`."""
-    if not isinstance(annotation, ast.Subscript) or ast.unparse(annotation.value) != "Annotated":
-        return ""
-    calls = [node for node in ast.walk(annotation.slice) if isinstance(node, ast.Call)]
-    arguments = [argument for call in calls for argument in call.args]
-    strings = [each.value for each in arguments if isinstance(each, ast.Constant)]
-    return next((each for each in strings if isinstance(each, str)), "")
 
 
 def comment_of(field: ast.AnnAssign, lines: list[str]) -> str:

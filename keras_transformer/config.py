@@ -12,12 +12,8 @@ from keras_transformer.records import checked_dataclass, setting
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 
-BeamSize = Annotated[int, Field(ge=1, le=1_000)]
-LengthPenalty = Annotated[float, Field(ge=0, le=5)]
 LengthPenaltyKind = Literal["gnmt", "marian"]
 EarlyStopping = Literal["exact", "first"]
-ExtraLength = Annotated[int, Field(ge=0, le=2**20)]
-NoRepeatNgram = Annotated[int, Field(ge=0, le=100)]
 CheckpointName = Literal["averaged", "best", "last"]
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
@@ -179,59 +175,43 @@ class TransformerConfig(ModelConfig):
 
     vocab_size: Size  # number of token ids, V
     target_vocab_size: Size | None = None  # of the target, if it has its own vocabulary
-    d_model: Annotated[Size, setting("Width of every sub-layer output, D.")] = 512
-    d_ff: Annotated[Size, setting("Inner width of the feed-forward network, F.")] = 2048
-    num_heads: Annotated[Size, setting("Attention heads, N.")] = 8
-    num_encoder_layers: Annotated[Size, setting("Encoder layers.")] = 6
-    num_decoder_layers: Annotated[Size, setting("Decoder layers.")] = 6
-    d_k: Annotated[
-        Size | None,
-        setting("Size of a head's queries and keys; none for `d_model / num_heads`."),
-    ] = None
-    d_v: Annotated[
-        Size | None, setting("Size of a head's values; none for `d_model / num_heads`.")
-    ] = None
-    dropout_rate: Annotated[
-        Rate, setting("Dropout on sub-layer outputs and on embedding sums (section 5.4).")
-    ] = 0.1
-    attention_dropout_rate: Annotated[
-        Rate, setting("Dropout on attention weights; only section 6.3 has it.")
-    ] = 0.0
-    feed_forward_dropout_rate: Annotated[
-        Rate, setting("Dropout inside the feed-forward network; the paper has none.")
-    ] = 0.0
-    share_embeddings: Annotated[
-        bool,
-        setting("One matrix for source, target and output (section 3.4); false for three."),
-    ] = True
-    scale_embeddings: Annotated[
-        bool, setting("Whether embeddings are multiplied by sqrt(d_model) (section 3.4).")
-    ] = True
-    scale_attention: Annotated[
-        bool, setting("Whether scores are divided by sqrt(d_k) (section 3.2.1).")
-    ] = True
-    position_encoding: Annotated[
-        Literal["sinusoidal", "marian", "learned"],
-        setting(
-            '"sinusoidal" (section 3.5), "marian" for the sinusoids of Marian, or "learned" '
-            "(Table 3, row E)."
-        ),
-    ] = "sinusoidal"
-    max_length: Annotated[
-        Size, setting("Longest sequence in tokens; only learned positions need it.")
-    ] = 1024
-    activation: Annotated[
-        Literal["relu", "swish"],
-        setting('Inner activation of the feed-forward network: "relu" (section 3.3) or "swish".'),
-    ] = "relu"
-    output_bias: Annotated[bool, setting("Whether the logits have a bias; the paper has none.")] = (
-        False
-    )
-    layer_norm_epsilon: Annotated[
-        float,
-        Field(gt=0, lt=1),
-        setting("What layer normalization adds to the variance."),
-    ] = LAYER_NORM_EPSILON
+    d_model: Size = 512
+    """Width of every sub-layer output, D."""
+    d_ff: Size = 2048
+    """Inner width of the feed-forward network, F."""
+    num_heads: Size = 8
+    """Attention heads, N."""
+    num_encoder_layers: Size = 6
+    """Encoder layers."""
+    num_decoder_layers: Size = 6
+    """Decoder layers."""
+    d_k: Size | None = None
+    """Size of a head's queries and keys; none for `d_model / num_heads`."""
+    d_v: Size | None = None
+    """Size of a head's values; none for `d_model / num_heads`."""
+    dropout_rate: Rate = 0.1
+    """Dropout on sub-layer outputs and on embedding sums (section 5.4)."""
+    attention_dropout_rate: Rate = 0.0
+    """Dropout on attention weights; only section 6.3 has it."""
+    feed_forward_dropout_rate: Rate = 0.0
+    """Dropout inside the feed-forward network; the paper has none."""
+    share_embeddings: bool = True
+    """One matrix for source, target and output (section 3.4); false for three."""
+    scale_embeddings: bool = True
+    """Whether embeddings are multiplied by sqrt(d_model) (section 3.4)."""
+    scale_attention: bool = True
+    """Whether scores are divided by sqrt(d_k) (section 3.2.1)."""
+    position_encoding: Literal["sinusoidal", "marian", "learned"] = "sinusoidal"
+    """Positions: "sinusoidal" (section 3.5), "marian" for the sinusoids of Marian, or "learned"
+    (Table 3, row E)."""
+    max_length: Size = 1024
+    """Longest sequence in tokens; only learned positions need it."""
+    activation: Literal["relu", "swish"] = "relu"
+    """Inner activation of the feed-forward network: "relu" (section 3.3) or "swish"."""
+    output_bias: bool = False
+    """Whether the logits have a bias; the paper has none."""
+    layer_norm_epsilon: Annotated[float, Field(gt=0, lt=1)] = LAYER_NORM_EPSILON
+    """What layer normalization adds to the variance."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -256,72 +236,43 @@ class DecodingOptions:
         InputError: if a value has the wrong type or is out of range.
     """
 
-    beam_size: Annotated[
-        int, Field(ge=1, le=1_000), setting("Number of beams, K; 1 is greedy search.")
-    ] = 4
-    length_penalty: Annotated[
-        float,
-        Field(ge=0, le=5),  # a larger one overflows float32 on long hypotheses
-        setting("Exponent of the length penalty; a larger one prefers longer translations."),
-    ] = 0.6
-    length_penalty_kind: Annotated[
-        LengthPenaltyKind,
-        setting(
-            'What divides the log probability of n tokens: "gnmt" for ((5 + n) / 6)^alpha '
-            '(section 6.1), or "marian" for n^alpha.'
-        ),
-    ] = "gnmt"
-    early_stopping: Annotated[
-        EarlyStopping,
-        setting(
-            'When a search ends: "exact" when no better translation can come, or "first" when as '
-            "many translations as beams are complete, as in Hugging Face and CTranslate2."
-        ),
-    ] = "exact"
-    extra_length: Annotated[
-        int,
-        Field(ge=0, le=2**20),
-        setting("A translation has at most this many tokens more than its source."),
-    ] = 50
-    max_source_length: Annotated[
-        int,
-        Field(ge=2, le=2**20),
-        setting("Longer sources are cut to this many tokens, end symbol included."),
-    ] = 512
-    no_repeat_ngram: Annotated[
-        int,
-        Field(ge=0, le=100),
-        setting("Never repeat a sequence of so many tokens; 0 for no such rule."),
-    ] = 0
-    sample_from: Annotated[
-        Size | None,
-        setting(
-            "Draw each token at random from this number of likely ones, with one beam, instead of "
-            "searching for the best translation.",
-            option="--sample",
-        ),
-    ] = None
-    temperature: Annotated[
-        float,
-        Field(ge=0.01, le=100),
-        setting("Divides the logits of a sample; a lower one draws likelier tokens."),
-    ] = 1.0
-    sample_seed: Annotated[
-        int,
-        Field(ge=0, lt=2**63),
-        setting("Another seed gives other samples; the same text and seed give the same one."),
-    ] = 0
+    beam_size: Annotated[int, Field(ge=1, le=1_000)] = 4
+    """Number of beams, K; 1 is greedy search."""
+    length_penalty: Annotated[float, Field(ge=0, le=5)] = 0.6
+    """Exponent of the length penalty; a larger one prefers longer translations."""
+    length_penalty_kind: LengthPenaltyKind = "gnmt"
+    """What divides the log probability of n tokens: "gnmt" for ((5 + n) / 6)^alpha (section 6.1),
+    or "marian" for n^alpha."""
+    early_stopping: EarlyStopping = "exact"
+    """When a search ends: "exact" when no better translation can come, or "first" when as many
+    translations as beams are complete, as in Hugging Face and CTranslate2."""
+    extra_length: Annotated[int, Field(ge=0, le=2**20)] = 50
+    """A translation has at most this many tokens more than its source."""
+    max_source_length: Annotated[int, Field(ge=2, le=2**20)] = 512
+    """Longer sources are cut to this many tokens, end symbol included."""
+    no_repeat_ngram: Annotated[int, Field(ge=0, le=100)] = 0
+    """Never repeat a sequence of so many tokens; 0 for no such rule."""
+    sample_from: Annotated[Size | None, setting(option="--sample")] = None
+    """Draw each token at random from this number of likely ones, with one beam, instead of
+    searching for the best translation."""
+    temperature: Annotated[float, Field(ge=0.01, le=100)] = 1.0
+    """Divides the logits of a sample; a lower one draws likelier tokens."""
+    sample_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Another seed gives other samples; the same text and seed give the same one."""
 
     def __post_init__(self) -> None:
-        if self.sample_from is not None and self.beam_size > 1:
-            raise InputError(
-                f"`sample_from` needs a `beam_size` of 1. Received: beam_size={self.beam_size}"
-            )
-        if self.sample_from is None and (self.temperature, self.sample_seed) != (1.0, 0):
-            raise InputError(
-                "`temperature` and `sample_seed` need `sample_from`. Received: temperature="
-                f"{self.temperature}, sample_seed={self.sample_seed}, sample_from=None"
-            )
+        require(
+            self.sample_from is None or self.beam_size == 1,
+            "`sample_from` needs a `beam_size` of 1",
+            beam_size=self.beam_size,
+        )
+        require(
+            self.sample_from is not None or (self.temperature, self.sample_seed) == (1.0, 0),
+            "`temperature` and `sample_seed` need `sample_from`",
+            temperature=self.temperature,
+            sample_seed=self.sample_seed,
+            sample_from=None,
+        )
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:

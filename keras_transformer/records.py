@@ -3,7 +3,7 @@
 import dataclasses
 import difflib
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import (
     Any,
     Literal,
@@ -11,7 +11,6 @@ from typing import (
     TypeVar,
     cast,
     dataclass_transform,
-    get_type_hints,
 )
 
 import numpy as np
@@ -29,41 +28,42 @@ Mark = Literal["path", "resumable", "decided", "inherited"]
 class Setting(NamedTuple):
     """What a field of a record says about itself beside its type, range and default."""
 
-    help: str
-    marks: tuple[Mark, ...]
-    option: str | None  # on the command line, where it is not made of the field's name
-    metavar: str | None  # stands for the value in the help of a command
-    choices: Callable[[], Iterable[str]] | None  # completes the value at a shell
+    marks: tuple[Mark, ...] = ()
+    option: str | None = None  # on the command line, where it is not made of the field's name
+    metavar: str | None = None  # stands for the value in the help of a command
+    choices: Iterable[str] = ()  # complete the value at a shell
+    help: str = ""  # the string below the field
 
 
 def setting(
-    help: str,
     *marks: Mark,
     option: str | None = None,
     metavar: str | None = None,
-    choices: Callable[[], Iterable[str]] | None = None,
+    choices: Iterable[str] = (),
 ) -> Setting:
-    """Declares what a field is for, and how commands take it, within its `Annotated` type."""
-    return Setting(help, marks, option, metavar, choices)
+    """Marks a field within its `Annotated` type, and says how commands take it."""
+    return Setting(marks, option, metavar, choices)
 
 
 def settings_of(record: type, *marks: Mark) -> dict[str, Setting]:
-    """Returns what the fields of a record declare, by name; of all fields or of those with a mark.
+    """Returns what the documented fields of a record say, by name; or those with one of the marks.
 
-    A field that declares nothing is left out.
+    Args:
+        record: a class that `checked_dataclass` made.
+        *marks: the marks; none for all fields.
     """
-    hints = get_type_hints(record, include_extras=True)
-    found = {
-        field.name: extra
-        for field in dataclasses.fields(cast(Any, record))
-        for extra in getattr(hints[field.name], "__metadata__", ())
-        if isinstance(extra, Setting)
+    helps = {
+        name: " ".join(field.description.split())
+        for kind in reversed(record.__mro__)
+        for name, field in getattr(kind, "__pydantic_fields__", {}).items()
+        if field.description
     }
-    return {
-        name: declared
-        for name, declared in found.items()
-        if not marks or set(marks) & set(declared.marks)
-    }
+    found = {}
+    for name, field in cast(Any, record).__pydantic_fields__.items():
+        declared = next((x for x in field.metadata if isinstance(x, Setting)), Setting())
+        if name in helps and (not marks or set(marks) & set(declared.marks)):
+            found[name] = declared._replace(help=helps[name])
+    return found
 
 
 @dataclass_transform(
@@ -72,9 +72,12 @@ def settings_of(record: type, *marks: Mark) -> dict[str, Setting]:
 def checked_dataclass(cls: type[_Record]) -> type[_Record]:
     """Returns a frozen dataclass that takes keywords and checks them by its annotations.
 
-    The constructor raises an `InputError` for a bad value. Only NumPy's numbers are converted.
+    The constructor raises an `InputError` for a bad value. Only NumPy's numbers are converted. A
+    string below a field says what it is for.
     """
-    strict = pydantic.ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+    strict = pydantic.ConfigDict(
+        strict=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+    )
     record: Any = pydantic.dataclasses.dataclass(cls, frozen=True, kw_only=True, config=strict)
     validate = record.__init__
 

@@ -13,7 +13,8 @@ from keras_transformer.cli import settings_table
 from keras_transformer.cli.console import evaluation_of
 from keras_transformer.config import DecodingOptions
 from keras_transformer.errors import TrainingStoppedError
-from keras_transformer.trainers.settings import TrainSettings, change_recipe
+from keras_transformer.trainers.recipes import change_recipe
+from keras_transformer.trainers.settings import TrainSettings
 from keras_transformer.translator import Translation, Translator
 
 ROOT = Path(__file__).parents[2]

@@ -155,7 +155,7 @@ def test_more_updates_are_advised_unless_there_was_a_cooldown(recipe, corpus_dir
     [
         (["--recipe", "wmt15"], "Cannot read the recipe wmt15: .*"),
         (["--set", "stepz=3"], "Unknown setting stepz.*"),
-        (["--set", "steps=many"], "`steps` .* steps='many'"),
+        (["--set", "steps=many"], "`steps`: .* steps='many'"),
     ],
 )
 def test_wrong_settings(corpus_dir, tmp_path, arguments, message):

@@ -14,7 +14,8 @@ from keras_transformer.parsing.trees import parse_trees
 from keras_transformer.run import Run
 from keras_transformer.trainers.parsing.bracketing import score_brackets
 from keras_transformer.trainers.parsing.treebank import load_treebank
-from keras_transformer.trainers.settings import TrainSettings, completed
+from keras_transformer.trainers.recipes import completed
+from keras_transformer.trainers.settings import TrainSettings
 from keras_transformer.translator import Translator
 
 SIZES = ["d_model=16", "d_ff=24", "num_heads=2", "num_encoder_layers=1", "num_decoder_layers=1"]

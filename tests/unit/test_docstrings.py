@@ -171,7 +171,8 @@ from typing import Annotated, NamedTuple
 class Record(NamedTuple):
     """A record."""
 
-    one: Annotated[int, setting("the first", free=True), Field(ge=1)] = 1
+    one: Annotated[int, Field(ge=1)] = 1
+    "the first"
     two: str = "#"  # the second
     # The third,
     # on two lines.

@@ -48,7 +48,8 @@ from keras_transformer.trainers.data.prepared import (
     Split,
     complete_corpus,
 )
-from keras_transformer.trainers.settings import OF_CORPUS, TrainSettings, completed
+from keras_transformer.trainers.recipes import completed
+from keras_transformer.trainers.settings import OF_CORPUS, TrainSettings
 from keras_transformer.trainers.tasks import find_task
 
 logger = logging.getLogger(__name__)

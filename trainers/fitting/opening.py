@@ -23,7 +23,8 @@ from keras_transformer.trainers.data.prepared import (
 from keras_transformer.trainers.fitting.callbacks import is_over
 from keras_transformer.trainers.fitting.fine_tuning import initial_config
 from keras_transformer.trainers.fitting.strategies import Workers
-from keras_transformer.trainers.settings import RESUMABLE, TrainSettings, completed
+from keras_transformer.trainers.recipes import completed
+from keras_transformer.trainers.settings import RESUMABLE, TrainSettings
 
 logger = logging.getLogger(__name__)
 

@@ -27,7 +27,8 @@ from keras_transformer.trainers.fitting.validation import (
     make_translator,
     validation_scores,
 )
-from keras_transformer.trainers.settings import TrainSettings, completed
+from keras_transformer.trainers.recipes import completed
+from keras_transformer.trainers.settings import TrainSettings
 
 logger = logging.getLogger(__name__)
 

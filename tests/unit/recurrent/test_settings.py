@@ -5,7 +5,8 @@ import pytest
 from keras_transformer.errors import InputError
 from keras_transformer.recurrent.config import RecurrentConfig
 from keras_transformer.registry import build_model
-from keras_transformer.trainers.settings import TrainSettings, load_recipe
+from keras_transformer.trainers.recipes import load_recipe
+from keras_transformer.trainers.settings import TrainSettings
 
 
 def test_the_recipe_has_the_budget_of_the_transformer():

@@ -4,12 +4,8 @@ import pytest
 
 from keras_transformer.errors import InputError
 from keras_transformer.registry import build_model
-from keras_transformer.trainers.settings import (
-    TrainSettings,
-    change_recipe,
-    load_recipe,
-    recipe_names,
-)
+from keras_transformer.trainers.recipes import change_recipe, load_recipe, recipe_names
+from keras_transformer.trainers.settings import TrainSettings
 
 PAPER = {  # sections 5.1 to 5.4 and 6.1
     "tokens_per_batch": 30_000,  # 25,000 and padding

@@ -14,12 +14,8 @@ from keras_transformer.trainers.data.augmentation import (
     changed_in_all_ways,
 )
 from keras_transformer.trainers.data.corpora import Pair
-from keras_transformer.trainers.settings import (
-    TrainSettings,
-    change_recipe,
-    load_recipe,
-    recipe_names,
-)
+from keras_transformer.trainers.recipes import change_recipe, load_recipe, recipe_names
+from keras_transformer.trainers.settings import TrainSettings
 
 PAIRS = [
     Pair("Don't open the iPhone's box, MARY!", "Öffne Marys Schachtel nicht!"),

@@ -13,7 +13,8 @@ from keras_transformer.trainers.data.corpora import Pair
 from keras_transformer.trainers.data.preparation import mixed, prepare
 from keras_transformer.trainers.fitting.fine_tuning import initial_config
 from keras_transformer.trainers.fitting.training import train
-from keras_transformer.trainers.settings import TrainSettings, completed, inherit
+from keras_transformer.trainers.recipes import Layer, completed, resolve
+from keras_transformer.trainers.settings import TrainSettings
 
 pytestmark = pytest.mark.usefixtures("eager")
 
@@ -85,7 +86,7 @@ def test_what_the_run_decides_is_refused(changes, tuning, tmp_path):
     with pytest.raises(InputError, match=message):
         train(dataclasses.replace(tuning, **changes), tmp_path / "run", verbose=0)
     with pytest.raises(InputError, match=message):
-        inherit({"data": tuning.data, "init_from": tuning.init_from, **changes})
+        resolve([Layer("", {"init_from": tuning.init_from, **changes})])
     assert not (tmp_path / "run").exists()
 
 
@@ -96,7 +97,9 @@ def test_the_settings_of_a_tuned_run_are_true(tuning, tmp_path):
     sizes = {"vocab_size": run.config.vocab_size}
     assert saved.config(sizes) == run.config
     again = {**run.settings, "init_from": str(run.path)}  # a recipe of the run is accepted
-    assert completed(TrainSettings.from_dict(inherit(again))).config(sizes) == run.config
+    assert (
+        completed(TrainSettings.from_dict(resolve([Layer("", again)]))).config(sizes) == run.config
+    )
     changed = dataclasses.replace(settings, steps=2, model={"dropout_rate": 0.4})
     with pytest.raises(InputError, match=r"exists and is not empty"):
         train(settings, run.path, verbose=0)
@@ -139,7 +142,7 @@ def test_learned_positions_bound_the_length(tuning):
 
 def test_settings_are_inherited(tiny_run):
     values = {"data": "x", "init_from": str(tiny_run.path), "beam_size": 7}
-    found = inherit(values)
+    found = resolve([Layer("", values)])
     assert (found["beam_size"], found["architecture"]) == (7, "transformer")
     assert found["length_penalty_kind"] == Run.load(tiny_run.path).settings["length_penalty_kind"]
     assert "steps" not in found

@@ -11,8 +11,9 @@ from keras_transformer.parsing.tokenizer import TreeTokenizer
 from keras_transformer.trainers.data.corpora import Pair
 from keras_transformer.trainers.data.preparation import prepare
 from keras_transformer.trainers.data.prepared import Manifest
+from keras_transformer.trainers.recipes import load_recipe
 from keras_transformer.trainers.scoring.evaluation import evaluate
-from keras_transformer.trainers.settings import TrainSettings, load_recipe
+from keras_transformer.trainers.settings import TrainSettings
 from keras_transformer.trainers.tasks import find_task
 
 PAIRS = [Pair("John sleeps", "S NP NNP /NP VP VBZ /VP /S"), Pair("Oh", "UH"), Pair("No", "UH")]
