@@ -12,7 +12,6 @@ from keras_transformer.cli.console import (
     say_next,
 )
 from keras_transformer.cli.options import RunDirectory
-from keras_transformer.files import locked
 from keras_transformer.run import Run
 
 
@@ -29,17 +28,16 @@ def average_command(
     """
     load_tensorflow()
     from keras_transformer.cli.progress import describe
-    from keras_transformer.trainers.fitting.averaging import average
+    from keras_transformer.trainers.fitting.averaging import average_checkpoints
 
-    Run.load(run)  # raises the error if it is not a run directory
-    with locked(run), ProgressBar("Averaging"):
-        opened = Run.load(run)
-        if last is None:
-            kept = max(len(opened.checkpoints), 1)
-            last = min(opened.settings.get("average_last") or kept, kept)
-        averaged = average(opened, last)
+    opened = Run.load(run)
+    if last is None:
+        num_kept = max(len(opened.checkpoints), 1)
+        last = min(opened.settings.get("average_last") or num_kept, num_kept)
+    with ProgressBar("Averaging"):
+        averaged = average_checkpoints(opened, last)
     steps = ", ".join(f"{step:,}" for step in averaged.metrics["of_steps"])
-    said = f"the checkpoints after {steps} updates{describe(averaged.metrics)}"
-    say(f"Averaged: {said}: {run / averaged.file}")
+    metrics = describe(averaged.metrics)
+    say(f"Averaged: the checkpoints after {steps} updates{metrics}: {run / averaged.file}")
     say("Other commands use the checkpoint {}: {}".format(*opened.choice()))
     say_next(evaluation_of(run, opened.settings.get("data")))

@@ -44,13 +44,14 @@ class TrainingDisplay(keras.callbacks.Callback):
         self.mark = (0, 0.0)  # updates and time after the first update of an epoch
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Starts the bar at the step that was saved."""
-        self.started = self.started or time.monotonic()  # `fit` may be called twice
-        run = Run.load(self.run_dir)
-        if not self.done and run.states:
-            self.first = run.states[-1].step
-            self.seconds -= run.states[-1].metrics["seconds"]
-        self.tokens = self.tokens or _tokens_per_update(run)
+        if self.started is None:  # `fit` may be called twice
+            self.started = time.monotonic()
+            run = Run.load(self.run_dir)
+            if run.states:
+                self.first = run.states[-1].step
+                self.seconds -= run.states[-1].metrics["seconds"]
+            if plan := batch_plan(run):
+                self.tokens = plan.lengths[:, 1].sum() / plan.batches_per_epoch
         self.bar.stage("Training", self.steps, self.first + self.done, "updates")
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -58,7 +59,6 @@ class TrainingDisplay(keras.callbacks.Callback):
         self.mark = (0, 0.0)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Counts an update."""
         self.done += 1
         now = time.monotonic()
         note = details = f"loss {(logs or {}).get('token_loss', math.nan):.2f}"
@@ -67,36 +67,33 @@ class TrainingDisplay(keras.callbacks.Callback):
         elif self.tokens and now > self.mark[1]:
             speed = self.tokens * (self.done - self.mark[0]) / (now - self.mark[1])
             details = f"{note}, {speed:,.0f} target tokens a second"
-        self.bar(1, self.expected(), note=note, details=details)
+        self.bar(1, self._expected_steps(), note=note, details=details)
 
-    def expected(self) -> int:
+    def on_test_begin(self, logs: Any = None) -> None:
+        self.bar(0, description="Validating")
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Prints the metrics of the validation, which `SaveRun` has completed and saved."""
+        self.bar(0, description="Training")
+        seconds = timedelta(seconds=round(time.monotonic() - (self.started or 0.0)))
+        say(f"After {self.first + self.done:,} updates, {seconds}{describe(logs or {})}")
+
+    def _expected_steps(self) -> int:
         """Returns how many updates `steps` and `max_hours` allow at the speed so far."""
         per_update = (time.monotonic() - (self.started or 0.0)) / self.done
         return int(min(self.steps, self.first + self.seconds / max(per_update, 1e-9)))
 
-    def on_test_begin(self, logs: Any = None) -> None:
-        """Labels the bar during a validation."""
-        self.bar(0, description="Validating")
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Prints the validation that has just been saved."""
-        self.bar(0, description="Training")
-        *_, line = Run.load(self.run_dir).metrics()
-        seconds = timedelta(seconds=round(time.monotonic() - (self.started or 0.0)))
-        say(f"After {line['step']:,} updates, {seconds}{describe(line)}")
-
-
-def _tokens_per_update(run: Run) -> float:
-    """Returns how many tokens of the target an update has on average."""
+def batch_plan(run: Run) -> BatchPlan | None:
+    """Returns the batches that a run is trained on; None if its corpus is gone."""
     corpus = complete_corpus(corpus_folder(run))
     if corpus is None:
-        return 0.0
+        return None
     lengths = StoredPairs(corpus, "train", check_files=False).lengths
-    plan = BatchPlan(lengths, run.settings["tokens_per_batch"], None)
-    return float(lengths[:, 1].sum() / plan.batches_per_epoch)
+    return BatchPlan(lengths, run.settings["tokens_per_batch"], run.settings["seed"])
 
 
 def describe(metrics: dict[str, Any]) -> str:
     """Describes the metrics of a validation, each after a comma."""
     shown = (text.format(metrics[name]) for name, text in METRICS.items() if name in metrics)
-    return "".join(f", {each}" for each in shown)
+    return "".join(f", {text}" for text in shown)

@@ -1,7 +1,8 @@
 """`keras-transformer runs`."""
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -27,28 +28,16 @@ def runs_command(
     load_tensorflow()
     from keras_transformer.plots import training_curves
 
-    paths = sorted(path.parent for path in folder.glob("**/run.json"))
     runs = {}
-    for path in paths:
+    for file in sorted(folder.glob("**/run.json")):
         try:
-            runs[str(path.relative_to(folder))] = Run.load(path)
+            runs[str(file.parent.relative_to(folder))] = Run.load(file.parent)
         except InputError as error:
             say(f"warning: {error}")
     if not runs:
         raise InputError(f"There is no run in {folder}: train writes one")
     labels = {"token_loss": "loss", **metric_labels()}
-    rows = {
-        name: {
-            "status": run.status,
-            "step": max((kept.step for kept in (*run.checkpoints, *run.states)), default=0),
-            "best_step": run.best.step if run.best else None,
-            **{
-                field: run.best.metrics.get(f"val_{field}") if run.best else None
-                for field in labels
-            },
-        }
-        for name, run in runs.items()
-    }
+    rows = {name: _row(run, labels) for name, run in runs.items()}
     if as_json:
         print_json(rows)
     else:
@@ -56,13 +45,25 @@ def runs_command(
         form = f"{{:{width}}}  {{:8}}  {{:>9}}  {{:>9}}" + "  {:>6}" * len(labels)
         typer.echo(form.format("run", "status", "updates", "best at", *labels.values()))
         for name, row in rows.items():
-            values = [
-                "-" if value is None else f"{value:.2f}" if isinstance(value, float) else f"{value}"
-                for value in row.values()
-            ]
-            typer.echo(form.format(name, *values))
+            typer.echo(form.format(name, *map(_cell, row.values())))
     if curves is not None:
         trained = {name: run for name, run in runs.items() if run.last and run.last.step}
         figure = training_curves({name: run.metrics() for name, run in trained.items()})
         figure.savefig(curves, dpi=144)
         say(f"Curves: {curves}")
+
+
+def _row(run: Run, labels: Iterable[str]) -> dict[str, Any]:
+    best = run.best.metrics if run.best else {}
+    return {
+        "status": run.status,
+        "step": max((saved.step for saved in (*run.checkpoints, *run.states)), default=0),
+        "best_step": run.best.step if run.best else None,
+        **{name: best.get(f"val_{name}") for name in labels},
+    }
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.2f}" if isinstance(value, float) else str(value)

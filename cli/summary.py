@@ -3,17 +3,13 @@
 from datetime import timedelta
 from typing import Any
 
-from keras_transformer.cli.progress import describe
+from keras_transformer.checkpoints import Checkpoint
+from keras_transformer.cli.progress import batch_plan, describe
 from keras_transformer.run import Run
-from keras_transformer.trainers.data.batches import BatchPlan
-from keras_transformer.trainers.data.prepared import StoredPairs, complete_corpus, corpus_folder
 
 
 def summarize(run: Run) -> dict[str, Any]:
-    """Returns the figures of a run that has a checkpoint, as plain values for `--json`.
-
-    `docs/reference/command-line.md` explains them. Figures that the run no longer holds are None.
-    """
+    """Returns the figures of a run that has a checkpoint, for `--json`; None for lost ones."""
     last = run.checkpoint("last")
     chosen, reason = run.choice()
     checkpoints = {"best": run.best, "last": last, "averaged": run.averaged}
@@ -26,13 +22,13 @@ def summarize(run: Run) -> dict[str, Any]:
         "validations": len(run.metrics()),
         "parameters": run.folder.count_parameters(last),
         "seen": _seen(run, last.step),
-        **{
-            name: kept
-            and {"step": kept.step, "file": str(run.path / kept.file), "metrics": kept.metrics}
-            for name, kept in checkpoints.items()
-        },
+        **{name: saved and _figures(run, saved) for name, saved in checkpoints.items()},
         "chosen": {"checkpoint": chosen, "reason": reason},
     }
+
+
+def _figures(run: Run, saved: Checkpoint) -> dict[str, Any]:
+    return {"step": saved.step, "file": str(run.path / saved.file), "metrics": saved.metrics}
 
 
 def summary_table(summary: dict[str, Any]) -> dict[str, str]:
@@ -49,10 +45,10 @@ def summary_table(summary: dict[str, Any]) -> dict[str, str]:
         )
     rows["parameters"] = f"{summary['parameters']:,}"
     for name in ("best", "last", "averaged"):
-        if found := summary[name]:
-            metrics = found["metrics"]
-            steps = ", ".join(f"{each:,}" for each in metrics.get("of_steps", [found["step"]]))
-            rows[name] = f"after {steps} updates{describe(metrics)}: {found['file']}"
+        if saved := summary[name]:
+            metrics = saved["metrics"]
+            steps = ", ".join(f"{step:,}" for step in metrics.get("of_steps", [saved["step"]]))
+            rows[name] = f"after {steps} updates{describe(metrics)}: {saved['file']}"
     chosen = summary["chosen"]
     rows["chosen"] = f"{chosen['checkpoint']}: {chosen['reason']}"
     return rows
@@ -70,11 +66,10 @@ def still_improves(summary: dict[str, Any]) -> bool:
 
 def _seen(run: Run, steps: int) -> dict[str, Any] | None:
     """Counts the pairs and tokens of a number of updates, end symbols included."""
-    manifest = complete_corpus(corpus_folder(run))
-    if manifest is None:
+    plan = batch_plan(run)
+    if plan is None:
         return None
-    lengths = StoredPairs(manifest, "train", check_files=False).lengths
-    plan = BatchPlan(lengths, run.settings["tokens_per_batch"], run.settings["seed"])
+    lengths = plan.lengths
     epochs, rest = divmod(steps, plan.batches_per_epoch)
     pairs = epochs * len(lengths)
     tokens = epochs * lengths.sum(axis=0, dtype=int)
