@@ -146,17 +146,13 @@ def test_compressed_files(tmp_path, ending):
         list(bulk.read_shards((0, str(path)), 10))
 
 
-def test_byte_order_mark_is_no_text(tmp_path):
+def test_byte_order_marks(tmp_path):
     path = tmp_path / "corpus.txt"
     path.write_text("\ufeffone\n\ufefftwo\nthree\n")
     assert list(bulk.read_shards((3, str(path)), 2)) == [
         Shard("000003-000000", str(path), 1, [b"one", "\ufefftwo".encode()]),
         Shard("000003-000001", str(path), 3, [b"three"]),
     ]
-
-
-def test_utf16_is_refused(tmp_path):
-    path = tmp_path / "corpus.txt"
     path.write_bytes("one\ntwo\n".encode("utf-16"))
     with pytest.raises(InputError, match=f"^Cannot read {path}: it is UTF-16"):
         list(bulk.read_shards((0, str(path)), 2))
@@ -199,19 +195,14 @@ def test_nothing_to_translate(model, tmp_path):
 
 
 def test_output_must_be_new(corpus, model, tmp_path):
-    output = tmp_path / "out"
+    output = tmp_path / "out[1]"
     (output / "folder").mkdir(parents=True)
     (output / "folder" / "notes").write_text("mine")
-    with pytest.raises(InputError, match=f"^{output} is not empty: choose another folder"):
+    with pytest.raises(InputError, match="is not empty: choose another folder"):
         translate_corpus(str(corpus[0]), str(output), str(model))
     assert [path.name for path in output.iterdir()] == ["folder"]
-    odd = tmp_path / "out[1]"
-    odd.mkdir()
-    (odd / "notes").write_text("mine")
-    with pytest.raises(InputError, match="is not empty"):
-        translate_corpus(str(corpus[0]), str(odd), str(model))
     notes = output / "folder" / "notes"
-    with pytest.raises(InputError, match=f"^{notes} is a file: choose a folder$"):
+    with pytest.raises(InputError, match="notes is a file: choose a folder"):
         translate_corpus(str(corpus[0]), str(notes), str(model))
 
 
@@ -234,10 +225,8 @@ def test_output_that_cannot_be_written(tmp_path):
             ["{in}", "{out}", "--model", "{model}", "--signature", "measure"],
             ".*10 has no signature measure that translates. There are: quiet, serving_default",
         ),
-        (["{in}", "{out}", "--model", "{model}", "--lines-per-shard=0"], "`lines_per_shard` .*"),
         (["{in}", "{out}", "--model", "{model}", "--lines-per-shrad=3"], ".*-shrad=3.*"),
         (["{in}", "{out}", "--model", "{model}", "--runner=No"], "Unexpected .*runner: No. .*"),
-        (["{in}", "{out}", "more", "--model", "{model}"], ".*more.*"),
         (["far://x/y", "{out}", "--model", "{model}"], ".* far://x/y: Unable to get filesystem .*"),
     ],
 )
@@ -250,20 +239,14 @@ def test_errors_are_one_sentence(corpus, model, tmp_path, cli, arguments, messag
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_stopped_by_a_signal(tmp_path, monkeypatch, number):
-    said, statuses = [], []
+def test_stopped_by_a_signal(model, tmp_path, cli, monkeypatch):
+    said = []
     monkeypatch.setattr(command, "say", said.append)
-    monkeypatch.setattr(os, "_exit", statuses.append)
-    before = signal.signal(number, signal.SIG_DFL)
-    try:
-        with command._exit_on_signals("out"):
-            signal.raise_signal(number)
-        assert signal.getsignal(number) == signal.SIG_DFL
-    finally:
-        signal.signal(number, before)
-    assert statuses == [128 + number]
-    assert said == [f"error: stopped by {number.name}: delete out and start again"]
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    monkeypatch.setattr(bulk, "translate_corpus", lambda *_, **__: signal.raise_signal(15))
+    assert cli("x", "out", "--model", model).exit_code == 128 + signal.SIGTERM
+    assert said == ["error: stopped by SIGTERM: delete out and start again"]
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_without_beam(corpus, model, tmp_path, cli, monkeypatch):

@@ -177,9 +177,6 @@ def test_batches_are_of_neighbours_in_length():
     batches.clear()
     assert by_length(texts, upper, max_size=10) == expected
     assert batches == [" a f bb", "ccc dddd", "eeeee", "é" * 23]
-    batches.clear()
-    assert by_length(["ééé", "abcd"], upper, max_size=11) == ["ÉÉÉ", "ABCD"]  # 6 and 4 bytes
-    assert batches == ["abcd", "ééé"]
     assert by_length([], lambda batch: pytest.fail("empty")) == []
     with pytest.raises(ValueError, match="zip"):
         by_length(texts, lambda texts: texts[1:])
@@ -225,13 +222,7 @@ def test_grpc_signature():
 
 @pytest.mark.parametrize(
     ("protocol", "failure"),
-    [
-        (Rest, Rest.BUSY),
-        (Rest, (429, b"")),
-        (Rest, (502, b"<html>")),
-        (Rest, None),
-        (Grpc, Grpc.BUSY),
-    ],
+    [(Rest, Rest.BUSY), (Rest, (429, b"")), (Rest, None), (Grpc, Grpc.BUSY)],
 )
 def test_failures_are_tried_again(protocol, failure):
     with protocol(failure, failure, lambda texts: server.good(texts)) as server:
@@ -265,15 +256,12 @@ def test_no_server(protocol):
     ("protocol", "answer", "message"),
     [
         (Rest, (404, {"error": "no model"}), "answered with status 404: no model"),
-        (Rest, (500, b"\xff<html>"), "answered with status 500: Internal Server Error"),
-        (Rest, (307, b""), "answered with status 307: Temporary Redirect"),
+        (Rest, (307, b"\xff<html>"), "answered with status 307: Temporary Redirect"),
         (Rest, (200, b"\xffgarbage"), NO_TRANSLATION),
-        (Rest, (200, []), NO_TRANSLATION),
         (Rest, (200, {"predictions": ["A", "B"]}), NO_TRANSLATION),
         (Rest, (200, {"predictions": [row_of("a")]}), NO_TRANSLATION),
         (Grpc, grpc.StatusCode.NOT_FOUND, "answered with NOT_FOUND: it is so"),
         (Grpc, {}, NO_TRANSLATION),
-        (Grpc, {"translation": [b"A"], "score": [1.0]}, NO_TRANSLATION),
         (Grpc, {"translation": [b"A", b"B"], "score": [1.0]}, NO_TRANSLATION),
         (Grpc, {"translation": [b"A", b"\xff"]}, NO_TRANSLATION),
         (Grpc, {"translation": b"A"}, NO_TRANSLATION),
@@ -289,7 +277,6 @@ def test_errors_are_one_sentence(protocol, answer, message):
     "url",
     [
         "localhost:8501",
-        "ftp://localhost/v1/models/tiny",
         "http://localhost:8501/v1/models/tiny:predict",
         "http://localhost:8501/v1/models/tiny/versions/new",
     ],
@@ -336,7 +323,6 @@ def test_command_asks_a_server(monkeypatch):
     ("arguments", "message"),
     [
         (["--url", "http://x", "--grpc", "x:1"], "Give either --url URL, or --grpc"),
-        (["--grpc", "x:1", "a"], "Give either --url URL, or --grpc"),
         (["{run}", "--signature", "greedy"], "run is a run directory: it has no signature greedy"),
         (["--url", "http://x/v1/models/y", "--beam-size", "3"], "--beam-size cannot be changed"),
         (["--url", "http://x", "text", "--input", "f"], "Give either texts or --input"),
