@@ -133,9 +133,13 @@ def evaluate_command(
         name = split or ("test" if "test" in corpus.splits else corpus.validation_split) or "test"
         pairs = list(corpus.pairs(name))
     baseline_lines = baseline and read_sentences(baseline, len(pairs))
+    own_references = tokenized_references and read_sentences(tokenized_references, len(pairs))
     translator = Translator.of(opened, checkpoint, **options.search_of(context))
     file = opened.checkpoint(checkpoint).file
-    texts = {"": pairs, **(changed_in_all_ways(pairs) if noise else {})}
+    texts = {
+        "": pairs,
+        **(changed_in_all_ways(pairs, (opened.source, opened.target)) if noise else {}),
+    }
     notes = {"data": test_set or corpus_of, "checkpoint": file}
     search = dataclasses.asdict(translator.defaults)
     own = DecodingOptions.of(opened.settings)
@@ -149,16 +153,15 @@ def evaluate_command(
         notes["tokenized_references"] = str(tokenized_references)
     name = "-".join([name, *(f"{key}={value}" for key, value in named.items())])
     output = _output(run / "evaluation" / name, texts, {**search, **notes})
-    found_by_kind: dict[str, Any] = {}
     with ProgressBar("Evaluating", len(texts) * len(pairs)) as progress:
         for kind, changed in texts.items():
-            found_by_kind[kind] = evaluate(
+            evaluate(
                 translator,
                 changed,
                 _with_kind(output, kind),
                 opened.target,
                 task=task.name,
-                tokenized_references=tokenized_references if not kind else None,
+                tokenized_references=own_references if not kind else None,
                 source_language=opened.source,
                 tokenize=tokenize,
                 notes={**notes, "noise": kind} if kind else notes,
@@ -168,10 +171,10 @@ def evaluate_command(
     values |= {"baseline": None, "output": str(output)}
     bleu_name = "bleu_lowercased" if translator.tokenizer.lowercase else "bleu"
     if noise:
+        files = {kind: Path(f"{_with_kind(output, kind)}.scores.json") for kind in texts if kind}
         values["noise"] = {
-            kind: task.figures(scores)[bleu_name]["value"]
-            for kind, scores in found_by_kind.items()
-            if kind
+            kind: json.loads(file.read_text(encoding="utf-8"))[bleu_name]["value"]
+            for kind, file in files.items()
         }
     if baseline_lines:
         (bleu, signature), p_value = compare(

@@ -195,8 +195,8 @@ def _compare(path: Path, translator: "Translator", pairs: list[Pair], run: Run) 
     settings = TrainSettings.of(run)
     task, lowercase = task_of(run.settings), translator.tokenizer.lowercase
     label, *_ = task.metrics.values()
-    scorer, *_ = task.validation_scorers(settings, lowercase).values()
-    score, exact_score = scorer(rounded, pairs), scorer(exact, pairs)
+    metric, *_ = task.validation_metrics(settings, lowercase).values()
+    score, exact_score = metric(rounded, pairs), metric(exact, pairs)
     same = sum(map(operator.eq, exact, rounded))
     num_bytes = sum(file.stat().st_size for file in (path / "variables").glob("*.data-*"))
     say(

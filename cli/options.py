@@ -8,10 +8,9 @@ import typer
 from typer import Argument, Option
 
 from keras_transformer.config import CheckpointName, DecodingOptions, EarlyStopping
-from keras_transformer.registry import PROTECTED_SETS
+from keras_transformer.registry import PROTECTED_SETS, TASKS
 from keras_transformer.trainers.recipes import recipe_names
 from keras_transformer.trainers.settings import TrainSettings
-from keras_transformer.trainers.tasks import task_names
 
 RunDirectory = Annotated[Path, Argument(metavar="RUN", help="A run directory.")]
 Checkpoint = Annotated[
@@ -78,7 +77,7 @@ Task = Annotated[
     Option(
         help="translation; or parsing, from sentences to constituency trees, with a folder of Penn "
         "files as data. [default: translation]",
-        autocompletion=task_names,
+        autocompletion=lambda: list(TASKS),
     ),
 ]
 Recipe = Annotated[

@@ -141,24 +141,22 @@ def _results(
     folder: Path, run: Run, task: Task, evaluation: Evaluation
 ) -> tuple[Picture | None, list[Any]]:
     """Returns a picture of all results, and labels, texts and pictures of some of them."""
-    lowercase = run.tokenizer().lowercase
+    breakdown = task.breakdown(evaluation, run.tokenizer().lowercase)
     split = re.sub(r"[^\w-]", "-", evaluation.name)
-    overview = task.overview(evaluation, lowercase)
     examples: list[Any] = []
-    name, scores = task.sentence_scores(evaluation, lowercase)
-    for label, row, score in choose_examples(scores, task.num_examples):
-        heading = f"{label}, {name} {score:.1f}, sentence {row + 1:,}"
+    for label, row, score in choose_examples(breakdown.scores, breakdown.num_examples):
+        heading = f"{label}, {breakdown.metric} {score:.1f}, sentence {row + 1:,}"
         texts = [
             ("Source", run.source, evaluation.sources[row]),
             ("Reference", run.target, evaluation.references[row]),
             ("Result", run.target, evaluation.hypotheses[row]),
         ]
         picture = None
-        if drawn := task.picture(evaluation, row):
+        if drawn := breakdown.picture(row):
             number = len(examples) + 1
             picture = _draw(folder, f"{drawn.name}-{split}-{number}", heading, drawn.draw)
         examples.append((heading, texts, picture))
-    if overview is None:
+    if (overview := breakdown.overview) is None:
         return None, examples
     return _draw(folder, f"{overview.name}-{split}", overview.caption, overview.draw), examples
 

@@ -60,8 +60,8 @@ TOKENIZERS = {
 }
 
 TASKS = {
-    "translation": "trainers.tasks:Translation",
-    "parsing": "trainers.parsing.task:Parsing",
+    "translation": "trainers.translation:TRANSLATION",
+    "parsing": "trainers.parsing.task:PARSING",
 }
 
 # The sets of `protection/patterns.py`, and what they have.

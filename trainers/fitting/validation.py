@@ -49,6 +49,6 @@ def validation_scores(
         results = translator.translate([pair.source for pair in pairs], beam_size=1)
     except NotFiniteError:
         return {}
-    scorers = find_task(settings.task).validation_scorers(settings, translator.tokenizer.lowercase)
+    metrics = find_task(settings.task).validation_metrics(settings, translator.tokenizer.lowercase)
     texts = [result.text for result in results]
-    return {name: scorer(texts, pairs) for name, scorer in scorers.items()}
+    return {name: metric(texts, pairs) for name, metric in metrics.items()}

@@ -10,8 +10,18 @@ import sacrebleu
 
 from keras_transformer.errors import InputError
 from keras_transformer.trainers.data.corpora import Pair, read_lines
-from keras_transformer.trainers.tasks import ScoringProtocol, find_task
+from keras_transformer.trainers.tasks import find_task
 from keras_transformer.translator import Translator
+
+
+class Evaluation(NamedTuple):
+    """What `evaluate` wrote about a split."""
+
+    name: str
+    scores: dict[str, Any]  # content of `.scores.json`
+    sources: list[str]
+    references: list[str]
+    hypotheses: list[str]
 
 
 def load_test_set(name: str, source: str, target: str) -> list[Pair]:
@@ -49,11 +59,10 @@ def evaluate(
     language: str,
     *,
     task: str = "translation",
-    tokenized_references: str | Path | None = None,
     source_language: str = "en",
-    tokenize: str | None = None,
     notes: Mapping[str, Any] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    **options: Any,
 ) -> Any:
     """Computes the results for a corpus, scores them, and writes both to files.
 
@@ -64,46 +73,42 @@ def evaluate(
             result per line, and `.scores.json`.
         language: target language.
         task: the setting of this name.
-        tokenized_references: file of the references as the multimodal-translation papers
-            prepared them; for translation only.
-        source_language: as for `score`.
-        tokenize: as for `score`; for translation only.
+        source_language: source language.
         notes: further entries of `.scores.json`.
         progress: called with the number of sentences translated since the last call, and the
             total.
+        options: of the task's scores: for translation, `tokenize` and `tokenized_references` of
+            `score`.
 
     Returns:
         The task's scores: for translation, `Scores`.
 
     Raises:
-        InputError: if there are no pairs, an option is out of range, or a file cannot be read.
+        InputError: if there are no pairs, or an option is out of range or of another task.
     """
-    pairs = list(pairs)
+    pairs, chosen = list(pairs), find_task(task)
     if not pairs:
         raise InputError("`pairs` must hold a sentence pair. Received: none")
-    chosen = find_task(task)
-    chosen.check_options({"tokenize": tokenize, "tokenized_references": tokenized_references})
+    chosen.check_options(options)
+    given = {name: value for name, value in options.items() if value is not None}
     # Wrong arguments raise an error before the translation, which may take long.
-    tokenized = read_sentences(tokenized_references, len(pairs)) if tokenized_references else None
-    scorer = chosen.scorer(pairs, ScoringProtocol(language, source_language, tokenize, tokenized))
+    scorer = chosen.scorer(pairs, language, source_language, **given)
     Path(output).parent.mkdir(parents=True, exist_ok=True)
-    found = translator.translate(
-        [pair.source for pair in pairs],
-        progress=lambda done: progress(done, len(pairs)),
-    )
-    hypotheses = [_join_lines(each.text) for each in found]
-    scores = scorer(hypotheses)
+    sources = [pair.source for pair in pairs]
+    results = translator.translate(sources, progress=lambda done: progress(done, len(pairs)))
+    hypotheses = [_join_lines(result.text) for result in results]
+    scores = scorer.score(hypotheses)
     # Scores of an earlier call do not stand beside new translations if this one is interrupted.
     Path(f"{output}.scores.json").unlink(missing_ok=True)
     for name, lines in {
-        "source": [pair.source for pair in pairs],
-        "reference": [chosen.reference(pair) for pair in pairs],
+        "source": sources,
+        "reference": scorer.references,
         "hypothesis": hypotheses,
     }.items():
         text = "".join(f"{_join_lines(line)}\n" for line in lines)
         Path(f"{output}.{name}").write_text(text, encoding="utf-8")
     decoding = dataclasses.asdict(translator.defaults)
-    content = {**chosen.figures(scores), **(notes or {}), **decoding}
+    content = {**scorer.figures(scores), **(notes or {}), **decoding}
     Path(f"{output}.scores.json").write_text(json.dumps(content, indent=2) + "\n")
     return scores
 
@@ -122,16 +127,6 @@ def _join_lines(text: str) -> str:
     return " ".join(text.splitlines())
 
 
-class Evaluation(NamedTuple):
-    """What `evaluate` wrote about a split."""
-
-    name: str
-    scores: dict[str, Any]  # content of `.scores.json`
-    sources: list[str]
-    references: list[str]
-    hypotheses: list[str]
-
-
 def read_evaluations(folder: Path) -> list[Evaluation]:
     """Reads what `evaluate` wrote to a folder; `InputError` if a file is missing or damaged."""
     evaluations = []
@@ -146,11 +141,11 @@ def read_evaluations(folder: Path) -> list[Evaluation]:
 
 def read_scores(folder: Path) -> dict[str, dict[str, Any]]:
     """Reads the `.scores.json` of a folder by split; `InputError` if one is damaged."""
-    found = {}
+    scores = {}
     for file in sorted(folder.glob("*.scores.json")):
         try:
-            scores = json.loads(file.read_text(encoding="utf-8"))
+            content = json.loads(file.read_text(encoding="utf-8"))
         except ValueError as error:
             raise InputError(f"{file} is damaged: evaluate the split again") from error
-        found[file.name.removesuffix(".scores.json")] = scores
-    return found
+        scores[file.name.removesuffix(".scores.json")] = content
+    return scores

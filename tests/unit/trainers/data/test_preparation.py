@@ -8,7 +8,7 @@ from disk import full_disk
 from keras_transformer.config import EOS_ID
 from keras_transformer.errors import InputError
 from keras_transformer.tokenizers import WordPieceTokenizer
-from keras_transformer.trainers import tasks
+from keras_transformer.trainers import translation
 from keras_transformer.trainers.data import cleaning, preparation, prepared
 from keras_transformer.trainers.data.corpora import Pair, load_corpus
 from keras_transformer.trainers.data.preparation import prepare
@@ -44,7 +44,10 @@ def write(tmp_path, monkeypatch):
     """Writes pairs as text and returns settings of them; shards are of 7 pairs, in two calls."""
     monkeypatch.setattr(preparation, "PAIRS_PER_SHARD", 7)
     monkeypatch.setattr(cleaning, "PAIRS_PER_CALL", 4)
-    monkeypatch.setattr(tasks.Translation, "learn_tokenizer", lambda *_: tokenizer_of(WORDS))
+    task = dataclasses.replace(
+        translation.TRANSLATION, learn_tokenizer=lambda *_: tokenizer_of(WORDS)
+    )
+    monkeypatch.setattr(translation, "TRANSLATION", task)
     folder = tmp_path / "text"
     folder.mkdir()
 

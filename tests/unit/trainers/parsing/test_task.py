@@ -49,7 +49,7 @@ def test_evaluation_writes_trees_and_their_scores(tmp_path):
     task = find_task("parsing")
     assert task.labels.keys() <= written.keys()
     assert "1 trees whose words differ" in task.remark(written)
-    (score,) = task.validation_scorers(None, lowercase=False).values()
+    (score,) = task.validation_metrics(None, False).values()
     assert score(TREES, PAIRS) == scores.f1_all
 
 

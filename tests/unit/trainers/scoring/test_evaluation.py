@@ -108,14 +108,13 @@ def test_files_lie_side_by_side(tmp_path):
     }
 
 
-def test_tokenized_references_are_a_file(tmp_path):
-    (tmp_path / "refs").write_text("one dog , it is\n")
+def test_options_of_the_scores(tmp_path):
     scores = evaluate(
         Answers({"eins": "One dog, it is"}),
         [Pair("eins", "no words in common")],
         tmp_path / "test",
         "en",
-        tokenized_references=tmp_path / "refs",
+        tokenized_references=["one dog , it is"],
     )
     assert scores.bleu_multimodal.value == pytest.approx(100)
     assert scores.bleu.value < 20
