@@ -1,4 +1,5 @@
 from ._version import __version__ as __version__
+from .attention_reader import Attention as Attention
 from .config import DecodingOptions as DecodingOptions
 from .config import TransformerConfig as TransformerConfig
 from .errors import InputError as InputError
@@ -18,6 +19,5 @@ from .recurrent.model import Recurrent as Recurrent
 from .run import Run as Run
 from .search.beam_search import beam_search as beam_search
 from .tokenizers import Tokenizer as Tokenizer
-from .translator import Attention as Attention
 from .translator import Translation as Translation
 from .translator import Translator as Translator

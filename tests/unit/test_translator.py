@@ -25,11 +25,10 @@ def assert_close(actual, expected):
         assert one.score == pytest.approx(other.score, abs=1e-4)
 
 
-@pytest.mark.parametrize("batch_size", [3, 64])
-def test_one_by_one_is_batch_in_any_order(tiny_translator, one_by_one, batch_size):
+def test_one_by_one_is_batch_in_any_order(tiny_translator, one_by_one):
     assert len({translation.score for translation in one_by_one}) == len(TEXTS) - 1  # both empty
-    assert_close(tiny_translator.translate(TEXTS, batch_size=batch_size), one_by_one)
-    backwards = tiny_translator.translate(reversed(TEXTS), batch_size=batch_size)
+    assert_close(tiny_translator.translate(TEXTS), one_by_one)
+    backwards = tiny_translator.translate(reversed(TEXTS), batch_size=3)
     assert_close(backwards[::-1], one_by_one)
 
 
@@ -106,12 +105,14 @@ def test_a_prefix_in_capitals_is_kept_byte_for_byte(tiny_translator):
         assert (text == text.upper()) == is_upper
 
 
-@pytest.mark.parametrize("space", ["\u3000", "\u00a0", "\u3000 "])
-def test_white_space_of_a_prefix_is_all_that_there_is(tiny_translator, space):
-    (found,) = tiny_translator.translate(["red dog"], prefixes=[f"eins{space}"])
-    assert found.text.startswith(f"eins{space}")
-    assert found.text[4 + len(space) :].strip()
-    assert not found.text.startswith(f"eins{space} ")
+def test_white_space_of_a_prefix_is_all_that_there_is(tiny_translator):
+    spaces = ["\u3000", "\u00a0", "\u3000 "]
+    prefixes = [f"eins{space}" for space in spaces]
+    results = tiny_translator.translate(["red dog"] * len(spaces), prefixes=prefixes)
+    for result, prefix in zip(results, prefixes, strict=True):
+        assert result.text.startswith(prefix)
+        assert result.text[len(prefix) :].strip()
+        assert not result.text.startswith(f"{prefix} ")
 
 
 def test_a_prefix_that_no_result_has(tiny_translator):
@@ -192,32 +193,22 @@ def test_progress_counts_all_texts(tiny_translator):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [
-        ("beam_size", 0),
-        ("length_penalty", -0.1),
-        ("length_penalty", math.nan),
-        ("max_source_length", 1),
-        ("batch_size", 0),
-        ("num_best", 0),
-        ("num_best", 1.5),
-        ("batch_size", "3"),
-    ],
+    [("beam_size", 0), ("length_penalty", math.nan), ("batch_size", "3"), ("num_best", 1.5)],
 )
 def test_options_out_of_range(tiny_translator, name, value):
     for texts in (["one"], []):
-        with pytest.raises(InputError, match=f"`{name}` must be .*Received: {name}={value!r}"):
+        with pytest.raises(InputError, match=f"`{name}`.*Received: {name}={value!r}"):
             tiny_translator.translate(texts, **{name: value})
 
 
-def test_more_hypotheses_than_beams(tiny_translator):
+def test_what_cannot_be_translated(tiny_translator):
     with pytest.raises(InputError, match=r"`num_best` must be .*: num_best=5, beam_size=4"):
         tiny_translator.translate(["one"], beam_size=4, num_best=5)
-
-
-@pytest.mark.parametrize("texts", ["one two", b"one", None, ["text", None], ["text", b"text"]])
-def test_what_is_no_list_of_strings_is_an_error(tiny_translator, texts):
-    with pytest.raises(InputError, match="`texts` must be"):
-        tiny_translator.translate(texts)
+    with pytest.raises(InputError, match="Unknown setting beam"):
+        tiny_translator.translate(["one"], beam=4)
+    for texts in ("one two", b"one", None, ["text", None], ["text", b"text"]):
+        with pytest.raises(InputError, match="`texts` must be"):
+            tiny_translator.translate(texts)
 
 
 def test_foreign_tokenizer(tiny_translator):
@@ -268,7 +259,7 @@ def test_attention_of_a_blank_and_of_a_long_source(tiny_translator):
     assert len(found.source_pieces) == found.cross.shape[-1] == 11
 
 
-@pytest.mark.parametrize(("arguments", "name"), [((["red"],), "source"), (("a", 3), "target")])
-def test_attention_of_no_strings(tiny_translator, arguments, name):
-    with pytest.raises(InputError, match=f"`{name}` must be"):
-        tiny_translator.attention(*arguments)
+def test_attention_of_no_strings(tiny_translator):
+    for arguments, name in (((["red"],), "source"), (("a", 3), "target")):
+        with pytest.raises(InputError, match=f"`{name}` must be"):
+            tiny_translator.attention(*arguments)
