@@ -212,7 +212,6 @@ def _train(devices: int, run_dir: str, killed_at: int = 0) -> None:
 
 
 def main() -> None:
-    """Reads the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -76,7 +76,6 @@ def in_processes(replicas: int, workers: int, rows: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measures everything and prints the model beside the measurements."""
     one, half = in_processes(1, 1, ROWS), in_processes(1, 1, ROWS // 2)
     print(f"{one['parameters'] / 1e6:.1f} M parameters, batches of {ROWS} x {LENGTH} tokens")
     rows = {"one replica": one, "one replica, half of the rows": half}

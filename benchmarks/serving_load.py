@@ -61,7 +61,6 @@ def ask(number: int, ports: list[int], expected: list[str], end: float) -> tuple
 def main(
     saved_model: Path, seconds: float = 600, clients: int = 32, swap_seconds: float = 20
 ) -> None:
-    """Runs the load and prints the figures."""
     session = SavedModelSession(saved_model, optimize=True)
     expected = [str(row["translation"]) for row in session.translate(TEXTS)]
     session.close()

@@ -52,7 +52,6 @@ def train(run_dir: Path, steps: int, seconds: float = math.inf) -> bool:
 
 
 def assert_same(run: Run, expected: Run) -> None:
-    """Compares weights and metrics bit for bit."""
     if run.metrics() != expected.metrics():
         raise SystemExit(f"{run.path}: the metrics differ from those of {expected.path}")
     for name in ("last", "best", "averaged"):
@@ -62,7 +61,6 @@ def assert_same(run: Run, expected: Run) -> None:
 
 
 def main(kills: int = 50, steps: int = 150, seed: int = 1) -> None:
-    """Runs the soak."""
     folder = Path(tempfile.mkdtemp(prefix="soak-"))
     chance = random.Random(seed)
     began = time.monotonic()

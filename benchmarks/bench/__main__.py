@@ -20,7 +20,6 @@ ROOT = Path(__file__).parents[2]
 
 
 def main() -> None:
-    """Reads the command line."""
     parser = argparse.ArgumentParser(
         prog="bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -65,7 +65,6 @@ def make(case: Case) -> None:
 def options(
     beam_size: int, early_stopping: str = DecodingOptions.early_stopping
 ) -> DecodingOptions:
-    """How to search."""
     return DecodingOptions(
         beam_size=beam_size, max_source_length=1024, early_stopping=early_stopping
     )

@@ -47,7 +47,6 @@ def new_process(log: Path, threads: int | None = THREADS) -> ProcessPoolExecutor
 
 
 def kill(pid: Future[int]) -> None:
-    """Kills a process, unless it has ended."""
     with suppress(ProcessLookupError, BrokenProcessPool):
         os.kill(pid.result(), signal.SIGKILL)
 
@@ -150,7 +149,6 @@ def prepare(name: str, case: Case, options: Row | None = None) -> float:
 
 
 def run() -> float:
-    """Runs the system once, and returns the seconds."""
     started = time.perf_counter()
     _this.output = _this.system.run()
     return time.perf_counter() - started
@@ -180,13 +178,11 @@ def _start_up(name: str, case: Case) -> Row:
 
 
 def memory(name: str, pid: int | str = "self") -> int:
-    """Bytes, from a process's status."""
     status = Path(f"/proc/{pid}/status").read_text()
     return 1024 * int(status.split(f"{name}:")[1].split()[0])
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nothing listens to."""
     with ExitStack() as stack:
         opened = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [each.getsockname()[1] for each in opened]

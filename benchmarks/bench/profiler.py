@@ -23,7 +23,6 @@ CONTAINERS = ("Run", "Process", "FunctionRun", "ExecutorDoneCallback", "EagerKer
 
 
 def print_profile(case: Case, name: str) -> None:
-    """Prints the milliseconds of each operation in a call of a TensorFlow system."""
     os.environ.update(ENVIRONMENT)
     import tensorflow as tf
     from tensorflow.tsl.profiler.protobuf import xplane_pb2

@@ -84,7 +84,6 @@ class Results:
         self.rows = medians.join(cases, on="case")
 
     def kind(self, *kinds: str) -> pd.DataFrame:
-        """The rows of some kinds of cases."""
         return self.rows[self.rows.kind.isin(kinds) & ~self.rows.system.isin(CEILINGS)]
 
     def seconds(self, case: str, systems: Sequence[str]) -> pd.Series:
@@ -145,7 +144,6 @@ def draw(results: Results, path: Path) -> str | None:
 
 
 def render(results: Results, picture: str | None) -> str:
-    """The page, with the name of a picture."""
     rounds, rows = results.rounds, results.rows
     products = rows[rows.system.isin(CEILINGS)]
     same = rows[rows.beam == 1].groupby("label", sort=False).same.mean().dropna()
@@ -176,7 +174,6 @@ def render(results: Results, picture: str | None) -> str:
 
 
 def table(rows: pd.DataFrame, *names: str) -> str:
-    """A table of Markdown of some columns."""
     cells = {name: rows[name].map(FORMS.get(name, "{}").format, "ignore") for name in names}
     return markdown(pd.DataFrame(cells), [HEADS.get(name, name) for name in names])
 
