@@ -148,8 +148,6 @@ def render(results: Results, picture: str | None) -> str:
     products = rows[rows.system.isin(CEILINGS)]
     same = rows[rows.beam == 1].groupby("label", sort=False).same.mean().dropna()
     busy = rounds[rounds.busy > BUSY].case.nunique()
-    prepared = results.kind("decoding", "training").groupby(["kind", "size", "label"], sort=False)
-    long = rows[rows.case.str.endswith("forced/S100/B32/K4")].dropna(subset="label")
     template = jinja2.Template(TEMPLATE.read_text("utf-8"), trim_blocks=True)
     page = template.render(
         picture=picture,
@@ -166,9 +164,7 @@ def render(results: Results, picture: str | None) -> str:
         training=_rates(results, results.kind("training"), ["size", "lengths"], FIT),
         growth=_growth(results),
         start=table(results.kind("start"), *OF_STARTS),
-        peaks=table(long, "size", "label", "peak"),
         pipeline=results.kind("pipeline").to_dict("records"),
-        preparation=table(prepared.prepare.max().reset_index(), "kind", "size", "label", "prepare"),
     )
     return re.sub(r"\n{3,}", "\n\n", page).strip() + "\n"
 
