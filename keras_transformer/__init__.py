@@ -4,7 +4,8 @@ Shapes are written with one set of letters throughout:
 
     B batch      S source length   T target length   D d_model   N heads   H head size (d_k, d_v)
     F d_ff       V vocabulary      K beams           C cache length        L layers
-    U units of a recurrent state
+    U units of a recurrent state      E = 2 U width of a recurrent encoder's output
+    R = B * K rows of a search's step
 
 `__init__.pyi` lists the public names. They are imported when they are first used, so that
 `keras-transformer --help` does not wait for TensorFlow.

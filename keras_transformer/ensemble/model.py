@@ -1,8 +1,4 @@
-"""An ensemble of encoder-decoders.
-
-Shapes (the package's glossary): B batch, S source length, T target length, K beams, N heads,
-V vocabulary.
-"""
+"""An ensemble of encoder-decoders."""
 
 import math
 from collections.abc import Sequence

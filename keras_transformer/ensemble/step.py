@@ -1,7 +1,4 @@
-"""The step function of a search with an `Ensemble`.
-
-Shapes (the package's glossary): B batch, K beams, S source length, V vocabulary.
-"""
+"""The step function of a search with an `Ensemble`."""
 
 from typing import Any
 

@@ -1,8 +1,4 @@
-"""Multi-head attention (section 3.2 of the paper).
-
-Shapes (the package's glossary): B batch, S source length, T target length, D d_model, N heads,
-H head size (d_k or d_v).
-"""
+"""Multi-head attention (section 3.2 of the paper)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -156,7 +152,6 @@ class MultiHeadAttention(keras.layers.Layer):
         self.dropout = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy)
 
     def build(self, query_shape: Any, value_shape: Any, key_shape: Any = None) -> None:
-        """Creates the weights."""
         self.query_dense.build(query_shape)
         self.key_dense.build(key_shape or value_shape)
         self.value_dense.build(value_shape)
@@ -174,7 +169,6 @@ class MultiHeadAttention(keras.layers.Layer):
         key_mask: Tensor | None = None,
         use_causal_mask: bool = False,
     ) -> Float[Tensor, "B T D"] | tuple[Float[Tensor, "B T D"], Float[Tensor, "B N T S"]]:
-        """Attends from `query` to `value`; see the class."""
         key = value if key is None else key
         masks = {"attention_mask": attention_mask, "value_mask": value_mask, "key_mask": key_mask}
         named = {f"`{name}` of layer {self.name!r}": mask for name, mask in masks.items()}
@@ -192,7 +186,6 @@ class MultiHeadAttention(keras.layers.Layer):
     def compute_output_shape(
         self, query_shape: Any, value_shape: Any, key_shape: Any = None
     ) -> tuple[int | None, ...]:
-        """Returns the shape of the output, without that of the attention weights."""
         return (*query_shape[:-1], self.d_model)
 
     def compute_output_spec(
@@ -214,7 +207,6 @@ class MultiHeadAttention(keras.layers.Layer):
         return output, keras.KerasTensor(shape, self.compute_dtype)  # [B, N, T, S]
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments."""
         return super().get_config() | {
             "d_model": self.d_model,
             "num_heads": self.num_heads,

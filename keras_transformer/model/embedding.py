@@ -1,7 +1,4 @@
-"""Embeddings and positions (sections 3.4 and 3.5 of the paper).
-
-Shapes (the package's glossary): B batch, T length, D d_model, V vocabulary.
-"""
+"""Embeddings and positions (sections 3.4 and 3.5 of the paper)."""
 
 import math
 from typing import Any
@@ -141,7 +138,6 @@ class PositionalEmbedding(keras.layers.Layer):
         self.dropout = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy)
 
     def build(self, ids_shape: Any) -> None:
-        """Creates the weights."""
         self.token_embedding.build(ids_shape)
         if self.position_embedding is not None:
             self.position_embedding.build(ids_shape)
@@ -155,7 +151,6 @@ class PositionalEmbedding(keras.layers.Layer):
         reverse: bool = False,
         training: bool | None = None,
     ) -> Float[Tensor, "B T _"]:
-        """Embeds tokens and adds their positions, or computes logits; see the class."""
         self._check(inputs, start, reverse)
         if reverse:
             logits = self.token_embedding(inputs, reverse=True)  # [B, T, V]
@@ -173,26 +168,22 @@ class PositionalEmbedding(keras.layers.Layer):
         return ops.cast(encoding, self.compute_dtype)
 
     def compute_mask(self, inputs: Tensor, previous_mask: Tensor | None) -> Tensor | None:
-        """Returns the mask that the output carries, bool [B, T], or None."""
         is_ids = keras.backend.is_int_dtype(inputs.dtype)
         return ops.not_equal(inputs, PAD_ID) if self.mask_zero and is_ids else previous_mask
 
     def compute_output_shape(
         self, input_shape: Any, reverse: bool = False
     ) -> tuple[int | None, ...]:
-        """Returns the shape of the output."""
         return (*input_shape[:-1], self.vocab_size) if reverse else (*input_shape, self.d_model)
 
     def compute_output_spec(
         self, inputs: Tensor, start: Any = 0, reverse: bool = False, training: bool | None = None
     ) -> keras.KerasTensor:
-        """Returns shape and type."""
         self._check(inputs, start, reverse)
         shape = self.compute_output_shape(inputs.shape, reverse)
         return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments."""
         return super().get_config() | {
             "vocab_size": self.vocab_size,
             "d_model": self.d_model,

@@ -1,8 +1,4 @@
-"""What the models of all architectures have in common: a functional Keras model of two sequences.
-
-Shapes (the package's glossary): B batch, S source length, T target length, D d_model, N heads,
-V vocabulary.
-"""
+"""What all architectures have in common: a functional Keras model of two sequences."""
 
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -19,16 +15,11 @@ class AttentionScores(NamedTuple):
 
     The last two axes are queries and keys, and the weights of a query add up to 1. Query t of
     `decoder` and `cross` predicts the token that follows `target_ids[:, t]`.
-
-    Attributes:
-        encoder: a float [B, N, S, S] for each layer.
-        decoder: a float [B, N, T, T] for each layer.
-        cross: a float [B, N, T, S] for each layer.
     """
 
-    encoder: tuple[Tensor, ...]
-    decoder: tuple[Tensor, ...]
-    cross: tuple[Tensor, ...]
+    encoder: tuple[Tensor, ...]  # a float [B, N, S, S] for each layer
+    decoder: tuple[Tensor, ...]  # a float [B, N, T, T] for each layer
+    cross: tuple[Tensor, ...]  # a float [B, N, T, S] for each layer
 
 
 class EncoderDecoder(keras.Model):
@@ -68,13 +59,13 @@ class EncoderDecoder(keras.Model):
         return self.decode(target_ids, self.encode(source_ids), source_ids)
 
     def encode(self, source_ids: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Runs the encoder; see `Transformer`."""
+        """Runs the encoder."""
         raise NotImplementedError
 
     def decode(
         self, target_ids: Tensor, encoder_output: Any, source_ids: Tensor, *args: Any, **kwargs: Any
     ) -> Any:
-        """Runs the decoder and the output projection on all positions; see `Transformer`."""
+        """Runs the decoder and the output projection on all positions."""
         raise NotImplementedError
 
     @property
@@ -83,26 +74,19 @@ class EncoderDecoder(keras.Model):
         raise NotImplementedError
 
     def attention_scores(self, source_ids: Tensor, target_ids: Tensor) -> AttentionScores:
-        """Returns the attention weights, without dropout; see `Transformer`."""
+        """Returns the attention weights, without dropout."""
         raise NotImplementedError
 
     @classmethod
     def from_preset(cls, /, preset: str, *, vocab_size: int, **overrides: Any) -> Self:
         """Builds a model of a published size with fresh weights.
 
-        Args:
-            preset: as for `from_preset` of the configuration.
-            vocab_size: number of token ids, V.
-            **overrides: other attributes of the configuration.
+        The arguments are those of the configuration's `from_preset`.
         """
         return cls(cls.config_type.from_preset(preset, vocab_size=vocab_size, **overrides))
 
     def project(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
-        """Computes the logits, float32 [B, T, V].
-
-        Args:
-            x: float [B, T, D], the output of the decoder.
-        """
+        """Computes the logits, float32 [B, T, V], of the decoder's output."""
         if self.output_dense is None:
             x = self.target_embedding(x, reverse=True)
         else:
@@ -117,10 +101,8 @@ class EncoderDecoder(keras.Model):
         )
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the config as plain values."""
         return {"config": self.config.to_dict(), "name": self.name}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
-        """Builds a model from what `get_config` returns."""
         return cls(cls.config_type.from_dict(config["config"]), name=config["name"])

@@ -1,8 +1,4 @@
-"""Encoder and decoder layers (sections 3.1 and 3.3 of the paper).
-
-Shapes (the package's glossary): B batch, S source length, T target length, D d_model, N heads,
-F d_ff.
-"""
+"""Encoder and decoder layers (sections 3.1 and 3.3 of the paper)."""
 
 import functools
 from collections.abc import Callable
@@ -58,23 +54,19 @@ class FeedForward(keras.layers.Layer):
         self.dropout = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy)
 
     def build(self, input_shape: Any) -> None:
-        """Creates the weights."""
         self.inner_dense.build(input_shape)
         self.output_dense.build((*input_shape[:-1], self.inner_dense.units))
 
     def call(
         self, x: Float[Tensor, "B T D"], training: bool | None = None
     ) -> Float[Tensor, "B T D"]:
-        """Applies the network to every position; see the class."""
         inner = self.dropout(self.inner_dense(x), training=training)  # [B, T, F]
         return self.output_dense(inner)  # [B, T, D]
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
-        """Returns the shape of the output."""
         return (*input_shape[:-1], self.output_dense.units)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments."""
         return super().get_config() | {
             "d_model": self.output_dense.units,
             "d_ff": self.inner_dense.units,
@@ -114,7 +106,6 @@ class AddNorm(keras.layers.Layer):
         self.dropout = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy)
 
     def build(self, x_shape: Any) -> None:
-        """Creates the weights."""
         self.norm.build(x_shape)
 
     def call(
@@ -123,15 +114,12 @@ class AddNorm(keras.layers.Layer):
         sublayer_output: Float[Tensor, "B T D"],
         training: bool | None = None,
     ) -> Float[Tensor, "B T D"]:
-        """Adds and normalizes; see the class."""
         return self.norm(x + self.dropout(sublayer_output, training=training))
 
     def compute_output_shape(self, x_shape: Any) -> tuple[int | None, ...]:
-        """Returns the shape of the output."""
         return tuple(x_shape)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments."""
         return super().get_config() | {
             "dropout_rate": self.dropout.rate,
             "epsilon": self.norm.epsilon,
@@ -187,7 +175,6 @@ class _TransformerLayer(keras.layers.Layer):
         self.feed_forward_norm = add_norm(name="feed_forward_norm")
 
     def build(self, x_shape: Any) -> None:
-        """Creates the weights."""
         d_model = self.self_attention.d_model
         if x_shape[-1] != d_model:
             # A wrapper such as `TimeDistributed` calls `build` and does not check `input_spec`.
@@ -201,11 +188,9 @@ class _TransformerLayer(keras.layers.Layer):
         self.feed_forward_norm.build(x_shape)
 
     def compute_output_shape(self, x_shape: Any, *other_shapes: Any) -> tuple[int | None, ...]:
-        """Returns the shape of the output, without those of the attention weights."""
         return tuple(x_shape)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments."""
         attention, feed_forward = self.self_attention, self.feed_forward
         return super().get_config() | {
             "d_model": attention.d_model,
@@ -279,7 +264,6 @@ class EncoderLayer(_TransformerLayer):
         padding_mask: Bool[Tensor, "#B S"] | None = None,
         use_causal_mask: bool = False,
     ) -> Float[Tensor, "B S D"] | tuple[Float[Tensor, "B S D"], Float[Tensor, "B N S S"]]:
-        """Applies the two sub-layers; see the class."""
         attended, scores = self.self_attention(
             x,
             x,
@@ -297,7 +281,6 @@ class EncoderLayer(_TransformerLayer):
     def compute_output_spec(
         self, x: Tensor, *masks: Tensor, return_attention_scores: bool = False, **kwargs: Any
     ) -> Any:
-        """Returns shapes and types; see `MultiHeadAttention`."""
         return self.self_attention.compute_output_spec(
             x, x, return_attention_scores=return_attention_scores
         )
@@ -337,7 +320,6 @@ class DecoderLayer(_TransformerLayer):
     has_cross_attention = True
 
     def build(self, x_shape: Any, encoder_output_shape: Any = None) -> None:
-        """Creates the weights."""
         super().build(x_shape)
         self.cross_attention.build(x_shape, encoder_output_shape)
         self.cross_attention_norm.build(x_shape)
@@ -357,7 +339,6 @@ class DecoderLayer(_TransformerLayer):
         Float[Tensor, "B T D"]
         | tuple[Float[Tensor, "B T D"], Float[Tensor, "B N T T"], Float[Tensor, "B N T S"]]
     ):
-        """Applies the three sub-layers to all positions; see the class."""
         attended, self_scores = self.self_attention(
             x,
             x,
@@ -389,7 +370,6 @@ class DecoderLayer(_TransformerLayer):
         return_attention_scores: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """Returns shapes and types; see `MultiHeadAttention`."""
         output, self_scores = self.self_attention.compute_output_spec(
             x, x, return_attention_scores=True
         )

@@ -1,10 +1,7 @@
-"""The training loss (section 5.4) and metrics, per token and without padding.
-
-Shapes (the package's glossary): B batch, T target length, V vocabulary.
-"""
+"""The training loss (section 5.4) and metrics, per token and without padding."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -16,9 +13,7 @@ from keras_transformer.model.tensor import Tensor
 
 
 def cross_entropy(logits: Tensor, target_ids: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """Computes the cross-entropy with labels that are smoothed over the vocabulary.
-
-    With labels (1 - eps) onehot(y) + eps / V, the cross-entropy of logits z is
+    """Computes the cross-entropy of logits z with labels (1 - eps) onehot(y) + eps / V.
 
         logsumexp(z) - (1 - eps) z_y - eps mean(z)
 
@@ -178,7 +173,6 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
     def __call__(
         self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
     ) -> Tensor:
-        """Reduces the losses of the tokens; see the class."""
         is_token = ops.cast(_is_token(y_true, self.ignore_class), "float32")  # [B, T]
         weight = is_token
         if sample_weight is not None:
@@ -204,7 +198,6 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
         return ops.where(_is_token(y_true, self.ignore_class), losses, 0.0)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments."""
         return super().get_config() | {
             "label_smoothing": self.label_smoothing,
             "ignore_class": self.ignore_class,
@@ -214,8 +207,12 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
 class _TokenMean(keras.metrics.Mean):
     """Mean of a value over all tokens of all batches, without padding."""
 
-    def __init__(self, name: str, ignore_class: int | None = None, **kwargs: Any) -> None:
-        super().__init__(name=name, **kwargs)
+    default_name: ClassVar[str]
+
+    def __init__(
+        self, name: str | None = None, ignore_class: int | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(name=name or self.default_name, **kwargs)
         self.ignore_class = ignore_class
 
     def values(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
@@ -232,7 +229,6 @@ class _TokenMean(keras.metrics.Mean):
         super().update_state(ops.reshape(values, (-1,)), ops.reshape(is_token, (-1,)))
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments."""
         return super().get_config() | {"ignore_class": self.ignore_class}
 
 
@@ -245,21 +241,15 @@ class TokenLoss(_TokenMean):
         ignore_class: a label to ignore besides padding, or None.
     """
 
-    def __init__(
-        self, name: str = "token_loss", ignore_class: int | None = None, **kwargs: Any
-    ) -> None:
-        super().__init__(name, ignore_class, **kwargs)
+    default_name = "token_loss"
 
     def values(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        """Returns each token's loss."""
         return cross_entropy(y_pred, y_true)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class Perplexity(TokenLoss):
     """Exponential of `TokenLoss`.
-
-    The arguments are those of `TokenLoss`.
 
     Example:
         >>> import numpy as np
@@ -270,13 +260,9 @@ class Perplexity(TokenLoss):
         4.0
     """
 
-    def __init__(
-        self, name: str = "perplexity", ignore_class: int | None = None, **kwargs: Any
-    ) -> None:
-        super().__init__(name, ignore_class, **kwargs)
+    default_name = "perplexity"
 
     def result(self) -> Tensor:
-        """Returns the perplexity so far."""
         return ops.exp(super().result())
 
 
@@ -287,13 +273,9 @@ class TokenAccuracy(_TokenMean):
     The arguments are those of `TokenLoss`.
     """
 
-    def __init__(
-        self, name: str = "accuracy", ignore_class: int | None = None, **kwargs: Any
-    ) -> None:
-        super().__init__(name, ignore_class, **kwargs)
+    default_name = "accuracy"
 
     def values(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        """Returns 1.0 where the prediction is right."""
         index, is_id = _index(y_true, y_pred.shape[-1])  # [B, T, 1], [B, T]
         # This is eight times as fast as Keras's argmax.
         largest = ops.max(y_pred, axis=-1, initial=-np.inf)  # [B, T]

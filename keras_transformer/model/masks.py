@@ -17,13 +17,7 @@ from keras_transformer.model.tensor import Tensor
 
 
 def padding_mask(ids: Int[Tensor, "B S"]) -> Bool[Tensor, "B 1 1 S"]:
-    """Lets every query attend to the tokens of `ids` that are not padding.
-
-    Args:
-        ids: int [B, S].
-
-    Returns:
-        bool [B, 1, 1, S].
+    """Lets every query attend to the tokens that are not padding: int [B, S] -> [B, 1, 1, S].
 
     Example:
         >>> import numpy as np
@@ -37,11 +31,7 @@ def padding_mask(ids: Int[Tensor, "B S"]) -> Bool[Tensor, "B 1 1 S"]:
 def causal_mask(ids: Int[Tensor, "B T"]) -> Bool[Tensor, "B 1 T T"]:
     """Lets position t attend to positions up to and including t (section 3.2.3).
 
-    Args:
-        ids: int [B, T]; only its shape is used.
-
-    Returns:
-        bool [B, 1, T, T].
+    Only the shape of the ids is used: int [B, T] -> [B, 1, T, T].
 
     Example:
         >>> import numpy as np
@@ -55,14 +45,7 @@ def causal_mask(ids: Int[Tensor, "B T"]) -> Bool[Tensor, "B 1 T T"]:
 
 
 def decoder_mask(ids: Int[Tensor, "B T"]) -> Bool[Tensor, "B 1 T T"]:
-    """Combines `causal_mask` and `padding_mask` for the decoder's self-attention.
-
-    Args:
-        ids: int [B, T].
-
-    Returns:
-        bool [B, 1, T, T].
-    """
+    """Combines `causal_mask` and `padding_mask`: int [B, T] -> [B, 1, T, T]."""
     return ops.logical_and(causal_mask(ids), padding_mask(ids))  # [B, 1, T, T]
 
 
@@ -73,21 +56,10 @@ def merge_masks(
     masks: Mapping[str, Tensor | None],
     use_causal_mask: bool = False,
 ) -> Bool[Tensor, "#B #N #T S"] | None:
-    """Combines a layer's masks: a query attends to what every mask lets it see.
+    """Combines a layer's masks, by name, into one that broadcasts to [B, N, T, S].
 
-    Args:
-        query: float [B, T, any].
-        key: float [B, S, any].
-        num_heads: number of heads, N.
-        masks: by the name for errors, a bool [B, S], [B, T, S] or [B, N, T, S], or None. Every axis
-            but the last may have size 1.
-        use_causal_mask: whether query t sees keys up to and including t only.
-
-    Returns:
-        bool, broadcastable to [B, N, T, S]; None if nothing is hidden.
-
-    Raises:
-        ValueError: if a mask has another type or shape.
+    A mask is bool [B, S], [B, T, S] or [B, N, T, S], or None; every axis but the last may have size
+    1. Returns None if nothing is hidden.
     """
     sizes = (query.shape[0], num_heads, query.shape[1], key.shape[1])
     merged = [_rank_4(name, mask, sizes) for name, mask in masks.items() if mask is not None]

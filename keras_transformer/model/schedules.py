@@ -70,7 +70,6 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         return rate * ops.clip(left / self.cooldown, 0.0, 1.0)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments."""
         return {
             "d_model": self.d_model,
             "warmup_steps": self.warmup_steps,

@@ -1,8 +1,4 @@
-"""The encoder-decoder Transformer (Figure 1 of the paper), a functional Keras model.
-
-Shapes (the package's glossary): B batch, S source length, T target length, D d_model, N heads,
-V vocabulary.
-"""
+"""The encoder-decoder Transformer (Figure 1 of the paper), a functional Keras model."""
 
 from typing import Any
 
@@ -108,11 +104,6 @@ class Transformer(EncoderDecoder):
     ) -> Float[Tensor, "B S D"] | tuple[Float[Tensor, "B S D"], tuple[Tensor, ...]]:
         """Runs the encoder.
 
-        Args:
-            source_ids: int32 [B, S].
-            return_attention_scores: whether to return the attention weights too.
-            training: whether dropout is on.
-
         Returns:
             float [B, S, D]; with `return_attention_scores` also the weights, a float [B, N, S, S]
             for each layer.
@@ -143,7 +134,6 @@ class Transformer(EncoderDecoder):
             encoder_output: float [B, S, D], the output of `encode`.
             source_ids: int32 [B, S]; the decoder does not attend to its padding.
             return_attention_scores: whether to return the attention weights too.
-            training: whether dropout is on.
 
         Returns:
             Logits, float32 [B, T, V]; with `return_attention_scores` also, for each layer, the
@@ -177,32 +167,17 @@ class Transformer(EncoderDecoder):
         source_ids: Int[Tensor, "B S"],
         training: bool | None = None,
     ) -> Float[Tensor, "B T D"]:
-        """Returns the input of the decoder's layers: the embedding, float [B, T, D].
-
-        A subclass may add to it what it takes from the source.
-
-        Args:
-            target_ids: as for `decode`.
-            encoder_output: as for `decode`.
-            source_ids: as for `decode`.
-            training: whether dropout is on.
-        """
+        """Returns the input of the decoder's layers; a subclass may add to it from the source."""
         return self.target_embedding(target_ids, training=training)
 
     @property
     def num_cross_attentions(self) -> int:
-        """The number of `cross` in `attention_scores`: the decoder's layers."""
         return len(self.decoder_layers)
 
     def attention_scores(
         self, source_ids: Int[Tensor, "B S"], target_ids: Int[Tensor, "B T"]
     ) -> AttentionScores:
-        """Returns the attention weights of all layers and heads, without dropout.
-
-        Args:
-            source_ids: int32 [B, S].
-            target_ids: int32 [B, T], the target shifted right.
-        """
+        """Returns the attention weights of all layers and heads, without dropout."""
         encoder_output, encoder = self.encode(
             source_ids, return_attention_scores=True, training=False
         )

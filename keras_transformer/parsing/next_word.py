@@ -6,8 +6,6 @@ word: the first word that the target so far has no tag for.
 
 The ids from 4 to below an end belong to words: in a source, such a token begins a word; in a
 target, it is the tag of a word.
-
-Shapes (the package's glossary): B batch, S source length, T target length, D d_model.
 """
 
 import keras

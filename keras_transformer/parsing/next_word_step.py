@@ -1,8 +1,4 @@
-"""The step function of a search with a `NextWordTransformer`.
-
-Shapes (the package's glossary): B batch, K beams, S source length, D d_model, V vocabulary,
-R = B * K.
-"""
+"""The step function of a search with a `NextWordTransformer`."""
 
 from typing import NamedTuple
 

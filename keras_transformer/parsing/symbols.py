@@ -1,8 +1,6 @@
 """The symbols of trees as token ids, and the constraint that a search finds trees (section 6.3).
 
 `trees.py` explains the symbols.
-
-Shapes (the package's glossary): B batch, K beams, S source length, T target length, V vocabulary.
 """
 
 from typing import NamedTuple, Self

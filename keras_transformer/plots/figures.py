@@ -3,8 +3,6 @@
 Each function takes plain arrays and lists and returns a Matplotlib figure, in a light or a dark
 style, to show in a notebook or to save with `savefig`. It raises an `InputError` if an argument is
 wrong or Matplotlib is missing: `pip install 'keras3-transformer[plots]'`.
-
-Shapes (the package's glossary): S source length, T target length, D d_model, N heads; Q queries.
 """
 
 import math

@@ -3,9 +3,6 @@
 A bidirectional encoder and a decoder of gated cells (Bahdanau et al., 2015, arXiv 1409.0473), with
 the global attention of Luong et al. (2015, arXiv 1508.04025). A state depends on the one before it,
 so the layers take their positions one after the other; attention takes all of them at once.
-
-Shapes (the package's glossary): B batch, S source length, T target length, D d_model, U units of a
-recurrent state, V vocabulary; E = 2 U is the width of the encoder's output.
 """
 
 from typing import Any

@@ -2,9 +2,6 @@
 
 The tests compare it with `Recurrent.decode`. All hypotheses of a sentence share the encoder's
 output: they are the positions of attention's query.
-
-Shapes (the package's glossary): B batch, K beams, S source length, U units of a recurrent state,
-D d_model, V vocabulary, R = B * K; E = 2 U is the width of the encoder's output.
 """
 
 from typing import NamedTuple

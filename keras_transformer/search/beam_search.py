@@ -3,8 +3,6 @@
 A search calls a function that returns the logits of the next token. It knows no model. A
 *hypothesis* is a sequence that ends with its first `EOS_ID`, or that is cut at its row's maximum
 length. Its score is log P / `length_divisor` in nats. The length includes `EOS_ID`.
-
-Shapes (the package's glossary): B batch, K beams, V vocabulary, T tokens so far.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,4 @@
-"""What the results of a search must keep to.
-
-Shapes (the package's glossary): B batch, K beams, V vocabulary. N is a number of ids, L a number of
-bytes, and M the number of bytes of the longest piece.
-"""
+"""What the results of a search must keep to."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, Self

@@ -15,9 +15,6 @@ Every optimization of the decoder is in this module, those of the search are in 
   matmuls of attention are float32.
 - Small matmuls, softmaxes and transpositions avoid oneDNN, whose operations take 30 to 40 us to
   start.
-
-Shapes (the package's glossary): B batch, K beams, S source length, C positions in the cache of a
-sentence, D d_model, N heads, H head size (d_k or d_v), V vocabulary, R = B * K.
 """
 
 from typing import NamedTuple

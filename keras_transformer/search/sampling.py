@@ -1,7 +1,4 @@
-"""Random translations: each token is drawn from the model's probabilities.
-
-Shapes (the package's glossary): B batch, S source length, K beams, V vocabulary.
-"""
+"""Random translations: each token is drawn from the model's probabilities."""
 
 from typing import Any, NamedTuple, Self
 
