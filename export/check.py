@@ -55,7 +55,7 @@ class Finding(NamedTuple):
 
     name: str  # what was checked
     problem: str | None  # None if there is none
-    detail: str
+    detail: str  # what was found
 
 
 class Export(NamedTuple):

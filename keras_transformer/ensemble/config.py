@@ -16,9 +16,6 @@ from keras_transformer.registry import config_type
 class EnsembleConfig(ModelConfig):
     """The configurations of the members, which may be of different sizes and architectures.
 
-    Attributes:
-        members: of each member, the attributes of its configuration, and its `architecture`.
-
     Raises:
         InputError: if there are fewer than two members, or their vocabularies differ in size.
     """
@@ -26,6 +23,7 @@ class EnsembleConfig(ModelConfig):
     architecture = "ensemble"
     presets = MappingProxyType({})
 
+    # The attributes of a member's configuration, and its `architecture`.
     members: Annotated[list[dict[str, Any]], Field(min_length=2)]
 
     def __post_init__(self) -> None:
@@ -45,20 +43,13 @@ class EnsembleConfig(ModelConfig):
 
     @classmethod
     def from_preset(cls, /, preset: str, *, vocab_size: int, **overrides: Any) -> NoReturn:
-        """Raises an `InputError`, because an ensemble is made of trained runs.
-
-        Args:
-            preset: as for any model.
-            vocab_size: as for any model.
-            **overrides: as for any model.
-        """
+        """Raises an `InputError`, because an ensemble is made of trained runs."""
         raise InputError(
             "An ensemble cannot be trained: `keras-transformer ensemble` makes it of trained runs"
         )
 
     @property
     def configs(self) -> list[ModelConfig]:
-        """The configurations of the members."""
         return [
             config_type(each["architecture"]).from_dict(
                 {name: value for name, value in each.items() if name != "architecture"}
@@ -68,16 +59,13 @@ class EnsembleConfig(ModelConfig):
 
     @property
     def vocab_size(self) -> int:  # type: ignore[override]
-        """Number of token ids, V."""
         return self.configs[0].vocab_size
 
     @property
     def target_vocab_size(self) -> int | None:  # type: ignore[override]
-        """Number of token ids of the target, if it has its own vocabulary."""
         return self.configs[0].target_vocab_size
 
     @property
     def max_positions(self) -> int | None:  # type: ignore[override]
-        """Longest sequence in tokens that all members take; None for no maximum."""
         known = [each.max_positions for each in self.configs if each.max_positions is not None]
         return min(known, default=None)

@@ -15,11 +15,7 @@ from keras_transformer.registry import build_model
 
 
 def mean_log_probs(logits: Sequence[Float[Tensor, "..."]]) -> Float[Tensor, "..."]:
-    """Returns the logarithm of the mean of several models' probabilities.
-
-    Args:
-        logits: of each model, float32 [..., V].
-    """
+    """Returns the logarithm of the mean of several models' probabilities."""
     log_probs = ops.stack([ops.log_softmax(each) for each in logits])  # [members, ..., V]
     return ops.logsumexp(log_probs, axis=0) - math.log(len(logits))
 
@@ -34,9 +30,6 @@ class Ensemble(EncoderDecoder):
 
     Args:
         config: the configurations of the members.
-
-    Attributes:
-        members: the models.
 
     Example:
         >>> import numpy as np
@@ -59,7 +52,7 @@ class Ensemble(EncoderDecoder):
     config_type = EnsembleConfig
 
     config: EnsembleConfig
-    members: list[EncoderDecoder]
+    members: list[EncoderDecoder]  # the models
 
     def _make_layers(self, config: EnsembleConfig) -> dict[str, Any]:
         return {"members": [build_model(each) for each in config.configs]}
@@ -72,7 +65,6 @@ class Ensemble(EncoderDecoder):
 
     @property
     def num_cross_attentions(self) -> int:
-        """The number of `cross` in `attention_scores`: as many as all members have."""
         return min(member.num_cross_attentions for member in self.members)
 
     def attention_scores(
@@ -83,16 +75,12 @@ class Ensemble(EncoderDecoder):
         A layer has the heads of all members, one member's after another's. Where members have
         different numbers of layers, they are counted from the last one, and the first ones of
         larger members are left out.
-
-        Args:
-            source_ids: int32 [B, S].
-            target_ids: int32 [B, T], the target shifted right.
         """
         scores = [member.attention_scores(source_ids, target_ids) for member in self.members]
-        return AttentionScores(*(_joined(kind) for kind in zip(*scores, strict=True)))
+        return AttentionScores(*(_join_heads(kind) for kind in zip(*scores, strict=True)))
 
 
-def _joined(layers: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-    """Joins the heads, [B, N, queries, keys], of each layer that all members have."""
+def _join_heads(layers: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """Joins the heads, [B, N, queries, keys], in the layers that all members have."""
     same_depth = zip(*(reversed(each) for each in layers), strict=False)
     return tuple(ops.concatenate(heads, axis=1) for heads in same_depth)[::-1]

@@ -10,15 +10,12 @@ from keras_transformer.records import checked_dataclass
 
 @checked_dataclass
 class NextWordConfig(TransformerConfig):
-    """Sizes and rates of a `NextWordTransformer`: those of a `TransformerConfig`, and the words.
-
-    Attributes:
-        word_id_ends: two numbers. A source id from 4 to below the first one begins a word; a target
-            id from 4 to below the second one is the tag of a word.
-    """
+    """Sizes and rates of a `NextWordTransformer`: those of a `TransformerConfig`, and the words."""
 
     architecture = "next_word"
     of_tokenizer = (*TransformerConfig.of_tokenizer, "word_id_ends")
     task = "parsing"
 
+    # A source id from 4 to below the first number begins a word; a target id from 4 to below the
+    # second one is the tag of a word.
     word_id_ends: Annotated[tuple[Size, Size], Field(strict=False)] = (EOS_ID + 1, EOS_ID + 1)

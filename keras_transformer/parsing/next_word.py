@@ -22,9 +22,6 @@ from keras_transformer.parsing.config import NextWordConfig
 class NextWordTransformer(Transformer):
     """A `Transformer` whose decoder also reads the encoder's output at the next word.
 
-    Args:
-        config: sizes and rates.
-
     Deviations:
         The paper's decoder reads the target only.
     """
@@ -40,7 +37,6 @@ class NextWordTransformer(Transformer):
         source_ids: Int[Tensor, "B S"],
         training: bool | None = None,
     ) -> Float[Tensor, "B T D"]:
-        """Adds the encoder's output at the next word to the embedding; see `Transformer`."""
         source_end, target_end = self.config.word_id_ends
         num_words = ops.cumsum(ops.cast(is_word(target_ids, target_end), "int32"), axis=1)
         next_words = at_words(encoder_output, word_indices(source_ids, source_end), num_words)
@@ -49,26 +45,11 @@ class NextWordTransformer(Transformer):
 
 
 def is_word(ids: Int[Tensor, "B T"], end: int) -> Bool[Tensor, "B T"]:
-    """Returns whether ids belong to words: those from 4 to below `end`."""
     return ops.logical_and(ids > EOS_ID, ids < end)
 
 
 def word_indices(source_ids: Int[Tensor, "B S"], end: int) -> Int[Tensor, "B S"]:
-    """Returns the index of each word at its first token, counted from 0, and -1 elsewhere.
-
-    Args:
-        source_ids: int32 [B, S].
-        end: as for `is_word`.
-
-    Returns:
-        int32 [B, S].
-
-    Example:
-        >>> import numpy as np
-        >>> from keras_transformer.parsing.next_word import word_indices
-        >>> print(np.array(word_indices(np.array([[5, 9, 6, 3, 0]]), end=8)))
-        [[ 0 -1  1 -1 -1]]
-    """
+    """Numbers the words at their first tokens, from 0; -1 at other tokens."""
     begins = ops.cast(is_word(source_ids, end), "int32")
     return ops.cumsum(begins, axis=1) * begins - 1
 
@@ -78,15 +59,9 @@ def at_words(
     indices: Int[Tensor, "B S"],
     wanted: Int[Tensor, "B T"],
 ) -> Float[Tensor, "B T D"]:
-    """Returns the encoder's output at the first token of words, zeros if there is no such word.
+    """Returns the encoder's output at the first token of wanted words, zeros where there is none.
 
-    Args:
-        encoder_output: float [B, S, D].
-        indices: int32 [B, S], as `word_indices` returns them.
-        wanted: int32 [B, T], indices of words.
-
-    Returns:
-        float [B, T, D].
+    `indices` is what `word_indices` returns.
     """
     is_wanted = ops.equal(indices[:, None, :], wanted[:, :, None])  # [B, T, S]
     return ops.matmul(ops.cast(is_wanted, encoder_output.dtype), encoder_output)

@@ -24,13 +24,7 @@ class WordRows(NamedTuple):
 
 
 class NextWordStep:
-    """A `DecoderStep` that also reads the encoder's output at the next word.
-
-    Args:
-        model: the model.
-        max_length: int32 [], the maximum length of a hypothesis in tokens.
-        num_sequences: int32 [], the number of hypotheses of all rows.
-    """
+    """A `DecoderStep` that also reads the encoder's output at the next word."""
 
     def __init__(
         self,
@@ -42,7 +36,6 @@ class NextWordStep:
         self.source_end, self.target_end = model.config.word_id_ends
 
     def initial_state(self, source_ids: tf.Tensor, beam_size: int) -> tuple[WordBeams, WordRows]:
-        """Encodes sources and returns the state before the first step; see `DecoderStep`."""
         encoder_output = self.decoder.model.encode(source_ids, training=False)  # [B, S, D]
         self_mask, rows = self.decoder.state_of(encoder_output, source_ids, beam_size)
         num_words = tf.zeros([tf.shape(source_ids)[0], beam_size], tf.int32)
@@ -52,7 +45,6 @@ class NextWordStep:
     def __call__(
         self, target_ids: tf.Tensor, position: tf.Tensor, beams: WordBeams, rows: WordRows
     ) -> tuple[tf.Tensor, WordBeams, WordRows]:
-        """Computes the logits that follow one more token of each hypothesis; see `DecoderStep`."""
         num_words = beams.num_words + tf.cast(is_word(target_ids, self.target_end), tf.int32)
         next_words = at_words(rows.encoder_output, rows.indices, num_words)  # [B, K, D]
         x = self.decoder.embed(target_ids, position)  # [R, D]

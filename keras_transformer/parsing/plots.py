@@ -74,7 +74,7 @@ def _draw_tree(panel: "Axes", tree: Tree, common: set[tuple[str, int, int]], the
     paper = {"facecolor": theme.paper, "edgecolor": "none", "pad": 0.5}
 
     def draw(tree: Tree, depth: int, start: int) -> tuple[float, int]:
-        """Draws a tree from its first word, and returns where its root is."""
+        """Returns where the root of the tree is."""
         look: dict[str, Any] = {"ha": "center", "fontsize": PIECE_SIZE, "bbox": paper}
         is_common = (tree.label, start, start + len(tree.words)) in common
         if tree.children:

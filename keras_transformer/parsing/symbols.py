@@ -15,15 +15,10 @@ NUM_SPECIAL_IDS = 4
 
 
 class TreeSymbols(NamedTuple):
-    """The symbols of linearized trees: special ids, then tags, labels, and closings of the labels.
+    """The symbols of linearized trees: special ids, tags, labels, and closings of the labels."""
 
-    Attributes:
-        tags: parts of speech; each stands for a word.
-        labels: of constituents.
-    """
-
-    tags: tuple[str, ...]
-    labels: tuple[str, ...]
+    tags: tuple[str, ...]  # parts of speech; a tag stands for a word
+    labels: tuple[str, ...]  # of constituents
 
     @classmethod
     def of(cls, symbols: set[str]) -> Self:
@@ -39,31 +34,22 @@ class TreeSymbols(NamedTuple):
 
     @property
     def first_label(self) -> int:
-        """Id of the first label; the ids before are those of tags."""
         return NUM_SPECIAL_IDS + len(self.tags)
 
     @property
     def first_closing(self) -> int:
-        """Id of the first closing."""
         return self.first_label + len(self.labels)
 
     def is_tag(self, ids: tf.Tensor) -> tf.Tensor:
-        """Returns whether ids are those of tags, bool of their shape."""
         return (ids >= NUM_SPECIAL_IDS) & (ids < self.first_label)
 
     def is_label(self, ids: tf.Tensor) -> tf.Tensor:
-        """Returns whether ids are those of labels, bool of their shape."""
         return (ids >= self.first_label) & (ids < self.first_closing)
 
     def write(self, words: tf.RaggedTensor, ids: tf.Tensor) -> tf.Tensor:
-        """Writes trees in brackets.
+        """Writes K trees for each row of words, string [B, (words)], in brackets, string [B, K].
 
-        Args:
-            words: string [B, (words)].
-            ids: int32 [B, K, T], the symbols of K trees for each row of words.
-
-        Returns:
-            string [B, K], such as "(S (NP (NNP John)) (VP (VBZ sleeps)))".
+        The symbols are int32 [B, K, T]; a tree is "(S (NP (NNP John)) (VP (VBZ sleeps)))".
         """
         opening = [f" ({symbol}" for symbol in (*self.tags, *self.labels)]
         closing = [")"] * len(self.labels)
@@ -78,31 +64,19 @@ class TreeSymbols(NamedTuple):
 
 
 class TreeState(NamedTuple):
-    """What the constraint knows of each unfinished tree.
+    """What the constraint knows of unfinished trees."""
 
-    Attributes:
-        stack: int32 [B, K, MAX_DEPTH], the labels of the open constituents, counted from 0.
-        depth: int32 [B, K], number of open constituents.
-        num_words: int32 [B, K], number of tags.
-        is_empty: bool [B, K], whether the newest constituent has no child.
-    """
-
-    stack: tf.Tensor
-    depth: tf.Tensor
-    num_words: tf.Tensor
-    is_empty: tf.Tensor
+    stack: tf.Tensor  # int32 [B, K, MAX_DEPTH], labels of open constituents, counted from 0
+    depth: tf.Tensor  # int32 [B, K], number of open constituents
+    num_words: tf.Tensor  # int32 [B, K], number of tags
+    is_empty: tf.Tensor  # bool [B, K], whether the newest constituent has no child
 
 
-class WordsOfRows(NamedTuple):
-    """The words of each row.
+class RowWords(NamedTuple):
+    """The words of the rows of a search."""
 
-    Attributes:
-        entries: int32 [B, W], of the words in the tag dictionary.
-        num_words: int32 [B], number of words.
-    """
-
-    entries: tf.Tensor
-    num_words: tf.Tensor
+    entries: tf.Tensor  # int32 [B, W], of the words in the tag dictionary
+    num_words: tf.Tensor  # int32 [B]
 
 
 class TreeConstraint(NamedTuple):
@@ -110,26 +84,18 @@ class TreeConstraint(NamedTuple):
 
     A tree has one root. Each constituent has a child and is closed by its own label, within the
     maximum number of symbols. A word has one of the tags that the dictionary has for it.
-
-    Attributes:
-        symbols: the symbols of the trees.
-        tags: bool [entries, tags], the tag dictionary: the tags that a word may have.
-        entries: int32 [rows, W], of the words of each source in the dictionary, W at least 1.
-        num_words: int32 [rows], number of words of each source.
     """
 
     symbols: TreeSymbols
-    tags: tf.Tensor
-    entries: tf.Tensor
-    num_words: tf.Tensor
+    tags: tf.Tensor  # bool [entries, tags], the tag dictionary: the tags that a word may have
+    entries: tf.Tensor  # int32 [sources, W], of their words in the dictionary, W at least 1
+    num_words: tf.Tensor  # int32 [sources]
 
     @property
     def min_tokens(self) -> tf.Tensor:
-        """The number of symbols of the smallest tree of each source; see `Constraint`."""
-        return self.num_words + 2
+        return self.num_words + 2  # a label and its closing
 
-    def start(self, rows: tf.Tensor, beam_size: int) -> tuple[TreeState, WordsOfRows]:
-        """Returns the state of empty trees, and the words of the rows; see `Constraint`."""
+    def start(self, rows: tf.Tensor, beam_size: int) -> tuple[TreeState, RowWords]:
         shape = [tf.size(rows), beam_size]
         state = TreeState(
             stack=tf.zeros([*shape, MAX_DEPTH], tf.int32),
@@ -137,15 +103,14 @@ class TreeConstraint(NamedTuple):
             num_words=tf.zeros(shape, tf.int32),
             is_empty=tf.zeros(shape, tf.bool),
         )
-        return state, WordsOfRows(tf.gather(self.entries, rows), tf.gather(self.num_words, rows))
+        return state, RowWords(tf.gather(self.entries, rows), tf.gather(self.num_words, rows))
 
     def restrict(
-        self, logits: tf.Tensor, step: SearchStep, state: TreeState, of_rows: WordsOfRows
+        self, logits: tf.Tensor, step: SearchStep, state: TreeState, row_state: RowWords
     ) -> tuple[tf.Tensor, TreeState]:
-        """Forbids what makes no tree; see `Constraint` and `share`."""
         state = self.advance(state, step.newest)
         max_symbols = step.max_lengths - step.position
-        return self.share(logits, self.allowed(state, step.position, max_symbols, of_rows)), state
+        return self.share(logits, self.allowed(state, step.position, max_symbols, row_state)), state
 
     def share(self, logits: tf.Tensor, allowed: tf.Tensor) -> tf.Tensor:
         """Returns logits, float [B, K, V], that are -inf where a symbol is not allowed.
@@ -181,15 +146,12 @@ class TreeConstraint(NamedTuple):
         )
 
     def allowed(
-        self, state: TreeState, position: tf.Tensor, max_symbols: tf.Tensor, words: WordsOfRows
+        self, state: TreeState, position: tf.Tensor, max_symbols: tf.Tensor, words: RowWords
     ) -> tf.Tensor:
         """Returns which symbols may follow, bool [B, K, V].
 
-        Args:
-            state: of the trees so far.
-            position: int32 [], number of symbols so far.
-            max_symbols: int32 [B], how many more a tree may have, the end included.
-            words: of the rows.
+        There are `position` symbols so far, and at most `max_symbols`, int32 [B], more, the end
+        included.
         """
         is_open = state.depth > 0
         words_left = words.num_words[:, None] - state.num_words  # [B, K]

@@ -21,17 +21,11 @@ _TOKENS = re.compile(r"[()]|[^()\s]+", re.ASCII)
 
 
 class Tree(NamedTuple):
-    """A constituent, or a tagged word. `str(tree)` is its Penn format, on one line.
+    """A constituent, or a tagged word. `str(tree)` is its Penn format, on one line."""
 
-    Attributes:
-        label: label of the constituent, or part-of-speech tag.
-        children: parts of the constituent; none at a word.
-        word: the tagged word; empty at a constituent.
-    """
-
-    label: str
-    children: tuple["Tree", ...] = ()
-    word: str = ""
+    label: str  # of the constituent, or part-of-speech tag
+    children: tuple["Tree", ...] = ()  # parts of the constituent; none at a word
+    word: str = ""  # the tagged word; empty at a constituent
 
     def leaves(self) -> Iterator["Tree"]:
         """Yields the tagged words, in order."""
@@ -51,14 +45,10 @@ class Tree(NamedTuple):
 
 
 def parse_trees(lines: Iterable[str], name: str) -> Iterator[Tree]:
-    """Yields the trees of lines of text in Penn format, each over one or several lines.
-
-    Args:
-        lines: text.
-        name: of the text, for messages.
+    """Yields the trees of `lines` of text in Penn format, each over one or several lines.
 
     Raises:
-        InputError: if a tree is damaged; the message has the line.
+        InputError: if a tree is damaged; the message has `name` and the line.
     """
     stack: list[list[str | Tree]] = []  # the parts of each open bracket
     first = number = 1
@@ -117,12 +107,9 @@ def linearize(tree: Tree) -> list[str]:
 def delinearize(symbols: Sequence[str], words: Sequence[str]) -> Tree:
     """Returns the tree of symbols and words: the inverse of `linearize`.
 
-    Args:
-        symbols: of one tree.
-        words: of the sentence, as many as there are tags.
-
     Raises:
-        ValueError: if the symbols are not those of one tree, or do not fit the number of words.
+        ValueError: if the `symbols` are not those of one tree, or the `words` are not as many as
+            the tags.
     """
     labels = {symbol[1:] for symbol in symbols if symbol.startswith("/")}
     remaining = iter(words)

@@ -78,33 +78,33 @@ class CountConstraint(NamedTuple):
         """Returns the counts of the ids, what ends, and `counts` of the rows; see `Constraint`."""
         shape = [tf.size(rows), beam_size]
         counts = tf.zeros([*shape, self.counts.least.shape[1]], tf.int32)
-        of_rows = Counts(*(tf.gather(each, rows) for each in self.counts))
-        return (counts, tf.zeros(shape, tf.bool)), of_rows
+        row_state = Counts(*(tf.gather(each, rows) for each in self.counts))
+        return (counts, tf.zeros(shape, tf.bool)), row_state
 
     def restrict(
-        self, logits: tf.Tensor, step: SearchStep, state: State, of_rows: Counts
+        self, logits: tf.Tensor, step: SearchStep, state: State, row_state: Counts
     ) -> tuple[tf.Tensor, State]:
         """Forbids ids, the end or all but ids; see `Constraint`."""
-        num_ids = of_rows.least.shape[1]
+        num_ids = row_state.least.shape[1]
         first_id = logits.shape[2] - num_ids
         counts = state[0] + tf.one_hot(step.newest - first_id, num_ids, dtype=tf.int32)
         num_left = (step.max_lengths - step.position - 1)[:, None]  # that may follow the next one
-        missing = tf.maximum(of_rows.least[:, None] - counts, 0)  # [B, K, N]
+        missing = tf.maximum(row_state.least[:, None] - counts, 0)  # [B, K, N]
         num_missing = tf.reduce_sum(missing, axis=2)  # [B, K]
-        waits = _waiting(of_rows, counts, missing)
-        restricted = _restrict(logits, of_rows, counts, waits, num_left)
+        waits = _waiting(row_state, counts, missing)
+        restricted = _restrict(logits, row_state, counts, waits, num_left)
 
         def ending() -> tuple[tf.Tensor, tf.Tensor]:
             has_missing = num_missing > 0
             # A prefix may have gone on with another word.
             is_id = (step.newest >= first_id) | (step.newest == self.space)
             was_mark = tf.gather(self.is_mark, step.newest)
-            ends = self._would_end(step, has_missing & (num_left > 0), of_rows)
-            ends = has_missing & (ends | (step.position >= of_rows.longest)[:, None])
+            ends = self._would_end(step, has_missing & (num_left > 0), row_state)
+            ends = has_missing & (ends | (step.position >= row_state.longest)[:, None])
             ends |= state[1] & (is_id | was_mark)
-            place = _next_place(of_rows, counts, waits)  # [B, K]
-            next_id = first_id + tf.gather(of_rows.order, place, batch_dims=1)
-            needs_space = tf.gather(of_rows.spaced, place, batch_dims=1)
+            place = _next_place(row_state, counts, waits)  # [B, K]
+            next_id = first_id + tf.gather(row_state.order, place, batch_dims=1)
+            needs_space = tf.gather(row_state.spaced, place, batch_dims=1)
             needs_space &= (step.newest != self.space) & (num_left >= num_missing)
             next_id = tf.where(needs_space & (self.space >= 0), self.space, next_id)
             is_next = tf.range(logits.shape[2]) == next_id[:, :, None]
@@ -118,10 +118,10 @@ class CountConstraint(NamedTuple):
         restricted, ends = tf.cond(is_needed, ending, lambda: (restricted, state[1]))
         return restricted, (counts, ends)
 
-    def _would_end(self, step: SearchStep, may_wait: tf.Tensor, of_rows: Counts) -> tf.Tensor:
+    def _would_end(self, step: SearchStep, may_wait: tf.Tensor, row_state: Counts) -> tf.Tensor:
         """Returns whether the model would end a sequence now, or after a mark, bool [B, K]."""
         best = _likeliest(step.logits)
-        mark = may_wait & tf.gather(self.is_mark, best) & ~of_rows.is_last[:, None]
+        mark = may_wait & tf.gather(self.is_mark, best) & ~row_state.is_last[:, None]
         after = tf.cond(
             tf.reduce_any(mark),
             lambda: mark & (_likeliest(step.following(best)) == EOS_ID),
@@ -135,43 +135,43 @@ def _likeliest(logits: tf.Tensor) -> tf.Tensor:
     return EOS_ID + tf.argmax(logits[:, :, EOS_ID:], axis=2, output_type=tf.int32)
 
 
-def _next_place(of_rows: Counts, counts: tf.Tensor, waits: tf.Tensor) -> tf.Tensor:
+def _next_place(row_state: Counts, counts: tf.Tensor, waits: tf.Tensor) -> tf.Tensor:
     """Returns the first place of the source whose id is missing and does not wait, [B, K]."""
-    order = tf.maximum(of_rows.order, 0)
+    order = tf.maximum(row_state.order, 0)
     num_written = tf.gather(tf.transpose(counts, [0, 2, 1]), order, batch_dims=1)  # [B, L, K]
     must_wait = tf.gather(tf.transpose(waits, [0, 2, 1]), order, batch_dims=1)
-    is_missing = (of_rows.ranks[:, :, None] >= num_written) & ~must_wait
-    is_missing &= of_rows.order[:, :, None] >= 0
+    is_missing = (row_state.ranks[:, :, None] >= num_written) & ~must_wait
+    is_missing &= row_state.order[:, :, None] >= 0
     return tf.argmax(tf.cast(is_missing, tf.int32), axis=1, output_type=tf.int32)
 
 
-def _waiting(of_rows: Counts, counts: tf.Tensor, missing: tf.Tensor) -> tf.Tensor:
+def _waiting(row_state: Counts, counts: tf.Tensor, missing: tf.Tensor) -> tf.Tensor:
     """Returns which ids close something and wait for what opens it, bool [B, K, N]."""
 
     def total(counts: tf.Tensor, of: tf.Tensor) -> tf.Tensor:
         return tf.einsum("bkm,bnm->bkn", tf.cast(counts, tf.float32), of)
 
-    waits = total(counts, of_rows.opening) <= total(counts, of_rows.closing)
-    waits &= total(missing, of_rows.opening) > 0
-    return waits & (tf.reduce_sum(of_rows.closing, axis=2) > 0)[:, None]
+    waits = total(counts, row_state.opening) <= total(counts, row_state.closing)
+    waits &= total(missing, row_state.opening) > 0
+    return waits & (tf.reduce_sum(row_state.closing, axis=2) > 0)[:, None]
 
 
 def _restrict(
-    logits: tf.Tensor, of_rows: Counts, counts: tf.Tensor, waits: tf.Tensor, num_left: tf.Tensor
+    logits: tf.Tensor, row_state: Counts, counts: tf.Tensor, waits: tf.Tensor, num_left: tf.Tensor
 ) -> tf.Tensor:
     """Forbids what must not follow.
 
     Args:
         logits: float32 [B, K, V].
-        of_rows: what results must keep to.
+        row_state: what results must keep to.
         counts: int32 [B, K, N], of the ids in each sequence.
         waits: bool [B, K, N].
         num_left: int32 [B, 1].
     """
-    missing = tf.maximum(of_rows.least[:, None] - counts, 0)
+    missing = tf.maximum(row_state.least[:, None] - counts, 0)
     num_missing = tf.reduce_sum(missing, axis=2)  # [B, K]
     is_full = (num_missing > 0) & (num_left < num_missing)
-    may_follow = (counts < of_rows.most[:, None]) & ~waits
+    may_follow = (counts < row_state.most[:, None]) & ~waits
     may_follow &= (missing > 0) | ~is_full[:, :, None]
     never = -float("inf")
     start, words, ids = tf.split(logits, [EOS_ID + 1, -1, counts.shape[2]], axis=2)

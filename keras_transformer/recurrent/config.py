@@ -21,21 +21,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 class RecurrentConfig(ModelConfig):
     """Sizes and rates of a `Recurrent`; the default sizes are usual for Nematus.
 
-    Attributes:
-        vocab_size: number of token ids, V.
-        target_vocab_size: as for `TransformerConfig`.
-        d_model: width of the embeddings and of the output, D.
-        units: size of a recurrent state, U: of each direction of the encoder, and of the decoder.
-        num_encoder_layers: encoder layers.
-        num_decoder_layers: decoder layers; attention is between the first one and the others.
-        cell: "gru" (Cho et al., 2014) or "lstm" (Hochreiter and Schmidhuber, 1997).
-        attention: the scores of attention: "luong" for products (Luong et al., 2015, "general"), or
-            "additive" for a feed-forward network (Bahdanau et al., 2015).
-        scale_attention: whether the scores of "luong" are divided by sqrt(units).
-        dropout_rate: dropout on the input of each recurrent layer, on the encoder's output and
-            before the output projection.
-        share_embeddings: one matrix for source, target and output; False for three.
-
     Raises:
         InputError: if a value is of the wrong type or out of range, or there is no such preset.
 
@@ -49,14 +34,18 @@ class RecurrentConfig(ModelConfig):
     architecture = "recurrent"
     presets = PRESETS
 
-    vocab_size: Size
-    target_vocab_size: Size | None = None
-    d_model: Size = 512
-    units: Size = 1024
-    num_encoder_layers: Size = 1
-    num_decoder_layers: Size = 2
+    vocab_size: Size  # number of token ids, V
+    target_vocab_size: Size | None = None  # of the target, if it has its own vocabulary
+    d_model: Size = 512  # width of the embeddings and of the output, D
+    units: Size = 1024  # of a recurrent state, U: of one direction of the encoder, and the decoder
+    num_encoder_layers: Size = 1  # of both directions
+    num_decoder_layers: Size = 2  # attention is between the first one and the others
+    # "gru" (Cho et al., 2014) or "lstm" (Hochreiter and Schmidhuber, 1997).
     cell: Literal["gru", "lstm"] = "gru"
+    # The scores of attention: "luong" for products (Luong et al., 2015, "general"), or "additive"
+    # for a feed-forward network (Bahdanau et al., 2015).
     attention: Literal["luong", "additive"] = "luong"
-    scale_attention: bool = True
+    scale_attention: bool = True  # whether the scores of "luong" are divided by sqrt(units)
+    # On the input of recurrent layers, on the encoder's output, and before the output projection.
     dropout_rate: Rate = 0.2
-    share_embeddings: bool = True
+    share_embeddings: bool = True  # one matrix for source, target and output; False for three

@@ -122,10 +122,6 @@ class Recurrent(EncoderDecoder):
     ) -> Float[Tensor, "B S E"]:
         """Runs the encoder.
 
-        Args:
-            source_ids: int32 [B, S].
-            training: whether dropout is on.
-
         Returns:
             float [B, S, E]: at each position, the state after reading the source from the left up
             to it, and the state after reading it from the right.
@@ -145,13 +141,6 @@ class Recurrent(EncoderDecoder):
         training: bool | None = None,
     ) -> Float[Tensor, "B T V"] | tuple[Float[Tensor, "B T V"], Float[Tensor, "B T S"]]:
         """Runs the decoder, attention and the output projection on all target positions.
-
-        Args:
-            target_ids: int32 [B, T], the target shifted right.
-            encoder_output: float [B, S, E], the output of `encode`.
-            source_ids: int32 [B, S]; attention leaves out its padding.
-            return_attention_scores: whether to return the attention weights too.
-            training: whether dropout is on.
 
         Returns:
             Logits, float32 [B, T, V]; with `return_attention_scores` also the weights of
@@ -173,12 +162,7 @@ class Recurrent(EncoderDecoder):
     def embed(
         self, embedding: keras.layers.ReversibleEmbedding, ids: Int[Tensor, "B T"]
     ) -> Float[Tensor, "B T D"]:
-        """Returns the embeddings times sqrt(d_model): a variance of 1 at the start of training.
-
-        Args:
-            embedding: `source_embedding` or `target_embedding`.
-            ids: int32 [B, T].
-        """
+        """Returns the embeddings times sqrt(d_model): a variance of 1 at the start of training."""
         return embedding(ids) * self.config.d_model**0.5
 
     def initial_states(
@@ -188,9 +172,6 @@ class Recurrent(EncoderDecoder):
 
         They are tanh(W h + b) of the source as the encoder has read it from right to left
         (Bahdanau et al., 2015, section A.2.2).
-
-        Args:
-            encoder_output: float [B, S, E].
         """
         states = self.initial_dense(
             encoder_output[:, 0, self.config.units :]
@@ -207,17 +188,7 @@ class Recurrent(EncoderDecoder):
         values: Float[Tensor, "B S E"],
         mask: Bool[Tensor, "B S"],
     ) -> tuple[Float[Tensor, "B T E"], Float[Tensor, "B T S"]]:
-        """Lets the outputs of the first decoder layer attend to the encoder's.
-
-        Args:
-            x: float [B, T, U], the outputs of the first decoder layer.
-            keys: float [B, S, U], `key_dense` of the encoder's outputs.
-            values: float [B, S, E], the encoder's outputs.
-            mask: bool [B, S], False at padding.
-
-        Returns:
-            What it attends to, float [B, T, E], and the weights, float [B, T, S].
-        """
+        """Lets the outputs of the first decoder layer attend to the encoder's; also the weights."""
         if self.query_dense is not None:
             query = self.query_dense(x)
         else:
@@ -228,8 +199,7 @@ class Recurrent(EncoderDecoder):
 
     @property
     def num_cross_attentions(self) -> int:
-        """The number of `cross` in `attention_scores`: one, after the decoder's first layer."""
-        return 1
+        return 1  # after the decoder's first layer
 
     def attention_scores(
         self, source_ids: Int[Tensor, "B S"], target_ids: Int[Tensor, "B T"]
@@ -237,10 +207,6 @@ class Recurrent(EncoderDecoder):
         """Returns the attention weights, without dropout.
 
         Only `cross` has any, float [B, 1, T, S], because nothing attends to its own sequence.
-
-        Args:
-            source_ids: int32 [B, S].
-            target_ids: int32 [B, T], the target shifted right.
         """
         encoder_output = self.encode(source_ids, training=False)
         _, weights = self.decode(

@@ -17,28 +17,18 @@ States = tuple[tuple[tf.Tensor, ...], ...]
 
 
 class EncodedRows(NamedTuple):
-    """What attention keeps of a batch of sentences.
+    """What attention keeps of a batch of sentences."""
 
-    Attributes:
-        keys: float [B, S, U].
-        values: float [B, S, E].
-        mask: bool [B, S], False at padding.
-    """
-
-    keys: tf.Tensor
-    values: tf.Tensor
-    mask: tf.Tensor
+    keys: tf.Tensor  # float [B, S, U]
+    values: tf.Tensor  # float [B, S, E]
+    mask: tf.Tensor  # bool [B, S], False at padding
 
 
 class RecurrentStep:
     """The step function of `beam_search`, with the current weights of a model.
 
-    For the search, its `cache` is `States`, and its `row_state` is `EncodedRows`.
-
-    Args:
-        model: the model.
-        max_length: the maximum length of a hypothesis, which a recurrent decoder does not need.
-        num_sequences: the number of hypotheses of all rows, which it does not need either.
+    For the search, its `cache` is `States`, and its `row_state` is `EncodedRows`. The arguments are
+    those of `DecoderStep`; a recurrent decoder needs only the model.
     """
 
     def __init__(
@@ -47,12 +37,7 @@ class RecurrentStep:
         self.model = model
 
     def initial_state(self, source_ids: tf.Tensor, beam_size: int) -> tuple[States, EncodedRows]:
-        """Encodes sources and returns the state before the first step.
-
-        Args:
-            source_ids: int32 [B, S], with at least one token in each row.
-            beam_size: hypotheses of each source, K.
-        """
+        """Encodes sources, int32 [B, S], and returns the state before the first step."""
         values = self.model.encode(source_ids, training=False)  # [B, S, E]
         states = tf.nest.map_structure(
             lambda state: tf.repeat(state[:, None], beam_size, axis=1),  # [B, K, U]
@@ -64,17 +49,6 @@ class RecurrentStep:
     def __call__(
         self, target_ids: tf.Tensor, position: tf.Tensor, states: States, rows: EncodedRows
     ) -> tuple[tf.Tensor, States, EncodedRows]:
-        """Computes the logits that follow one more token of each hypothesis.
-
-        Args:
-            target_ids: int32 [B, K], the newest token of each hypothesis.
-            position: int32 [], its position, which a recurrent decoder does not need.
-            states: the result of `initial_state` or of the previous step.
-            rows: the result of `initial_state`.
-
-        Returns:
-            Logits, float32 [B, K, V], and the new states and the same rows.
-        """
         model, units, num_beams = self.model, self.model.config.units, target_ids.shape[1]
         x = model.embed(model.target_embedding, target_ids)  # [B, K, D]
         new_states: list[tuple[tf.Tensor, ...]] = []

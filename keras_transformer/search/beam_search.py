@@ -49,14 +49,11 @@ MIN_SHARE_TO_DROP = 0.2  # ended rows are dropped when they are more than this s
 class Hypotheses(NamedTuple):
     """The result of a search, best hypothesis first.
 
-    Attributes:
-        ids: int32 [B, K, T], padded after `EOS_ID`.
-        scores: float32 [B, K], log probability in nats over the length penalty. Where a row has
-            fewer than K hypotheses, the score is -inf and the ids are padding.
+    Where a row has fewer than K hypotheses, the score is -inf and the ids are padding.
     """
 
-    ids: tf.Tensor
-    scores: tf.Tensor
+    ids: tf.Tensor  # int32 [B, K, T], padded after `EOS_ID`
+    scores: tf.Tensor  # float32 [B, K], log probability in nats over the length penalty
 
 
 class BeamState(NamedTuple):
@@ -74,16 +71,10 @@ class BeamState(NamedTuple):
 def length_divisor(
     length: tf.Tensor, length_penalty: float, kind: LengthPenaltyKind = "gnmt"
 ) -> tf.Tensor:
-    """Computes the divisor of a log probability: a hypothesis of more tokens has a larger one.
+    """Computes what divides the log probability of a hypothesis of `length` tokens, EOS included.
 
-    Args:
-        length: int, any shape, in tokens, `EOS_ID` included.
-        length_penalty: strength of the penalty; 0 for none.
-        kind: "gnmt" for ((5 + length) / 6)^length_penalty (Wu et al., 2016), or "marian" for
-            length^length_penalty.
-
-    Returns:
-        float32, of the shape of `length`.
+    Of an alpha, `length_penalty`, the `kind` "gnmt" is ((5 + length) / 6)^alpha (Wu et al., 2016),
+    and "marian" is length^alpha.
     """
     length = tf.cast(length, tf.float32)
     return ((5.0 + length) / 6.0 if kind == "gnmt" else length) ** length_penalty

@@ -11,21 +11,14 @@ from keras_transformer.search.beam_search import NUM_SUPPRESSED, StepFunction
 
 
 class SearchStep(NamedTuple):
-    """A step of a search, before its constraints.
+    """A step of a search, before its constraints."""
 
-    Attributes:
-        newest: int32 [B, K], the newest token of each sequence.
-        position: int32 [], its position, counted from 0 (the start symbol's).
-        max_lengths: int32 [B], of the results, in tokens.
-        logits: float32 [B, K, V], those of the model.
-        following: returns the model's logits after one more token of each, int32 [B, K]; not at
-            the maximum length of all.
-    """
-
-    newest: tf.Tensor
-    position: tf.Tensor
-    max_lengths: tf.Tensor
-    logits: tf.Tensor
+    newest: tf.Tensor  # int32 [B, K], the newest token of each sequence
+    position: tf.Tensor  # int32 [], its position, counted from 0 (the start symbol's)
+    max_lengths: tf.Tensor  # int32 [B], of the results, in tokens
+    logits: tf.Tensor  # float32 [B, K, V], those of the model
+    # Returns the model's logits after one more token of each, int32 [B, K]; not at the maximum
+    # length of all.
     following: Callable[[tf.Tensor], tf.Tensor]
 
 
@@ -37,33 +30,21 @@ class Constraint(Protocol):
         """How many tokens a result needs for it, the end not counted, int32 [B] or []."""
 
     def start(self, rows: tf.Tensor, beam_size: int) -> tuple[Any, Any]:
-        """Returns its state before the first step of a search.
+        """Returns its states before the first step of a search for some sources, int32 [B].
 
-        Args:
-            rows: int32 [B], the numbers of the sources that are searched.
-            beam_size: K.
-
-        Returns:
-            The state of the hypotheses, a nest of tensors with leading dimensions B, K, and what it
-            keeps of the rows, a nest of tensors with a leading dimension of B.
+        The state of the hypotheses is a nest of tensors with leading dimensions B, K; the state of
+        the rows, which no step changes, is one with a leading dimension of B.
         """
 
     def restrict(
-        self, logits: tf.Tensor, step: SearchStep, state: Any, of_rows: Any
+        self, logits: tf.Tensor, step: SearchStep, state: Any, row_state: Any
     ) -> tuple[tf.Tensor, Any]:
-        """Sets the logits of tokens that must not follow to -inf.
+        """Sets the logits of tokens that must not follow to -inf, and returns the new state.
 
-        At least one token may follow each sequence, also one that the search has given up.
-
-        Args:
-            logits: float32 [B, K, V], restricted by other constraints.
-            step: the step. Its `max_lengths` have room for the `min_tokens` of all constraints,
-                unless the model has fewer positions.
-            state: of the hypotheses.
-            of_rows: the second result of `start`.
-
-        Returns:
-            The logits and the new state of the hypotheses.
+        At least one token may follow each sequence, also one that the search has given up. The
+        logits, float32 [B, K, V], are restricted by the constraints before. The step's
+        `max_lengths` have room for the `min_tokens` of all constraints, unless the model has fewer
+        positions.
         """
 
 
@@ -78,21 +59,14 @@ def constrained(
 ) -> tuple[StepFunction, Any, Any]:
     """Returns a step function that keeps to constraints, its `cache` and its `row_state`.
 
-    Args:
-        step_fn: the step function of a model; see `beam_search`.
-        cache: its state of the hypotheses.
-        row_state: its state of the rows.
-        constraints: applied one after another.
-        rows: int32 [B], the numbers of the sources that are searched.
-        max_lengths: int32 [B], of their results, in tokens.
-        beam_size: K.
+    `rows`, int32 [B], are the numbers of the sources that are searched.
     """
     started = [constraint.start(rows, beam_size) for constraint in constraints]
 
     def step(
         newest: tf.Tensor, position: tf.Tensor, cache: Any, row_state: Any
     ) -> tuple[tf.Tensor, Any, Any]:
-        (cache, states), (row_state, max_lengths, of_rows) = cache, row_state
+        (cache, states), (row_state, max_lengths, row_states) = cache, row_state
         logits, cache, row_state = step_fn(newest, position, cache, row_state)
 
         def following(ids: tf.Tensor) -> tf.Tensor:
@@ -100,13 +74,13 @@ def constrained(
 
         now = SearchStep(newest, position, max_lengths, logits, following)
         new_states = []
-        for constraint, state, kept in zip(constraints, states, of_rows, strict=True):
-            logits, state = constraint.restrict(logits, now, state, kept)
-            new_states.append(state)
-        return logits, (cache, new_states), (row_state, max_lengths, of_rows)
+        for constraint, *state in zip(constraints, states, row_states, strict=True):
+            logits, new_state = constraint.restrict(logits, now, *state)
+            new_states.append(new_state)
+        return logits, (cache, new_states), (row_state, max_lengths, row_states)
 
-    states, of_rows = [state for state, _ in started], [kept for _, kept in started]
-    return step, (cache, states), (row_state, max_lengths, of_rows)
+    states, row_states = [state for state, _ in started], [state for _, state in started]
+    return step, (cache, states), (row_state, max_lengths, row_states)
 
 
 FREE_TOKENS = 4  # the most tokens at the end of a prefix that the search may choose anew
@@ -117,18 +91,12 @@ class PrefixConstraint(NamedTuple):
 
     The text is the last word of a prefix. The search chooses its tokens, because the word may go
     on: "Haus" may become "Hausboot", which has other pieces. A prefix holds, whatever the
-    constraints before it forbid. Scores are those of a search without constraint, as for
-    `CountConstraint`.
-
-    Attributes:
-        ids: int32 [B, N], the tokens, then padding.
-        text: int32 [B, L], the bytes of the text, then zeros.
-        spellings: int32 [V, M], the bytes of each id, then zeros; only zeros for an id that cannot
-            be in a text.
+    constraints before it forbid. Scores are those of a search without constraint.
     """
 
-    ids: tf.Tensor
-    text: tf.Tensor
+    ids: tf.Tensor  # int32 [B, tokens], then padding
+    text: tf.Tensor  # int32 [B, bytes], then zeros
+    # int32 [V, M], the bytes of each id, then zeros; only zeros for an id that no text has.
     spellings: tf.Tensor
 
     @classmethod
@@ -162,19 +130,17 @@ class PrefixConstraint(NamedTuple):
 
     @property
     def min_tokens(self) -> tf.Tensor:
-        """How many tokens a result needs if each one writes a byte; see `Constraint`."""
+        # Each token of the text writes at least a byte.
         return _num_nonzero(self.ids) + _num_nonzero(self.text)
 
     def start(self, rows: tf.Tensor, beam_size: int) -> tuple[tf.Tensor, Any]:
-        """Returns how many bytes of the text are written, the ids and the text."""
-        num_written = tf.zeros([tf.size(rows), beam_size], tf.int32)
+        num_written = tf.zeros([tf.size(rows), beam_size], tf.int32)  # bytes of the text
         return num_written, (tf.gather(self.ids, rows), tf.gather(self.text, rows))
 
     def restrict(
-        self, logits: tf.Tensor, step: SearchStep, state: tf.Tensor, of_rows: Any
+        self, logits: tf.Tensor, step: SearchStep, state: tf.Tensor, row_state: Any
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Forbids what does not begin with the prefix; see `Constraint`."""
-        ids, text = of_rows
+        ids, text = row_state
         num_ids, num_bytes = _num_nonzero(ids)[:, None], _num_nonzero(text)[:, None]  # [B, 1]
         sizes = tf.gather(_num_nonzero(self.spellings), step.newest)
         num_written = state + tf.where(step.position > num_ids, sizes, 0)
@@ -202,13 +168,8 @@ class PrefixConstraint(NamedTuple):
     def _continues(self, text: tf.Tensor, start: tf.Tensor, num_left: tf.Tensor) -> tf.Tensor:
         """Returns which ids write what is left of a text, or its beginning, or more than that.
 
-        Args:
-            text: int32 [B, L].
-            start: int32 [B, K], the place of the next byte.
-            num_left: int32 [B, K], bytes from there.
-
-        Returns:
-            bool [B, K, V].
+        The text, int32 [B, bytes], goes on for `num_left` bytes from `start`, both int32 [B, K].
+        Returns a bool [B, K, V].
         """
         vocab_size, longest = self.spellings.shape
         places = start[:, :, None] + tf.range(longest)  # [B, K, M]
@@ -235,34 +196,26 @@ class RepeatConstraint(NamedTuple):
 
     They may if one of them is counted. Where some are, a space may follow too, but not a space.
     Scores are those of a search without constraint.
-
-    Attributes:
-        size: N, at least 1.
-        first_byte: the id of the byte 0, if 256 ids in a row are bytes. All bytes of a character
-            but the first may repeat, so that no character ends early.
-        first_counted: ids from it on are counted by another constraint; None for none.
-        space: the id that writes only a space; None for none.
     """
 
-    size: int
+    size: int  # N, at least 1
+    # The id of the byte 0, if 256 ids in a row are bytes. All bytes of a character but the first
+    # may repeat, so that no character ends early.
     first_byte: int | None = None
-    first_counted: int | None = None
-    space: int | None = None
+    first_counted: int | None = None  # ids from it on are counted by another constraint
+    space: int | None = None  # the id that writes only a space
 
     @property
     def min_tokens(self) -> tf.Tensor:
-        """Always 0: it needs no tokens of its own."""
         return tf.constant(0)
 
     def start(self, rows: tf.Tensor, beam_size: int) -> tuple[tf.Tensor, Any]:
-        """Returns what is written, and nothing of the rows; see `Constraint`."""
-        return tf.zeros([tf.size(rows), beam_size, 0], tf.int32), ()
+        return tf.zeros([tf.size(rows), beam_size, 0], tf.int32), ()  # what is written
 
     def restrict(
-        self, logits: tf.Tensor, step: SearchStep, state: tf.Tensor, of_rows: Any
+        self, logits: tf.Tensor, step: SearchStep, state: tf.Tensor, row_state: Any
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Forbids the ids that would repeat N of those that are written; see `Constraint`."""
-        del of_rows
+        del row_state
         written = tf.concat([state, step.newest[:, :, None]], axis=2)  # [B, K, T]
         num_before, num_written = self.size - 1, tf.shape(written)[2]
         padded = tf.pad(written, [[0, 0], [0, 0], [num_before, 0]])
@@ -299,9 +252,7 @@ def _num_nonzero(values: tf.Tensor) -> tf.Tensor:
 def forbid(logits: tf.Tensor, may_follow: tf.Tensor) -> tf.Tensor:
     """Forbids tokens. Their probability moves to the padding, which a search never takes.
 
-    Args:
-        logits: float32 [B, K, n], those of the padding first.
-        may_follow: bool [B, K, n - 1], of the others.
+    The logits, float32 [B, K, n], are those of the padding and of the n - 1 tokens in `may_follow`.
     """
     padding, others = tf.split(logits, [1, -1], axis=2)
     lost = tf.concat([padding, tf.where(may_follow, -float("inf"), others)], axis=2)

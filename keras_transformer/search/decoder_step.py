@@ -36,32 +36,21 @@ BLOCK_WIDTHS = (64, 32, 16, 1)
 
 
 class KeysValues(NamedTuple):
-    """The keys and values that queries attend to.
+    """The keys and values that queries attend to."""
 
-    Attributes:
-        keys: float [B, N, C, d_k].
-        values: float [B, N, C, d_v].
-    """
-
-    keys: tf.Tensor
-    values: tf.Tensor
+    keys: tf.Tensor  # float [B, N, C, d_k]
+    values: tf.Tensor  # float [B, N, C, d_v]
 
 
 class RowState(NamedTuple):
-    """What the decoder keeps of a batch of sentences.
+    """What the decoder keeps of a batch of sentences."""
 
-    Attributes:
-        encoder_kv: of each layer, cross-attention's keys and values of the encoder's output.
-        source_mask: float [B, 1, 1, S], 0 at tokens and `MASKED_SCORE` at padding.
-        kv_cache: of each layer, self-attention's keys and values of all earlier positions of all
-            hypotheses, C for each sentence.
-        step_mask: float [B, K, K], the mask of a step's own positions: 0 for the hypothesis itself
-            and `MASKED_SCORE` for others.
-    """
-
-    encoder_kv: tuple[KeysValues, ...]
-    source_mask: tf.Tensor
+    encoder_kv: tuple[KeysValues, ...]  # of each layer, for cross-attention
+    source_mask: tf.Tensor  # float [B, 1, 1, S], 0 at tokens and `MASKED_SCORE` at padding
+    # Of each layer, for self-attention: all earlier positions of all hypotheses of a sentence, C.
     kv_cache: tuple[KeysValues, ...]
+    # float [B, K, K], of a step's own positions: 0 for the hypothesis itself and `MASKED_SCORE` for
+    # others.
     step_mask: tf.Tensor
 
 
@@ -100,24 +89,13 @@ class DecoderStep:
         self.output = _Linear(kernel, bias, model.compute_dtype, in_blocks, transposed=is_tied)
 
     def initial_state(self, source_ids: tf.Tensor, beam_size: int) -> tuple[tf.Tensor, RowState]:
-        """Encodes sources and returns the state before the first step.
-
-        Args:
-            source_ids: int32 [B, S], with at least one token in each row.
-            beam_size: hypotheses of each source, K.
-        """
+        """Encodes sources, int32 [B, S], and returns the state before the first step."""
         return self.state_of(self.model.encode(source_ids, training=False), source_ids, beam_size)
 
     def state_of(
         self, encoder_output: tf.Tensor, source_ids: tf.Tensor, beam_size: int
     ) -> tuple[tf.Tensor, RowState]:
-        """Returns the state before the first step.
-
-        Args:
-            encoder_output: float [B, S, D].
-            source_ids: as for `initial_state`.
-            beam_size: as for `initial_state`.
-        """
+        """Returns the state before the first step, for an encoder's output, float [B, S, D]."""
         num_rows = tf.shape(source_ids)[0]
         is_token = tf.cast(padding_mask(source_ids), tf.float32)  # [B, 1, 1, S]
         others = (1.0 - tf.eye(beam_size, dtype=tf.float32)) * MASKED_SCORE  # [K, K]
@@ -137,9 +115,8 @@ class DecoderStep:
         Args:
             target_ids: int32 [B, K], the newest token of each hypothesis.
             position: int32 [], its position, counted from 0 (the start symbol's).
-            self_mask: the result of `initial_state` or of the previous step. The search gathers it
-                when hypotheses change places.
-            row_state: the result of `initial_state` or of the previous step.
+            self_mask: the `cache`; the search gathers it when hypotheses change places.
+            row_state: of the sentences.
 
         Returns:
             Logits, float32 [B, K, V], and `self_mask` and `row_state` with K more positions.
@@ -149,26 +126,14 @@ class DecoderStep:
         )
 
     def embed(self, target_ids: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
-        """Returns the embeddings of tokens, float32 [R, D].
-
-        Args:
-            target_ids: int32 [B, K].
-            position: int32 [], counted from 0.
-        """
+        """Returns the embeddings, float32 [R, D], of tokens, int32 [B, K]."""
         x = tf.gather(self.embeddings, tf.reshape(target_ids, [-1]))  # [R, D]
         return tf.cast(x, tf.float32) * self.scale + tf.gather(self.positions, position)
 
     def decode(
         self, x: tf.Tensor, num_beams: int, self_mask: tf.Tensor, row_state: RowState
     ) -> tuple[tf.Tensor, tf.Tensor, RowState]:
-        """Runs the layers and the output projection.
-
-        Args:
-            x: float32 [R, D], what `embed` returns.
-            num_beams: K.
-            self_mask: as for a call.
-            row_state: as for a call.
-        """
+        """Runs the layers and the output projection on what `embed` returns."""
         mask = None  # a single hypothesis attends to all positions
         if num_beams > 1:
             self_mask = tf.concat([self_mask, row_state.step_mask], axis=2)  # [B, K, C + K]
@@ -268,14 +233,7 @@ class _Linear:
     """The linear map of a kernel, [in, out], and maybe a bias, [out], computed in `dtype`.
 
     For a few rows, a large kernel is stored in blocks of columns, [out / W, in, W], so that a
-    product reads memory in order.
-
-    Args:
-        kernel: float [in, out].
-        bias: float [out], or None.
-        dtype: of the products.
-        in_blocks: bool [], whether to store a large kernel in blocks.
-        transposed: whether `kernel` is [out, in].
+    product reads memory in order. A `transposed` kernel is [out, in].
     """
 
     def __init__(

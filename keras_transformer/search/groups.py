@@ -76,13 +76,9 @@ def _collect(
     empty: Any,
     parallel_iterations: int = 1,
 ) -> Any:
-    """Concatenates what a function returns from 0 on: what comes next, and a result.
+    """Concatenates the results of a function of int32 [], which also returns its next argument.
 
-    Args:
-        function: takes an int32 [].
-        end: int32 [], where to end.
-        empty: a result of 0 rows.
-        parallel_iterations: the number of calls that may run side by side.
+    The arguments go from 0 to `end`; `empty` is a result of 0 rows.
     """
 
     def advance(place: tf.Tensor, number: tf.Tensor, arrays: Any) -> tuple[Any, Any, Any]:

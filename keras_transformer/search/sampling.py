@@ -16,13 +16,9 @@ class SampleConstraint(NamedTuple):
 
     The score is the model's log probability, as that of a search. A random number depends on the
     seed, the source and the position only, so a translation does not depend on its batch.
-
-    Attributes:
-        keys: string [B], the sources and the seed.
-        options: how to sample.
     """
 
-    keys: tf.Tensor
+    keys: tf.Tensor  # string [B], the sources and the seed
     options: DecodingOptions
 
     @classmethod
@@ -35,19 +31,16 @@ class SampleConstraint(NamedTuple):
 
     @property
     def min_tokens(self) -> tf.Tensor:
-        """Always 0: it needs no tokens of its own."""
         return tf.constant(0)
 
     def start(self, rows: tf.Tensor, beam_size: int) -> tuple[Any, tf.Tensor]:
-        """Returns an empty state, and the keys of the rows; see `Constraint`."""
         del beam_size
         return (), tf.gather(self.keys, rows)
 
     def restrict(
-        self, logits: tf.Tensor, step: SearchStep, state: Any, of_rows: tf.Tensor
+        self, logits: tf.Tensor, step: SearchStep, state: Any, row_state: tf.Tensor
     ) -> tuple[tf.Tensor, Any]:
-        """Forbids all but a random token; see `Constraint`."""
-        chosen = self._draw(logits, of_rows, step.position)  # [B, K]
+        chosen = self._draw(logits, row_state, step.position)  # [B, K]
         is_chosen = tf.range(1, logits.shape[2]) == chosen[:, :, None]
         return forbid(logits, is_chosen), state
 

@@ -24,7 +24,7 @@ PUBLIC = [
 ]
 # Keras documents these.
 KERAS = {"build", "call", "compute_mask", "compute_output_spec", "from_config", "get_config"}
-KERAS |= {"compute_loss", "compute_output_shape", "update_step"}
+KERAS |= {"compute_loss", "compute_output_shape", "result", "update_step"}
 WITH_EXAMPLES = [
     ".".join(path.relative_to(ROOT).with_suffix("").parts)
     for path in sorted((ROOT / "keras_transformer").rglob("*.py"))
