@@ -15,14 +15,13 @@ LEAF_ROOM, LEVEL_ROOM = 0.42, 0.42  # inches of a word, and of a level
 
 
 def trees(drawn: Mapping[str, Tree | str], *, style: Style = "light") -> "Figure":
-    """Draws constituency trees, one below the other (section 6.3).
+    """Draws constituency trees, one below the other, in a `style`, "light" or "dark" (section 6.3).
 
     If there are several, the constituents that are not in all of them stand out: those of another
     label or at other positions.
 
     Args:
         drawn: trees by name, such as "predicted" and "gold", also as texts in brackets.
-        style: "light" or "dark".
 
     Raises:
         InputError: if there is no tree, or a text is not one tree.

@@ -1,11 +1,16 @@
-"""Pictures of attention, encodings, schedules, runs, corpora and translations."""
+"""Pictures of attention, encodings, schedules, runs, corpora and scores.
 
-from keras_transformer.plots.figures import alignment as alignment
-from keras_transformer.plots.figures import attention_heads as attention_heads
-from keras_transformer.plots.figures import attention_lines as attention_lines
-from keras_transformer.plots.figures import bleu_by_length as bleu_by_length
-from keras_transformer.plots.figures import bleu_by_noise as bleu_by_noise
-from keras_transformer.plots.figures import learning_rate as learning_rate
-from keras_transformer.plots.figures import length_histogram as length_histogram
-from keras_transformer.plots.figures import positional_encoding as positional_encoding
-from keras_transformer.plots.figures import training_curves as training_curves
+A function takes plain arrays and lists and returns a Matplotlib figure. They all have the arguments
+`style`, "light" or "dark", and many have `title`, a heading. They raise an `InputError` if an
+argument is wrong or Matplotlib is missing: `pip install 'keras3-transformer[plots]'`.
+"""
+
+from keras_transformer.plots.attention import alignment as alignment
+from keras_transformer.plots.attention import attention_heads as attention_heads
+from keras_transformer.plots.attention import attention_lines as attention_lines
+from keras_transformer.plots.charts import bleu_by_length as bleu_by_length
+from keras_transformer.plots.charts import bleu_by_noise as bleu_by_noise
+from keras_transformer.plots.charts import learning_rate as learning_rate
+from keras_transformer.plots.charts import length_histogram as length_histogram
+from keras_transformer.plots.charts import positional_encoding as positional_encoding
+from keras_transformer.plots.charts import training_curves as training_curves

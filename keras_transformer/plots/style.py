@@ -8,12 +8,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import numpy as np
+
 from keras_transformer.errors import InputError, needs_extra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
 Style = Literal["light", "dark"]
 PIECE_SIZE = 8  # points of a piece's label
@@ -63,6 +66,16 @@ def drawing(
         panels = figure.subplots(squeeze=False, **grid).ravel().tolist()
         yield figure, panels, theme
         figure.draw_without_rendering()  # makes the ticks with these settings
+
+
+def show_heat(
+    panel: "Axes", values: np.ndarray, colormap: str, highest: float, lowest: float = 0.0
+) -> "AxesImage":
+    """Draws a matrix as colors."""
+    panel.tick_params(length=0)
+    return panel.imshow(
+        values, aspect="auto", interpolation="nearest", cmap=colormap, vmin=lowest, vmax=highest
+    )
 
 
 def show_grid(panel: "Axes", axis: Literal["both", "x", "y"] = "both") -> None:

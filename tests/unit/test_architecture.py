@@ -37,8 +37,6 @@ TOO_LARGE = {
     "cli.translate:translate_command",
     "export.engines:export_marian",
     "export.gateway:make_gateway",
-    "plots.figures",
-    "plots.figures:attention_lines",
     "protection.tokenizer",
     "search.beam_search:beam_search",
     "search.beam_search:beam_search(9)",

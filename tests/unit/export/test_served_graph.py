@@ -128,7 +128,7 @@ def test_merging(tmp_path, merges):
     [("max_batch_size", 0), ("batch_timeout_micros", -1), ("max_texts", 63), ("max_texts", True)],
 )
 def test_wrong_options(name, value):
-    with pytest.raises(InputError, match=rf"`{name}` must be .* {name}={value}"):
+    with pytest.raises(InputError, match=rf"`{name}`.* {name}={value}"):
         ExportOptions(**{name: value})
 
 

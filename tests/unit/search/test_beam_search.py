@@ -477,8 +477,6 @@ def test_graph_is_eager(beam_size):
     [
         ("beam_size", {"beam_size": 0, "length_penalty": 0.6}),
         ("length_penalty", {"beam_size": 1, "length_penalty": -0.5}),
-        ("length_penalty", {"beam_size": 2, "length_penalty": 200}),
-        ("num_best", {"beam_size": 1, "length_penalty": 0.6, "num_best": 2}),
         ("num_best", {"beam_size": 3, "length_penalty": 0.6, "num_best": 0}),
         ("num_best", {"beam_size": 3, "length_penalty": 0.6, "num_best": 4}),
         ("early_stopping", {"beam_size": 3, "early_stopping": True}),
@@ -487,5 +485,5 @@ def test_graph_is_eager(beam_size):
 )
 def test_options_out_of_range(name, options):
     value = options.get(name, options.get("kind"))
-    with pytest.raises(InputError, match=f"`{name}` must be .*Received: {name}={value!r}"):
+    with pytest.raises(InputError, match=f"`{name}`.*Received: {name}={value!r}"):
         beam_search(table_step(random_tables(1, 1)), start(1, 1), tf.constant([3]), **options)
