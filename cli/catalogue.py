@@ -6,12 +6,13 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keras_transformer.cli.console import ProgressBar, say
+from keras_transformer.cli.console import say
+from keras_transformer.cli.documents import translate_distinct, warn_truncated
 from keras_transformer.cli.lines import write_new
 from keras_transformer.errors import InputError
+from keras_transformer.languages import is_language
 from keras_transformer.trainers.data.catalogues import (
     forms_of,
-    is_language,
     is_message,
     is_untranslated,
     languages_of,
@@ -31,20 +32,16 @@ def fill_catalogue(
 ) -> None:
     """Translates the entries of a file that have no translation, and writes a new file.
 
-    It fills entries without a translation, and empty plural forms. A copy of the source is no
-    translation where XLIFF says that the entry is new. Entries of a file with other languages than
-    the model's stay as they are. The filled entries are marked as fuzzy, because a person should
-    read them. Lines of an entry are translated one by one, and keep the white space around them.
+    Empty plural forms are filled too. A copy of the source is no translation where XLIFF says that
+    the entry is new. Entries of other languages than the model's stay as they are. The filled
+    entries are marked as fuzzy, because a person should read them. Lines of an entry are translated
+    one by one, and keep the white space around them.
 
     Args:
         path: a gettext catalogue or XLIFF, also `.gz`.
         output: the new file.
         translate: from texts to rows with a `translation`.
         languages: source and target of the model, to compare; None if they are not known.
-
-    Raises:
-        InputError: if the file cannot be read, or has several languages and those of the model are
-            not known.
     """
     store = open_store(path)
     empty = [
@@ -55,37 +52,40 @@ def fill_catalogue(
     fitting = _fitting(path, empty, store, languages)
     units = [unit for unit in fitting if not any(map(len, sides_of(unit)))]
     lines = [_split(form) for unit in units for form in forms_of(unit.source)]
-    texts = list(dict.fromkeys(text for form in lines for _, text, _ in form if text))
-    with ProgressBar("Translating", len(texts)) as progress:
-        rows = translate(texts, progress)
-    found = {text: row["translation"] for text, row in zip(texts, rows, strict=True)}
+    texts = (text for form in lines for _, text, _ in form if text)
+    translations, num_truncated = translate_distinct(texts, translate)
     num_different = 0
     for unit in units:
-        forms = [
-            "\n".join(before + found.get(text, "") + after for before, text, after in _split(form))
-            for form in forms_of(unit.source)
-        ]
-        if unit.hasplural():  # the singular, then the plural; of one form only, the plural
-            number = _num_forms(unit, store)
-            found_forms = [forms[0], *forms[-1:] * max(number - 1, 1)][-number:]
-            pairs = itertools.zip_longest(_written(unit)[:number], found_forms, fillvalue="")
-            unit.target = [own or other for own, other in pairs]
-        else:
-            unit.target = forms[0]
+        _fill(unit, _num_forms(unit, store), translations)
         num_different += _differs(unit)
-        for part in (unit, *getattr(unit, "units", ())):  # those of a plural in XLIFF
-            part.markfuzzy(True)
     write_new(output, bytes(store))
     say(f"Translation: {len(units):,} empty entries, which are now fuzzy: {output}")
     if num_left := len(fitting) - len(units):
         say(f"warning: {num_left:,} entries with inline elements are left empty")
-    if num_truncated := sum(bool(row.get("truncated")) for row in rows):
-        say(f"warning: the end of {num_truncated:,} lines was too long, and is not translated")
+    warn_truncated(num_truncated, "lines")
     if num_different:
         say(
             f"warning: in {num_different:,} of them, placeholders, tags or addresses differ from "
             "the source; a model that was trained with --protect keeps them"
         )
+
+
+def _fill(unit: Any, num_forms: int, translations: dict[str, str]) -> None:
+    """Writes the forms that an entry has not, and marks it as fuzzy."""
+    forms = [
+        "\n".join(
+            before + translations.get(text, "") + after for before, text, after in _split(form)
+        )
+        for form in forms_of(unit.source)
+    ]
+    if unit.hasplural():  # the singular, then the plural; of one form only, the plural
+        new = [forms[0], *forms[-1:] * max(num_forms - 1, 1)][-num_forms:]
+        pairs = itertools.zip_longest(_written(unit)[:num_forms], new, fillvalue="")
+        unit.target = [own or other for own, other in pairs]
+    else:
+        unit.target = forms[0]
+    for part in (unit, *getattr(unit, "units", ())):  # those of a plural in XLIFF
+        part.markfuzzy(True)
 
 
 def _fitting(

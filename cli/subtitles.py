@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keras_transformer.cli.console import ProgressBar, say
+from keras_transformer.cli.console import say
+from keras_transformer.cli.documents import translate_distinct, warn_truncated
 from keras_transformer.cli.lines import write_new
 from keras_transformer.errors import InputError
 from keras_transformer.files import kind_of, open_binary, read_failure
@@ -45,9 +46,6 @@ def translate_subtitles(
         output: the new file.
         translate: from texts to rows with a `translation`.
         keeps_tags: whether the model protects tags.
-
-    Raises:
-        InputError: if the file cannot be read, or holds no subtitles.
     """
     lines, encoding = _read(path)
     is_vtt = kind_of(path) == ".vtt"
@@ -58,13 +56,11 @@ def translate_subtitles(
     texts = [
         html.unescape(text) if is_vtt and not TAG.search(text) else text for _, text, _ in parts
     ]
-    distinct = list(dict.fromkeys(text for text in texts if any(map(str.isalpha, text))))
-    with ProgressBar("Translating", len(distinct)) as progress:
-        rows = translate(distinct, progress)
-    found = {text: row["translation"] for text, row in zip(distinct, rows, strict=True)}
+    with_letters = (text for text in texts if any(map(str.isalpha, text)))
+    translations, num_truncated = translate_distinct(with_letters, translate)
     new: dict[int, str | None] = dict(enumerate(lines))
     for group, (before, source, after), text in zip(groups, parts, texts, strict=True):
-        translation = " ".join(found.get(text, "").split())
+        translation = " ".join(translations.get(text, "").split())
         if not translation:
             continue
         if is_vtt and not TAG.search(source):
@@ -80,8 +76,7 @@ def translate_subtitles(
     tags = [sum(len(TAG.findall(lines[n])) for n in group) for group in groups]
     if lost := sum(len(TAG.findall(t)) < n for t, n in zip(kept, tags, strict=True)):
         say(f"warning: {lost:,} of them have lost tags")
-    if num_truncated := sum(bool(row.get("truncated")) for row in rows):
-        say(f"warning: the end of {num_truncated:,} of them was too long, and is not translated")
+    warn_truncated(num_truncated, "of them")
 
 
 def _read(path: Path) -> tuple[list[str], str]:

@@ -1,5 +1,6 @@
 """Languages by their codes."""
 
+import functools
 import re
 
 import langcodes
@@ -18,3 +19,10 @@ def language_of(code: str) -> str:
         return langcodes.Language.get(tag).language or tag
     except LanguageTagError:
         return code.lower()
+
+
+@functools.cache
+def is_language(code: str | None, wanted: str) -> bool:
+    """Returns whether a code, such as "pt_BR", is that of a wanted language, "pt"."""
+    parts, wanted_parts = (re.split("[-_@.]", text.lower()) for text in (code or "", wanted))
+    return parts[: len(wanted_parts)] == wanted_parts

