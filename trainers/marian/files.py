@@ -13,14 +13,19 @@ import numpy as np
 import sentencepiece
 
 from keras_transformer.errors import InputError, needs_extra, one_line
+from keras_transformer.files import read_failure
+
+# A line of a vocabulary: a piece in double quotes, in single ones, or plain, and its id.
+_LINE = re.compile(r"""(?:"(.*)"|'(.*)'|(.*)):[ \t]+(\d+)\s*""")
+_ESCAPE = re.compile(r"\\(?:x([\da-fA-F]{2})|u([\da-fA-F]{4})|U([\da-fA-F]{8})|(.?))")
+_ESCAPED = dict(
+    zip('0abtnvfre "/\\N_LP', '\0\a\b\t\n\v\f\r\x1b "/\\\x85\xa0\u2028\u2029', strict=True)
+)
 
 
 def read_bytes(path: Path) -> bytes:
-    """Reads a file."""
-    try:
+    with read_failure(path):
         return path.read_bytes()
-    except OSError as error:
-        raise InputError(f"Cannot read {path}: {error.strerror}") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -85,14 +90,6 @@ def read_vocabulary(path: Path) -> dict[str, int]:
     if sorted(vocabulary.values()) != list(range(len(vocabulary))) or "</s>" not in vocabulary:
         raise InputError(f"{path} must hold pieces and their ids, </s> among them")
     return vocabulary
-
-
-# A line of a vocabulary: a piece in double quotes, in single ones, or plain, and its id.
-_LINE = re.compile(r"""(?:"(.*)"|'(.*)'|(.*)):[ \t]+(\d+)\s*""")
-_ESCAPE = re.compile(r"\\(?:x([\da-fA-F]{2})|u([\da-fA-F]{4})|U([\da-fA-F]{8})|(.?))")
-_ESCAPED = dict(
-    zip('0abtnvfre "/\\N_LP', '\0\a\b\t\n\v\f\r\x1b "/\\\x85\xa0\u2028\u2029', strict=True)
-)
 
 
 def _read_lines(path: Path) -> dict[str, str]:

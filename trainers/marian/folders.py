@@ -27,6 +27,7 @@ from keras_transformer.trainers.marian.files import (
     read_vocabulary,
 )
 from keras_transformer.trainers.marian.options import (
+    SIZES,
     DecoderOptions,
     HuggingFaceOptions,
     HuggingFaceSearch,
@@ -56,9 +57,12 @@ MARIAN_LAYER_NAMES = {
     f"{marian}{kind}{letter}": f"{name}.{weight}"
     for kind, weight in (("W", "weight"), ("b", "bias"))
     for marian, letter, name in (
-        *(("self_", each[0], f"self_attn.{each}_proj") for each in ("q", "k", "v", "out")),
-        *(("context_", each[0], f"encoder_attn.{each}_proj") for each in ("q", "k", "v", "out")),
-        *(("ffn_", each, f"fc{each}") for each in "12"),
+        *(("self_", matrix[0], f"self_attn.{matrix}_proj") for matrix in ("q", "k", "v", "out")),
+        *(
+            ("context_", matrix[0], f"encoder_attn.{matrix}_proj")
+            for matrix in ("q", "k", "v", "out")
+        ),
+        *(("ffn_", number, f"fc{number}") for number in "12"),
     )
 } | {
     f"{marian}_ln_{kind}": f"{name}_layer_norm.{weight}"
@@ -96,6 +100,7 @@ def _read_huggingface(folder: Path) -> MarianModel:
     path = folder / "config.json"
     config = read_json(path)
     options = check(path, HuggingFaceOptions, config)
+    sizes = options.model_dump(include=SIZES)
     tokens, generation = (
         read_json(folder / name) if (folder / name).is_file() else {}
         for name in ("tokenizer_config.json", "generation_config.json")
@@ -115,29 +120,17 @@ def _read_huggingface(folder: Path) -> MarianModel:
     for name, expected in {
         "eos_token_id": vocabularies[-1]["</s>"],
         "decoder_start_token_id": vocabularies[-1]["<pad>"],
-        "decoder_ffn_dim": options.encoder_ffn_dim,
-        "decoder_attention_heads": options.encoder_attention_heads,
+        "decoder_ffn_dim": options.d_ff,
+        "decoder_attention_heads": options.num_heads,
     }.items():
-        if (found := config.get(name, expected)) != expected:
-            raise InputError(f"{path}: `{name}` must be {expected}. Received: {found!r}")
+        if (value := config.get(name, expected)) != expected:
+            raise InputError(f"{path}: `{name}` must be {expected}. Received: {value!r}")
     return MarianModel(
-        sizes={
-            "d_model": options.d_model,
-            "d_ff": options.encoder_ffn_dim,
-            "num_heads": options.encoder_attention_heads,
-            "num_encoder_layers": options.encoder_layers,
-            "num_decoder_layers": options.decoder_layers,
-            "activation": options.activation_function.replace("silu", "swish"),
-            "scale_embeddings": options.scale_embedding,
-        },
+        sizes=sizes | {"activation": options.activation.replace("silu", "swish")},
         weights=_distinct(folder, _read_weights(folder), is_shared, is_tied),
         vocabularies=vocabularies,
         sentencepiece=[read_sentencepiece(folder / f"{side}.spm") for side in SIDES],
-        search={
-            "beam_size": search.num_beams,
-            "length_penalty": search.length_penalty,
-            "no_repeat_ngram": search.no_repeat_ngram_size,
-        },
+        search=search.model_dump(),
         languages={side: tokens[f"{side}_lang"] for side in SIDES if tokens.get(f"{side}_lang")},
         cuts_tag=True,
     )
@@ -198,18 +191,11 @@ def _read_marian(folder: Path) -> MarianModel:
     ]
     is_shared, is_tied = SHARED_EMBEDDING in weights, OUTPUT_WEIGHT not in weights
     return MarianModel(
-        sizes={
-            "d_model": options.dim_emb,
-            "d_ff": options.transformer_dim_ffn,
-            "num_heads": options.transformer_heads,
-            "num_encoder_layers": options.enc_depth,
-            "num_decoder_layers": options.dec_depth,
-            "activation": options.transformer_ffn_activation,
-        },
+        sizes=options.model_dump(include=SIZES),
         weights=_distinct(path, weights, is_shared, is_tied),
         vocabularies=vocabularies,
         sentencepiece=list(map(read_sentencepiece, models)),
-        search={"beam_size": release.beam_size, "length_penalty": release.normalize},
+        search=release.model_dump(include={"beam_size", "length_penalty"}),
         languages={},
         cuts_tag=files[0].suffix != ".spm",  # Marian gives its own SentencePiece the complete line
     )
@@ -218,16 +204,13 @@ def _read_marian(folder: Path) -> MarianModel:
 def _distinct(
     path: Path, weights: dict[str, np.ndarray], is_shared: bool, is_tied: bool
 ) -> dict[str, np.ndarray]:
-    """Returns the weights, each matrix of embeddings once, under the name that the model reads.
-
-    A file may hold a shared matrix under any of its names, or under all.
-    """
+    """Returns the weights; each matrix of embeddings has one name, where a file may have more."""
 
     def first(*names: str) -> np.ndarray:
-        found = [weights[name] for name in names if name in weights]
-        if not found:
+        known = [weights[name] for name in names if name in weights]
+        if not known:
             raise InputError(f"{path}: the weight {names[0]} is missing")
-        return found[0]
+        return known[0]
 
     rest = {
         name: weight

@@ -53,9 +53,6 @@ def import_marian(
         normalize_punctuation: whether to normalize the punctuation of sources as Moses does, as in
             the text that most published models were trained on.
 
-    Returns:
-        The run.
-
     Raises:
         InputError: if the folder holds no such model, or one that this package cannot compute, or
             if `run_dir` exists.
@@ -69,6 +66,8 @@ def import_marian(
     if source is None or target is None:
         raise InputError(f"{folder} names no languages: `source` and `target` must be given")
     orders = list(map(_order, model.vocabularies))
+    substitutions = _moses_substitutions(source) if normalize_punctuation else []
+    tokenizer = _tokenizer(model, orders, substitutions, target_tag)
     config = TransformerConfig(
         vocab_size=max(map(len, orders)),
         share_embeddings=SHARED_EMBEDDING in model.weights,
@@ -76,19 +75,6 @@ def import_marian(
         position_encoding="marian" if like == "marian" else "sinusoidal",
         layer_norm_epsilon=LAYER_NORM_EPSILONS[like],
         **model.sizes,
-    )
-    substitutions = _moses_substitutions(source) if normalize_punctuation else []
-    if target_tag is not None:
-        if target_tag not in model.vocabularies[0]:
-            raise InputError(
-                "`target_tag` must be in the model's vocabulary. "
-                f"Received: target_tag={target_tag!r}"
-            )
-        # A blank text stays blank, so that its translation is empty.
-        substitutions.append((r"^([\s\p{Z}]*[^\s\p{Z}])", rf"{target_tag} \1"))
-    pieces = list(map(_pieces, model.vocabularies, orders))
-    tokenizer = MarianTokenizer.from_files(
-        model.sentencepiece, pieces, substitutions, cuts_tag=model.cuts_tag
     )
     transformer = Transformer(config)
     _assign(transformer, model, orders, folder)
@@ -107,18 +93,35 @@ def _order(vocabulary: dict[str, int]) -> Order:
     return [*special, *sorted(set(vocabulary.values()) - set(special))]
 
 
-def _pieces(vocabulary: dict[str, int], order: Order) -> list[str]:
-    piece_of = {index: piece for piece, index in vocabulary.items()}
-    return [*SPECIAL_PIECES, *(piece_of[index] for index in order[4:])]
-
-
 def _moses_substitutions(language: str) -> list[tuple[str, str]]:
     """Returns what Moses replaces, as regular expressions of TensorFlow."""
-    substitutions = sacremoses.MosesPunctNormalizer(language).substitutions
     return [
         (pattern, text.replace(r"\g<1>", r"\1").replace(r"\g<2>", r"\2"))
-        for pattern, text in substitutions
+        for pattern, text in sacremoses.MosesPunctNormalizer(language).substitutions
     ]
+
+
+def _tokenizer(
+    model: MarianModel,
+    orders: Sequence[Order],
+    substitutions: list[tuple[str, str]],
+    target_tag: str | None,
+) -> MarianTokenizer:
+    if target_tag is not None:
+        if target_tag not in model.vocabularies[0]:
+            raise InputError(
+                "`target_tag` must be in the model's vocabulary. "
+                f"Received: target_tag={target_tag!r}"
+            )
+        # A blank text stays blank, so that its translation is empty.
+        substitutions.append((r"^([\s\p{Z}]*[^\s\p{Z}])", rf"{target_tag} \1"))
+    pieces = []
+    for vocabulary, order in zip(model.vocabularies, orders, strict=True):
+        piece_of = {index: piece for piece, index in vocabulary.items()}
+        pieces.append([*SPECIAL_PIECES, *(piece_of[index] for index in order[4:])])
+    return MarianTokenizer.from_files(
+        model.sentencepiece, pieces, substitutions, cuts_tag=model.cuts_tag
+    )
 
 
 def _assign(

@@ -1,12 +1,19 @@
-"""The options of published models that this package can compute; other options are ignored."""
+"""The options of published models that this package can compute; other options are ignored.
 
-import re
+Options that this package has too have its names, and the names of the files as aliases.
+"""
+
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic
+from pydantic import Field
 
 from keras_transformer.errors import InputError
+
+# Those that a `TransformerConfig` has.
+SIZES = {"d_model", "d_ff", "num_heads", "num_encoder_layers", "num_decoder_layers", "activation"}
+SIZES |= {"scale_embeddings"}
 
 _Options = TypeVar("_Options", bound=pydantic.BaseModel)
 _No = Literal["false"]
@@ -23,26 +30,26 @@ class _OfMarian(pydantic.BaseModel):
 class DecoderOptions(_OfMarian):
     """The files of a Marian release, and its search: decoder.yml."""
 
-    models: Annotated[list[str], pydantic.Field(min_length=1, max_length=1)]
-    vocabs: Annotated[list[str], pydantic.Field(min_length=2, max_length=2)]
+    models: Annotated[list[str], Field(min_length=1, max_length=1)]
+    vocabs: Annotated[list[str], Field(min_length=2, max_length=2)]
     beam_size: int = 12
-    normalize: float = 0.0
+    length_penalty: float = Field(default=0.0, alias="normalize")
 
 
 class MarianOptions(_OfMarian):
     """The model of a Marian release."""
 
-    dim_emb: int
-    transformer_dim_ffn: int
-    transformer_heads: int
-    enc_depth: int
-    dec_depth: int
+    d_model: int = Field(alias="dim-emb")
+    d_ff: int = Field(alias="transformer-dim-ffn")
+    num_heads: int = Field(alias="transformer-heads")
+    num_encoder_layers: int = Field(alias="enc-depth")
+    num_decoder_layers: int = Field(alias="dec-depth")
+    activation: Literal["swish", "relu"] = Field("swish", alias="transformer-ffn-activation")
     type: Literal["transformer"] = "transformer"
     transformer_preprocess: Literal[""] = ""
     transformer_postprocess: Literal["dan"] = "dan"
     transformer_postprocess_emb: Literal["d", ""] = "d"
     transformer_postprocess_top: Literal[""] = ""
-    transformer_ffn_activation: Literal["swish", "relu"] = "swish"
     transformer_ffn_depth: Literal["2"] = "2"
     transformer_decoder_ffn_depth: Literal["0", "2"] = "0"
     transformer_decoder_dim_ffn: Literal["0"] = "0"
@@ -56,7 +63,7 @@ class MarianOptions(_OfMarian):
     transformer_rnn_projection: _No = "false"
     transformer_pool: _No = "false"
     transformer_attention_mask: Literal["default"] = "default"
-    transformer_tied_layers: Annotated[list[str], pydantic.Field(max_length=0)] = []
+    transformer_tied_layers: Annotated[list[str], Field(max_length=0)] = []
     right_left: _No = "false"
     ulr: _No = "false"
     output_omit_bias: Literal["true", "false"] = "false"
@@ -66,15 +73,15 @@ class HuggingFaceOptions(pydantic.BaseModel, strict=True):
     """The model of a Hugging Face folder: config.json, with the defaults of `MarianConfig`."""
 
     d_model: int
-    encoder_ffn_dim: int
-    encoder_attention_heads: int
-    encoder_layers: int
-    decoder_layers: int
-    model_type: Literal["marian"] = "marian"
-    activation_function: Literal["swish", "silu", "relu"] = pydantic.Field(
-        default="gelu", validate_default=True
+    d_ff: int = Field(alias="encoder_ffn_dim")
+    num_heads: int = Field(alias="encoder_attention_heads")
+    num_encoder_layers: int = Field(alias="encoder_layers")
+    num_decoder_layers: int = Field(alias="decoder_layers")
+    activation: Literal["swish", "silu", "relu"] = Field(
+        "gelu", alias="activation_function", validate_default=True
     )
-    scale_embedding: bool = False
+    scale_embeddings: bool = Field(default=False, alias="scale_embedding")
+    model_type: Literal["marian"] = "marian"
     share_encoder_decoder_embeddings: bool = True
     tie_word_embeddings: bool = True
     static_position_embeddings: Literal[True] = True
@@ -86,9 +93,9 @@ class HuggingFaceOptions(pydantic.BaseModel, strict=True):
 class HuggingFaceSearch(pydantic.BaseModel, strict=True, allow_inf_nan=False):
     """The search of a Hugging Face folder: generation_config.json, or in old ones config.json."""
 
-    num_beams: int = 1
+    beam_size: int = Field(default=1, alias="num_beams")
     length_penalty: float = 1.0
-    no_repeat_ngram_size: int = 0
+    no_repeat_ngram: int = Field(default=0, alias="no_repeat_ngram_size")
 
 
 def check(path: Path, kind: type[_Options], values: dict[str, Any]) -> _Options:
@@ -97,7 +104,6 @@ def check(path: Path, kind: type[_Options], values: dict[str, Any]) -> _Options:
         return kind.model_validate(values)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
-        name, expected = first["loc"][0], re.sub("^[A-Z][a-z]+ should", "must", first["msg"])
-        if first["type"] == "missing":
-            raise InputError(f"{path}: `{name}` is missing") from None
-        raise InputError(f"{path}: `{name}` {expected}. Received: {first['input']!r}") from None
+        message = f"{path}: `{first['loc'][0]}`: {first['msg']}"
+        received = "" if first["type"] == "missing" else f". Received: {first['input']!r}"
+        raise InputError(message + received) from None

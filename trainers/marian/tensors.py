@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_transformer.errors import InputError, one_line
+from keras_transformer.trainers.marian.files import read_bytes
 
 _TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8"}
 _STORAGES = {
@@ -29,18 +30,12 @@ _STORAGES = {
 
 
 def read_tensors(path: Path) -> dict[str, np.ndarray]:
-    """Reads `model.safetensors` or `pytorch_model.bin`.
-
-    Raises:
-        InputError: if the file is missing or damaged, or holds something other than arrays.
-    """
+    """Reads `model.safetensors` or `pytorch_model.bin`; `InputError` unless it holds arrays."""
+    content = read_bytes(path)
     try:
-        content = path.read_bytes()
         if path.suffix == ".safetensors":
             return _read_safetensors(content)
         return _read_zip(content) if content.startswith(b"PK") else _read_legacy(content)
-    except OSError as error:
-        raise InputError(f"Cannot read {path}: {error.strerror}") from error
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     except Exception as error:  # a damaged pickle may raise anything

@@ -416,9 +416,9 @@ def save_npy(folder):
 # The model, what is wrong with it, and what the message names.
 OUTSIDE = '{"weight_map": {"a": "../x.safetensors"}}'
 WRONG = [
-    ("swish", with_option("transformer-preprocess", "n"), "transformer-preprocess` .*'n'"),
+    ("swish", with_option("transformer-preprocess", "n"), "transformer-preprocess`.*'n'"),
     ("swish", with_option("transformer-tied-layers", "[1, 1]"), "transformer-tied-layers"),
-    ("swish", with_option("ulr", "true"), "ulr` must be 'false'. Received: 'true'"),
+    ("swish", with_option("ulr", "true"), "ulr`: .*'false'. Received: 'true'"),
     ("swish", with_option("dim-emb", None), "model.npz: `dim-emb`"),
     ("swish", edit_weights(Wpos=np.zeros(3, "f")), "Wpos"),
     ("swish", edit_weights(Wemb=np.zeros((7, 48), "f")), "614 pieces. Received: 7 rows"),
@@ -429,26 +429,26 @@ WRONG = [
     ("swish", delete("model.npz"), "model.npz: No such file"),
     ("swish", delete("source.spm"), "source.spm: No such file"),
     ("swish", delete("decoder.yml"), "decoder.yml, or .*config.json"),
-    ("swish", add_to("decoder.yml", "normalize: true"), "normalize` .*'true'"),
-    ("swish", add_to("decoder.yml", "beam-size: six"), "beam-size` .*'six'"),
+    ("swish", add_to("decoder.yml", "normalize: true"), "normalize`.*'true'"),
+    ("swish", add_to("decoder.yml", "beam-size: six"), "beam-size`.*'six'"),
     ("swish", add_to("decoder.yml", "vocabs: [[a, b], c]"), "vocabs"),
-    ("swish", add_to("decoder.yml", "vocabs: [a, b, c]"), "vocabs` .* at most 2"),
-    ("swish", add_to("decoder.yml", "models: m"), "models` .* list"),
+    ("swish", add_to("decoder.yml", "vocabs: [a, b, c]"), "vocabs`: .* at most 2"),
+    ("swish", add_to("decoder.yml", "models: m"), "models`.* list"),
     ("swish", write("decoder.yml", "[" * 99_999), "decoder.yml must hold a YAML mapping"),
     ("swish", use_sentencepiece_without_end, "vocab.spm .* </s>"),
     ("swish", write("vocab.yml", "</s>: 0\n- a"), "vocab.yml .* Received: '- a'"),
     ("swish", write("vocab.yml", r'"\q": 0'), "vocab.yml must hold a piece"),
     ("swish", write("vocab.yml", r'"\UFFFFFFFF": 0'), "vocab.yml must hold a piece"),
     ("swish", write("vocab.yml", '</s>: 0\n"\\ud83d": 1'), "vocab.yml must hold pieces"),
-    ("shared", edit_json("config.json", model_type="bart"), "model_type` must be 'marian'"),
+    ("shared", edit_json("config.json", model_type="bart"), "model_type`: .*'marian'"),
     ("shared", edit_json("config.json", eos_token_id=5), "eos_token_id` must be 307.* 5"),
-    ("shared", replace_in("config.json", "activation_f", "f"), "activation_function` .*'gelu'"),
-    ("shared", edit_json("config.json", encoder_layers=None), "encoder_layers` .* None"),
+    ("shared", replace_in("config.json", "activation_f", "f"), "activation_function`.*'gelu'"),
+    ("shared", edit_json("config.json", encoder_layers=None), "encoder_layers`.* None"),
     ("shared", edit_json("config.json", decoder_layers=2), "layers.1.* is missing"),
     ("shared", write("config.json", "[]"), "config.json must hold a JSON object"),
     ("shared", write("config.json", "[" * 99_999), "config.json must hold a JSON object"),
-    ("shared", edit_json("generation_config.json", num_beams="six"), "num_beams` .*'six'"),
-    ("shared", edit_json("generation_config.json", num_beams=True), "num_beams` .*True"),
+    ("shared", edit_json("generation_config.json", num_beams="six"), "num_beams`.*'six'"),
+    ("shared", edit_json("generation_config.json", num_beams=True), "num_beams`.*True"),
     ("shared", edit_json("generation_config.json", length_penalty=math.nan), "length_penalty"),
     ("shared", edit_json("vocab.json", dog="x"), "vocab.json must hold pieces"),
     ("shared", edit_json("vocab.json", **{"\ud83d": 1}), "vocab.json must hold pieces"),
@@ -479,5 +479,5 @@ def test_run_is_not_overwritten(folders, tmp_path):
     (tmp_path / "run.json").write_text("mine")
     with pytest.raises(InputError, match="exists already"):
         import_marian(folders / "swish", tmp_path, "en", "de")
-    with pytest.raises(InputError, match=r"`target_tag` .*>>deu<<"):
+    with pytest.raises(InputError, match=r"`target_tag`.*>>deu<<"):
         import_marian(folders / "swish", tmp_path / "run", "en", "de", target_tag=">>deu<<")
