@@ -131,7 +131,7 @@ class SavedModelSession:
             options = self._in_caller if _is_short(inputs) else None
             call("TF_SessionRun", self._session, options, *fed, *fetched, None, 0, None)
             arrays = [take_array(c_void_p(result)) for result in results]
-            return dict(zip(tensors.outputs, arrays, strict=True))
+            return dict(sorted(zip(tensors.outputs, arrays, strict=True)))
         finally:  # no earlier: an output may be an input
             for feed in feeds:
                 delete_strings(feed)

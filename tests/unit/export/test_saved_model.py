@@ -219,6 +219,17 @@ def test_session_answers_as_that_of_python(exported, served):
     assert_outputs(answers, **served.run("serving_default", {"text": TEXTS}))
 
 
+def test_export_that_fails_its_check_leaves_nothing(translator, tmp_path, monkeypatch):
+    module = tf.Module()  # nothing is traced
+    module.stored, module.graphs, module.inputs = [tf.Variable(0.0)], {}, {}
+    monkeypatch.setattr(saved_model, "ServingModule", lambda *_: module)
+    problems = [Finding("nodes", None, "fine"), Finding("Session", "it does not run: ...", "")]
+    monkeypatch.setattr(saved_model, "check_saved_model", lambda *_: problems)
+    with pytest.raises(InputError, match="Session: it does not run"):
+        export_saved_model(translator, tmp_path / "tiny")
+    assert list((tmp_path / "tiny").iterdir()) == []
+
+
 def test_existing_version_is_refused(exported, tiny_translator):
     with pytest.raises(InputError, match="7 exists already"):
         export_saved_model(tiny_translator, exported.path.parent, version=7)
@@ -226,23 +237,9 @@ def test_existing_version_is_refused(exported, tiny_translator):
         export_saved_model(tiny_translator, exported.path)
     assert [path.name for path in exported.path.parent.iterdir()] == ["7"]
     assert exported.path.stat().st_mode & 0o777 == 0o755
-
-
-class NoModule(tf.Module):
-    """A module without graphs, so that nothing is traced."""
-
-    def __init__(self):
-        super().__init__()
-        self.stored, self.graphs, self.inputs = [tf.Variable(0.0)], {}, {}
-
-
-def test_export_that_fails_its_check_leaves_nothing(translator, tmp_path, monkeypatch):
-    monkeypatch.setattr(saved_model, "ServingModule", lambda *args: NoModule())
-    problem = [Finding("nodes", None, "fine"), Finding("Session", "it does not run: ...", "")]
-    monkeypatch.setattr(saved_model, "check_saved_model", lambda *args: problem)
-    with pytest.raises(InputError, match="Session: it does not run"):
-        export_saved_model(translator, tmp_path / "tiny")
-    assert list((tmp_path / "tiny").iterdir()) == []
+    file = exported.path / "saved_model.pb"
+    with pytest.raises(InputError, match=r"Cannot write .*\.pb: it is a file, not a folder"):
+        export_saved_model(tiny_translator, file)
 
 
 @pytest.mark.parametrize(("option", "value"), [("attention_layer", -3), ("version", 0)])
@@ -253,13 +250,6 @@ def test_wrong_options(tiny_translator, tmp_path, option, value):
     with pytest.raises(InputError, match=rf"`{option}` .*={value}"):
         export_saved_model(tiny_translator, tmp_path / "tiny", **arguments)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_folder_is_a_file(tiny_translator, tmp_path):
-    (tmp_path / "tiny").write_text("here")
-    with pytest.raises(InputError, match=r"Cannot write .*tiny: it is a file, not a folder"):
-        export_saved_model(tiny_translator, tmp_path / "tiny")
-    assert (tmp_path / "tiny").read_text() == "here"
 
 
 @pytest.mark.distributed
