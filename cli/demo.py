@@ -23,7 +23,6 @@ EXAMPLES = (
 
 
 def demo_command(
-    context: typer.Context,
     directory: Annotated[Path, Option(help="Folder for the run and the export.")] = Path("demo"),
 ) -> None:
     """Train, evaluate, export and use a small model.
@@ -36,11 +35,11 @@ def demo_command(
 
     run, model = directory / "run", directory / "models" / "demo"
     train_with_progress(TrainSettings.from_dict(load_recipe("demo")), run, resume=True)
-    evaluate_command(context, run)
+    evaluate_command(run)
     if (model / "1").exists():
         check_command(model)
     else:
-        export_command(context, run, model)
+        export_command(run, model)
     translated = SavedModelSession(model / "1").translate(EXAMPLES)
     for text, row in zip(EXAMPLES, translated, strict=True):
         typer.echo(f"{text}\n  -> {row['translation']}")

@@ -3,14 +3,12 @@
 import dataclasses
 import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer import Option
 
-from keras_transformer.cli import options
 from keras_transformer.cli.console import (
     ProgressBar,
     load_tensorflow,
@@ -19,78 +17,62 @@ from keras_transformer.cli.console import (
     say_next,
     use_one_thread,
 )
-from keras_transformer.config import DecodingOptions
+from keras_transformer.cli.options import NONE, Checkpoint, Json, RunDirectory, Search, one_or_all
+from keras_transformer.config import CheckpointName, DecodingOptions
 from keras_transformer.errors import InputError
+from keras_transformer.records import checked_dataclass, setting
 from keras_transformer.run import Run
-from keras_transformer.trainers.tasks import task_of
+from keras_transformer.trainers.data.corpora import Pair
+from keras_transformer.trainers.tasks import Task, task_of
 
 
-def _test_sets() -> list[str]:
+def _test_sets() -> Iterator[str]:
     from sacrebleu import get_available_testsets
 
-    return list(get_available_testsets())
+    yield from get_available_testsets()
 
 
-def _tokenizers() -> list[str]:
+def _tokenizers() -> Iterator[str]:
     from sacrebleu import BLEU
 
-    return list(BLEU.TOKENIZERS)
+    yield from BLEU.TOKENIZERS
+
+
+@checked_dataclass
+class EvaluateOptions:
+    """What to evaluate on, and how."""
+
+    data: list[str] | None = None
+    """The corpus, as for train, but not a folder that prepare wrote, which has no text. May be
+    repeated. [default: the run's]"""
+    split: str | None = None
+    """Split to translate. [default: test, or the validation split if there is none]"""
+    test_set: Annotated[str | None, setting(choices=_test_sets())] = None
+    """A test set of sacreBLEU, such as wmt14/full, instead of a corpus."""
+    tokenized_references: Path | None = None
+    """File of references that the multimodal-translation papers prepared."""
+    baseline: Path | None = None
+    """File of another system's translations, to test the difference for significance."""
+    tokenize: Annotated[str | None, setting(choices=_tokenizers())] = None
+    """Tokenizer of sacreBLEU, such as char. [default: the target language's]"""
+    noise: bool = False
+    """Also evaluate on changed text: capitals, other case, quotation marks, list marks, symbols,
+    typing errors, no final punctuation."""
+
+    def of_scores(self) -> dict[str, Any]:
+        """Returns the options that not all tasks have; None where they are not given."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {
+            name: value or None for name, value in values.items() if name not in ("data", "split")
+        }
 
 
 def evaluate_command(
-    context: typer.Context,
-    run: options.RunDirectory,
-    data: Annotated[
-        list[str] | None,
-        Option(
-            help="The corpus, as for train, but not a folder that prepare wrote, which has no "
-            "text. May be repeated. [default: the run's]"
-        ),
-    ] = None,
-    split: Annotated[
-        str | None,
-        Option(
-            help="Split to translate. [default: test, or the validation split if there is none]"
-        ),
-    ] = None,
-    test_set: Annotated[
-        str | None,
-        Option(
-            help="A test set of sacreBLEU, such as wmt14/full, instead of a corpus.",
-            autocompletion=_test_sets,
-        ),
-    ] = None,
-    beam_size: options.BeamSize = None,
-    length_penalty: options.LengthPenalty = None,
-    early_stopping: options.EarlyStop = None,
-    no_repeat_ngram: options.NoRepeat = None,
-    checkpoint: options.Checkpoint = None,
-    tokenized_references: Annotated[
-        Path | None,
-        Option(help="File of references that the multimodal-translation papers prepared."),
-    ] = None,
-    baseline: Annotated[
-        Path | None,
-        Option(
-            help="File of another system's translations, to test the difference for significance."
-        ),
-    ] = None,
-    tokenize: Annotated[
-        str | None,
-        Option(
-            help="Tokenizer of sacreBLEU, such as char. [default: the target language's]",
-            autocompletion=_tokenizers,
-        ),
-    ] = None,
-    noise: Annotated[
-        bool,
-        Option(
-            "--noise",
-            help="Also evaluate on changed text: capitals, other case, quotation marks, list "
-            "marks, symbols, typing errors, no final punctuation.",
-        ),
-    ] = False,
-    as_json: options.Json = False,
+    run: RunDirectory,
+    options: EvaluateOptions = EvaluateOptions(),  # noqa: B008  # it is frozen
+    search: Search = NONE,
+    checkpoint: Checkpoint = None,
+    as_json: Json = False,
 ) -> None:
     """Translate or parse a split, and print its scores.
 
@@ -98,60 +80,31 @@ def evaluate_command(
     after the split and after options that are not the run's, such as test-beam_size=1. They
     replace earlier ones of the same options only.
     """
-    if test_set is not None and (data is not None or split is not None):
+    if options.test_set is not None and (options.data is not None or options.split is not None):
         raise InputError("Give either --test-set, or --data and --split")
     use_one_thread()
     load_tensorflow()
     from keras_transformer.trainers.data.augmentation import changed_in_all_ways
-    from keras_transformer.trainers.scoring.evaluation import (
-        evaluate,
-        load_test_set,
-        read_sentences,
-    )
-    from keras_transformer.trainers.scoring.scores import bleu_tokenizer, compare
+    from keras_transformer.trainers.scoring.evaluation import evaluate, read_sentences
     from keras_transformer.translator import Translator
 
     opened = Run.load(run)
     task = task_of(opened.settings)
-    corpus_of = options.one_or_all(data) or opened.settings.get("data")
-    task.check_options(
-        {
-            "test_set": test_set,
-            "tokenized_references": tokenized_references,
-            "baseline": baseline,
-            "tokenize": tokenize,
-            "noise": noise or None,
-        }
+    task.check_options(options.of_scores())
+    name, pairs, data = _read_pairs(opened, task, options)
+    baseline = options.baseline and read_sentences(options.baseline, len(pairs))
+    references = options.tokenized_references and read_sentences(
+        options.tokenized_references, len(pairs)
     )
-    if test_set is not None:
-        pairs = load_test_set(test_set, opened.source, opened.target)
-        name = test_set.replace("/", "-")
-    else:
-        if not corpus_of:  # of an imported run
-            raise InputError(f"{run} was trained elsewhere: give --data or --test-set")
-        corpus = task.load_data(corpus_of, opened.source, opened.target)
-        name = split or ("test" if "test" in corpus.splits else corpus.validation_split) or "test"
-        pairs = list(corpus.pairs(name))
-    baseline_lines = baseline and read_sentences(baseline, len(pairs))
-    own_references = tokenized_references and read_sentences(tokenized_references, len(pairs))
-    translator = Translator.of(opened, checkpoint, **options.search_of(context))
-    file = opened.checkpoint(checkpoint).file
-    texts = {
-        "": pairs,
-        **(changed_in_all_ways(pairs, (opened.source, opened.target)) if noise else {}),
-    }
-    notes = {"data": test_set or corpus_of, "checkpoint": file}
-    search = dataclasses.asdict(translator.defaults)
-    own = DecodingOptions.of(opened.settings)
-    named = {key: value for key, value in search.items() if value != getattr(own, key)}
-    if file != opened.checkpoint().file:
-        named["checkpoint"] = checkpoint
-    if tokenize not in (None, bleu_tokenizer(opened.target)):
-        named["tokenize"] = tokenize
-    if tokenized_references:
-        named["tokenized_references"] = tokenized_references.name
-        notes["tokenized_references"] = str(tokenized_references)
+    translator = Translator.of(opened, checkpoint, **search)
+    languages = (opened.source, opened.target)
+    texts = {"": pairs, **(changed_in_all_ways(pairs, languages) if options.noise else {})}
+    notes = {"data": data, "checkpoint": opened.checkpoint(checkpoint).file}
+    if options.tokenized_references:
+        notes["tokenized_references"] = str(options.tokenized_references)
+    named = _other_options(opened, options, translator.defaults, checkpoint)
     name = "-".join([name, *(f"{key}={value}" for key, value in named.items())])
+    search = dataclasses.asdict(translator.defaults)
     output = _output(run / "evaluation" / name, texts, {**search, **notes})
     with ProgressBar("Evaluating", len(texts) * len(pairs)) as progress:
         for kind, changed in texts.items():
@@ -161,49 +114,64 @@ def evaluate_command(
                 _with_kind(output, kind),
                 opened.target,
                 task=task.name,
-                tokenized_references=own_references if not kind else None,
+                tokenized_references=None if kind else references,
                 source_language=opened.source,
-                tokenize=tokenize,
+                tokenize=options.tokenize,
                 notes={**notes, "noise": kind} if kind else notes,
                 progress=lambda done, total: progress(done),
             )
-    values = json.loads(Path(f"{output}.scores.json").read_text(encoding="utf-8"))
-    values |= {"baseline": None, "output": str(output)}
-    bleu_name = "bleu_lowercased" if translator.tokenizer.lowercase else "bleu"
-    if noise:
-        files = {kind: Path(f"{_with_kind(output, kind)}.scores.json") for kind in texts if kind}
-        values["noise"] = {
-            kind: json.loads(file.read_text(encoding="utf-8"))[bleu_name]["value"]
-            for kind, file in files.items()
-        }
-    if baseline_lines:
-        (bleu, signature), p_value = compare(
-            read_sentences(f"{output}.hypothesis", len(pairs)),
-            baseline_lines,
-            [pair.target for pair in pairs],
-            translator.tokenizer.lowercase,
-            values["tokenize"],
-        )
-        values["baseline"] = {"bleu": bleu, "signature": signature, "p_value": p_value}
+    values = {**_read_scores(output), "baseline": None, "output": str(output)}
+    bleu = "bleu_lowercased" if translator.tokenizer.lowercase else "bleu"
+    if options.noise:
+        kinds = {kind: _read_scores(_with_kind(output, kind)) for kind in texts if kind}
+        values["noise"] = {kind: scores[bleu]["value"] for kind, scores in kinds.items()}
+    if baseline:
+        values["baseline"] = _compare(output, baseline, pairs, values, bleu)
     if as_json:
         print_json(values)
     else:
-        for field, label in task.labels.items():
-            if found := values.get(field):
-                typer.echo(f"{label:26} {found['value']:5.2f}  {found['signature']}")
-        for kind, bleu in values.get("noise", {}).items():
-            share = 100 * bleu / max(values[bleu_name]["value"], 1e-9)
-            typer.echo(f"{f'BLEU, {kind}':26} {bleu:5.2f}  {share:.0f} % of the BLEU of clean text")
-        if baseline_lines:
-            note = f"{signature}, p = {p_value:.4f} by paired bootstrap"
-            typer.echo(f"{'BLEU of the baseline':26} {bleu:5.2f}  {note}")
+        _print_scores(values, task.labels, bleu)
     if remark := task.remark(values):
         say(remark)
     say(
-        f"Evaluation: {len(pairs):,} sentences by {file}: "
+        f"Evaluation: {len(pairs):,} sentences by {notes['checkpoint']}: "
         f"{output}.hypothesis, .reference, .source, .scores.json"
     )
     say_next(["plot", run], ["export", run, "MODELS/NAME"])
+
+
+def _read_pairs(run: Run, task: Task, options: EvaluateOptions) -> tuple[str, list[Pair], Any]:
+    """Returns the name of a split or test set, its pairs, and the corpus or test set."""
+    from keras_transformer.trainers.scoring.evaluation import load_test_set
+
+    if options.test_set is not None:
+        pairs = load_test_set(options.test_set, run.source, run.target)
+        return options.test_set.replace("/", "-"), pairs, options.test_set
+    data = one_or_all(options.data) or run.settings.get("data")
+    if not data:  # of an imported run
+        raise InputError(f"{run.path} was trained elsewhere: give --data or --test-set")
+    corpus = task.load_data(data, run.source, run.target)
+    split = "test" if "test" in corpus.splits else corpus.validation_split
+    split = options.split or split or "test"
+    return split, list(corpus.pairs(split)), data
+
+
+def _other_options(
+    run: Run, options: EvaluateOptions, search: DecodingOptions, checkpoint: CheckpointName | None
+) -> dict[str, Any]:
+    """Returns the options that are not the run's, which name the files of the results."""
+    from keras_transformer.trainers.scoring.scores import bleu_tokenizer
+
+    own = DecodingOptions.of(run.settings)
+    values = dataclasses.asdict(search)
+    named = {key: value for key, value in values.items() if value != getattr(own, key)}
+    if run.checkpoint(checkpoint).file != run.checkpoint().file:
+        named["checkpoint"] = checkpoint
+    if options.tokenize not in (None, bleu_tokenizer(run.target)):
+        named["tokenize"] = options.tokenize
+    if options.tokenized_references:
+        named["tokenized_references"] = options.tokenized_references.name
+    return named
 
 
 def _output(path: Path, kinds: Iterable[str], options: Mapping[str, Any]) -> Path:
@@ -212,10 +180,10 @@ def _output(path: Path, kinds: Iterable[str], options: Mapping[str, Any]) -> Pat
 
     paths = itertools.chain([path], (Path(f"{path}-{number}") for number in itertools.count(2)))
     chosen = next(
-        each
-        for each in paths
+        free
+        for free in paths
         if all(
-            is_free(_with_kind(each, kind), {**options, "noise": kind or None}) for kind in kinds
+            is_free(_with_kind(free, kind), {**options, "noise": kind or None}) for kind in kinds
         )
     )
     if chosen != path:
@@ -225,3 +193,36 @@ def _output(path: Path, kinds: Iterable[str], options: Mapping[str, Any]) -> Pat
 
 def _with_kind(output: Path, kind: str) -> str:
     return f"{output}-{kind}" if kind else str(output)
+
+
+def _read_scores(output: Path | str) -> dict[str, Any]:
+    scores: dict[str, Any] = json.loads(Path(f"{output}.scores.json").read_text(encoding="utf-8"))
+    return scores
+
+
+def _compare(
+    output: Path, baseline: list[str], pairs: list[Pair], values: Mapping[str, Any], bleu: str
+) -> dict[str, Any]:
+    """Returns the BLEU of a baseline, and how significant its difference is."""
+    from keras_transformer.trainers.scoring.evaluation import read_sentences
+    from keras_transformer.trainers.scoring.scores import compare
+
+    results = read_sentences(f"{output}.hypothesis", len(pairs))
+    references = [pair.target for pair in pairs]
+    lowercase = bleu == "bleu_lowercased"
+    (value, signature), p_value = compare(
+        results, baseline, references, lowercase, values["tokenize"]
+    )
+    return {"bleu": value, "signature": signature, "p_value": p_value}
+
+
+def _print_scores(values: Mapping[str, Any], labels: Mapping[str, str], bleu: str) -> None:
+    for field, label in labels.items():
+        if score := values.get(field):
+            typer.echo(f"{label:26} {score['value']:5.2f}  {score['signature']}")
+    for kind, value in values.get("noise", {}).items():
+        share = 100 * value / max(values[bleu]["value"], 1e-9)
+        typer.echo(f"{f'BLEU, {kind}':26} {value:5.2f}  {share:.0f} % of the BLEU of clean text")
+    if baseline := values["baseline"]:
+        note = f"{baseline['signature']}, p = {baseline['p_value']:.4f} by paired bootstrap"
+        typer.echo(f"{'BLEU of the baseline':26} {baseline['bleu']:5.2f}  {note}")

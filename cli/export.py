@@ -5,7 +5,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from typer import Argument, Option
 
 from keras_transformer.cli import options
@@ -17,11 +16,9 @@ from keras_transformer.cli.console import (
     say,
     say_next,
 )
-from keras_transformer.config import CheckpointName, DecodingOptions
+from keras_transformer.config import CheckpointName
 from keras_transformer.export.options import (
-    ComputeType,
     ExportOptions,
-    WeightsType,
 )
 from keras_transformer.export.rows import by_length
 from keras_transformer.run import Run
@@ -38,7 +35,6 @@ MAX_PAIRS = 1_000  # to compare rounded weights on
 
 
 def export_command(
-    context: typer.Context,
     run: options.RunDirectory,
     folder: Annotated[
         Path,
@@ -48,84 +44,14 @@ def export_command(
         ),
     ],
     version: Annotated[int, Option(help="Number of the version.")] = 1,
-    beam_size: options.BeamSize = None,
-    length_penalty: options.LengthPenalty = None,
-    early_stopping: options.EarlyStop = None,
-    no_repeat_ngram: options.NoRepeat = None,
-    sample_from: options.SampleFrom = None,
-    temperature: options.Temperature = None,
-    sample_seed: options.SampleSeed = None,
-    max_source_length: Annotated[
-        int | None,
-        Option(
-            help="Maximum number of tokens of a source; longer ones are cut. [default: "
-            f"{DecodingOptions.max_source_length}]"
-        ),
-    ] = None,
+    search: options.Search = options.NONE,
     checkpoint: options.Checkpoint = None,
-    weights: Annotated[
-        WeightsType,
-        Option(
-            help="Type of the stored weights. The command prints what a smaller one costs in BLEU."
-        ),
-    ] = "float32",
-    compute: Annotated[
-        ComputeType,
-        Option(
-            help="Type of matmuls. bfloat16 needs a processor with AVX512-BF16 or AMX; the "
-            "command prints what it costs in BLEU."
-        ),
-    ] = "float32",
-    attention_layer: Annotated[
-        int,
-        Option(help="Decoder layer that the signature `attention` shows, from 0; -1 is the last."),
-    ] = -1,
-    complete: Annotated[
-        bool,
-        Option(
-            "--complete",
-            help="Add the signature `complete`, which continues the beginning of a translation.",
-        ),
-    ] = False,
-    batching: Annotated[
-        bool, Option(help="Merge concurrent requests in the graph.")
-    ] = ExportOptions.batching,
-    max_batch_size: Annotated[
-        int, Option(help="Maximum number of texts in a merged batch.")
-    ] = ExportOptions.max_batch_size,
-    batch_timeout_micros: Annotated[
-        int,
-        Option(
-            help="Microseconds that a batch waits for more requests. With 0, a request waits only "
-            "while all threads are busy."
-        ),
-    ] = ExportOptions.batch_timeout_micros,
-    num_batch_threads: Annotated[
-        int, Option(help="Number of batches that each signature computes at a time.")
-    ] = ExportOptions.num_batch_threads,
-    max_texts: Annotated[
-        int, Option(help="Maximum number of texts in a request.")
-    ] = ExportOptions.max_texts,
-    max_document_tokens: Annotated[
-        int, Option(help="Maximum number of tokens in a `document` request.")
-    ] = ExportOptions.max_document_tokens,
+    export_options: ExportOptions = ExportOptions(),  # noqa: B008  # it is frozen
 ) -> None:
     """Export a run as a SavedModel, and check it.
 
     The SavedModel takes strings and returns strings. A model server such as TF Serving loads it.
     """
-    export_options = ExportOptions(
-        weights=weights,
-        compute=compute,
-        attention_layer=attention_layer,
-        complete=complete,
-        batching=batching,
-        max_batch_size=max_batch_size,
-        batch_timeout_micros=batch_timeout_micros,
-        num_batch_threads=num_batch_threads,
-        max_texts=max_texts,
-        max_document_tokens=max_document_tokens,
-    )
     load_tensorflow()
     from keras_transformer.export.saved_model import export_saved_model
     from keras_transformer.trainers.data.prepared import corpus_folder, read_validation_pairs
@@ -133,7 +59,7 @@ def export_command(
 
     started = time.monotonic()
     opened = Run.load(run)
-    translator = Translator.of(opened, checkpoint, **options.search_of(context))
+    translator = Translator.of(opened, checkpoint, **search)
     pairs = read_validation_pairs(corpus_folder(opened))
     sources = [pair.source for pair in pairs if pair.source.strip()]
     with cleaned_up(), ProgressBar("Exporting"):
@@ -148,7 +74,9 @@ def export_command(
         )
     say(f"Export: SavedModel in {time.monotonic() - started:.1f} s: {path}")
     find_export(path)  # warns
-    if {weights, compute} != {"float32"} and translator.defaults.sample_from is None:
+    if {export_options.weights, export_options.compute} != {
+        "float32"
+    } and translator.defaults.sample_from is None:
         _compare(path, translator, pairs[:MAX_PAIRS], opened)
     say_next(["serve", folder], ["translate", path, "TEXT"])
 

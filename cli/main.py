@@ -28,6 +28,7 @@ from keras_transformer.cli import (
     translate_corpus,
 )
 from keras_transformer.cli.console import say, show_log
+from keras_transformer.cli.options import with_fields
 from keras_transformer.errors import InputError, TrainingStoppedError, one_line
 
 SIGNALED = 128  # the exit status after a signal is its number more
@@ -44,24 +45,29 @@ app = typer.Typer(
         "`serve MODELS/NAME` serves the export."
     ),
 )
-app.command("prepare")(prepare.prepare_command)
-app.command("train")(train.train_command)
-app.command("import")(import_model.import_command)
-app.command("ensemble")(ensemble.ensemble_command)
-app.command("average")(average.average_command)
-app.command("evaluate")(evaluate.evaluate_command)
-app.command("translate", cls=translate.TextsCommand)(translate.translate_command)
-app.command("export")(export.export_command)
-app.command("convert")(convert.convert_command)
-app.command("check")(check.check_command)
-app.command("plot")(plot.plot_command)
-app.command("runs")(runs.runs_command)
-app.command("serve")(serve.serve_command)
-app.command("gateway")(gateway.gateway_command)
-app.command("translate-corpus", context_settings=translate_corpus.CONTEXT_SETTINGS)(
-    translate_corpus.translate_corpus_command
-)
-app.command("demo")(demo.demo_command)
+for name, command in {
+    "prepare": prepare.prepare_command,
+    "train": train.train_command,
+    "import": import_model.import_command,
+    "ensemble": ensemble.ensemble_command,
+    "average": average.average_command,
+    "evaluate": evaluate.evaluate_command,
+    "translate": translate.translate_command,
+    "export": export.export_command,
+    "convert": convert.convert_command,
+    "check": check.check_command,
+    "plot": plot.plot_command,
+    "runs": runs.runs_command,
+    "serve": serve.serve_command,
+    "gateway": gateway.gateway_command,
+    "translate-corpus": translate_corpus.translate_corpus_command,
+    "demo": demo.demo_command,
+}.items():
+    app.command(
+        name,
+        cls=translate.TextsCommand if name == "translate" else None,
+        context_settings=translate_corpus.CONTEXT_SETTINGS if name == "translate-corpus" else None,
+    )(with_fields(command))
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,85 +1,39 @@
-"""Options that several commands share."""
+"""Options that several commands share, and options that are made from the fields of a record."""
 
-from dataclasses import fields
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from types import MappingProxyType
+from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
-import typer
+from pydantic_core import PydanticUndefined
 from typer import Argument, Option
 
-from keras_transformer.config import CheckpointName, DecodingOptions, EarlyStopping
-from keras_transformer.registry import PROTECTED_SETS, TASKS
+from keras_transformer.config import CheckpointName, DecodingOptions
+from keras_transformer.records import Setting, settings_of
 from keras_transformer.trainers.recipes import recipe_names
 from keras_transformer.trainers.settings import TrainSettings
+
+
+class Fields(NamedTuple):
+    """Stands in a command's signature for options, one for each of the named fields of a record."""
+
+    record: type
+    names: tuple[str, ...] = ()  # of the fields; () for all
+    default: str = "{}"  # how the help of an option says the field's default
+
+
+Given = Mapping[str, Any]  # the values of the options that a command was given, by field
+NONE: Given = MappingProxyType({})
 
 RunDirectory = Annotated[Path, Argument(metavar="RUN", help="A run directory.")]
 Checkpoint = Annotated[
     CheckpointName | None,
     Option(help="The checkpoint to use. [default: averaged, unless best validates clearly better]"),
 ]
-BeamSize = Annotated[
-    int | None, Option(help="Number of beams; 1 is greedy search. [default: the run's, or 4]")
-]
-LengthPenalty = Annotated[
-    float | None,
-    Option(
-        help="Exponent of the length penalty; a larger one prefers longer translations. "
-        "[default: the run's, or 0.6]"
-    ),
-]
-EarlyStop = Annotated[
-    EarlyStopping | None,
-    Option(
-        help="When a search ends. exact: no better translation can come; first: as many "
-        "translations as beams are complete. [default: the run's, or exact]"
-    ),
-]
-NoRepeat = Annotated[
-    int | None,
-    Option(
-        "--no-repeat-ngram",
-        metavar="COUNT",
-        help="Never repeat a sequence of so many tokens; 0 for no such rule. "
-        "[default: the run's, or 0]",
-    ),
-]
-SampleFrom = Annotated[
-    int | None,
-    Option(
-        "--sample",
-        metavar="COUNT",
-        help="Draw each token at random from this number of likely ones, instead of searching "
-        "for the best translation.",
-    ),
-]
-Temperature = Annotated[
-    float | None,
-    Option(help="With --sample, a lower one draws likelier tokens. [default: 1]"),
-]
-SampleSeed = Annotated[
-    int | None,
-    Option(help="With --sample, another seed gives other translations. [default: 0]"),
-]
+Search = Annotated[Given, Fields(DecodingOptions, default="the run's, or {}")]
 Json = Annotated[bool, Option("--json", help="Print the result as a JSON object.")]
-
-_TEXT = (
-    "The corpus: bundled, tfds:NAME[/CONFIG], a folder of files LANGUAGE.SPLIT.txt with one "
-    "sentence per line (en.train.txt, de.train.txt, en.val.txt, ...), a .tsv or .csv file whose "
-    "first line names the languages, a .po, .mo, .xlf, .xliff or .tmx file, or a folder of such "
-    "files; files also as .gz. Several together are one corpus: repeat the option"
-)
-Data = Annotated[list[str] | None, Option(help=f"{_TEXT}. [default: the recipe's]")]
-PreparedData = Annotated[
-    list[str] | None, Option(help=f"{_TEXT}; or one that prepare wrote. [default: the recipe's]")
-]
-Task = Annotated[
-    str | None,
-    Option(
-        help="translation; or parsing, from sentences to constituency trees, with a folder of Penn "
-        "files as data. [default: translation]",
-        autocompletion=lambda: list(TASKS),
-    ),
-]
 Recipe = Annotated[
     str | None,
     Option(
@@ -96,49 +50,90 @@ Changes = Annotated[
         metavar="KEY=VALUE",
         help="A setting, such as warmup_steps=400 or model.dropout_rate=0.2. May be repeated. "
         "`train --list-settings` prints all of them.",
-        autocompletion=lambda: [f"{field.name}=" for field in fields(TrainSettings)],
+        autocompletion=lambda: [f"{name}=" for name in settings_of(TrainSettings)],
     ),
 ]
-Source = Annotated[str | None, Option(help="Source language. [default: en]")]
-Target = Annotated[str | None, Option(help="Target language. [default: de]")]
-Monolingual = Annotated[
-    str | None,
-    Option(
-        metavar="FILE",
-        help="Sentences of the target language, to train on with sources that --back-translator "
-        "writes: --set monolingual_share=0.3 makes them 30 % of all pairs. [default share: 0.5]",
-    ),
-]
-BackTranslator = Annotated[
-    str | None,
-    Option(metavar="RUN", help="A run from the target language to the source language."),
-]
-Protect = Annotated[
-    list[str] | None,
-    Option(
-        metavar="SETS|REGEX",
-        help="What translations must keep as it is, separated by commas: "
-        f"{'; '.join(f'{name}, {what}' for name, what in PROTECTED_SETS.items())}; or a regular "
-        "expression. May be repeated. [default: nothing]",
-        autocompletion=lambda: list(PROTECTED_SETS),
-    ),
-]
-ProtectFree = Annotated[
-    bool | None,
-    Option("--protect-free", help="The model may leave protected strings out, and repeat them."),
-]
-VocabSize = Annotated[
-    int | None,
-    Option(help="Maximum number of subwords, for both languages together. [default: 8000]"),
-]
+
+
+def with_fields(command: Callable[..., None]) -> Callable[..., None]:
+    """Returns a command for Typer, in which options stand for the parameters that are records.
+
+    A parameter of a type that `checked_dataclass` made becomes an option for each field, and the
+    command gets the record. One of `Annotated[Given, Fields(...)]` becomes options that are all
+    optional, and the command gets the values that were given.
+    """
+    parameters: list[inspect.Parameter] = []
+    records: dict[str, dict[str, Any]] = {}  # of each such parameter: the type of each option
+    builders: dict[str, Callable[..., Any]] = {}
+    for parameter in inspect.signature(command).parameters.values():
+        annotation = parameter.annotation
+        fields = next(
+            (x for x in getattr(annotation, "__metadata__", ()) if type(x) is Fields), None
+        )
+        if fields is None and hasattr(annotation, "__pydantic_fields__"):
+            fields = Fields(annotation)
+            builders[parameter.name] = annotation
+        if fields is None:
+            parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
+            continue
+        options = list(_options(fields))
+        parameters += options
+        records[parameter.name] = {option.name: option.annotation for option in options}
+
+    @functools.wraps(command)
+    def call(**values: Any) -> None:
+        for name, options in records.items():
+            given = {field: values.pop(field) for field in options}
+            given = {field: value for field, value in given.items() if value not in (None, [])}
+            values[name] = builders.get(name, dict)(**given)
+        command(**values)
+
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {option.name: option.annotation for option in parameters}
+    return call
+
+
+def _options(fields: Fields) -> Iterator[inspect.Parameter]:
+    hints = get_type_hints(fields.record)
+    for name, declared in settings_of(fields.record).items():
+        if fields.names and name not in fields.names:
+            continue
+        default = fields.record.__pydantic_fields__[name].default  # type: ignore[attr-defined]
+        option = declared.option
+        if option is None and hints[name] is bool and not default:
+            option = f"--{name.replace('_', '-')}"  # and no --no-NAME
+        info = Option(
+            *filter(None, [option]),
+            metavar=declared.metavar,
+            help=_help(declared, fields.default, default),
+            autocompletion=_completion(declared) if declared.choices else None,
+        )
+        kinds = [hints[name], *get_args(hints[name])]
+        kind = next((kind for kind in kinds if get_origin(kind) is list), hints[name])
+        yield inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[kind | None, info],
+        )
+
+
+def option_of(name: str) -> str:
+    """Returns the option of a field of the search."""
+    return settings_of(DecodingOptions)[name].option or f"--{name.replace('_', '-')}"
+
+
+def _completion(declared: Setting) -> Callable[[], list[str]]:
+    return lambda: list(declared.choices)
+
+
+def _help(declared: Setting, text: str, default: Any) -> str:
+    """Returns the help of an option, with its default unless the field's help says it."""
+    if default is None or default is False or default is PydanticUndefined:
+        return declared.help
+    return f"{declared.help} [default: {text.format(default)}]"
 
 
 def one_or_all(values: list[str] | None) -> str | list[str] | None:
     """Returns the value of an option that was given once, a list of several, or None."""
     return values[0] if values and len(values) == 1 else values or None
-
-
-def search_of(context: typer.Context) -> dict[str, Any]:
-    """Returns the options of the search that a command was given."""
-    given = {field.name: context.params.get(field.name) for field in fields(DecodingOptions)}
-    return {name: value for name, value in given.items() if value is not None}

@@ -4,36 +4,37 @@ import time
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from typer import Argument
 
 from keras_transformer.cli import options
 from keras_transformer.cli.console import ProgressBar, load_tensorflow, print_json, say, say_next
 from keras_transformer.cli.train import make_settings
-from keras_transformer.trainers.settings import OF_CORPUS
+from keras_transformer.trainers.settings import OF_CORPUS, TrainSettings
+
+CorpusOptions = Annotated[
+    options.Given,
+    options.Fields(
+        TrainSettings,
+        (
+            *("data", "task", "source", "target", "vocab_size", "monolingual"),
+            *("back_translator", "protect", "protect_free"),
+        ),
+    ),
+]
 
 
 def prepare_command(
-    context: typer.Context,
     folder: Annotated[Path, Argument(metavar="CORPUS", help="New folder for the prepared corpus.")],
-    data: options.Data = None,
     recipe: options.Recipe = None,
     changes: options.Changes = None,
-    task: options.Task = None,
-    source: options.Source = None,
-    target: options.Target = None,
-    vocab_size: options.VocabSize = None,
-    monolingual: options.Monolingual = None,
-    back_translator: options.BackTranslator = None,
-    protect: options.Protect = None,
-    protect_free: options.ProtectFree = None,
+    given: CorpusOptions = options.NONE,
     as_json: options.Json = False,
 ) -> None:
     """Clean and tokenize a corpus once, for many runs.
 
     If the command was interrupted, give it again: it continues.
     """
-    settings = make_settings(context)
+    settings = make_settings(given, recipe, changes or ())
     load_tensorflow()
     from keras_transformer.trainers.data.cleaning import REASONS
     from keras_transformer.trainers.data.preparation import prepare

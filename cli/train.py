@@ -2,11 +2,11 @@
 
 import sys
 import time
+from collections.abc import Iterable, Mapping
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
-import typer
 from typer import Option
 
 from keras_transformer.cli import options
@@ -19,88 +19,32 @@ from keras_transformer.cli.console import (
     say_next,
 )
 from keras_transformer.cli.settings_table import list_settings
-from keras_transformer.config import TransformerConfig
 from keras_transformer.errors import InputError
-from keras_transformer.records import settings_of
-from keras_transformer.registry import ARCHITECTURES, PROTECTED_SETS
+from keras_transformer.registry import PROTECTED_SETS
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.corpora import is_prepared
 from keras_transformer.trainers.recipes import Layer, load_recipe, resolve
-from keras_transformer.trainers.settings import Precision, StrategyName, TrainSettings
+from keras_transformer.trainers.settings import TrainSettings
+
+TrainOptions = Annotated[
+    options.Given,
+    options.Fields(
+        TrainSettings,
+        (
+            *("data", "task", "source", "target", "init_from", "mix", "monolingual"),
+            *("back_translator", "freeze", "architecture", "preset", "vocab_size", "protect"),
+            *("protect_free", "steps", "seed", "metric", "strategy", "accumulate", "precision"),
+            "jit",
+        ),
+    ),
+]
 
 
 def train_command(
-    context: typer.Context,
     run_dir: Annotated[Path, Option(help="New run directory, or one to --resume.")],
-    data: options.PreparedData = None,
     recipe: options.Recipe = None,
     changes: options.Changes = None,
-    task: options.Task = None,
-    source: options.Source = None,
-    target: options.Target = None,
-    init_from: Annotated[
-        str | None,
-        Option(metavar="RUN", help="A run to start from: its tokenizer, sizes and weights."),
-    ] = None,
-    mix: Annotated[
-        list[str] | None,
-        Option(
-            help="Old data to add: --set mix_share=0.3 makes it 30 % of all pairs. May be repeated."
-        ),
-    ] = None,
-    monolingual: options.Monolingual = None,
-    back_translator: options.BackTranslator = None,
-    freeze: Annotated[
-        Literal["embeddings", "encoder"] | None,
-        Option(help="Layers that keep the weights of --init-from. [default: none]"),
-    ] = None,
-    architecture: Annotated[
-        str | None,
-        Option(
-            help="transformer; recurrent, GRUs with attention; or for parsing next_word, whose "
-            "decoder reads the next word too. [default: transformer, or next_word for parsing]",
-            autocompletion=lambda: list(ARCHITECTURES),
-        ),
-    ] = None,
-    preset: Annotated[
-        str | None,
-        Option(
-            help="Size of the model: tiny, base, big, or a row of the paper's Table 3, such as "
-            "A-16-heads; recurrent models have tiny and base. [default: tiny]",
-            autocompletion=lambda: list(TransformerConfig.presets),
-        ),
-    ] = None,
-    vocab_size: options.VocabSize = None,
-    protect: options.Protect = None,
-    protect_free: options.ProtectFree = None,
-    steps: Annotated[int | None, Option(help="Number of updates. [default: 10000]")] = None,
-    seed: Annotated[
-        int | None, Option(help="Seed of weights, dropout and batches. [default: 1]")
-    ] = None,
-    metric: Annotated[
-        str | None,
-        Option(
-            help="Validation score that chooses the best checkpoint: bleu, chrf or loss; for "
-            "parsing, f1 or loss. [default: bleu or f1 if it is computed, else loss]"
-        ),
-    ] = None,
-    strategy: Annotated[
-        StrategyName | None,
-        Option(
-            help="one: a single device; mirrored: all GPUs of this machine; multiworker: all "
-            "machines that TF_CONFIG or SLURM names. [default: mirrored with several GPUs, "
-            "else one]"
-        ),
-    ] = None,
-    accumulate: Annotated[
-        int | None,
-        Option(help="Micro-batches per update; more of them need less memory. [default: 1]"),
-    ] = None,
-    precision: Annotated[
-        Precision | None,
-        Option(help="Number format of the computation; weights stay float32. [default: float32]"),
-    ] = None,
-    jit: Annotated[bool | None, Option("--jit", help="Compile the training step with XLA.")] = None,
+    given: TrainOptions = options.NONE,
     show_settings: Annotated[
         bool,
         Option(
@@ -120,7 +64,9 @@ def train_command(
 
     Training writes a run directory, which most other commands read.
     """
-    settings = make_settings(context)
+    if resume and recipe is None and (run_dir / "run.json").is_file():
+        recipe = str(run_dir.absolute())  # a recipe may have its name
+    settings = make_settings(given, recipe, changes or ())
     load_tensorflow()
     from keras_transformer.cli.summary import still_improves, summarize, summary_table
 
@@ -163,40 +109,35 @@ def _sets_of(protect: str) -> list[str]:
     return parts if known else [protect]
 
 
-def make_settings(context: typer.Context) -> TrainSettings:
-    """Makes settings of a command's options: a recipe, changed by options, then by `--set`.
+def make_settings(
+    given: Mapping[str, Any], recipe: str | None = None, changes: Iterable[str] = ()
+) -> TrainSettings:
+    """Makes settings of a recipe, changed by given values, then by those of `--set`.
 
-    Without a recipe, a run to resume has its own settings. Those of a prepared corpus, if the data
-    is one, are stronger than the recipe's.
+    Those of a prepared corpus, if the data is one, are stronger than the recipe's.
     """
-    given = {name: value for name, value in context.params.items() if value not in (None, ())}
+    values = dict(given)
     for name in {"data", "mix"} & given.keys():
-        given[name] = options.one_or_all(given[name])
-    if given.get("resume") and (given["run_dir"] / "run.json").is_file():
-        given.setdefault("recipe", given["run_dir"].absolute())  # a recipe may have its name
-    options_given = {name: given[name] for name in settings_of(TrainSettings) if name in given}
+        values[name] = options.one_or_all(given[name])
     if "protect" in given:
-        options_given["protect"] = [part for text in given["protect"] for part in _sets_of(text)]
-    layers = [Layer("the command line", options_given)]
-    changes = given.get("changes", ())
-    if "recipe" in given:
-        layers.append(Layer(f"the recipe {given['recipe']}", load_recipe(given["recipe"])))
-    chosen = resolve(layers, changes)
-    data = chosen.get("data")
-    if is_prepared(data or ""):
-        load_tensorflow()
-        from keras_transformer.trainers.data.prepared import Manifest
-
-        corpus = Manifest.read(data).settings(chosen.get("init_from"))
-        for layer in layers[1:]:
-            if others := {
-                name: corpus[name]
-                for name in corpus.keys() & layer.values.keys()
-                if corpus[name] != layer.values[name]
-            }:
-                listed = ", ".join(f"{name}={value!r}" for name, value in others.items())
-                say(f"The corpus has other settings than {layer.origin}, and keeps them: {listed}")
-        chosen = resolve([layers[0], Layer("the corpus", corpus), *layers[1:]], changes)
-    if "data" not in chosen:
+        values["protect"] = [part for text in given["protect"] for part in _sets_of(text)]
+    layers = [Layer("the command line", values)]
+    if recipe is not None:
+        layers.append(Layer(f"the recipe {recipe}", load_recipe(recipe)))
+    settings = resolve(layers, changes)
+    if "data" not in settings:
         raise InputError("The setting `data` is missing: give --data, or a --recipe that has it")
-    return TrainSettings.from_dict(chosen)
+    if is_prepared(settings["data"]):
+        corpus = Layer("the corpus", _settings_of_corpus(settings))
+        for name, value in layers[-1].values.items() if recipe is not None else ():
+            if corpus.values.get(name, value) != value:
+                say(f"The corpus keeps its own {name}={corpus.values[name]!r}, not the recipe's")
+        settings = resolve([layers[0], corpus, *layers[1:]], changes)
+    return TrainSettings.from_dict(settings)
+
+
+def _settings_of_corpus(settings: Mapping[str, Any]) -> dict[str, Any]:
+    load_tensorflow()
+    from keras_transformer.trainers.data.prepared import Manifest
+
+    return Manifest.read(settings["data"]).settings(settings.get("init_from"))

@@ -3,61 +3,173 @@
 Each gives rows with the names of an export's outputs, for `num_best` the lists of `nbest`.
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, NamedTuple
 
+from pydantic import Field
+
+from keras_transformer.cli.check import find_export, inside
 from keras_transformer.cli.console import load_session, load_tensorflow, use_one_thread
 from keras_transformer.errors import InputError, NotFiniteError
 from keras_transformer.export.metadata import read_metadata
-from keras_transformer.export.options import NO_SCORE, max_size_of
+from keras_transformer.export.options import DEFAULT_SIGNATURE, NO_SCORE, max_size_of
 from keras_transformer.export.rows import Row, by_length
+from keras_transformer.records import checked_dataclass, setting
 from keras_transformer.run import Run
+
+SERVER_TIMEOUT = 60  # seconds
 
 Progress = Callable[[int], None]  # takes the number of texts translated since the last call
 Translate = Callable[[list[str], Progress], Sequence[Row]]
 
 
-def open_server(
-    url: str | None,
-    grpc: str | None,
-    model: str | None,
-    signature: str,
-    timeout: float,
-    prefix: str | None,
-) -> Translate:
-    """Returns a client of a model server, at a REST URL or at a gRPC address with a model's name.
+@checked_dataclass
+class TranslateOptions:
+    """What to translate, with what, and how; the options of the search are others."""
+
+    input: Path | None = None
+    """Read texts from this file, one per line; or translate subtitles (.srt, .vtt), or the empty
+    entries of a gettext catalogue (.po) or XLIFF, into --output. Also as .gz."""
+    output: Path | None = None
+    """Write the output to this new file."""
+    url: str | None = None
+    """Ask a model server over REST, at http://HOST:8501/v1/models/NAME."""
+    grpc: Annotated[str | None, setting(metavar="HOST:PORT")] = None
+    """Ask a model server over gRPC, with --model."""
+    model: Annotated[str | None, setting(metavar="NAME")] = None
+    """Name of the model on the gRPC server."""
+    signature: str | None = None
+    """Signature of the export or server: greedy is fast, document cuts no text. [default:
+    serving_default]"""
+    num_best: Annotated[int, Field(ge=1)] | None = None
+    """Print so many translations of each text, best first, each on a line behind its score; at most
+    as many as there are beams."""
+    prefix: str | None = None
+    """How each translation begins. Its last word may go on, unless a space follows it. An export
+    and a server need the signature complete."""
+    words: bool = False
+    """With --json, add each word's probability; for a run."""
+    sentences: Annotated[bool | None, setting(option="--sentences/--whole")] = None
+    """Translate each line of a text or entry of a catalogue sentence by sentence, or as one text.
+    [default: by sentence for runs and catalogues, else as the signature]"""
+    terms: Path | None = None
+    """A glossary for a model that protects strings: on each line a word of the source, a tab and
+    its translation."""
+    timeout: Annotated[float, Field(ge=0.001)] | None = None
+    """Seconds to wait for the server. [default: 60]"""
+    as_json: Annotated[bool, setting(option="--json")] = False
+    """Print a JSON object per line: translation, score, truncated."""
+
+
+class Model(NamedTuple):
+    """What translates."""
+
+    kind: Literal["run", "export", "server"]
+    name: str  # for messages
+    path: Path | None = None  # of the run directory, or of a version of the export
+
+    def protected(self) -> list[str]:
+        """Returns what the model protects, or nothing of a server, which does not say."""
+        if self.path is None:
+            return []
+        if self.kind == "export":
+            return list(read_metadata(self.path).get("protect", []))
+        load_tensorflow()
+        return list(Run.load(self.path).tokenizer().protect)
+
+    def languages(self) -> tuple[str, str] | None:
+        """Returns source and target; None if they are not known, as of a server."""
+        if self.path is None:
+            return None
+        if self.kind == "run":
+            run = Run.load(self.path)
+            return run.source, run.target
+        try:
+            metadata = read_metadata(self.path)
+        except InputError:  # an export of another program
+            return None
+        return (metadata["source"], metadata["target"]) if "source" in metadata else None
+
+
+def find_model(folder: str | None, options: TranslateOptions) -> Model:
+    """Returns the model of a folder or of the server that options name.
 
     Raises:
-        InputError: unless exactly one of the two is given.
+        InputError: if the folder holds neither a run nor an export.
     """
+    if folder is None:
+        return Model("server", options.url or options.grpc or "")
+    if os.path.isfile(os.path.join(folder, "run.json")):
+        return Model("run", folder, Path(folder))
+    version = find_export(folder)
+    if version is None:
+        raise InputError(f"{folder} must be a run directory or a SavedModel{inside(folder)}")
+    return Model("export", folder, version)
+
+
+def open_model(
+    model: Model,
+    options: TranslateOptions,
+    search: Mapping[str, Any],
+    *,
+    optimize: bool,
+    by_sentence: bool,
+) -> Translate:
+    """Opens a model.
+
+    Args:
+        model: the model.
+        options: of `translate`.
+        search: changes of the run's `DecodingOptions`.
+        optimize: whether to optimize the graph, which takes a second or two, and saves a few
+            percent of a search.
+        by_sentence: whether an export or a server splits texts into sentences by default.
+    """
+    protected = model.protected() if options.terms else []
+    if options.terms and model.path and not protected:
+        raise InputError(f"--terms needs a model that protects strings. {model.path} protects none")
+    signature = options.signature or DEFAULT_SIGNATURE
+    by_sentence = by_sentence if options.sentences is None else options.sentences
+    if options.prefix is not None:
+        signature = "complete"
+    elif options.num_best is not None:
+        signature = "nbest"
+    elif options.signature is None and (
+        options.sentences or (options.sentences is None and by_sentence)
+    ):
+        signature = "document"
+    if model.kind == "run":
+        translate = _open_run(str(model.path), options, search, optimize)
+    elif model.kind == "export":
+        translate = _open_export(str(model.path), options, signature, optimize)
+    else:
+        translate = _open_server(options, signature)
+    if options.num_best is not None and model.kind != "run":
+        translate = _with_best(translate, options.num_best)
+    return _with_terms(translate, options.terms, protected) if options.terms else translate
+
+
+def _open_server(options: TranslateOptions, signature: str) -> Translate:
     from keras_transformer.export.clients import GrpcClient, RestClient
 
+    shared: dict[str, Any] = {"signature": signature, "prefix": options.prefix}
+    shared["timeout"] = options.timeout or SERVER_TIMEOUT
     client: GrpcClient | RestClient
-    if url is not None and grpc is None:
-        client = RestClient(url, signature=signature, timeout=timeout, prefix=prefix)
-    elif url is None and grpc is not None and model is not None:
+    if options.url is not None and options.grpc is None:
+        client = RestClient(options.url, **shared)
+    elif options.url is None and options.grpc is not None and options.model is not None:
         load_tensorflow()
-        client = GrpcClient(grpc, model, signature=signature, timeout=timeout, prefix=prefix)
+        client = GrpcClient(options.grpc, options.model, **shared)
     else:
         raise InputError("Give either --url URL, or --grpc HOST:PORT and --model NAME")
     return lambda texts, progress: _counted(client.translate(texts), progress)
 
 
-def open_run(
-    folder: str,
-    search: Mapping[str, Any],
-    optimize: bool,
-    num_best: int | None,
-    prefix: str | None,
-    words: bool,
-    sentences: bool | None,
+def _open_run(
+    folder: str, options: TranslateOptions, search: Mapping[str, Any], optimize: bool
 ) -> Translate:
-    """Opens a run directory with options of its search.
-
-    `sentences` is whether to translate each text sentence by sentence; None to do so if there is no
-    prefix.
-    """
     use_one_thread()
     load_tensorflow()
     import tensorflow as tf
@@ -66,60 +178,41 @@ def open_run(
 
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not optimize})
     translator = Translator.load(folder, **search)
-    if sentences is None:
-        sentences = prefix is None
+    sentences = options.prefix is None if options.sentences is None else options.sentences
 
-    def row_of(found: Translation) -> Row:
-        row: Row = {"translation": found.text, "score": found.score}
-        if num_best is not None:
-            texts, scores = zip(*found.hypotheses, strict=True)
+    def row_of(translation: Translation) -> Row:
+        row: Row = {"translation": translation.text, "score": translation.score}
+        if options.num_best is not None:
+            texts, scores = zip(*translation.hypotheses, strict=True)
             row = {"translations": list(texts), "scores": list(scores)}
-        if words:
-            row["words"] = [word._asdict() for word in found.words]
-        return {**row, "truncated": found.truncated}
+        if options.words:
+            row["words"] = [word._asdict() for word in translation.words]
+        return {**row, "truncated": translation.truncated}
 
     def translate(texts: list[str], progress: Progress) -> list[Row]:
-        prefixes = None if prefix is None else [prefix] * len(texts)
         if sentences:  # which keep the white space at both ends
             texts = list(map(str.strip, texts))
-        found = translator.translate(
+        translations = translator.translate(
             texts,
-            prefixes=prefixes,
+            prefixes=None if options.prefix is None else [options.prefix] * len(texts),
             progress=progress,
-            num_best=num_best or 1,
-            words=words,
+            num_best=options.num_best or 1,
+            words=options.words,
             sentences=sentences,
         )
-        return [row_of(each) for each in found]
+        return list(map(row_of, translations))
 
     return translate
 
 
-def protected_by(version: Path | None, folder: str) -> list[str]:
-    """Returns what an export or a run protects, or nothing of a server, which does not say."""
-    if not folder:
-        return []
-    if version is None:
-        load_tensorflow()
-        protect = Run.load(folder).tokenizer().protect
-    else:
-        protect = read_metadata(version).get("protect", [])
-    if not protect:
-        raise InputError(
-            f"--terms needs a model that protects strings. {version or folder} protects none"
-        )
-    return list(protect)
-
-
-def open_export(
-    version: str, signature: str, optimize: bool, is_nbest: bool, prefix: str | None
+def _open_export(
+    version: str, options: TranslateOptions, signature: str, optimize: bool
 ) -> Translate:
-    """Opens a version of an export at one of its signatures."""
     load_session()
     from keras_transformer.export.session import INVALID_ARGUMENT, SessionError, open_saved_model
 
-    output = "translations" if is_nbest else "translation"
-    others = {} if prefix is None else {"prefix": prefix}
+    output = "translation" if options.num_best is None else "translations"
+    others = {} if options.prefix is None else {"prefix": options.prefix}
     translate = open_saved_model(version, signature, optimize, output, **others)
 
     def translate_batch(batch: list[bytes]) -> list[Row]:
@@ -138,7 +231,7 @@ def open_export(
     )
 
 
-def with_best(translate: Translate, num_best: int) -> Translate:
+def _with_best(translate: Translate, num_best: int) -> Translate:
     """Returns the rows of the signature `nbest`, without the padding of missing translations."""
 
     def best(texts: list[str], progress: Progress) -> Sequence[Row]:
@@ -158,24 +251,12 @@ def with_best(translate: Translate, num_best: int) -> Translate:
     return best
 
 
-def with_terms(translate: Translate, path: Path, protect: Sequence[str]) -> Translate:
+def _with_terms(translate: Translate, path: Path, protect: Sequence[str]) -> Translate:
     """Marks the terms of a glossary in the texts, except in strings that the model protects."""
     from keras_transformer.protection.terms import read_glossary, term_marker
 
     mark_terms = term_marker(read_glossary(path), protect)
     return lambda texts, progress: translate(list(map(mark_terms, texts)), progress)
-
-
-def languages_of(version: Path | None, folder: str) -> tuple[str, str] | None:
-    """Returns the languages of an export or a run; None if they are not known, as of a server."""
-    if version is None:
-        run = Run.load(folder) if folder else None
-        return (run.source, run.target) if run else None
-    try:
-        found = read_metadata(version)
-    except InputError:  # an export of another program
-        return None
-    return (found["source"], found["target"]) if "source" in found else None
 
 
 def _counted(rows: Sequence[Row], progress: Progress) -> Sequence[Row]:

@@ -63,24 +63,29 @@ class ExportOptions:
         InputError: if a value has the wrong type or is out of range.
     """
 
-    weights: WeightsType = "float32"  # type of the stored weights
-    compute: ComputeType = "float32"  # type of matmuls; bfloat16 needs AVX512-BF16 or AMX
-    # The decoder layer that the signature `attention` shows, from 0; -1 is the last.
+    weights: WeightsType = "float32"
+    """Type of the stored weights. The command prints what a smaller one costs in BLEU."""
+    compute: ComputeType = "float32"
+    """Type of matmuls. bfloat16 needs a processor with AVX512-BF16 or AMX; the command prints what
+    it costs in BLEU."""
     attention_layer: int = -1
-    complete: bool = False  # whether to add the signature `complete`, which continues a `prefix`
-    batching: bool = True  # whether the graph merges concurrent requests
-    # The maximum number of texts in a merged batch; larger requests are split.
+    """Decoder layer that the signature `attention` shows, from 0; -1 is the last."""
+    complete: bool = False
+    """Add the signature `complete`, which continues the beginning of a translation."""
+    batching: bool = True
+    """Merge concurrent requests in the graph."""
     max_batch_size: Annotated[int, Field(ge=1, le=1_024)] = 256
-    # How long an incomplete batch waits for more requests, in microseconds. With 0, a request waits
-    # only while all threads are busy.
+    """Maximum number of texts in a merged batch; larger requests are split."""
     batch_timeout_micros: Annotated[int, Field(ge=0, le=10_000_000)] = 0
-    # The number of batches that each signature computes at a time.
+    """Microseconds that a batch waits for more requests. With 0, a request waits only while all
+    threads are busy."""
     num_batch_threads: Annotated[int, Field(ge=1, le=1_024)] = 2
-    # The maximum number of texts in a request: at least the batch of `translate`.
+    """Number of batches that each signature computes at a time."""
     max_texts: Annotated[int, Field(ge=BATCH_ROWS, le=2**20)] = 1_024
-    # The maximum number of tokens of a request to `document`, all its texts together. One of more
-    # than 16 times as many bytes is refused before it is split.
+    """Maximum number of texts in a request; at least 64, the batch of `translate`."""
     max_document_tokens: Annotated[int, Field(ge=1, le=2**26)] = 8_192
+    """Maximum number of tokens in a `document` request, all its texts together. One of more than 16
+    times as many bytes is refused before it is split."""
 
     def __post_init__(self) -> None:
         for name in ("max_batch_size", "batch_timeout_micros", "num_batch_threads"):

@@ -22,7 +22,7 @@ from keras_transformer._version import __version__
 from keras_transformer.checkpoints import State
 from keras_transformer.cli import check, main
 from keras_transformer.cli.lines import CHUNK_LINES
-from keras_transformer.cli.translate import _print_translations
+from keras_transformer.cli.translate import print_translations
 from keras_transformer.export.bulk import BulkReport
 from keras_transformer.export.check import CHECKS
 from keras_transformer.export.metadata import read_metadata
@@ -184,7 +184,7 @@ def test_a_pipe_that_pauses(capsys):
 
     send()
     with os.fdopen(reader, "rb") as stream:
-        _print_translations(translate, [], stream, None, "standard input", False)
+        print_translations(translate, [], stream, None, "standard input", False)
     empty = [""] * (CHUNK_LINES - 1)
     assert chunks == [["one"], ["two", "", "three"], ["four", *empty], ["fünf"]]
     assert capsys.readouterr().out.split() == ["ONE", "TWO", "THREE", "FOUR", "FÜNF"]

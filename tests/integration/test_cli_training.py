@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-import types
-from pathlib import Path
 
 import pytest
 from command_line import assert_documented, assert_refused, cli
@@ -13,7 +11,6 @@ from keras_transformer.cli.train import make_settings
 from keras_transformer.files import locked
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.prepared import corpus_folder, read_validation_pairs
-from keras_transformer.trainers.settings import TrainSettings
 
 
 @pytest.fixture(scope="module")
@@ -63,13 +60,12 @@ def test_prepare_for_a_machine(corpus_dir, tmp_path):
     assert len(prepared["examples"]["too_long"]) == 3
     assert json.loads((folder / "corpus.json").read_text())["made_from"]["vocab_size"] == 284
     assert f"train --data {folder} --run-dir" in err
-    context = types.SimpleNamespace(params={"data": str(folder), "vocab_size": None})
-    found = make_settings(context)
+    given = {"data": [str(folder)]}
+    found = make_settings(given)
     assert (found.vocab_size, found.max_length, found.augment) == (284, 7, {})
-    by_change = {"changes": [f"data={folder}"]}
-    assert make_settings(types.SimpleNamespace(params=by_change)).vocab_size == 284
-    context.params |= {"vocab_size": 285, "changes": ["max_length=8"]}  # `train` refuses these
-    assert (make_settings(context).vocab_size, make_settings(context).max_length) == (285, 8)
+    assert make_settings({}, changes=[f"data={folder}"]).vocab_size == 284
+    found = make_settings({**given, "vocab_size": 285}, changes=["max_length=8"])
+    assert (found.vocab_size, found.max_length) == (285, 8)  # which `train` refuses
 
 
 def test_the_other_commands_take_the_average_or_the_best(recipe_run, corpus_dir):
@@ -112,14 +108,6 @@ def test_baseline_and_tokenized_references(recipe_run, corpus_dir, tmp_path):
     for option in ("--baseline", "--tokenized-references"):
         result = cli("evaluate", recipe_run, "--data", corpus_dir, option, tmp_path / "short")
         assert_refused(result, f"{tmp_path}/short must have 9 lines.*")
-
-
-@pytest.mark.usefixtures("eager")
-def test_a_run_to_resume_may_have_the_name_of_a_recipe(recipe_run, tmp_path, monkeypatch):
-    shutil.copytree(recipe_run, tmp_path / "demo")
-    monkeypatch.chdir(tmp_path)
-    context = types.SimpleNamespace(params={"run_dir": Path("demo"), "resume": True})
-    assert make_settings(context) == TrainSettings.of(Run.load(recipe_run))
 
 
 def test_resume(recipe, recipe_run, corpus_dir, tmp_path):
