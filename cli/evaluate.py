@@ -59,6 +59,10 @@ class EvaluateOptions:
     """Also evaluate on changed text: capitals, other case, quotation marks, list marks, symbols,
     typing errors, no final punctuation."""
 
+    def __post_init__(self) -> None:
+        if self.test_set is not None and (self.data is not None or self.split is not None):
+            raise InputError("Give either --test-set, or --data and --split")
+
     def of_scores(self) -> dict[str, Any]:
         """Returns the options that not all tasks have; None where they are not given."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -80,8 +84,6 @@ def evaluate_command(
     after the split and after options that are not the run's, such as test-beam_size=1. They
     replace earlier ones of the same options only.
     """
-    if options.test_set is not None and (options.data is not None or options.split is not None):
-        raise InputError("Give either --test-set, or --data and --split")
     use_one_thread()
     load_tensorflow()
     from keras_transformer.trainers.data.augmentation import changed_in_all_ways
@@ -93,19 +95,17 @@ def evaluate_command(
     task.check_options(options.of_scores())
     name, pairs, data = _read_pairs(opened, task, options)
     baseline = options.baseline and read_sentences(options.baseline, len(pairs))
-    references = options.tokenized_references and read_sentences(
-        options.tokenized_references, len(pairs)
-    )
+    prepared = options.tokenized_references
+    references = prepared and read_sentences(prepared, len(pairs))
     translator = Translator.of(opened, checkpoint, **search)
     languages = (opened.source, opened.target)
     texts = {"": pairs, **(changed_in_all_ways(pairs, languages) if options.noise else {})}
     notes = {"data": data, "checkpoint": opened.checkpoint(checkpoint).file}
-    if options.tokenized_references:
-        notes["tokenized_references"] = str(options.tokenized_references)
-    named = _other_options(opened, options, translator.defaults, checkpoint)
-    name = "-".join([name, *(f"{key}={value}" for key, value in named.items())])
-    search = dataclasses.asdict(translator.defaults)
-    output = _output(run / "evaluation" / name, texts, {**search, **notes})
+    if prepared:
+        notes["tokenized_references"] = str(prepared)
+    name += _other_options(opened, options, translator.defaults, checkpoint)
+    all_notes = {**notes, **dataclasses.asdict(translator.defaults)}
+    output = _output(run / "evaluation" / name, texts, all_notes)
     with ProgressBar("Evaluating", len(texts) * len(pairs)) as progress:
         for kind, changed in texts.items():
             evaluate(
@@ -120,17 +120,9 @@ def evaluate_command(
                 notes={**notes, "noise": kind} if kind else notes,
                 progress=lambda done, total: progress(done),
             )
-    values = {**_read_scores(output), "baseline": None, "output": str(output)}
     bleu = "bleu_lowercased" if translator.tokenizer.lowercase else "bleu"
-    if options.noise:
-        kinds = {kind: _read_scores(_with_kind(output, kind)) for kind in texts if kind}
-        values["noise"] = {kind: scores[bleu]["value"] for kind, scores in kinds.items()}
-    if baseline:
-        values["baseline"] = _compare(output, baseline, pairs, values, bleu)
-    if as_json:
-        print_json(values)
-    else:
-        _print_scores(values, task.labels, bleu)
+    values = _all_scores(output, texts, baseline, bleu)
+    _print_scores(values, task.labels, bleu, as_json)
     if remark := task.remark(values):
         say(remark)
     say(
@@ -158,8 +150,8 @@ def _read_pairs(run: Run, task: Task, options: EvaluateOptions) -> tuple[str, li
 
 def _other_options(
     run: Run, options: EvaluateOptions, search: DecodingOptions, checkpoint: CheckpointName | None
-) -> dict[str, Any]:
-    """Returns the options that are not the run's, which name the files of the results."""
+) -> str:
+    """Returns the options that are not the run's, for the names of the files of the results."""
     from keras_transformer.trainers.scoring.scores import bleu_tokenizer
 
     own = DecodingOptions.of(run.settings)
@@ -171,7 +163,7 @@ def _other_options(
         named["tokenize"] = options.tokenize
     if options.tokenized_references:
         named["tokenized_references"] = options.tokenized_references.name
-    return named
+    return "".join(f"-{key}={value}" for key, value in named.items())
 
 
 def _output(path: Path, kinds: Iterable[str], options: Mapping[str, Any]) -> Path:
@@ -200,23 +192,35 @@ def _read_scores(output: Path | str) -> dict[str, Any]:
     return scores
 
 
-def _compare(
-    output: Path, baseline: list[str], pairs: list[Pair], values: Mapping[str, Any], bleu: str
+def _all_scores(
+    output: Path, texts: Mapping[str, list[Pair]], baseline: list[str] | None, bleu: str
 ) -> dict[str, Any]:
-    """Returns the BLEU of a baseline, and how significant its difference is."""
+    """Returns the scores of all kinds of text, and the significance of a baseline's distance."""
     from keras_transformer.trainers.scoring.evaluation import read_sentences
     from keras_transformer.trainers.scoring.scores import compare
 
-    results = read_sentences(f"{output}.hypothesis", len(pairs))
-    references = [pair.target for pair in pairs]
-    lowercase = bleu == "bleu_lowercased"
-    (value, signature), p_value = compare(
-        results, baseline, references, lowercase, values["tokenize"]
-    )
-    return {"bleu": value, "signature": signature, "p_value": p_value}
+    values = {**_read_scores(output), "baseline": None, "output": str(output)}
+    kinds = {kind: _read_scores(_with_kind(output, kind)) for kind in texts if kind}
+    if kinds:
+        values["noise"] = {kind: scores[bleu]["value"] for kind, scores in kinds.items()}
+    if baseline:
+        (value, signature), p_value = compare(
+            read_sentences(f"{output}.hypothesis", len(baseline)),
+            baseline,
+            [pair.target for pair in texts[""]],
+            bleu == "bleu_lowercased",
+            values["tokenize"],
+        )
+        values["baseline"] = {"bleu": value, "signature": signature, "p_value": p_value}
+    return values
 
 
-def _print_scores(values: Mapping[str, Any], labels: Mapping[str, str], bleu: str) -> None:
+def _print_scores(
+    values: Mapping[str, Any], labels: Mapping[str, str], bleu: str, as_json: bool
+) -> None:
+    if as_json:
+        print_json(values)
+        return
     for field, label in labels.items():
         if score := values.get(field):
             typer.echo(f"{label:26} {score['value']:5.2f}  {score['signature']}")

@@ -62,7 +62,7 @@ def list_settings(wanted: bool) -> None:
 
 def page() -> str:
     """Returns the page docs/reference/settings.md."""
-    parts = [PAGE]
+    parts = [PAGE.strip()]
     for section in GROUPS:
         parts.append(
             f"\n## {section.capitalize()}\n\n| setting | default | meaning |\n|---|---|---|"

@@ -30,11 +30,7 @@ LAYERS = {  # as Keras's own layers
     "model.layers:call(9)",
 }
 TOO_LARGE = {
-    "cli.evaluate:evaluate_command",
-    "cli.export:export_command",
     "cli.serve:serve_command",
-    "cli.train:train_command",
-    "cli.translate:translate_command",
     "export.engines:export_marian",
     "export.gateway:make_gateway",
     "protection.tokenizer",
@@ -48,8 +44,6 @@ TOO_LARGE = {
     "trainers.marian.importing:import_marian",
     "trainers.scoring.evaluation:evaluate",
     "trainers.scoring.evaluation:evaluate(10)",
-    "trainers.settings",
-    "trainers.settings:__post_init__",
 }
 
 
