@@ -18,7 +18,7 @@ from keras_transformer.export.options import Quantization
 from keras_transformer.files import atomic_folder, named_failure
 from keras_transformer.model.embedding import PositionalEmbedding, sinusoidal_encoding
 from keras_transformer.model.transformer import Transformer
-from keras_transformer.tokenizers import SPECIAL_PIECES, Tokenizer
+from keras_transformer.tokenizers import SPECIAL_PIECES, Side, Tokenizer
 from keras_transformer.translator import Translator
 
 MAX_POSITIONS = 2048  # of CTranslate2's table of sinusoids, and so of a sentence
@@ -89,7 +89,7 @@ def export_marian(translator: Translator, folder: str | Path, source: str, targe
             "tokenizer_class": "MarianTokenizer",
         },
     }
-    vocabularies = {"vocab.json": tokenizer, "target_vocab.json": tokenizer.target}
+    vocabularies = {"vocab.json": tokenizer.source, "target_vocab.json": tokenizer.target}
     for name, side in list(vocabularies.items())[: 1 if config.share_embeddings else 2]:
         pieces = _pieces(side)
         named = ["</s>", "<unk>", *(pieces[i] for i in order[2:-1]), "<pad>"]
@@ -208,7 +208,7 @@ def _ctranslate2_spec(translator: Translator) -> Any:
         bias = model.output_dense.bias
     if bias is not None:
         spec.decoder.projection.bias = np.asarray(bias.value)
-    spec.register_source_vocabulary(_pieces(translator.tokenizer))
+    spec.register_source_vocabulary(_pieces(translator.tokenizer.source))
     spec.register_target_vocabulary(_pieces(translator.tokenizer.target))
     spec.config.add_source_eos = True
     spec.config.layer_norm_epsilon = config.layer_norm_epsilon
@@ -266,13 +266,13 @@ def _transformer(translator: Translator, engine: str) -> Transformer:
         d_k=config.d_k,
         d_v=config.d_v,
     )
-    translator.tokenizer.sentencepiece_models()  # raises an error if there are none
+    translator.tokenizer.source.sentencepiece_model()  # raises an error if there is none
     return model
 
 
-def _pieces(tokenizer: Tokenizer) -> list[str]:
+def _pieces(side: Side) -> list[str]:
     """Returns the pieces by id, each with a name of its own."""
-    texts = tokenizer.pieces(tf.range(tokenizer.vocab_size)).numpy()
+    texts = side.pieces(tf.range(side.vocab_size)).numpy()
     pieces = [*SPECIAL_PIECES, *(text.decode() for text in texts[4:])]
     first = {piece: i for i, piece in reversed(list(enumerate(pieces)))}
     return [piece if first[piece] == i else f"<unused_{i}>" for i, piece in enumerate(pieces)]
@@ -286,5 +286,5 @@ def _new_folder(folder: str | Path, tokenizer: Tokenizer) -> Iterator[Path]:
         raise InputError(f"{path} exists already: choose another folder")
     with named_failure(path), atomic_folder(path) as written:
         yield written
-        for side, model in zip(("source", "target"), tokenizer.sentencepiece_models(), strict=True):
-            (written / f"{side}.spm").write_bytes(model)
+        for name, side in (("source", tokenizer.source), ("target", tokenizer.target)):
+            (written / f"{name}.spm").write_bytes(side.sentencepiece_model())

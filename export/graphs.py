@@ -1,6 +1,5 @@
 """The graphs of an export: strings in, strings out, with requests checked and merged."""
 
-import copy
 import dataclasses
 import functools
 import uuid
@@ -15,7 +14,7 @@ from keras_transformer.export.options import NO_SCORE, ExportOptions
 from keras_transformer.model.tensor import precision
 from keras_transformer.registry import build_model
 from keras_transformer.texts.texts import TextSearch, TranslatedTexts
-from keras_transformer.tokenizers import EncodedTexts, Tokenizer
+from keras_transformer.tokenizers import SharedSide
 from keras_transformer.translator import Translator
 
 MAX_BYTES = 4 << 20  # of the texts of a request: the tokenizer also reads what is cut later
@@ -51,9 +50,8 @@ class ServingModule(tf.Module):
         def read_weights() -> list[tf.Tensor]:
             return [tf.cast(tf.convert_to_tensor(weight), dtype) for weight in self.stored]
 
-        make_search = functools.partial(
-            TextSearch, model, _shared(translator.tokenizer), read_weights=read_weights
-        )
+        tokenizer = translator.tokenizer.shared(SharedSide)
+        make_search = functools.partial(TextSearch, model, tokenizer, read_weights=read_weights)
         computations = _computations(make_search, search_options, options)
         best = [search_options.beam_size]
         row_shapes = {"translations": best, "scores": best}  # of outputs with more than a value
@@ -75,8 +73,9 @@ def _computations(
     def shared_search(decoding: DecodingOptions) -> TextSearch:
         # One function, which all graphs call: it is most of a graph, and a session prepares all
         # functions of a file before each signature's first run.
-        specs = [EncodedTexts.spec(), tf.TensorSpec([], tf.int32)]
-        function = tf.function(make_search(decoding).search, specs, autograph=False)
+        search = make_search(decoding)
+        specs = [search.tokenizer.spec, tf.TensorSpec([], tf.int32)]
+        function = tf.function(search.search, specs, autograph=False)
         return make_search(decoding, shared_search=function)
 
     search = greedy_search = shared_search(decoding)
@@ -183,21 +182,6 @@ def merge_requests(
         }
 
     return merged
-
-
-def _shared(tokenizer: Tokenizer) -> Tokenizer:
-    """Returns the tokenizer with one function for each method, which all graphs call.
-
-    Each op holds the tokenizer's complete model, so a file with few of them is smaller.
-    """
-    shared = copy.copy(tokenizer)
-    texts, ids = tf.TensorSpec([None], tf.string), tf.TensorSpec([None, None], tf.int32)
-    specs = {"tokenize": texts, "split_words": texts, "detokenize": ids, "pieces": ids}
-    for name, spec in specs.items():
-        setattr(shared, name, tf.function(getattr(tokenizer, name), [spec], autograph=False))
-    if tokenizer.target is not tokenizer:
-        shared.own_target = _shared(tokenizer.target)
-    return shared
 
 
 def _require(

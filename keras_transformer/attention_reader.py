@@ -10,7 +10,7 @@ from keras_transformer.config import DecodingOptions
 from keras_transformer.errors import InputError
 from keras_transformer.model.encoder_decoder import EncoderDecoder
 from keras_transformer.texts.texts import TextSearch
-from keras_transformer.tokenizers import EncodedTexts, Tokenizer, shifted
+from keras_transformer.tokenizers import EncodedTexts, Side, Tokenizer, shifted
 
 
 class Attention(NamedTuple):
@@ -55,7 +55,7 @@ class AttentionReader:
         decoder_ids = shifted(target_ids)
         encoder, decoder, cross = self._scores(encoded.ids, decoder_ids)
         return Attention(
-            source_pieces=_pieces(self.tokenizer, encoded.ids),
+            source_pieces=_pieces(self.tokenizer.source, encoded.ids),
             target_pieces=_pieces(self.tokenizer.target, target_ids),
             decoder_pieces=_pieces(self.tokenizer.target, decoder_ids),
             encoder=encoder.numpy(),
@@ -68,7 +68,7 @@ class AttentionReader:
         def best_ids(source: EncodedTexts) -> tf.Tensor:
             return self.search.search(source).ids[:, 0]
 
-        return tf.function(best_ids, input_signature=[EncodedTexts.spec()], autograph=False)
+        return tf.function(best_ids, input_signature=[self.tokenizer.spec], autograph=False)
 
     @functools.cached_property
     def _scores(self) -> Any:
@@ -87,5 +87,5 @@ def _to_tensor(text: str) -> tf.Tensor:
     return tf.constant([text.encode("utf-8", errors="replace")], tf.string)
 
 
-def _pieces(tokenizer: Tokenizer, ids: tf.Tensor) -> tuple[str, ...]:
-    return tuple(piece.decode() for piece in tokenizer.pieces(ids)[0].numpy())
+def _pieces(side: Side, ids: tf.Tensor) -> tuple[str, ...]:
+    return tuple(piece.decode() for piece in side.pieces(ids)[0].numpy())

@@ -68,7 +68,7 @@ class Translator:
         self, model: EncoderDecoder, tokenizer: Tokenizer, defaults: DecodingOptions | None = None
     ) -> None:
         sizes = model.config.vocab_size, model.config.num_target_ids
-        own_sizes = tokenizer.vocab_size, tokenizer.target.vocab_size
+        own_sizes = tokenizer.source.vocab_size, tokenizer.target.vocab_size
         if sizes != own_sizes:
             raise InputError(
                 "The vocabularies of `model` and `tokenizer` must have the same sizes, of source "

@@ -28,9 +28,9 @@ def _learn_tokenizer(settings: "TrainSettings", corpus: Corpus, vocab_size: int)
             vocab_size,
             settings.protect,
             settings.protect_free,
-            "bpe" if settings.tokenizer == "bpe" else "unigram",
-            settings.lowercase,
-            languages,
+            model_type=settings.tokenizer,
+            lowercase=settings.lowercase,
+            languages=languages,
         )
     pairs, same_pairs = itertools.tee(corpus.pairs("train"))
     sources, targets = (pair.source for pair in pairs), (pair.target for pair in same_pairs)

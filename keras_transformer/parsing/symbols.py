@@ -91,6 +91,8 @@ class TreeConstraint(NamedTuple):
     entries: tf.Tensor  # int32 [sources, W], of their words in the dictionary, W at least 1
     num_words: tf.Tensor  # int32 [sources]
 
+    exempt = None
+
     @property
     def min_tokens(self) -> tf.Tensor:
         return self.num_words + 2  # a label and its closing

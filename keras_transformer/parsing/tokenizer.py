@@ -1,12 +1,9 @@
-"""The tokenizer of a parser: sentences and trees (section 6.3).
-
-Shapes (the package's glossary): B batch, S source length, K beams, T target length.
-"""
+"""The tokenizer of a parser: sentences and trees (section 6.3)."""
 
 import base64
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -17,26 +14,48 @@ from keras_transformer.config import EOS_ID
 from keras_transformer.errors import InputError, one_line
 from keras_transformer.parsing.symbols import TreeConstraint, TreeSymbols
 from keras_transformer.search.constraints import Constraint
-from keras_transformer.tokenizers.base import (
-    SPECIAL_PIECES,
-    EncodedTexts,
-    Tokenizer,
-    index_pieces,
-)
+from keras_transformer.tokenizers.base import EncodedTexts, Tokenizer
 from keras_transformer.tokenizers.learning import WORD_MARK, parse_sentencepiece, train_by_rules
-from keras_transformer.tokenizers.subword import SentencePieceTokenizer, WordPieceTokenizer
+from keras_transformer.tokenizers.sides import SPECIAL_PIECES, Side, index_pieces
+from keras_transformer.tokenizers.subword import (
+    SentencePieceSide,
+    WordPieceSide,
+    sentencepiece_sides,
+)
+from keras_transformer.tokenizers.wrappers import Visible, Wrapper
 
 HEADER = b"# trees\n"  # of its file
 MIN_COUNT = 5  # all words that occur less often have one entry in the dictionary
 MIN_SHARE = 0.001  # a rarer tag of a word is taken for an error of annotation
 
 
+class SentenceSide(SentencePieceSide):
+    """Sentences whose words are separated by spaces, as in a treebank.
+
+    A parenthesis becomes -LRB- or -RRB-.
+    """
+
+    kind = "a parser"
+
+    def sentencepiece_model(self) -> bytes:
+        return Side.sentencepiece_model(self)  # raises an error
+
+    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        for pattern, replacement in (
+            (r"\p{Z}", " "),
+            (WORD_MARK, "_"),
+            (r"\(", "-LRB-"),
+            (r"\)", "-RRB-"),
+        ):
+            texts = tf.strings.regex_replace(texts, pattern, replacement)
+        return super()._tokenize(texts)
+
+
 class TreeTokenizer(Tokenizer):
     """Subwords of sentences, and the symbols of their trees (section 6.3).
 
-    It tokenizes sentences whose words are separated by spaces, as in a treebank. A parenthesis
-    becomes -LRB- or -RRB-. Its `target` tokenizes linearized trees, of symbols separated by spaces.
-    A search with it finds well-formed trees only, and `write` writes them in brackets. A word that
+    Its source is sentences, and its target linearized trees, of symbols separated by spaces. A
+    search with it finds well-formed trees only, and `write` writes them in brackets. A word that
     is frequent in the treebank gets a tag that it has there (a tag dictionary, Ratnaparkhi 1996).
     The pieces that begin a word have the first ids, and so have the tags (`sizes`).
 
@@ -44,19 +63,14 @@ class TreeTokenizer(Tokenizer):
         model: a header, then JSON.
     """
 
-    keeps_capitals = True  # the words of a tree are those of its sentence
     splits_sentences = False
 
     def __init__(self, model: bytes) -> None:
-        self.model = model
         try:
             content = json.loads(model.removeprefix(HEADER))
             sentencepiece = base64.b64decode(content["sentencepiece"])
-            self._words = SentencePieceTokenizer(sentencepiece)
+            sentences, *_ = sentencepiece_sides(sentencepiece, SentenceSide)
             self.symbols = TreeSymbols(tuple(content["tags"]), tuple(content["labels"]))
-            symbols = [*SPECIAL_PIECES, *self.symbols.pieces]
-            self.own_target = WordPieceTokenizer.from_pieces(symbols, {})
-            self.own_target.keeps_capitals = True
             dictionary = content["dictionary"]  # the first entry is for all words that have none
             self._tags = np.zeros((len(dictionary), len(self.symbols.tags)), bool)
             for entry, tags in enumerate(dictionary.values()):
@@ -64,10 +78,16 @@ class TreeTokenizer(Tokenizer):
             self._entries = index_pieces([*dictionary], first_id=0, unknown_id=0)
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise InputError("The tokenizer is damaged") from error
-        self.vocab_size = self._words.vocab_size
+        trees = WordPieceSide([*SPECIAL_PIECES, *self.symbols.pieces], {})
+        super().__init__(model, sentences, trees)
         pieces = parse_sentencepiece(sentencepiece).pieces
-        num_first = sum(each.piece.startswith(WORD_MARK) for each in pieces)
+        num_first = sum(piece.piece.startswith(WORD_MARK) for piece in pieces)
         self._word_id_ends = EOS_ID + 1 + num_first, self.symbols.first_label
+
+    @property
+    def wrappers(self) -> Sequence[Wrapper]:
+        """The words of a tree are those of its sentence, also in capitals."""
+        return [Visible()]
 
     @property
     def sizes(self) -> dict[str, Any]:
@@ -119,43 +139,19 @@ class TreeTokenizer(Tokenizer):
         return cls(HEADER + json.dumps(content).encode())
 
     def constraints(self, source: EncodedTexts) -> list[Constraint]:
-        """Returns the constraint of trees with the words of sources; see `Tokenizer`."""
-        words = self._split(source)
+        words = self._words(source)
         entries = tf.ragged.map_flat_values(self._entries, words).to_tensor(0)
         entries = tf.pad(entries, [[0, 0], [0, 1]])
         num_words = tf.cast(words.row_lengths(), tf.int32)
         return [TreeConstraint(self.symbols, tf.constant(self._tags), entries, num_words)]
 
     def write(self, source: EncodedTexts, ids: tf.Tensor) -> tf.Tensor:
-        """Writes trees in brackets, with the words of their sources.
+        """Writes trees in brackets, with the words of their sources."""
+        return self.symbols.write(self._words(source), ids)
 
-        Args:
-            source: as for `Tokenizer.write`.
-            ids: as for `Tokenizer.write`.
-        """
-        return self.symbols.write(self._split(source), ids)
-
-    def _split(self, source: EncodedTexts) -> tf.RaggedTensor:
+    def _words(self, source: EncodedTexts) -> tf.RaggedTensor:
         """Returns the words of sources, string [B, (words)]."""
-        return tf.strings.split(self.detokenize(source.ids))
-
-    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        for pattern, replacement in (
-            (r"\p{Z}", " "),
-            (WORD_MARK, "_"),
-            (r"\(", "-LRB-"),
-            (r"\)", "-RRB-"),
-        ):
-            texts = tf.strings.regex_replace(texts, pattern, replacement)
-        return self._words.tokenize(texts)
-
-    def detokenize(self, ids: tf.Tensor) -> tf.Tensor:
-        """Joins ids, int32 [B, S], into sentences, string [B]; drops pad, bos and eos."""
-        return self._words.detokenize(ids)
-
-    def pieces(self, ids: tf.Tensor) -> tf.Tensor:
-        """Returns the pieces of ids, int32 of any shape, as strings of the same shape."""
-        return self._words.pieces(ids)
+        return tf.strings.split(self.source.detokenize(source.ids))
 
 
 def _words_first(model: Message) -> bytes:

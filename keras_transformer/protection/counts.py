@@ -1,7 +1,6 @@
 """A constraint of the search: a protected string stands in a result as often as in its source.
 
-Shapes (the package's glossary): B batch, K beams, V vocabulary. N is the number of slots, L the
-number of places of slots in a source.
+N is the number of slots, L the number of places of slots in a source.
 """
 
 from collections.abc import Sequence
@@ -13,33 +12,106 @@ import tensorflow as tf
 from keras_transformer.config import EOS_ID
 from keras_transformer.search.constraints import SearchStep, forbid
 
+LONGEST = 2  # times the tokens of the source: no translation is longer before its last string
+
 State = tuple[tf.Tensor, tf.Tensor]  # counts of the ids, int32 [B, K, N]; what ends, bool [B, K]
 
 
 class Counts(NamedTuple):
-    """How often each of N ids stands in a result, and where.
+    """How often each of N ids stands in a result, and where."""
 
-    Attributes:
-        least: int32 [B, N], how often each id must stand in a result.
-        most: int32 [B, N], how often it may.
-        opening: float32 [B, N, N], 1 where the second id opens what the first one closes.
-        closing: float32 [B, N, N], 1 where both ids close the same.
-        order: int32 [B, L], the ids in their order in the source, then -1.
-        ranks: int32 [B, L], how often the id stands before.
-        spaced: bool [B, L], whether a space stands before the id in a result that would end.
-        is_last: bool [B], whether the source ends with an id.
-        longest: int32 [B], tokens after which a sequence with missing ids ends.
+    least: tf.Tensor  # int32 [B, N], how often each id must stand in a result
+    most: tf.Tensor  # int32 [B, N], how often it may
+    opening: tf.Tensor  # float32 [B, N, N], 1 where the second id opens what the first one closes
+    closing: tf.Tensor  # float32 [B, N, N], 1 where both ids close the same
+    order: tf.Tensor  # int32 [B, L], the ids in their order in the source, then -1
+    ranks: tf.Tensor  # int32 [B, L], how often the id stands before
+    spaced: (
+        tf.Tensor
+    )  # bool [B, L], whether a space stands before the id in a result that would end
+    is_last: tf.Tensor  # bool [B], whether the source ends with an id
+    longest: tf.Tensor  # int32 [B], tokens after which a sequence with missing ids ends
+
+
+def counts_of(
+    slots: tf.Tensor,
+    lengths: tf.Tensor,
+    strings: tf.Tensor,
+    has_spaces: tf.Tensor,
+    num_slots: int,
+    is_free: bool,
+) -> Counts:
+    """Returns how often the slots of sources stand in results.
+
+    Args:
+        slots: int32 [B, S], the slot of each token, counted from 0; below 0 for other tokens.
+        lengths: int32 [B], of the sources in tokens, without the end.
+        strings: string [B, L], what stands for the slots, in their order.
+        has_spaces: bool [B], whether a source has spaces.
+        num_slots: N.
+        is_free: whether a result may leave strings out, and repeat them.
     """
+    is_slot = slots >= 0
+    order = tf.ragged.boolean_mask(slots, is_slot).to_tensor(-1)  # [B, L]
+    keys = tf.range(tf.shape(slots)[0])[:, None] * num_slots + order
+    # As with a space of its own: not directly after another slot, nor in a text without spaces.
+    after_slot = tf.pad(is_slot[:, :-1], [[0, 0], [1, 0]])
+    spaced = tf.ragged.boolean_mask(has_spaces[:, None] & ~after_slot, is_slot).to_tensor(False)
+    last = tf.gather(slots, tf.maximum(lengths - 1, 0), batch_dims=1)
+    places = tf.cast(tf.where(is_slot), tf.int32)
+    cells = tf.stack([places[:, 0], tf.gather_nd(slots, places)], axis=1)  # of each string
+    counts = tf.scatter_nd(cells, tf.ones_like(cells[:, 0]), [tf.shape(slots)[0], num_slots])
+    if is_free:
+        least, most = tf.zeros_like(counts), tf.where(counts > 0, tf.int32.max, 0)
+        opening = closing = tf.zeros([tf.shape(slots)[0], num_slots, num_slots])
+    else:
+        least = most = counts
+        opening, closing = _pairs_of_tags(
+            tf.boolean_mask(strings, order >= 0), cells, places[:, 1], tf.shape(counts)
+        )
+    return Counts(
+        least=least,
+        most=most,
+        opening=opening,
+        closing=closing,
+        order=order,
+        ranks=tf.reshape(ranks_of(tf.reshape(keys, [-1])), tf.shape(order)),
+        spaced=spaced,
+        is_last=last >= 0,
+        longest=LONGEST * lengths + 10,
+    )
 
-    least: tf.Tensor
-    most: tf.Tensor
-    opening: tf.Tensor
-    closing: tf.Tensor
-    order: tf.Tensor
-    ranks: tf.Tensor
-    spaced: tf.Tensor
-    is_last: tf.Tensor
-    longest: tf.Tensor
+
+def _pairs_of_tags(
+    strings: tf.Tensor, cells: tf.Tensor, places: tf.Tensor, shape: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns `opening` and `closing` of `Counts`, of strings [P] with rows and slots [P, 2]."""
+    is_closing = tf.strings.regex_full_match(strings, r"(?s)</.*>")
+    is_opening = tf.strings.regex_full_match(strings, r"(?s)<[A-Za-z0-9].*>")
+    is_opening &= ~tf.strings.regex_full_match(strings, r"(?s).*/>")
+    names = tf.strings.regex_replace(strings, r"(?s)^</?([^\s/>]*).*$", r"\1")
+
+    def smallest(values: tf.Tensor) -> tf.Tensor:
+        """Returns the smallest value of the strings of each slot, [B, N]."""
+        largest = tf.fill(shape, values.dtype.max)
+        return tf.tensor_scatter_nd_min(largest, cells, values)
+
+    name = smallest(tf.strings.to_hash_bucket_fast(names, 2**62))
+    opens = smallest(tf.cast(is_opening, tf.int32)) == 1
+    closes = smallest(tf.cast(is_closing, tf.int32)) == 1
+    pairs = (name[:, :, None] == name[:, None, :]) & closes[:, :, None]  # [B, N, N]
+    first, last = smallest(places), -smallest(-places)
+    is_before = first[:, None, :] < last[:, :, None]  # as in the source
+    opening, closing = pairs & opens[:, None, :] & is_before, pairs & closes[:, None, :]
+    return tf.cast(opening, tf.float32), tf.cast(closing, tf.float32)
+
+
+def ranks_of(keys: tf.Tensor) -> tf.Tensor:
+    """Returns how many earlier keys are equal to each, int32 [P]."""
+    order = tf.argsort(keys, stable=True)
+    ordered = tf.gather(keys, order)
+    rank = tf.range(tf.size(keys)) - tf.searchsorted(ordered, ordered, side="left")
+    return tf.gather(rank, tf.math.invert_permutation(order))
 
 
 class CountConstraint(NamedTuple):
@@ -51,40 +123,42 @@ class CountConstraint(NamedTuple):
     A model that has seen few ids may rather end than write one. A sequence whose likeliest next
     token is the end, or a mark and then the end, gets what is missing in the order of the source,
     and so does one that is too long. Then only one more mark and the end may follow.
-
-    Attributes:
-        counts: for each source.
-        space: the id that writes a space, or -1.
-        is_mark: bool [V], whether an id writes punctuation.
     """
 
-    counts: Counts
-    space: int
-    is_mark: tf.Tensor
+    counts: Counts  # for each source
+    space: int  # the id that writes a space, or -1
+    is_mark: tf.Tensor  # bool [V], whether an id writes punctuation
+    is_free: bool = False  # whether the counts are only those that may be
 
     @classmethod
-    def of(cls, counts: Counts, spellings: Sequence[bytes]) -> "CountConstraint":
+    def of(
+        cls, counts: Counts, spellings: Sequence[bytes], is_free: bool = False
+    ) -> "CountConstraint":
         """Takes the bytes that each id writes."""
-        texts = [each.decode(errors="replace") for each in spellings]
+        texts = [spelling.decode(errors="replace") for spelling in spellings]
         is_mark = [bool(regex.fullmatch(r" ?\p{P}+", text)) for text in texts]
-        return cls(counts, texts.index(" ") if " " in texts else -1, tf.constant(is_mark))
+        space = texts.index(" ") if " " in texts else -1
+        return cls(counts, space, tf.constant(is_mark), is_free)
+
+    @property
+    def exempt(self) -> tuple[int, int] | None:
+        if self.is_free:
+            return None
+        return self.is_mark.shape[0] - self.counts.least.shape[1], self.space
 
     @property
     def min_tokens(self) -> tf.Tensor:
-        """How many ids a result needs; see `Constraint`."""
         return tf.reduce_sum(self.counts.least, axis=1)
 
     def start(self, rows: tf.Tensor, beam_size: int) -> tuple[State, Counts]:
-        """Returns the counts of the ids, what ends, and `counts` of the rows; see `Constraint`."""
         shape = [tf.size(rows), beam_size]
         counts = tf.zeros([*shape, self.counts.least.shape[1]], tf.int32)
-        row_state = Counts(*(tf.gather(each, rows) for each in self.counts))
+        row_state = Counts(*(tf.gather(tensor, rows) for tensor in self.counts))
         return (counts, tf.zeros(shape, tf.bool)), row_state
 
     def restrict(
         self, logits: tf.Tensor, step: SearchStep, state: State, row_state: Counts
     ) -> tuple[tf.Tensor, State]:
-        """Forbids ids, the end or all but ids; see `Constraint`."""
         num_ids = row_state.least.shape[1]
         first_id = logits.shape[2] - num_ids
         counts = state[0] + tf.one_hot(step.newest - first_id, num_ids, dtype=tf.int32)

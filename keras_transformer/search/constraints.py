@@ -26,6 +26,13 @@ class Constraint(Protocol):
     """Restricts what a search finds. It is made for all sources of a call."""
 
     @property
+    def exempt(self) -> tuple[int, int] | None:
+        """The first of the ids that it counts, and the id of a space, or -1; None for none.
+
+        No other rule keeps these from repeating, and a space may stand before each.
+        """
+
+    @property
     def min_tokens(self) -> tf.Tensor:
         """How many tokens a result needs for it, the end not counted, int32 [B] or []."""
 
@@ -98,6 +105,8 @@ class PrefixConstraint(NamedTuple):
     text: tf.Tensor  # int32 [B, bytes], then zeros
     # int32 [V, M], the bytes of each id, then zeros; only zeros for an id that no text has.
     spellings: tf.Tensor
+
+    exempt = None
 
     @classmethod
     def of(
@@ -194,7 +203,7 @@ CONTINUATION = 0x80, 0xC0  # in UTF-8, the bytes of a character after its first,
 class RepeatConstraint(NamedTuple):
     """No N tokens in a row stand twice in a result, unless nothing else may follow.
 
-    They may if one of them is counted. Where some are, a space may follow too, but not a space.
+    They may if one of them is exempt. Where ids are, a space may follow too, but not a space.
     Scores are those of a search without constraint.
     """
 
@@ -202,8 +211,7 @@ class RepeatConstraint(NamedTuple):
     # The id of the byte 0, if 256 ids in a row are bytes. All bytes of a character but the first
     # may repeat, so that no character ends early.
     first_byte: int | None = None
-    first_counted: int | None = None  # ids from it on are counted by another constraint
-    space: int | None = None  # the id that writes only a space
+    exempt: tuple[int, int] | None = None  # of another constraint
 
     @property
     def min_tokens(self) -> tf.Tensor:
@@ -224,11 +232,11 @@ class RepeatConstraint(NamedTuple):
         repeats = tf.ones_like(written, tf.bool)
         if first is not None:
             repeats = (written < first + CONTINUATION[0]) | (written >= first + CONTINUATION[1])
-        if self.first_counted is not None:
-            if self.space is not None:
-                repeats &= (written != self.space) | (step.newest == self.space)[:, :, None]
-            repeats &= written < self.first_counted
-            padded = tf.where(padded < self.first_counted, padded, -1)  # unlike any of the last
+        if self.exempt is not None:
+            first_exempt, space = self.exempt
+            repeats &= (written != space) | (step.newest == space)[:, :, None]
+            repeats &= written < first_exempt
+            padded = tf.where(padded < first_exempt, padded, -1)  # unlike any of the last
         for place in range(num_before):
             repeats &= padded[:, :, place : place + num_written] == last[:, :, place, None]
 

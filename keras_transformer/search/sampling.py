@@ -21,6 +21,8 @@ class SampleConstraint(NamedTuple):
     keys: tf.Tensor  # string [B], the sources and the seed
     options: DecodingOptions
 
+    exempt = None
+
     @classmethod
     def of(cls, source_ids: tf.Tensor, options: DecodingOptions, seed: int | tf.Tensor) -> Self:
         """Makes the keys of sources, int32 [B, S], and a seed."""

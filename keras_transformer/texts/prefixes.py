@@ -1,16 +1,11 @@
-"""The beginnings of translations, as they are given.
+"""The beginnings of translations, as they are given."""
 
-Shapes (the package's glossary): B batch, K beams.
-"""
-
-import copy
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from keras_transformer.config import UNK_ID
-from keras_transformer.tokenizers import Tokenizer
-from keras_transformer.tokenizers.case import upper
+from keras_transformer.tokenizers import EncodedTexts, Tokenizer
 
 BLANK = r"[\s\x0b\p{Z}]"
 
@@ -23,36 +18,25 @@ class Prefixes(NamedTuple):
 
 
 def read_prefixes(
-    tokenizer: Tokenizer, texts: tf.Tensor, prefixes: tf.Tensor
-) -> tuple[Prefixes, tf.Tensor]:
-    """Reads the beginnings of the translations of texts.
-
-    Args:
-        tokenizer: of both languages.
-        texts: string [B].
-        prefixes: string [B].
+    tokenizer: Tokenizer, source: EncodedTexts, prefixes: tf.Tensor
+) -> tuple[Prefixes, EncodedTexts]:
+    """Reads the beginnings of the translations of texts, string [B].
 
     Returns:
-        The prefixes, and whether text and prefix are in capitals, bool [B].
+        The prefixes, and the texts, whose results are then written as their prefixes are.
     """
-    target, as_given = tokenizer.target, copy.copy(tokenizer)
-    as_given.keeps_capitals = True
     prefixes = tf.strings.unicode_transcode(prefixes, "UTF-8", "UTF-8", errors="replace")
     prefixes = tf.strings.regex_replace(prefixes, "\ufffd", "")  # no result has it
-    small, given = (each.read_pairs(texts, prefixes) for each in (tokenizer, as_given))
-    of_small, of_given = (target.detokenize(each.target.to_tensor()) for each in (small, given))
-    # A model knows words in small letters, but not all capitals come back from them.
-    comes_back = small.capitals & (upper(of_small, tokenizer.languages[1]) == of_given)
-    rows = tf.range(tf.size(prefixes)) + tf.where(comes_back, tf.size(prefixes), 0)
-    tokens = tf.gather(tf.concat([given.target, small.target], axis=0), rows)
-    tokens = tf.ragged.boolean_mask(tokens, tokens != UNK_ID)  # a model cannot write it
+    read, context = tokenizer.read_prefixes(source.context, prefixes)
+    tokens = tokenizer.target.tokenize(read)
+    written = tokenizer.target.detokenize(tokens.to_tensor())
     end, written_end = (
-        tf.strings.regex_replace(each, r"(?s)^.*(.)$", r"\1") for each in (prefixes, of_given)
+        tf.strings.regex_replace(texts, r"(?s)^.*(.)$", r"\1") for texts in (prefixes, written)
     )
     # White space other than spaces is in the tokens.
     is_word_over = tf.strings.regex_full_match(end, BLANK) & (end != written_end)
-    capitals = small.capitals & (upper(of_given, tokenizer.languages[1]) == of_given)
-    return Prefixes(tokens, is_word_over), capitals
+    tokens = tf.ragged.boolean_mask(tokens, tokens != UNK_ID)  # a model cannot write it
+    return Prefixes(tokens, is_word_over), source._replace(context=context)
 
 
 def without_space_after(prefixes: tf.Tensor, translations: tf.Tensor) -> tf.Tensor:

@@ -33,7 +33,7 @@ from keras_transformer.search.groups import map_groups
 from keras_transformer.search.sampling import SampleConstraint
 from keras_transformer.texts.prefixes import Prefixes, read_prefixes, without_space_after
 from keras_transformer.texts.sentences import are_blank, cut_rows, split_sentences
-from keras_transformer.tokenizers import EncodedTexts, Tokenizer, shifted
+from keras_transformer.tokenizers import EncodedTexts, Side, Tokenizer, shifted
 
 # Bounds of a group: rows, tokens of all hypotheses, and logits in memory at once.
 GROUP_ROWS = 64
@@ -142,10 +142,8 @@ class TextSearch:
         options, target = self.options, self.tokenizer.target
         constraints = self.tokenizer.constraints(source)
         if options.no_repeat_ngram > 0:
-            counted, space = self.tokenizer.first_counted, None
-            if counted is not None and b" " in (spellings := target.spellings()):
-                space = spellings.index(b" ")
-            rule = options.no_repeat_ngram, target.first_byte, counted, space
+            exempt = next((each.exempt for each in constraints if each.exempt), None)
+            rule = options.no_repeat_ngram, target.first_byte, exempt
             constraints.append(RepeatConstraint(*rule))
         if prefixes is not None:  # which hold whatever those before forbid
             constraints.append(PrefixConstraint.of(*prefixes, target.spellings()))
@@ -229,13 +227,11 @@ class TextSearch:
         source = self.tokenizer.encode(texts, self.max_source_tokens)
         given, truncated = None, source.truncated
         if prefixes is not None:
-            given, capitals = read_prefixes(self.tokenizer, texts, prefixes)
+            given, source = read_prefixes(self.tokenizer, source, prefixes)
             longest = self.max_target_tokens // 2
             is_cut = given.tokens.row_lengths() > longest
             truncated |= is_cut
             given = Prefixes(given.tokens[:, :longest], given.is_word_over & ~is_cut)
-            source = source._replace(capitals=capitals)  # the result begins as it is given
-            source = self.tokenizer.with_prefixes(source, prefixes)
         found = self.search(source, num_best, given)
         translations, scores = self.tokenizer.write(source, found.ids), found.scores
         if given is not None:
@@ -249,13 +245,15 @@ class TextSearch:
 
     def _words(self, source: EncodedTexts, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the words of ids, int32 [B, T] -> string [B, n], and their log probabilities."""
-        begins_word = [each.startswith(b" ") for each in self.tokenizer.target.spellings()]
+        spellings = self.tokenizer.target.spellings()
+        begins_word = [spelling.startswith(b" ") for spelling in spellings]
         is_text = (ids != PAD_ID) & (ids != EOS_ID)
         is_first = tf.range(tf.shape(ids)[1]) == 0
         word = tf.cumsum(tf.cast(tf.gather(begins_word, ids) | is_first, tf.int32), axis=1) - 1
         num_words = tf.maximum(tf.reduce_max(tf.where(is_text, word, -1)), -1) + 1
         is_in = tf.one_hot(tf.where(is_text, word, -1), num_words, True, False, axis=1)  # [B, n, T]
-        words = self.tokenizer.write_words(source, tf.where(is_in, ids[:, None], PAD_ID))
+        words = tf.where(is_in, ids[:, None], PAD_ID)[:, None]  # [B, 1, n, T]
+        words = self.tokenizer.write(source, words)[:, 0]
         log_probs = self._log_probs(source, ids)[:, None]
         return words, tf.reduce_sum(tf.where(is_in, log_probs, 0.0), axis=2)
 
@@ -278,15 +276,16 @@ class TextSearch:
             num_best: number of translations of a text that is one sentence; others have one.
             with_words: whether to return `words` and `log_probabilities`.
         """
-        hidden, put_back = self.tokenizer.hide(texts)
-        ragged = split_sentences(hidden, self.tokenizer.languages[0])  # [B, (segments)]
-        segments, text_of_segment = put_back(ragged), ragged.value_rowids()
+        hidden, restore = self.tokenizer.hide(texts)
+        ragged = restore(split_sentences(hidden, self.tokenizer.languages[0]))  # [B, (segments)]
+        segments, text_of_segment = ragged.values, ragged.value_rowids()
         num_texts, num_segments = tf.shape(texts)[0], tf.size(segments)
         is_blank = are_blank(segments)
         sentences = tf.where(~is_blank)[:, 0]  # numbers of the segments that are translated
-        read = self.tokenizer.read(tf.gather(segments, sentences))
-        heads = self.tokenizer.head_lengths(read.tokens)
-        parts, sentence_of_part = cut_rows(read.tokens, self.max_source_tokens - 1, heads)
+        read, context = self.tokenizer.read(tf.gather(segments, sentences))
+        tokens = self.tokenizer.source.tokenize(read)
+        heads = self.tokenizer.head_lengths(tokens)
+        parts, sentence_of_part = cut_rows(tokens, self.max_source_tokens - 1, heads)
         if max_tokens is not None:
             num_tokens = tf.size(parts.values) + tf.size(sentence_of_part)
             message = f"A request must have at most {max_tokens} tokens. Received:"
@@ -294,8 +293,8 @@ class TextSearch:
                 [tf.debugging.Assert(num_tokens <= max_tokens, [message, num_tokens])]
             ):
                 parts = tf.identity(parts)  # [P, (tokens)]
-        kept = None if read.kept is None else parts.with_values(read.kept.values)
-        source = EncodedTexts.of(parts, kept, tf.gather(read.capitals, sentence_of_part))
+        context = self.tokenizer.context_of_parts(context, parts, sentence_of_part)
+        source = EncodedTexts.of(parts, context)
         found = self.search(source, num_best)
         best = self.tokenizer.write(source, found.ids)  # [P, n]
         segment_of_part = tf.gather(sentences, sentence_of_part)
@@ -363,7 +362,7 @@ class TextSearch:
 
         sizes = [tf.shape(best)[1], tf.shape(source.ids)[1]]
         return Alignments(
-            source_pieces=_pieces(self.tokenizer, source.ids),
+            source_pieces=_pieces(self.tokenizer.source, source.ids),
             target_pieces=_pieces(self.tokenizer.target, best),
             source_lengths=_lengths(source.ids),
             target_lengths=target_lengths,
@@ -438,5 +437,5 @@ def _lengths(ids: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(tf.cast(ids != PAD_ID, tf.int32), axis=-1)
 
 
-def _pieces(tokenizer: Tokenizer, ids: tf.Tensor) -> tf.Tensor:
-    return tf.where(ids == PAD_ID, "", tokenizer.pieces(ids))
+def _pieces(side: Side, ids: tf.Tensor) -> tf.Tensor:
+    return tf.where(ids == PAD_ID, "", side.pieces(ids))

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from keras_transformer.languages import language_of
+from keras_transformer.languages import LANGUAGE_TAG, language_of
+from keras_transformer.tokenizers.sides import Side
+from keras_transformer.tokenizers.wrappers import Wrapper
 
 # A text in capitals: four of them or more, some side by side, so that "USA" and "A. B." are none,
-# and no letters without case, such as Chinese ones, but ª and º. A tag of a language, such as
-# >>deu<<, may stand before it.
-TAG = r"(?:\s*>>[^\s<>]+<<)?"
+# and no letters without case, such as Chinese ones, but ª and º. A tag may stand before it.
+TAG = rf"(?:\s*{LANGUAGE_TAG})?"
 NOT_SMALL = r"(?:[^\p{Ll}\p{Lo}]|[\x{AA}\x{BA}])*"
 CAPITALS = rf"(?s){TAG}(?:{NOT_SMALL}\p{{Lu}}){{2}}\p{{Lu}}{NOT_SMALL}\p{{Lu}}{NOT_SMALL}"
 # A title: Four Words Or More, Each With A Capital.
@@ -42,6 +43,45 @@ WITHOUT_ACCENTS = (
 )
 
 Tokenize = Callable[[tf.Tensor], tf.RaggedTensor]  # string [W] -> ids, int32 [W, (tokens)]
+
+
+class Case(Wrapper):
+    """Texts in capitals are read as sentences, and their translations written in capitals.
+
+    Its context is which texts are in capitals.
+    """
+
+    spec = tf.TensorSpec([None], tf.bool)
+
+    def __init__(self, source: Side, target: Side, languages: tuple[str, str]) -> None:
+        self.source, self.target, self.languages = source, target, languages
+
+    def read(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return as_sentences(texts, self.source.split_words, self.languages[0])
+
+    def read_targets(self, context: tf.Tensor, targets: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        small = in_small_letters(targets, self.languages[1])
+        return tf.where(context & _has_no_small_letter(targets), small, targets), tf.constant(True)
+
+    def read_prefixes(self, context: tf.Tensor, prefixes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """A result begins as its prefix is given. A model knows words in small letters best."""
+        small = in_small_letters(prefixes, self.languages[1])
+        in_capitals = context & _has_no_small_letter(prefixes)
+        of_small, of_given = (
+            self.target.detokenize(self.target.tokenize(each).to_tensor())
+            for each in (tf.where(in_capitals, small, prefixes), prefixes)
+        )
+        # Not all capitals come back from small letters.
+        comes_back = in_capitals & (upper(of_small, self.languages[1]) == of_given)
+        in_capitals &= upper(of_given, self.languages[1]) == of_given
+        return tf.where(comes_back, small, prefixes), in_capitals
+
+    def write(self, context: tf.Tensor, texts: tf.Tensor) -> tf.Tensor:
+        return tf.where(context[:, None, None], upper(texts, self.languages[1]), texts)
+
+
+def _has_no_small_letter(texts: tf.Tensor) -> tf.Tensor:
+    return ~tf.strings.regex_full_match(texts, r"(?s).*\p{Ll}.*")
 
 
 def upper(texts: tf.Tensor, language: str) -> tf.Tensor:
@@ -93,7 +133,6 @@ def as_sentences(
     Returns:
         The texts, string [B], and which of them were in capitals, bool [B].
     """
-    texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
     capitals = tf.strings.regex_full_match(texts, CAPITALS)
     texts = tf.where(capitals, in_small_letters(texts, language), texts)
     is_title = tf.strings.regex_full_match(texts, TITLE)
@@ -120,7 +159,7 @@ def _titles_as_sentences(titles: tf.Tensor, tokenize: Tokenize, language: str) -
     words = tf.strings.split(titles, " ")  # [B, (words)]
     is_name = ~tf.strings.regex_full_match(words.values, TITLE_WORD)
     small = _lower(words.values, language)
-    num_pieces, num_small = (_num_pieces(each, tokenize) for each in (words.values, small))
+    num_pieces, num_small = _num_pieces(words.values, tokenize), _num_pieces(small, tokenize)
     is_name |= (num_small > 2) | (num_small == 2) & (num_pieces <= 2)
     is_first = tf.strings.regex_full_match(words.values, f".*{FIRST}.*")
     chosen = tf.where(is_name | is_first, words.values, small)

@@ -35,7 +35,7 @@ def from_keras_nlp(tokenizer: keras.layers.Layer) -> Tokenizer:
         >>> from keras_transformer.tokenizers.keras_nlp import from_keras_nlp
         >>> pieces = ["[PAD]", "[UNK]", "two", "dog", "##s", "."]
         >>> tokenizer = from_keras_nlp(keras_nlp.tokenizers.WordPieceTokenizer(pieces))
-        >>> tokenizer.tokenize(["two dogs."]).to_list()
+        >>> tokenizer.source.tokenize(["two dogs."]).to_list()
         [[5, 6, 7, 8]]
     """
     import keras_nlp

@@ -1,12 +1,9 @@
-"""Tokenizers by SentencePiece and by word-pieces.
-
-Shapes (the package's glossary): B batch, S length in tokens.
-"""
+"""Tokenizers by SentencePiece and by word-pieces."""
 
 import itertools
 import json
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Self
 
 import regex
@@ -17,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from keras_transformer.errors import InputError
-from keras_transformer.tokenizers.base import SPECIAL_PIECES, Tokenizer
+from keras_transformer.tokenizers.base import Tokenizer
 from keras_transformer.tokenizers.case import lower, small_letters
 from keras_transformer.tokenizers.invisible import visible_text
 from keras_transformer.tokenizers.learning import (
@@ -27,11 +24,97 @@ from keras_transformer.tokenizers.learning import (
     train_by_rules,
     train_sentencepiece,
 )
+from keras_transformer.tokenizers.sides import SPECIAL_PIECES, Side
 
-WORD_PIECE_HEADER = "# word-pieces"  # of the file of a `WordPieceTokenizer`
+HEADER = "# word-pieces"  # of a file of word-pieces
 LOWERCASE_MARK = "lowercase"
 BYTE_TYPE, OTHER_TYPES = 6, (2, 3, 5)  # of SentencePiece's pieces: unknown, control and unused
 MAX_WORD_BYTES = 2**20  # TF.Text's default is 100; a longer word is unknown
+
+
+class SentencePieceSide(Side):
+    """One language of a SentencePiece model, by the normal form of this language."""
+
+    def __init__(self, model: bytes, target_model: bytes, lowercase: bool, folds: bool) -> None:
+        self.model, self._target_model = model, target_model
+        self._lowers, self._folds = lowercase, folds  # by TF.Text, and whether to NFKC before
+        message = parse_sentencepiece(model)
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self.vocab_size = len(message.pieces)
+        # A model of `from_keras_nlp` may fold case by itself.
+        self.lowercase = lowercase or "A" not in processor.normalize("A")
+        types = [piece.type for piece in message.pieces]
+        first = types.index(BYTE_TYPE) if BYTE_TYPE in types else 0
+        if types[first : first + 256] == [BYTE_TYPE] * 256:
+            self.first_byte = first
+
+    def sentencepiece_model(self) -> bytes:
+        if self._lowers:
+            raise InputError("Other engines need a tokenizer that does not lower-case text")
+        return self.model
+
+    def spellings(self) -> list[bytes]:
+        def spelling(piece: Any) -> bytes:
+            if piece.type == BYTE_TYPE:  # such as <0xF4>; that of a space begins no word
+                return bytes.fromhex(piece.piece[3:5]).strip(b" ")
+            is_text = piece.type not in OTHER_TYPES
+            return piece.piece.replace(WORD_MARK, " ").encode() if is_text else b""
+
+        return [spelling(piece) for piece in parse_sentencepiece(self.model).pieces]
+
+    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        if self._lowers:
+            if self._folds:
+                texts = tf_text.normalize_utf8(texts, "NFKC")  # the trade mark sign becomes TM
+            texts = lower(texts, self.language)
+        return _op(self.model).tokenize(texts)
+
+    # To join pieces, both sides take the target's model, which is smaller.
+
+    def detokenize(self, ids: tf.Tensor) -> tf.Tensor:
+        return _op(self._target_model).detokenize(ids)
+
+    def pieces(self, ids: tf.Tensor) -> tf.Tensor:
+        return _op(self._target_model).id_to_string(ids)
+
+
+def _op(model: bytes) -> tf_text.SentencepieceTokenizer:
+    """The TF.Text op, made anew: a kept one loses its model when the random seed is set."""
+    return tf_text.SentencepieceTokenizer(model=model, out_type=tf.int32)
+
+
+def sentencepiece_sides(
+    model: bytes, side_type: type[SentencePieceSide] = SentencePieceSide
+) -> list[SentencePieceSide]:
+    """Returns the sides of a serialized model, one if it has one normal form."""
+    try:
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        special_ids = (
+            processor.pad_id(),
+            processor.unk_id(),
+            processor.bos_id(),
+            processor.eos_id(),
+        )
+        message = parse_sentencepiece(model)
+    except (RuntimeError, DecodeError) as error:
+        raise InputError("The tokenizer is not a SentencePiece model") from error
+    if special_ids != (PAD_ID, UNK_ID, BOS_ID, EOS_ID):
+        raise InputError(
+            "The tokenizer's ids for pad, unk, bos, eos must be 0, 1, 2, 3. "
+            f"Received: {', '.join(map(str, special_ids))}"
+        )
+    lowercase = message.lowercase == LOWERCASE_MARK
+    if not message.HasField("target_normalizer_spec"):
+        return [side_type(model, model, lowercase, folds=True)]
+    of_target = message.target_normalizer_spec.SerializeToString()
+    message.ClearField("target_normalizer_spec")
+    source = message.SerializeToString()
+    message.normalizer_spec.ParseFromString(of_target)
+    target = message.SerializeToString()
+    return [
+        side_type(source, target, lowercase, folds=True),
+        side_type(target, target, lowercase, folds=False),
+    ]
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -41,8 +124,8 @@ class SentencePieceTokenizer(Tokenizer):
     bytes, ids 4 to 259. Both languages share the pieces, and each has its own normal form:
 
     - It reads a source in SentencePiece's "nmt_nfkc", which is Unicode NFKC with single spaces.
-      The joiner U+200C and the meta symbol U+2581 become spaces. `read` deletes invisible
-      characters before (`invisible`).
+      The joiner U+200C and the meta symbol U+2581 become spaces. Invisible characters are deleted
+      before (`invisible`).
     - Its `target` keeps a text as it is, but composes letters and accents, as NFC does, and joins
       runs of ordinary spaces. U+2581 becomes an underscore.
 
@@ -51,43 +134,10 @@ class SentencePieceTokenizer(Tokenizer):
 
     Args:
         model: a serialized SentencePiece model with the ids pad 0, unk 1, bos 2 and eos 3.
-        side: 0 for the source, 1 for the target.
     """
 
-    def __init__(self, model: bytes, side: Literal[0, 1] = 0) -> None:
-        self.model, self._side = model, side
-        try:
-            processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-            special_ids = (
-                processor.pad_id(),
-                processor.unk_id(),
-                processor.bos_id(),
-                processor.eos_id(),
-            )
-            message = parse_sentencepiece(model)
-        except (RuntimeError, DecodeError) as error:
-            raise InputError("The tokenizer is not a SentencePiece model") from error
-        if special_ids != (PAD_ID, UNK_ID, BOS_ID, EOS_ID):
-            raise InputError(
-                "The tokenizer's ids for pad, unk, bos, eos must be 0, 1, 2, 3. "
-                f"Received: {', '.join(map(str, special_ids))}"
-            )
-        self.vocab_size: int = processor.vocab_size()
-        types = [piece.type for piece in message.pieces]
-        first = types.index(BYTE_TYPE) if BYTE_TYPE in types else 0
-        if types[first : first + 256] == [BYTE_TYPE] * 256:
-            self.first_byte = first
-        self._is_marked = message.lowercase == LOWERCASE_MARK
-        # A model of `from_keras_nlp` may fold case by itself.
-        self.lowercase = self._is_marked or "A" not in processor.normalize("A")
-        self._models = model, model
-        if message.HasField("target_normalizer_spec"):
-            of_target = message.target_normalizer_spec.SerializeToString()
-            message.ClearField("target_normalizer_spec")
-            source = message.SerializeToString()
-            message.normalizer_spec.ParseFromString(of_target)
-            self._models = source, message.SerializeToString()
-            self.own_target = None if side else SentencePieceTokenizer(model, side=1)
+    def __init__(self, model: bytes) -> None:
+        super().__init__(model, *sentencepiece_sides(model))
 
     @classmethod
     def train(
@@ -108,7 +158,7 @@ class SentencePieceTokenizer(Tokenizer):
             vocab_size: maximum number of ids, the 260 fixed ones included. The tokenizer has fewer
                 if the texts do not support as many.
             model_type: SentencePiece's algorithm.
-            lowercase: whether to lower-case all text, here and in `tokenize`.
+            lowercase: whether to lower-case all text, here and later.
             targets: sentences of the target language.
             symbols: characters that are pieces by themselves; they get the last ids.
             languages: the codes of source and target, if they are known.
@@ -135,7 +185,7 @@ class SentencePieceTokenizer(Tokenizer):
         rules = {**compositions(), WORD_MARK: "_"}
         options = {"model_type": model_type, "user_defined_symbols": list(symbols)}
         message = train_by_rules(as_read(), vocab_size, rules, **options)
-        ordered = sorted(message.pieces, key=lambda each: each.piece in symbols)
+        ordered = sorted(message.pieces, key=lambda piece: piece.piece in symbols)
         del message.pieces[:]
         message.pieces.extend(ordered)
         message.target_normalizer_spec.CopyFrom(message.normalizer_spec)
@@ -146,48 +196,9 @@ class SentencePieceTokenizer(Tokenizer):
             message.lowercase = LOWERCASE_MARK
         return cls(message.SerializeToString()).of_languages(languages)
 
-    def sentencepiece_models(self) -> tuple[bytes, bytes]:
-        """Returns the models of source and target; see `Tokenizer`."""
-        if self._is_marked:
-            raise InputError("Other engines need a tokenizer that does not lower-case text")
-        return self._models
-
-    def spellings(self) -> list[bytes]:
-        """Returns what each id writes; see `Tokenizer`."""
-
-        def spelling(piece: Any) -> bytes:
-            if piece.type == BYTE_TYPE:  # such as <0xF4>; that of a space begins no word
-                return bytes.fromhex(piece.piece[3:5]).strip(b" ")
-            is_text = piece.type not in OTHER_TYPES
-            return piece.piece.replace(WORD_MARK, " ").encode() if is_text else b""
-
-        return [spelling(piece) for piece in parse_sentencepiece(self.model).pieces]
-
-    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        if self._is_marked:
-            if self._side == 0:
-                texts = tf_text.normalize_utf8(texts, "NFKC")  # the trade mark sign becomes TM
-            texts = lower(texts, self.languages[self._side])
-        return self._op(self._side).tokenize(texts)
-
-    def detokenize(self, ids: tf.Tensor) -> tf.Tensor:
-        """Joins ids, int32 [B, S], into texts, string [B]; drops pad, bos and eos."""
-        return self._op().detokenize(ids)
-
-    def pieces(self, ids: tf.Tensor) -> tf.Tensor:
-        """Returns the pieces of ids, int32 of any shape, as strings of the same shape."""
-        return self._op().id_to_string(ids)
-
-    def _op(self, side: Literal[0, 1] = 1) -> tf_text.SentencepieceTokenizer:
-        """The TF.Text op, made anew: a kept one loses its model when the random seed is set.
-
-        To join pieces, both sides take the target's model, which is smaller.
-        """
-        return tf_text.SentencepieceTokenizer(model=self._models[side], out_type=tf.int32)
-
 
 def _without_controls(text: str) -> str:
-    """Replaces control characters by spaces, as `Tokenizer.tokenize` does."""
+    """Replaces control characters by spaces, as `Side.tokenize` does."""
     return regex.sub(r"\p{Cc}", " ", text)
 
 
@@ -198,91 +209,20 @@ def _small_letters(text: str, language: str) -> str:
     return text.lower()
 
 
-class WordPieceTokenizer(Tokenizer):
-    """Word-pieces: splits each word from its start, longest piece first (Schuster et al. 2012).
+class WordPieceSide(Side):
+    """Words, split from their start, longest piece first."""
 
-    White space separates words, and punctuation is part of them. So `detokenize(tokenize(x))`
-    returns x with single spaces. A word with a character outside the vocabulary becomes one unknown
-    token. A piece that continues a word starts with "##".
+    kind = "word-pieces"
 
-    A tokenizer of `from_keras_nlp` splits words at punctuation too, as KerasNLP does.
-
-    Args:
-        model: a header, then one piece a line. The four special pieces come first.
-    """
-
-    def __init__(self, model: bytes) -> None:
-        self.model = model
-        try:
-            header, *self._pieces = model.decode().removesuffix("\n").split("\n")
-            header, _, options = header.partition(" {")
-            self._split_options = json.loads(f"{{{options}") if options else {}
-        except ValueError as error:
-            raise InputError("The tokenizer is damaged") from error
-        if header != WORD_PIECE_HEADER or self._pieces[:4] != list(SPECIAL_PIECES):
-            raise InputError(
-                f"The tokenizer must start with {WORD_PIECE_HEADER!r} and the pieces "
-                f"{', '.join(SPECIAL_PIECES)}. Received: {', '.join([header, *self._pieces[:4]])}"
-            )
-        if len(set(self._pieces)) < len(self._pieces):
-            raise InputError("The tokenizer must not hold a piece twice")
-        self.vocab_size = len(self._pieces)
-        self.lowercase = self._split_options.get("lowercase", False)
+    def __init__(self, pieces: Sequence[str], split_options: Mapping[str, bool]) -> None:
+        self._pieces, self._split_options = pieces, split_options
+        self.vocab_size = len(pieces)
+        self.lowercase = split_options.get("lowercase", False)
         # No word holds a space, so a text such as "</s>" does not become a special piece.
         self._op_pieces = [
             f" {piece}" if i in (PAD_ID, BOS_ID, EOS_ID) or piece.startswith("##") else piece
-            for i, piece in enumerate(self._pieces)
+            for i, piece in enumerate(pieces)
         ]
-
-    @classmethod
-    def train(cls, texts: Iterable[str], vocab_size: int) -> Self:
-        """Learns word-pieces from texts of both languages.
-
-        The pieces are those of SentencePiece's BPE, and every character in two forms: at the start
-        of a word and inside.
-
-        Args:
-            texts: sentences, as for `SentencePieceTokenizer.train`.
-            vocab_size: maximum number of ids, more than two for each character.
-        """
-        # Words are separated as in `tokenize`, and not normalized.
-        model = train_sentencepiece(
-            (regex.sub(r"[\p{Cc}\p{Z}]", " ", text) for text in texts),
-            vocab_size,
-            model_type="bpe",
-            normalization_rule_name="identity",
-            character_coverage=0.99999,  # a word with an unknown character is unknown
-        )
-        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        found = [processor.id_to_piece(i) for i in range(4, processor.vocab_size())]
-        characters = sorted(set("".join(found)) - {"\u2581"})
-        forms = [form for character in characters for form in (character, f"##{character}")]
-        num_required = len(SPECIAL_PIECES) + len(forms)
-        if vocab_size <= num_required:
-            raise InputError(
-                f"`vocab_size` must be more than {num_required}, the ids that special pieces and "
-                f"the corpus's characters take. Received: vocab_size={vocab_size}"
-            )
-        # U+2581 marks the start of a word. The best pieces come first.
-        pieces = [
-            piece[1:] if piece.startswith("\u2581") else f"##{piece}"
-            for piece in found
-            if piece != "\u2581"
-        ]
-        unique = dict.fromkeys([*SPECIAL_PIECES, *forms, *pieces])
-        return cls.from_pieces(list(unique)[:vocab_size], {})
-
-    @classmethod
-    def from_pieces(cls, pieces: Iterable[str], split_options: dict[str, bool]) -> Self:
-        """Makes a tokenizer of pieces.
-
-        Args:
-            pieces: in the order of their ids, the four special ones first.
-            split_options: how KerasNLP's function splits a text into words; {} for white space.
-        """
-        options = f" {json.dumps(split_options)}" if split_options else ""
-        lines = [f"{WORD_PIECE_HEADER}{options}", *pieces]
-        return cls("".join(f"{line}\n" for line in lines).encode())
 
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         if self._split_options:
@@ -295,13 +235,11 @@ class WordPieceTokenizer(Tokenizer):
         return self._op.tokenize(words).merge_dims(1, 2)
 
     def detokenize(self, ids: tf.Tensor) -> tf.Tensor:
-        """Joins ids, int32 [B, S], into texts, string [B]; drops pad, bos and eos."""
         is_special = (ids == PAD_ID) | (ids == BOS_ID) | (ids == EOS_ID)  # [B, S]
         texts = self._op.detokenize(tf.ragged.boolean_mask(ids, ~is_special))
         return tf.strings.regex_replace(texts, "^ ##", "")  # the first piece may continue a word
 
     def pieces(self, ids: tf.Tensor) -> tf.Tensor:
-        """Returns the pieces of ids, int32 of any shape, as strings of the same shape."""
         return tf.gather(tf.constant(self._pieces), ids)
 
     @property
@@ -315,3 +253,83 @@ class WordPieceTokenizer(Tokenizer):
             no_pretokenization=True,
             support_detokenization=True,
         )
+
+
+class WordPieceTokenizer(Tokenizer):
+    """Word-pieces: splits each word from its start, longest piece first (Schuster et al. 2012).
+
+    White space separates words, and punctuation is part of them. So a text comes back from its ids
+    with single spaces. A word with a character outside the vocabulary becomes one unknown token. A
+    piece that continues a word starts with "##".
+
+    A tokenizer of `from_keras_nlp` splits words at punctuation too, as KerasNLP does.
+
+    Args:
+        model: a header, then one piece a line. The four special pieces come first.
+    """
+
+    def __init__(self, model: bytes) -> None:
+        try:
+            header, *pieces = model.decode().removesuffix("\n").split("\n")
+            header, _, options = header.partition(" {")
+            split_options = json.loads(f"{{{options}") if options else {}
+        except ValueError as error:
+            raise InputError("The tokenizer is damaged") from error
+        if header != HEADER or pieces[:4] != list(SPECIAL_PIECES):
+            raise InputError(
+                f"The tokenizer must start with {HEADER!r} and the pieces "
+                f"{', '.join(SPECIAL_PIECES)}. Received: {', '.join([header, *pieces[:4]])}"
+            )
+        if len(set(pieces)) < len(pieces):
+            raise InputError("The tokenizer must not hold a piece twice")
+        super().__init__(model, WordPieceSide(pieces, split_options))
+
+    @classmethod
+    def train(cls, texts: Iterable[str], vocab_size: int) -> Self:
+        """Learns word-pieces from texts of both languages.
+
+        The pieces are those of SentencePiece's BPE, and every character in two forms: at the start
+        of a word and inside.
+
+        Args:
+            texts: sentences, as for `SentencePieceTokenizer.train`.
+            vocab_size: maximum number of ids, more than two for each character.
+        """
+        # Words are separated as a tokenizer separates them, and not normalized.
+        model = train_sentencepiece(
+            (regex.sub(r"[\p{Cc}\p{Z}]", " ", text) for text in texts),
+            vocab_size,
+            model_type="bpe",
+            normalization_rule_name="identity",
+            character_coverage=0.99999,  # a word with an unknown character is unknown
+        )
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        learned = [processor.id_to_piece(i) for i in range(4, processor.vocab_size())]
+        characters = sorted(set("".join(learned)) - {WORD_MARK})
+        forms = [form for character in characters for form in (character, f"##{character}")]
+        num_required = len(SPECIAL_PIECES) + len(forms)
+        if vocab_size <= num_required:
+            raise InputError(
+                f"`vocab_size` must be more than {num_required}, the ids that special pieces and "
+                f"the corpus's characters take. Received: vocab_size={vocab_size}"
+            )
+        # The best pieces come first.
+        pieces = [
+            piece[1:] if piece.startswith(WORD_MARK) else f"##{piece}"
+            for piece in learned
+            if piece != WORD_MARK
+        ]
+        unique = dict.fromkeys([*SPECIAL_PIECES, *forms, *pieces])
+        return cls.from_pieces(list(unique)[:vocab_size], {})
+
+    @classmethod
+    def from_pieces(cls, pieces: Iterable[str], split_options: dict[str, bool]) -> Self:
+        """Makes a tokenizer of pieces.
+
+        Args:
+            pieces: in the order of their ids, the four special ones first.
+            split_options: how KerasNLP's function splits a text into words; {} for white space.
+        """
+        options = f" {json.dumps(split_options)}" if split_options else ""
+        lines = [f"{HEADER}{options}", *pieces]
+        return cls("".join(f"{line}\n" for line in lines).encode())

@@ -43,5 +43,5 @@ def test_multimodal_protocol():
 
 def test_little_padding(lines):
     tokenizer = SentencePieceTokenizer.train(itertools.chain.from_iterable(lines), vocab_size=2000)
-    lengths = [[len(ids) + 1 for ids in tokenizer.tokenize(line).numpy()] for line in lines]
+    lengths = [[len(ids) + 1 for ids in tokenizer.source.tokenize(line).numpy()] for line in lines]
     assert BatchPlan(np.array(lengths), 4096, seed=1).padding_share < 0.2

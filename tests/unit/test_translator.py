@@ -236,13 +236,13 @@ def test_options_are_traced_once(tiny_translator, monkeypatch):
 def test_attention_is_the_models(tiny_translator, target):
     model, tokenizer = tiny_translator.model, tiny_translator.tokenizer
     found = tiny_translator.attention("red dog", target)
-    vocabulary = list(tokenizer.pieces(np.arange(tokenizer.vocab_size)).numpy())
+    vocabulary = list(tokenizer.source.pieces(np.arange(tokenizer.vocab_size)).numpy())
     source_ids, target_ids, decoder_ids = (
         np.array([[vocabulary.index(piece.encode()) for piece in pieces]], np.int32)
         for pieces in found[:3]
     )
     assert found.decoder_pieces == ("<s>", *found.target_pieces[:-1])
-    (text,) = tokenizer.detokenize(target_ids).numpy()
+    (text,) = tokenizer.source.detokenize(target_ids).numpy()
     assert text.decode() == (target or tiny_translator.translate(["red dog"])[0].text)
     expected = model.attention_scores(source_ids, decoder_ids)
     for actual, layers in zip(found[3:], expected, strict=True):

@@ -123,10 +123,11 @@ class Cleaner:
         # What a model wrote begins with the start symbol, which no other source has.
         is_marked = tf.logical_and(is_synthetic, tf.not_equal(sources, ""))
         mark = tf.ragged.boolean_mask(tf.fill([tf.size(sources), 1], BOS_ID), is_marked[:, None])
-        source = tf.concat([mark, pairs.source], axis=1)
+        source = tf.concat([mark, self.tokenizer.source.tokenize(pairs.sources)], axis=1)
+        target = self.tokenizer.target.tokenize(pairs.targets)
         end = tf.fill([tf.size(sources), 1], EOS_ID)  # [B, 1]
-        ids = tf.concat([source, end, pairs.target, end], axis=1)  # [B, (tokens)]
-        lengths = [side.row_lengths() for side in (source, pairs.target)]
+        ids = tf.concat([source, end, target, end], axis=1)  # [B, (tokens)]
+        lengths = [side.row_lengths() for side in (source, target)]
         return ids, tf.stack(lengths, axis=1), pairs.agree
 
     def _kept(

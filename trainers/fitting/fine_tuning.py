@@ -38,7 +38,8 @@ def _extends(tokenizer: Tokenizer, initial: Tokenizer) -> bool:
     if not tokenizer.protect or initial.protect:
         return False
     ids = tf.range(initial.vocab_size)
-    return bool(tf.reduce_all(tokenizer.pieces(ids) == initial.pieces(ids)))
+    same = tokenizer.source.pieces(ids) == initial.source.pieces(ids)
+    return bool(tf.reduce_all(same))
 
 
 def initialize(model: EncoderDecoder, settings: TrainSettings, is_new: bool) -> None:

@@ -170,10 +170,10 @@ def test_what_cannot_be_converted(swish, tiny_translator, tmp_path):
         export_marian(unscaled, tmp_path / "x", "en", "de")
     words = WordPieceTokenizer.train(["red dog", "two cat"], 40)
     with pytest.raises(
-        InputError, match=r"need a tokenizer of SentencePiece\. Received: a WordPiece"
+        InputError, match=r"need a tokenizer of SentencePiece\. Received: one of word-pieces"
     ):
-        words.sentencepiece_models()
+        words.source.sentencepiece_model()
     lower = SentencePieceTokenizer.train(["red dog", "two cat"], 270, lowercase=True)
     with pytest.raises(InputError, match="does not lower-case"):
-        lower.sentencepiece_models()
+        lower.source.sentencepiece_model()
     assert [path.name for path in tmp_path.iterdir()] == ["full"]

@@ -13,7 +13,7 @@ from keras_transformer.parsing.symbols import TreeConstraint, TreeSymbols
 from keras_transformer.parsing.tokenizer import TreeTokenizer
 from keras_transformer.search.beam_search import beam_search
 from keras_transformer.search.constraints import constrained
-from keras_transformer.tokenizers import Tokenizer
+from keras_transformer.tokenizers import Tokenizer, with_end
 
 SYMBOLS = TreeSymbols(tags=("N",), labels=("A", "B"))
 N, A, B, END_A, END_B = range(4, 9)  # ids
@@ -191,7 +191,7 @@ def test_trees_are_written_with_the_words_of_their_sentences(tokenizer, tmp_path
     sentences = ["two  dogs ( the\u00a0dog ) .", "the dog barks ."]
     source = tokenizer.encode(tf.constant(sentences))
     trees = ["S NP CD NNS PRN -LRB- DT NN -RRB- /PRN /NP . /S", PAIRS[0][1]]
-    ids = tokenizer.target.encode(tf.constant(trees)).ids  # [2, T]
+    ids = with_end(tokenizer.target.tokenize(tf.constant(trees)))[0]  # [2, T]
     written = tokenizer.write(source, tf.stack([ids, ids[:, ::-1]], axis=1))  # [2, 2]
     assert written[0, 0].numpy().decode() == (
         "(S (NP (CD two) (NNS dogs) (PRN (-LRB- -LRB-) (DT the) (NN dog) (-RRB- -RRB-))) (. .))"
@@ -208,12 +208,12 @@ def test_trees_are_written_with_the_words_of_their_sentences(tokenizer, tmp_path
 def test_any_word_is_kept_as_it_is(tokenizer):
     words = ["\u00bdNF-\u03baB", "\u00a8", "x\u2581y", "\U0001f600", "#", "/S", "</s>", "A\u030a"]
     source = tokenizer.encode(tf.constant([" ".join(words)]))
-    (split,) = tokenizer._split(source).to_list()
+    (split,) = tokenizer._words(source).to_list()
     assert [word.decode() for word in split] == [word.replace("\u2581", "_") for word in words]
 
 
 def test_sentencepiece_logs_nothing(tokenizer, capfd):
-    TreeTokenizer(tokenizer.model).tokenize(["Mice sleep"])
+    TreeTokenizer(tokenizer.model).source.tokenize(["Mice sleep"])
     assert "normalizer" not in capfd.readouterr().err
 
 
@@ -239,7 +239,7 @@ def test_frequent_words_have_their_tags_only(tokenizer):
 
     rows, limits = tf.range(1), tf.constant([20])
     step, cache, row_state = constrained(step_fn, (), (), constraints, rows, limits, 1)
-    tree = tokenizer.target.encode(tf.constant(["S CD DT NNS /S"])).ids[0].numpy()
+    tree = with_end(tokenizer.target.tokenize(tf.constant(["S CD DT NNS /S"])))[0][0].numpy()
     tags, newest = [], [BOS_ID, *tree]
     for position, symbol in enumerate(newest[:4]):
         logits, cache, row_state = step(tf.constant([[symbol]]), position, cache, row_state)
@@ -260,7 +260,7 @@ def test_tagged_words_are_no_treebank():
 
 
 def test_unknown_symbols_have_the_unknown_id(tokenizer):
-    assert tokenizer.target.encode(tf.constant(["S NNX /S"])).ids[0, 1] == 1
+    assert tokenizer.target.tokenize(tf.constant(["S NNX /S"]))[0, 1] == 1
 
 
 def test_a_damaged_file_is_an_error():
@@ -281,7 +281,7 @@ def test_each_word_begins_with_one_of_the_first_ids(tokenizer):
     expected += [["_", "un_known"], []]
     assert begins.sum(axis=1).tolist() == [len(words) for words in expected]
     parts = tf.ragged.constant(np.split(ids[0], np.flatnonzero(begins[0]))[1:])
-    assert tokenizer.decode(parts.to_tensor()) == expected[0]
+    assert tokenizer.source.decode(parts.to_tensor()) == expected[0]
 
 
 def test_the_ids_of_tags_end_where_the_labels_begin(tokenizer):

@@ -14,7 +14,7 @@ from keras_transformer.protection.patterns import (
     pattern_of,
 )
 from keras_transformer.protection.terms import in_python
-from keras_transformer.protection.tokenizer import _Protected
+from keras_transformer.protection.wrapper import _Protected
 from keras_transformer.registry import PROTECTED_SETS
 
 

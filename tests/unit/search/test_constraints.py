@@ -245,14 +245,14 @@ def path_of(path, constraints, limit=30):
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_counted_ids_and_the_spaces_before_them_may_repeat(size):
     space = 4
-    guard = RepeatConstraint(size, first_counted=OPEN, space=space)
+    guard = RepeatConstraint(size, exempt=(OPEN, space))
     lists = [space, CLOSE] * 6, [OPEN, space, CLOSE, CLOSE, space, OPEN]
     for path, least in zip(lists, ([0, 6, 0], [2, 2, 0]), strict=True):
         assert path_of(path, [constraint([least], is_ordered=False), guard]) == path
     free = constraint([[0, 0, 0]], most=[[9, 9, 9]], is_ordered=False)
     assert path_of([space] * 6, [free, guard])[: size + 1] != [space] * (size + 1)
     words = [OPEN, CLOSE, OPEN, CLOSE, OPEN, CLOSE]
-    assert path_of(words, [free, RepeatConstraint(size, first_counted=OTHER)]) != words
+    assert path_of(words, [free, RepeatConstraint(size, exempt=(OTHER, -1))]) != words
 
 
 def test_what_another_constraint_needs_is_repeated():

@@ -13,8 +13,7 @@ from keras_transformer.model.transformer import Transformer
 from keras_transformer.search.beam_search import Hypotheses
 from keras_transformer.texts import texts as search_texts
 from keras_transformer.texts.texts import TextSearch
-from keras_transformer.tokenizers import EncodedTexts, WordPieceTokenizer
-from keras_transformer.tokenizers.base import SPECIAL_PIECES
+from keras_transformer.tokenizers import SPECIAL_PIECES, EncodedTexts, WordPieceTokenizer
 
 OPTIONS = DecodingOptions(beam_size=3, length_penalty=0.7, extra_length=5, max_source_length=23)
 GREEDY = DecodingOptions(beam_size=1, max_source_length=23)
@@ -157,11 +156,11 @@ def test_document_is_its_sentences(run):
 
 def test_nothing_of_a_long_sentence_is_lost(run, model, tokenizer):
     text = ("red dog cat " * 31).rstrip()
-    ids = tokenizer.tokenize(tf.constant([text])).to_list()[0]
+    ids = tokenizer.source.tokenize(tf.constant([text])).to_list()[0]
     size = OPTIONS.max_source_length - 1
     parts = [ids[start : start + size] for start in range(0, len(ids), size)]
     assert len(parts) > 2
-    texts = tokenizer.detokenize(tf.ragged.constant(parts, tf.int32).to_tensor(0)).numpy()
+    texts = tokenizer.source.detokenize(tf.ragged.constant(parts, tf.int32).to_tensor(0)).numpy()
     assert b" ".join(texts).replace(b" ", b"") == text.replace(" ", "").encode()
 
     @tf.function(autograph=False)
@@ -169,7 +168,7 @@ def test_nothing_of_a_long_sentence_is_lost(run, model, tokenizer):
         source = EncodedTexts.of(tf.ragged.constant(parts, tf.int32))
         return TextSearch(model, tokenizer, OPTIONS).search(source).ids[:, 0]
 
-    expected = b" ".join(tokenizer.detokenize(translate_parts()).numpy())
+    expected = b" ".join(tokenizer.source.detokenize(translate_parts()).numpy())
     expected = expected.decode().replace("\ufffd", "").encode()
     assert run(TextSearch.translate_documents, [text]).translations.tolist() == [[expected]]
 
@@ -235,7 +234,7 @@ def test_alignments_are_the_models(run, model, tokenizer, small_groups):
 
 
 def id_of(tokenizer, piece):
-    pieces = tokenizer.pieces(tf.range(tokenizer.vocab_size)).numpy().tolist()
+    pieces = tokenizer.source.pieces(tf.range(tokenizer.vocab_size)).numpy().tolist()
     return pieces.index(piece.encode())
 
 

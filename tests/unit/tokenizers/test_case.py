@@ -65,7 +65,7 @@ def test_a_file_is_read_with_languages(kind, tmp_path):
     tokenizer = Tokenizer.load(tmp_path / "tokenizer", ("tr", "tr"))
     text = "ANKARA VE İSTANBUL ÇOK İYİ ILIK"
     source = tokenizer.encode(tf.constant([text]))
-    assert tokenizer.decode(source) == ["Ankara ve istanbul çok iyi ılık"]
+    assert tokenizer.source.decode(source.ids) == ["Ankara ve istanbul çok iyi ılık"]
     assert tokenizer.write(source, source.ids[:, None]).numpy()[0, 0].decode() == text
     (target,) = tokenizer.encode_pairs([text], [text])[1].ids.numpy()
     assert tokenizer.target.decode([target]) == ["Ankara ve istanbul çok iyi ılık"]
@@ -75,19 +75,19 @@ def test_lowercase_knows_the_language():
     tokenizer = SentencePieceTokenizer.train(
         ["ILIK İYİ"] * 3, 290, lowercase=True, targets=["ILIK İYİ"] * 3, languages=("tr", "az")
     )
-    pieces = b"".join(tokenizer.pieces(tf.range(260, tokenizer.vocab_size)).numpy()).decode()
+    pieces = b"".join(tokenizer.source.pieces(tf.range(260, tokenizer.vocab_size)).numpy()).decode()
     assert "\u0307" not in pieces
     source, target = tokenizer.encode_pairs(["ILIK İYİ"], ["ILIK İYİ"])
-    assert tokenizer.decode(source) == ["ılık iyi"]
-    assert tokenizer.target.decode(target) == ["ılık iyi"]
+    assert tokenizer.source.decode(source.ids) == ["ılık iyi"]
+    assert tokenizer.target.decode(target.ids) == ["ılık iyi"]
 
 
 def test_runs_and_corpora_know_their_languages(tiny_run, tiny_settings, tmp_path):
     assert isinstance(tiny_run, Run)
     run = dataclasses.replace(tiny_run, source="tr", target="el")
     source = run.tokenizer().encode(["ANKARA VE İSTANBUL"])
-    assert run.tokenizer().decode(source) == ["Ankara ve istanbul"]
-    ids = run.tokenizer().target.encode(["τσάι"]).ids
+    assert run.tokenizer().source.decode(source.ids) == ["Ankara ve istanbul"]
+    ids = run.tokenizer().target.tokenize(["τσάι"]).to_tensor()
     assert run.tokenizer().write(source, ids[:, None]).numpy()[0, 0].decode() == "ΤΣΑΪ"
     for language, lines in {
         "tr": TURKISH,
@@ -99,5 +99,5 @@ def test_runs_and_corpora_know_their_languages(tiny_run, tiny_settings, tmp_path
     )
     corpus = prepare(settings, tmp_path / "corpus")
     (source, target), *_ = StoredPairs(tmp_path / "corpus", "train").read([2])
-    assert corpus.tokenizer.decode([source]) == ["Ankara ve istanbul"]
+    assert corpus.tokenizer.source.decode([source]) == ["Ankara ve istanbul"]
     assert corpus.tokenizer.target.decode([target]) == ["Go to izmir"]

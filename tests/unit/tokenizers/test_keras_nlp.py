@@ -47,10 +47,13 @@ def test_sentence_pieces(options):
         *range(4)
     ]
     pieces = [[theirs.id_to_piece(i) for i in theirs.encode(text)] for text in TEXTS]
-    found = [ours.pieces(tf.constant(ids, tf.int32)) for ids in ours.tokenize(TEXTS).to_list()]
+    found = [
+        ours.source.pieces(tf.constant(ids, tf.int32))
+        for ids in ours.source.tokenize(TEXTS).to_list()
+    ]
     assert [[piece.decode() for piece in row.numpy()] for row in found] == pieces
     if options.get("pad_id") == 0:
-        assert ours.tokenize(TEXTS).to_list() == theirs.encode(TEXTS)
+        assert ours.source.tokenize(TEXTS).to_list() == theirs.encode(TEXTS)
     missing = sum(i < 0 for i in (theirs.pad_id(), theirs.bos_id()))
     assert ours.vocab_size == theirs.vocab_size() + missing
 
@@ -67,7 +70,7 @@ def test_word_pieces(options, tmp_path):
     names = ["<pad>", "<unk>", "<s>", "</s>", *(each for each in PIECES if each != "[UNK]")]
     for text in TEXTS:
         expected = [PIECES[i] for i in theirs.tokenize(text)]
-        found = [names[i] for i in ours.tokenize(tf.constant([text])).to_list()[0]]
+        found = [names[i] for i in ours.source.tokenize(tf.constant([text])).to_list()[0]]
         assert found == ["<unk>" if piece == "[UNK]" else piece for piece in expected]
 
 
@@ -75,7 +78,9 @@ def test_suffix_indicator():
     theirs = keras_nlp.tokenizers.WordPieceTokenizer(
         ["?", "a", "@b", "c"], suffix_indicator="@", oov_token="?"
     )
-    assert from_keras_nlp(theirs).tokenize(tf.constant(["ab c d"])).to_list() == [[4, 5, 6, 1]]
+    assert from_keras_nlp(theirs).source.tokenize(tf.constant(["ab c d"])).to_list() == [
+        [4, 5, 6, 1]
+    ]
 
 
 def test_word_pieces_in_a_fresh_process(tmp_path):
@@ -84,7 +89,7 @@ def test_word_pieces_in_a_fresh_process(tmp_path):
     ours = from_keras_nlp(theirs)
     module = tf.Module()
     module.join = tf.function(
-        lambda text: {"text": ours.detokenize(ours.encode(text, max_length=17).ids)},
+        lambda text: {"text": ours.source.detokenize(ours.encode(text, max_length=17).ids)},
         input_signature=[tf.TensorSpec([None], tf.string, name="text")],
         autograph=False,
     )

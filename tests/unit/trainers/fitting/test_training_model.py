@@ -330,11 +330,13 @@ def test_example_of_the_page(monkeypatch, tmp_path, capsys):
 
 def test_batches_of_texts():
     tokenizer = SentencePieceTokenizer.train(["red dog cat"] * 3, 280)
-    red, dog, cat = (tokenizer.tokenize([text]).to_list()[0] for text in ("red", "dog", "cat"))
+    red, dog, cat = (
+        tokenizer.source.tokenize([text]).to_list()[0] for text in ("red", "dog", "cat")
+    )
     sources, targets = ["red", "dog", "cat"], ["dog", "cat cat cat cat", "red"]
     first, last = text_batches(sources, targets, tokenizer, batch_size=2, max_length=len(cat) + 2)
     assert first[0]["source_ids"].numpy()[1].tolist()[: len(dog) + 1] == [*dog, EOS_ID]
-    long = tokenizer.tokenize(["cat cat"]).to_list()[0][: len(cat) + 1]  # cut
+    long = tokenizer.source.tokenize(["cat cat"]).to_list()[0][: len(cat) + 1]  # cut
     assert first[1].numpy()[1].tolist() == [*long, EOS_ID]
     assert first[0]["target_ids"].numpy()[1].tolist() == [BOS_ID, *long]
     assert last[1].numpy().tolist() == [[*red, EOS_ID]]

@@ -42,9 +42,9 @@ def sentences(folders):
     return (folders / "swish/sentences.txt").read_text("utf-8").splitlines()
 
 
-def pieces_of(tokenizer):
+def pieces_of(side):
     """All pieces, by id."""
-    return [piece.decode() for piece in tokenizer.pieces(tf.range(tokenizer.vocab_size)).numpy()]
+    return [piece.decode() for piece in side.pieces(tf.range(side.vocab_size)).numpy()]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -144,19 +144,19 @@ def test_marians_own_sentencepiece_sees_the_tag(name, copy):
     with_vocabulary(folder, name, 23)
     translator = Translator.of(import_marian(folder, folder / "run", "en", "de"))
     tokenizer = translator.tokenizer
-    ids = tokenizer.tokenize(tf.constant([">>deu<< A man"])).to_list()[0]
+    ids = tokenizer.source.tokenize(tf.constant([">>deu<< A man"])).to_list()[0]
     of_text = processor.encode(">>deu<< A man", out_type=str)
     assert of_text[:2] == ["\u2581", ">>deu<<"]
     cut = [">>deu<<", *processor.encode("A man", out_type=str)]
     expected = of_text if name == "vocab.spm" else cut
-    assert [pieces_of(tokenizer)[i] for i in ids] == expected
-    assert tokenizer.tokenize(tf.constant([" >>deu<< ", ""])).to_list() == [[], []]
+    assert [pieces_of(tokenizer.source)[i] for i in ids] == expected
+    assert tokenizer.source.tokenize(tf.constant([" >>deu<< ", ""])).to_list() == [[], []]
     # Each sentence of a document has its tag, and so has each part of a long one.
-    sources = tokenizer.tokenize(tf.constant([">>deu<< A man", "A man", "", "x>>deu<<"]))
+    sources = tokenizer.source.tokenize(tf.constant([">>deu<< A man", "A man", "", "x>>deu<<"]))
     heads = [2 if name == "vocab.spm" else 1, 0, 0, 0]
     assert tokenizer.head_lengths(sources).numpy().tolist() == heads
-    hidden, put_back = tokenizer.hide(tf.constant([" >>deu<< A dog.\n\nA man.", "", "A dog. A"]))
-    parts = put_back(split_sentences(hidden)).numpy().tolist()
+    hidden, restore = tokenizer.hide(tf.constant([" >>deu<< A dog.\n\nA man.", "", "A dog. A"]))
+    parts = restore(split_sentences(hidden)).values.numpy().tolist()
     sentences = [b">>deu<< A dog.", b"\n\n", b">>deu<< A man."]
     assert parts == [*sentences, b"", b"A dog.", b" ", b"A"]
     if name == "vocab.spm":
@@ -208,7 +208,7 @@ def test_each_piece_of_a_vocabulary_is_itself(copy):
     )
     with_vocabulary(folder, "vocab.yml", len(lines))
     tokenizer = import_marian(folder, folder / "run", "en", "de").tokenizer()
-    assert pieces_of(tokenizer)[4:] == list(LINES.values())
+    assert pieces_of(tokenizer.source)[4:] == list(LINES.values())
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def huggingface(request, huggingface_folders):
 def test_tokens_are_those_of_hugging_face(huggingface):
     translator, _, expected = huggingface
     encoded = translator.tokenizer.encode(tf.constant(expected["sentences"]), 99)
-    pieces = translator.tokenizer.pieces(encoded.ids).numpy()
+    pieces = translator.tokenizer.source.pieces(encoded.ids).numpy()
     for row, length, tokens in zip(pieces, encoded.lengths, expected["source"], strict=True):
         assert [piece.decode() for piece in row[: length + 1]] == tokens
 
@@ -331,12 +331,15 @@ def test_target_tag_and_punctuation(huggingface_folders, tmp_path):
     plain = import_marian(folder, tmp_path / "plain").tokenizer()
     texts = tf.constant(["The “dog” … 5 %!", "No.", "", " \t\n"])
     prepared = tf.constant(['>>fra<< The "dog" ... 5%!', ">>fra<< No.", "", ""])
-    assert run.tokenizer().tokenize(texts).to_list() == plain.tokenize(prepared).to_list()
+    assert (
+        run.tokenizer().source.tokenize(texts).to_list()
+        == plain.source.tokenize(prepared).to_list()
+    )
     # The tag is no part of the words of a title.
     title = "A Dog A Dog"
-    own = run.tokenizer().read(tf.constant([title])).tokens.to_list()
-    assert own == plain.read(tf.constant([f">>fra<< {title}"])).tokens.to_list()
-    assert own == plain.tokenize(tf.constant([">>fra<< A dog a dog"])).to_list()
+    own = run.tokenizer()([title]).ids.numpy().tolist()
+    assert own == plain([f">>fra<< {title}"]).ids.numpy().tolist()
+    assert own == plain([">>fra<< A dog a dog"]).ids.numpy().tolist()
     # The options are for sources.
     assert (
         run.tokenizer().target.tokenize(texts).to_list() == plain.target.tokenize(texts).to_list()
@@ -345,9 +348,9 @@ def test_target_tag_and_punctuation(huggingface_folders, tmp_path):
 
 def test_special_pieces_in_a_text_are_text(huggingface_folders, tmp_path):
     tokenizer = import_marian(huggingface_folders / "shared", tmp_path / "run").tokenizer()
-    ids = tokenizer.tokenize(tf.constant(["<pad></s> <s> dog >>deu<<"])).to_list()[0]
+    ids = tokenizer.source.tokenize(tf.constant(["<pad></s> <s> dog >>deu<<"])).to_list()[0]
     assert not {PAD_ID, BOS_ID, EOS_ID} & set(ids)
-    assert ">>deu<<" not in [pieces_of(tokenizer)[i] for i in ids]
+    assert ">>deu<<" not in [pieces_of(tokenizer.source)[i] for i in ids]
 
 
 # Models and files that cannot be imported.
