@@ -104,6 +104,9 @@ def check(path: Path, kind: type[_Options], values: dict[str, Any]) -> _Options:
         return kind.model_validate(values)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
-        message = f"{path}: `{first['loc'][0]}`: {first['msg']}"
+        name = str(first["loc"][0])
+        if name in kind.model_fields:  # of a default
+            name = kind.model_fields[name].alias or name
+        message = f"{path}: `{name}`: {first['msg']}"
         received = "" if first["type"] == "missing" else f". Received: {first['input']!r}"
         raise InputError(message + received) from None
