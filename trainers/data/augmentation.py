@@ -153,14 +153,7 @@ def supported(rates: Mapping[Change, float], tokenizer: "Tokenizer") -> dict[Cha
 def changed_copies(
     pair: Pair, number: int, rates: Mapping[Change, float], language: str = ""
 ) -> Iterator[tuple[Change, Pair]]:
-    """Yields copies of a training pair, each with the kind of its change.
-
-    Args:
-        pair: a training pair.
-        number: of the pair. The same pair and number give the same copies.
-        rates: for each kind, the share of the pairs that are changed in this way.
-        language: the code of the source language, for its letters.
-    """
+    """Yields changed copies of a training pair; the same pair and number give the same copies."""
     if not rates:
         return
     chance = random.Random(number)  # takes 5 microseconds

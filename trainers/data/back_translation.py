@@ -31,17 +31,9 @@ def monolingual_pairs(path: str) -> Iterator[Pair]:
 
 
 class BackTranslator:
-    """A model from the target language to the source language.
+    """A model from the target language to the source language of pairs.
 
-    Args:
-        run_dir: its run directory.
-        languages: source and target of the pairs.
-        folder: where translations are kept, so that an interrupted call continues.
-        sample_from: draw sources at random from this number of the likeliest tokens; None for the
-            search of the run.
-
-    Raises:
-        InputError: if the run is of other languages.
+    Its translations are kept in `folder`, so that an interrupted call continues.
     """
 
     def __init__(

@@ -126,9 +126,7 @@ def make_dataset(
     num_replicas: int = 1,
     replicas: range = range(1),
 ) -> tf.data.Dataset:
-    """Feeds the batches of `steps` to `model.fit`.
-
-    Row i of a batch goes to replica i modulo `num_replicas`.
+    """Feeds batches to `model.fit`; row i of one goes to replica i modulo `num_replicas`.
 
     Args:
         pairs: the token ids.

@@ -33,19 +33,9 @@ class OtherLanguagesError(InputError):
 
 
 def read_catalogue(path: Path, source: str, target: str) -> Callable[[], Iterator[Texts]]:
-    """Opens a file of translators, also `.gz`, and logs what is left out of its pairs.
+    """Opens a file of translators, and logs what is left out; returns a function that reads it.
 
-    Args:
-        path: a gettext catalogue, XLIFF or TMX. TMX is read as a stream.
-        source: source language. In a catalogue of one language, it may be the messages' own.
-        target: target language.
-
-    Returns:
-        A function that returns an iterator over the pairs.
-
-    Raises:
-        OtherLanguagesError: if the file has other languages.
-        InputError: if the file cannot be read.
+    Only TMX is read as a stream. In a catalogue of one language, `source` may be the messages' own.
     """
     left_out: Counter[str] = Counter()
     if kind_of(path) == ".tmx":

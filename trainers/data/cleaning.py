@@ -69,16 +69,9 @@ class Cleaner:
         rates: Mapping[Change, float],
         progress: Progress,
     ) -> CleanedPairs:
-        """Cleans the pairs of a shard.
+        """Cleans the pairs of a shard, of which the first has the number `first`.
 
         Changed copies of the pairs that are kept follow them; copies are not compared.
-
-        Args:
-            pairs: of the shard.
-            is_repeated: bool [pairs], whether a pair is equal to an earlier one.
-            first: the number of the first pair.
-            rates: of changed copies.
-            progress: called with the number of pairs since the last call.
         """
         parts: list[tuple[np.ndarray, np.ndarray]] = []  # lengths and ids
         dropped: dict[str, list[Pair]] = {}
@@ -113,12 +106,7 @@ class Cleaner:
     def _read(
         self, sources: tf.Tensor, targets: tf.Tensor, is_synthetic: tf.Tensor
     ) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
-        """Tokenizes pairs.
-
-        Returns:
-            The ids of each pair, int32 [B, (tokens)]; both lengths without EOS_ID, [B, 2]; and
-            whether both sides protect the same strings, bool [B].
-        """
+        """Returns ids, int32 [B, (tokens)], lengths without EOS_ID, [B, 2], and whether they fit."""
         pairs = self.tokenizer.read_pairs(sources, targets)
         # What a model wrote begins with the start symbol, which no other source has.
         is_marked = tf.logical_and(is_synthetic, tf.not_equal(sources, ""))

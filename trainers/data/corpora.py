@@ -61,11 +61,7 @@ class Corpus(NamedTuple):
     read: Callable[[str], Iterator[Pair]]  # yields the pairs of a split
 
     def pairs(self, split: str) -> Iterator[Pair]:
-        """Returns an iterator over the pairs of a split, in their order.
-
-        Raises:
-            InputError: if there is no such split, or it is empty or unreadable.
-        """
+        """Yields the pairs of a split; `InputError` if there are none, or they are unreadable."""
         if split not in self.splits:
             raise InputError(
                 f"{self.name} has no split {split!r}. There are: {', '.join(self.splits)}"
@@ -163,11 +159,9 @@ def _bundled(source: str, target: str) -> Corpus:
 
 @functools.cache
 def bundled_splits() -> dict[str, list[Pair]]:
-    """Returns the train, val and test pairs; no sentence occurs in two pairs.
+    """Returns the train, val and test pairs, which a grammar made; no sentence is in two pairs.
 
-    The sentences are *synthetic*: a grammar made them, in English and in German. They show gender,
-    case, separable verbs and word order. A tiny model learns them within minutes, without a
-    download. BLEU on them shows whether the implementation works, and nothing about real text.
+    A tiny model learns them within minutes. BLEU on them says nothing about real text.
     """
     text = lzma.decompress(Path(__file__).with_name("bundled.tsv.xz").read_bytes()).decode()
     pairs = (Pair(*line.split("\t")) for line in text.splitlines())
@@ -296,8 +290,7 @@ def _table_pairs(path: Path, source: str, target: str) -> Iterator[Pair]:
 def hold_out(name: str, files: Sequence[tuple[str, Read]]) -> Corpus:
     """Splits the pairs of named files into train, val and test by the hash of the source.
 
-    A repeated source is in one split. Few pairs may leave no val or test. Where pairs are added, a
-    training pair stays one, so that a model is never scored on what it has seen.
+    Where pairs are added, a training pair stays one: no model is scored on what it has seen.
     """
 
     def hash_of(pair: Pair) -> int:

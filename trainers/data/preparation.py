@@ -67,15 +67,14 @@ def prepare(
 ) -> PreparedCorpus:
     """Cleans and tokenizes a corpus into `folder`, or continues where an earlier call ended.
 
-    It checks every byte of the shards that exist, and compares those of an incomplete split with
-    their text.
+    It checks the shards that exist, and compares those of an incomplete split with their text.
 
     Args:
         settings: its data, languages, tokenizer and cleaning; the rest does not matter.
         folder: a folder that does not exist yet, is empty, or holds part of the same corpus.
         progress: called with the number of training pairs read since the last call.
-        tokenizer: a tokenizer to use; None for that of `settings.init_from`, or a new one. If it is
-            given, `settings.init_from` is not read, so the settings must come from `completed`.
+        tokenizer: a tokenizer to use, with settings from `completed`; None for that of
+            `settings.init_from`, or a new one.
 
     Raises:
         InputError: if the data does not fit the settings, or the folder holds something else.
@@ -85,13 +84,11 @@ def prepare(
     task, languages = find_task(settings.task), (settings.source, settings.target)
     corpus = task.load_data(settings.data, *languages)
     others = task.load_data(settings.mix, *languages) if settings.mix else None
-    if others is not None:
-        next(others.pairs("train"), None)  # an error in it shows at once
     if tokenizer is None and settings.init_from is not None:
         tokenizer = Run.load(settings.init_from).tokenizer()
     if tokenizer is not None:
         tokenizer = task.adapt_tokenizer(settings, corpus, tokenizer)
-    _warn(corpus)
+    _check(corpus, others)
     validation = list(corpus.pairs(corpus.validation_split)) if corpus.validation_split else []
     scripts, folder = script_patterns(settings), Path(folder)
     back_translator = None if complete_corpus(folder) else _back_translator(settings, folder)
@@ -116,20 +113,16 @@ def prepare(
                 text = json.dumps([pair.sides for pair in validation], ensure_ascii=False)
                 write_atomically(folder / "val.pairs.json", text.encode(), CAN_CONTINUE)
             _write_split(manifest, "val", validation, cleaner)
-        pairs: Iterable[Pair] = corpus.pairs("train")
-        if others is not None:
-            pairs = mixed(pairs, partial(others.pairs, "train"), settings.mix_share)
-        if back_translator is not None and settings.monolingual:
-            lines = partial(monolingual_pairs, settings.monolingual)
-            pairs = mixed(pairs, lines, settings.monolingual_share, "monolingual lines")
-            pairs = back_translator.completed(pairs)
+        pairs = _training_pairs(settings, corpus, others, back_translator)
         _write_split(manifest, "train", pairs, cleaner, supported(rates, saved), progress)
         manifest.train.log_protected()
         return PreparedCorpus.of(manifest, saved, check_files=False)
 
 
-def _warn(corpus: Corpus) -> None:
+def _check(corpus: Corpus, others: Corpus | None) -> None:
     """Warns of a corpus that a model will not learn from as it should."""
+    if others is not None:
+        next(others.pairs("train"), None)  # an error in it shows at once
     first = list(itertools.islice(corpus.pairs("train"), 1_000))
     if sum(pair.source == pair.target for pair in first) > len(first) / 10:
         logger.warning("%s: both sides are equal in many pairs", corpus.name)
@@ -164,6 +157,22 @@ def _back_translator(settings: TrainSettings, folder: Path) -> BackTranslator | 
     return back_translator
 
 
+def _training_pairs(
+    settings: TrainSettings,
+    corpus: Corpus,
+    others: Corpus | None,
+    back_translator: BackTranslator | None,
+) -> Iterator[Pair]:
+    pairs = corpus.pairs("train")
+    if others is not None:
+        pairs = mixed(pairs, partial(others.pairs, "train"), settings.mix_share)
+    if back_translator is not None and settings.monolingual:
+        lines = partial(monolingual_pairs, settings.monolingual)
+        pairs = mixed(pairs, lines, settings.monolingual_share, "monolingual lines")
+        pairs = back_translator.completed(pairs)
+    return pairs
+
+
 def mixed(
     pairs: Iterable[Pair],
     others: Callable[[], Iterable[Pair]],
@@ -172,14 +181,7 @@ def mixed(
 ) -> Iterator[Pair]:
     """Yields the pairs, then a sample of the others, so that these are a share of all.
 
-    The sample is spread evenly over all others. If there are too few of them, it takes them all and
-    logs a warning.
-
-    Args:
-        pairs: new pairs.
-        others: returns the other pairs; called twice.
-        share: at least 0 and below 1.
-        what: the name of the others in the log.
+    The sample is spread evenly over all others; too few of them are all taken, with a warning.
     """
     count = 0
     for pair in pairs:

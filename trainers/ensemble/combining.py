@@ -11,12 +11,13 @@ from keras_transformer.errors import InputError
 from keras_transformer.files import atomic_folder
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.prepared import corpus_folder
+from keras_transformer.trainers.tasks import task_of
 
 
 def combine(
     members: Sequence[str | Path], run_dir: str | Path, checkpoint: CheckpointName | None = None
 ) -> Run:
-    """Writes an ensemble of trained runs as a run directory, which all commands read.
+    """Writes an ensemble of runs as a new run directory, which all commands read.
 
     It holds copies of the weights. The settings, such as those of the search, are the first run's.
 
@@ -24,12 +25,6 @@ def combine(
         members: two or more run directories, with the same tokenizer, languages and task.
         run_dir: a directory that does not exist yet.
         checkpoint: the weights of each run; None for those of `Run.choice`.
-
-    Returns:
-        The run.
-
-    Raises:
-        InputError: if the runs do not fit together, or `run_dir` exists.
     """
     run_dir = Path(run_dir)
     if run_dir.exists():
@@ -44,7 +39,7 @@ def combine(
     for run in runs[1:]:
         for what, one, other in (
             ("languages", (first.source, first.target), (run.source, run.target)),
-            ("task", *(each.settings.get("task", "translation") for each in (first, run))),
+            ("task", task_of(first.settings).name, task_of(run.settings).name),
             ("tokenizer", first.tokenizer_sha256[:8], run.tokenizer_sha256[:8]),
         ):
             if one != other:
@@ -56,15 +51,16 @@ def combine(
     model = Ensemble(EnsembleConfig.of([run.config for run in runs]))
     for run, member, weights in zip(runs, model.members, chosen, strict=True):
         run.load_weights(member, weights)
-    files = [str((run.path / each.file).resolve()) for run, each in zip(runs, chosen, strict=True)]
+    pairs = zip(runs, chosen, strict=True)
+    files = [str((run.path / weights.file).resolve()) for run, weights in pairs]
     with atomic_folder(run_dir) as written:
-        found = Run.create(
+        ensemble = Run.create(
             written, model.config, first.tokenizer(), first.source, first.target, first.settings
         )
-        found.save_checkpoint(model, step=0, metrics={"of_files": files}, is_best=True)
+        ensemble.save_checkpoint(model, step=0, metrics={"of_files": files}, is_best=True)
         text = corpus_folder(first) / "val.pairs.json"
         if text.is_file():  # to check an export with
             (written / "corpus").mkdir()
             shutil.copy(text, written / "corpus")
-        found.finish()
+        ensemble.finish()
     return Run.load(run_dir)

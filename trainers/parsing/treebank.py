@@ -59,11 +59,10 @@ def _strip(tree: Tree) -> Tree | None:
 def load_treebank(data: str | Path) -> Corpus:
     """Finds a treebank: pairs of a sentence and the symbols of its tree, joined by spaces.
 
-    Args:
-        data: a folder with files `train.trees`, `dev.trees` (or `val.trees`) and `test.trees`, some
-            or all of them, also `.gz`; or any other folder of files `.mrg`, `.parse`, `.tree` and
-            `.trees`, or one file. Of these, about a twentieth, and about 1,000 sentences at most,
-            is held out for each of val and test.
+    `data` is a folder with some of the files `train.trees`, `dev.trees` (or `val.trees`) and
+    `test.trees`, also `.gz`; or any other folder of files `.mrg`, `.parse`, `.tree` and `.trees`, or
+    one file. Of these, about a twentieth, and about 1,000 sentences at most, is held out for each of
+    val and test.
 
     Raises:
         InputError: if there is no such file or folder, or it holds no files of trees.

@@ -25,11 +25,7 @@ class Evaluation(NamedTuple):
 
 
 def load_test_set(name: str, source: str, target: str) -> list[Pair]:
-    """Reads one of sacreBLEU's test sets, which it downloads the first time.
-
-    Raises:
-        InputError: if there is no such test set, or it cannot be downloaded.
-    """
+    """Reads one of sacreBLEU's test sets, which it downloads the first time."""
     languages = f"{source}-{target}"
     if name not in sacrebleu.DATASETS or languages not in sacrebleu.DATASETS[name].langpairs:
         raise InputError(

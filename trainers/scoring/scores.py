@@ -56,10 +56,7 @@ class Comparison(NamedTuple):
 
 
 def bleu_tokenizer(language: str) -> str:
-    """Returns the name of the sacreBLEU tokenizer for a target language.
-
-    It is "char" where the language's own tokenizer is not installed, or there is none.
-    """
+    """Returns the sacreBLEU tokenizer for a language; "char" where its own is not installed."""
     name, packages = _TOKENIZERS.get(language_of(language), ("13a", ()))
     return name if all(map(importlib.util.find_spec, packages)) else "char"
 
