@@ -30,10 +30,8 @@ def ensemble_command(
     with cleaned_up():
         combined = combine(runs, run_dir, checkpoint)
     chosen = combined.checkpoint()
-    say(
-        f"Ensemble: {len(runs)} models, {combined.num_parameters(chosen):,} parameters in all: "
-        f"{run_dir}"
-    )
+    count = combined.folder.count_parameters(chosen)
+    say(f"Ensemble: {len(runs)} models, {count:,} parameters in all: {run_dir}")
     for file in chosen.metrics["of_files"]:
         say(f"  {file}")
     data = combined.settings.get("data")

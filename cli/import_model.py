@@ -54,7 +54,7 @@ def import_command(
             target_tag=target_tag,
             normalize_punctuation=normalize_punctuation,
         )
-    parameters = imported.num_parameters(imported.checkpoint())
+    parameters = imported.folder.count_parameters(imported.checkpoint())
     say(
         f"Import: {imported.source} to {imported.target}, {parameters:,} parameters, "
         f"{imported.config.vocab_size:,} subwords: {run}"

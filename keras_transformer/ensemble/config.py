@@ -42,7 +42,7 @@ class EnsembleConfig(ModelConfig):
         )
 
     @classmethod
-    def from_preset(cls, /, preset: str, *, vocab_size: int, **overrides: Any) -> NoReturn:
+    def from_preset(cls, /, preset: str, *, vocab_size: int = 0, **overrides: Any) -> NoReturn:
         """Raises an `InputError`, because an ensemble is made of trained runs."""
         raise InputError(
             "An ensemble cannot be trained: `keras-transformer ensemble` makes it of trained runs"

@@ -4,7 +4,7 @@ import hashlib
 import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import regex
@@ -30,7 +30,7 @@ REASONS = {
 SYNTHETIC = "\ufdd0"  # before a source that a model wrote, in what is hashed: in no text
 
 Progress = Callable[[int], None]
-Script = regex.Pattern[str] | None  # its letters; None for those of all scripts
+Script: TypeAlias = "regex.Pattern[str] | None"  # its letters; None for those of all scripts
 
 
 class CleanedPairs(NamedTuple):
@@ -82,7 +82,7 @@ class Cleaner:
             reasons, part = self._kept(chunk, is_repeated[start : start + len(chunk)])
             parts.append(part)
             num_protected += self._count_protected(*part)
-            for row in np.flatnonzero(reasons):
+            for row in np.flatnonzero(reasons).tolist():
                 dropped.setdefault(str(reasons[row]), []).append(chunk[row])
             copies = [
                 copy
@@ -106,7 +106,7 @@ class Cleaner:
     def _read(
         self, sources: tf.Tensor, targets: tf.Tensor, is_synthetic: tf.Tensor
     ) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
-        """Returns ids, int32 [B, (tokens)], lengths without EOS_ID, [B, 2], and whether they fit."""
+        """Returns ids [B, (tokens)], lengths without EOS_ID, [B, 2], and whether sides agree."""
         pairs = self.tokenizer.read_pairs(sources, targets)
         # What a model wrote begins with the start symbol, which no other source has.
         is_marked = tf.logical_and(is_synthetic, tf.not_equal(sources, ""))

@@ -164,7 +164,8 @@ def bundled_splits() -> dict[str, list[Pair]]:
     A tiny model learns them within minutes. BLEU on them says nothing about real text.
     """
     text = lzma.decompress(Path(__file__).with_name("bundled.tsv.xz").read_bytes()).decode()
-    pairs = (Pair(*line.split("\t")) for line in text.splitlines())
+    sides = (line.split("\t") for line in text.splitlines())
+    pairs = (Pair(source, target) for source, target in sides)
     return {split: list(itertools.islice(pairs, size)) for split, size in BUNDLED_SPLITS.items()}
 
 
@@ -182,14 +183,14 @@ def _folder_of_lines(folder: Path, source: str, target: str) -> Corpus | None:
 
     def read(split: str) -> Iterator[Pair]:
         paths = [side[split] for side in files]
-        for texts in itertools.zip_longest(*map(read_lines, paths)):
-            if None in texts:
+        for one, other in itertools.zip_longest(*map(read_lines, paths)):
+            if one is None or other is None:
                 counts = [sum(1 for _ in read_lines(path)) for path in paths]
                 raise InputError(
                     f"{paths[0]} and {paths[1]} must have the same number of lines. "
                     f"Received: {counts[0]} and {counts[1]}"
                 )
-            yield Pair(*texts)
+            yield Pair(one, other)
 
     return Corpus(str(folder), tuple(common), read) if common else None
 
@@ -279,7 +280,8 @@ def _table_pairs(path: Path, source: str, target: str) -> Iterator[Pair]:
                     f"{place}: more columns than the first line names. In a .csv file, quote a "
                     "text that has a comma"
                 )
-            yield Pair(*(" ".join(row[side].splitlines()) for side in sides))
+            one, other = (" ".join(row[side].splitlines()) for side in sides)
+            yield Pair(one, other)
             before = rows.line_num
     except csv.Error as error:
         raise InputError(

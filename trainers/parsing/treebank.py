@@ -60,9 +60,9 @@ def load_treebank(data: str | Path) -> Corpus:
     """Finds a treebank: pairs of a sentence and the symbols of its tree, joined by spaces.
 
     `data` is a folder with some of the files `train.trees`, `dev.trees` (or `val.trees`) and
-    `test.trees`, also `.gz`; or any other folder of files `.mrg`, `.parse`, `.tree` and `.trees`, or
-    one file. Of these, about a twentieth, and about 1,000 sentences at most, is held out for each of
-    val and test.
+    `test.trees`, also `.gz`; or any other folder of files `.mrg`, `.parse`, `.tree` and `.trees`,
+    or one file. Of these, about a twentieth, and about 1,000 sentences at most, is held out for
+    each of val and test.
 
     Raises:
         InputError: if there is no such file or folder, or it holds no files of trees.
