@@ -179,7 +179,7 @@ class Run(Manifest):
             keep: number of newest checkpoints to keep.
             state: the training state at this step.
         """
-        if metrics:
+        if metrics and step:  # an ensemble has no validations
             self._append_metrics(step, metrics)  # before the manifest names the checkpoint
         saved = self.folder.write_weights(model, f"step-{step:08d}", step, metrics)
         self.checkpoints = [*self.checkpoints, saved][-keep:]
