@@ -5,7 +5,7 @@ import json
 import shlex
 import signal
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
 from typer import Argument, Option
@@ -13,6 +13,10 @@ from typer import Argument, Option
 from keras_transformer.cli.check import find_export, inside
 from keras_transformer.cli.console import load_tensorflow, say, use_one_thread
 from keras_transformer.errors import InputError, needs_extra
+
+if TYPE_CHECKING:
+    from keras_transformer.export.server.http import HttpServer
+    from keras_transformer.export.server.models import ServedModel
 
 
 def serve_command(
@@ -55,18 +59,10 @@ def serve_command(
         from keras_transformer.export.server.grpc import GrpcServer
         from keras_transformer.export.server.http import HttpServer
         from keras_transformer.export.server.models import ServedModel
-        from keras_transformer.export.server.rest import about_model, hosts_at, make_app
+        from keras_transformer.export.server.rest import hosts_at, make_app
     if not host:
         raise InputError("`--host` must be an address, such as 127.0.0.1. Received: an empty one")
-    version = find_export(folder)
-    if version is None:
-        expected = folder / "1" / "saved_model.pb"
-        raise InputError(
-            f"{folder} holds no model: expected {expected}, as export writes it{inside(folder)}"
-        )
-    if version == folder:
-        parent = folder.absolute().parent
-        raise InputError(f"{folder} is a version of a model: name its folder, {parent}")
+    _require_versions(folder)
     model = ServedModel(folder)
     with contextlib.ExitStack() as stack:
         # The ports come first: loading a model takes long, and a port may be in use.
@@ -78,19 +74,36 @@ def serve_command(
             stack.callback(grpc.stop)
         model.poll()
         stack.enter_context(model.watched(poll_seconds))
-        number = model.find(model.name).number
-        say(f"Model: {model.name}, version {number}, on the local server")
+        say(f"Model: {model.name}, version {model.find(model.name).number}, on the local server")
         if grpc_port is not None:
             grpc.start()
             say(f"gRPC: {grpc.address}")
-        # uvicorn raises the signal again when it has stopped; with these handlers it exits with 0.
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: http.stop())
-        api = f"{http.url}/v1/models/{quote(model.name)}"
-        say(f"Page: {http.url}/")
-        body = {"instances": (about_model(model)["examples"] or ["A text."])[:1]}
-        say(f"Try: curl -d {shlex.quote(json.dumps(body, ensure_ascii=False))} {api}:predict")
-        http.run()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)  # a second signal ends it at once
-        say("Stopping: requests that have begun are answered")
+        _answer_requests(http, model)
+
+
+def _require_versions(folder: Path) -> None:
+    version = find_export(folder)
+    if version is None:
+        expected = folder / "1" / "saved_model.pb"
+        raise InputError(
+            f"{folder} holds no model: expected {expected}, as export writes it{inside(folder)}"
+        )
+    if version == folder:
+        parent = folder.absolute().parent
+        raise InputError(f"{folder} is a version of a model: name its folder, {parent}")
+
+
+def _answer_requests(http: "HttpServer", model: "ServedModel") -> None:
+    from keras_transformer.export.server.rest import about_model
+
+    # uvicorn raises the signal again when it has stopped; with these handlers it exits with 0.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: http.stop())
+    api = f"{http.url}/v1/models/{quote(model.name)}"
+    say(f"Page: {http.url}/")
+    body = {"instances": (about_model(model)["examples"] or ["A text."])[:1]}
+    say(f"Try: curl -d {shlex.quote(json.dumps(body, ensure_ascii=False))} {api}:predict")
+    http.run()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)  # a second signal ends it at once
+    say("Stopping: requests that have begun are answered")

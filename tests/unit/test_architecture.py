@@ -30,9 +30,6 @@ LAYERS = {  # as Keras's own layers
     "model.layers:call(9)",
 }
 TOO_LARGE = {
-    "cli.serve:serve_command",
-    "export.engines:export_marian",
-    "export.gateway:make_gateway",
     "protection.tokenizer",
     "search.beam_search:beam_search",
     "search.beam_search:beam_search(9)",
