@@ -58,12 +58,12 @@ def settings_of(record: type, *marks: Mark) -> dict[str, Setting]:
         for name, field in getattr(kind, "__pydantic_fields__", {}).items()
         if field.description
     }
-    found = {}
+    settings = {}
     for name, field in cast(Any, record).__pydantic_fields__.items():
         declared = next((x for x in field.metadata if isinstance(x, Setting)), Setting())
         if name in helps and (not marks or set(marks) & set(declared.marks)):
-            found[name] = declared._replace(help=helps[name])
-    return found
+            settings[name] = declared._replace(help=helps[name])
+    return settings
 
 
 @dataclass_transform(
@@ -99,23 +99,25 @@ def checked_dataclass(cls: type[_Record]) -> type[_Record]:
 
 def unknown_setting(names: Sequence[str], known: Sequence[str]) -> InputError:
     """Returns the error for unknown settings, with the known ones that are most like them."""
-    near = [each for name in names for each in known if len(name) > 2 and name in each]
+    near = [field for name in names for field in known if len(name) > 2 and name in field]
     near = near or [x for name in names for x in difflib.get_close_matches(name, known)]
     listed = f"Did you mean {' or '.join(near[:5])}?" if near else f"There are: {', '.join(known)}"
     return InputError(f"Unknown setting {', '.join(names)}. {listed}")
 
 
-def _input_error(error: pydantic.ValidationError, known: Sequence[str]) -> InputError:
+def _input_error(failure: pydantic.ValidationError, known: Sequence[str]) -> InputError:
     """Returns Pydantic's own message, with the name of the setting in front."""
-    errors = error.errors(include_url=False)
-    unknown = [str(each["loc"][0]) for each in errors if "unexpected" in each["type"]]
+    errors = failure.errors(include_url=False)
+    unknown = [str(error["loc"][0]) for error in errors if "unexpected" in error["type"]]
     if unknown:
         return unknown_setting(unknown, known)
     first = errors[0]
     if first["type"] == "value_error":  # of `__post_init__`
         return InputError(str(first["ctx"]["error"]))
     name = _setting_name(first["loc"])
-    messages = [each["msg"] for each in errors if _setting_name(each["loc"]) == name]  # of a union
+    messages = [
+        error["msg"] for error in errors if _setting_name(error["loc"]) == name
+    ]  # of a union
     message = f"`{name}`: {' / '.join(messages)}"
     if first["type"] == "missing":
         return InputError(message)

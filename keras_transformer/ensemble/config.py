@@ -27,7 +27,7 @@ class EnsembleConfig(ModelConfig):
     members: Annotated[list[dict[str, Any]], Field(min_length=2)]
 
     def __post_init__(self) -> None:
-        sizes = [(each.vocab_size, each.num_target_ids) for each in self.configs]
+        sizes = [(config.vocab_size, config.num_target_ids) for config in self.configs]
         if len(set(sizes)) > 1:
             raise InputError(
                 "The vocabularies of the `members` must have the same sizes, of source and target. "
@@ -38,7 +38,9 @@ class EnsembleConfig(ModelConfig):
     def of(cls, configs: Sequence[ModelConfig]) -> Self:
         """Returns the configuration of an ensemble of models with these configurations."""
         return cls(
-            members=[{"architecture": each.architecture, **each.to_dict()} for each in configs]
+            members=[
+                {"architecture": config.architecture, **config.to_dict()} for config in configs
+            ]
         )
 
     @classmethod
@@ -51,10 +53,10 @@ class EnsembleConfig(ModelConfig):
     @property
     def configs(self) -> list[ModelConfig]:
         return [
-            config_type(each["architecture"]).from_dict(
-                {name: value for name, value in each.items() if name != "architecture"}
+            config_type(member["architecture"]).from_dict(
+                {name: value for name, value in member.items() if name != "architecture"}
             )
-            for each in self.members
+            for member in self.members
         ]
 
     @property
@@ -67,5 +69,7 @@ class EnsembleConfig(ModelConfig):
 
     @property
     def max_positions(self) -> int | None:  # type: ignore[override]
-        known = [each.max_positions for each in self.configs if each.max_positions is not None]
+        known = [
+            member.max_positions for member in self.configs if member.max_positions is not None
+        ]
         return min(known, default=None)

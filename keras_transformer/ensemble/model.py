@@ -16,7 +16,7 @@ from keras_transformer.registry import build_model
 
 def mean_log_probs(logits: Sequence[Float[Tensor, "..."]]) -> Float[Tensor, "..."]:
     """Returns the logarithm of the mean of several models' probabilities."""
-    log_probs = ops.stack([ops.log_softmax(each) for each in logits])  # [members, ..., V]
+    log_probs = ops.stack([ops.log_softmax(one) for one in logits])  # [members, ..., V]
     return ops.logsumexp(log_probs, axis=0) - math.log(len(logits))
 
 
@@ -36,16 +36,11 @@ class Ensemble(EncoderDecoder):
         >>> from keras_transformer import RecurrentConfig, TransformerConfig
         >>> from keras_transformer.ensemble.config import EnsembleConfig
         >>> from keras_transformer.ensemble.model import Ensemble
-        >>> configs = [
-        ...     TransformerConfig.from_preset("tiny", vocab_size=19),
-        ...     RecurrentConfig.from_preset("tiny", vocab_size=19),
-        ... ]
+        >>> kinds = (TransformerConfig, RecurrentConfig)
+        >>> configs = [kind.from_preset("tiny", vocab_size=19) for kind in kinds]
         >>> model = Ensemble(EnsembleConfig.of(configs))
-        >>> logits = model({
-        ...     "source_ids": np.array([[5, 7, 3]]),
-        ...     "target_ids": np.array([[2, 11, 4, 8]]),
-        ... })
-        >>> tuple(logits.shape)
+        >>> source_ids, target_ids = np.array([[5, 7, 3]]), np.array([[2, 11, 4, 8]])
+        >>> tuple(model({"source_ids": source_ids, "target_ids": target_ids}).shape)
         (1, 4, 19)
     """
 
@@ -55,7 +50,7 @@ class Ensemble(EncoderDecoder):
     members: list[EncoderDecoder]  # the models
 
     def _make_layers(self, config: EnsembleConfig) -> dict[str, Any]:
-        return {"members": [build_model(each) for each in config.configs]}
+        return {"members": [build_model(member) for member in config.configs]}
 
     def _logits(
         self, source_ids: Int[Tensor, "B S"], target_ids: Int[Tensor, "B T"]
@@ -82,5 +77,5 @@ class Ensemble(EncoderDecoder):
 
 def _join_heads(layers: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
     """Joins the heads, [B, N, queries, keys], in the layers that all members have."""
-    same_depth = zip(*(reversed(each) for each in layers), strict=False)
+    same_depth = zip(*(reversed(member) for member in layers), strict=False)
     return tuple(ops.concatenate(heads, axis=1) for heads in same_depth)[::-1]

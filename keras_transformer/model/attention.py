@@ -80,7 +80,6 @@ class MultiHeadAttention(keras.layers.Layer):
         attention_mask: bool [B, S], [B, T, S] or [B, N, T, S], True = may attend; None to attend
             to everything. A query that may attend to nothing gets the bias of W_O.
         return_attention_scores: whether to return the attention weights too.
-        training: whether dropout is on.
         value_mask: bool [B, S], False at padding; None for the mask that `value` carries, such as
             that of `Embedding(mask_zero=True)`.
         key_mask: the same for `key`.

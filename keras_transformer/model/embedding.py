@@ -66,7 +66,6 @@ class PositionalEmbedding(keras.layers.Layer):
         inputs: int [B, T], token ids; with `reverse`, float [B, T, D].
         start: int, the position of the first column.
         reverse: whether to compute logits.
-        training: whether dropout is on.
 
     Returns:
         float [B, T, D]; with `reverse`, float [B, T, V].

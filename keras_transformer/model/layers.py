@@ -27,7 +27,6 @@ class FeedForward(keras.layers.Layer):
 
     Call arguments:
         x: float [B, T, D].
-        training: whether dropout is on.
 
     Returns:
         float [B, T, D].
@@ -88,7 +87,6 @@ class AddNorm(keras.layers.Layer):
     Call arguments:
         x: float [B, T, D], the sub-layer's input.
         sublayer_output: float [B, T, D].
-        training: whether dropout is on.
 
     Returns:
         float [B, T, D].
@@ -127,10 +125,7 @@ class AddNorm(keras.layers.Layer):
 
 
 class _TransformerLayer(keras.layers.Layer):
-    """What an encoder and a decoder layer have in common: sub-layers, each with its `AddNorm`.
-
-    `EncoderLayer` explains the arguments.
-    """
+    """What an encoder and a decoder layer have in common: sub-layers, each with its `AddNorm`."""
 
     has_cross_attention: ClassVar[bool]
 
@@ -224,7 +219,7 @@ class EncoderLayer(_TransformerLayer):
         attention_dropout_rate: dropout on attention weights (0.0: only section 6.3 has it).
         feed_forward_dropout_rate: dropout inside the feed-forward network (0.0: not in the paper).
         d_k: size of a head's queries and keys; None for `d_model / num_heads`.
-        d_v: size of a head's values; None for `d_model / num_heads`.
+        d_v: size of a head's values; None for the same.
         activation: inner activation of the feed-forward network, as for `keras.layers.Dense`.
         layer_norm_epsilon: what layer normalization adds to the variance (1e-6: tensor2tensor).
         scale_attention: whether to divide the scores by sqrt(d_k) (section 3.2.1).
@@ -233,7 +228,6 @@ class EncoderLayer(_TransformerLayer):
         x: float [B, S, D].
         attention_mask: bool [B, S], [B, S, S] or [B, N, S, S], True = may attend.
         return_attention_scores: whether to return the attention weights too.
-        training: whether dropout is on.
         padding_mask: bool [B, S], False at padding; None for the mask that `x` carries.
         use_causal_mask: whether a position attends to itself and earlier positions only.
 
@@ -298,7 +292,6 @@ class DecoderLayer(_TransformerLayer):
         self_attention_mask: bool [B, T], [B, T, T] or [B, N, T, T], True = may attend.
         cross_attention_mask: bool [B, S], [B, T, S] or [B, N, T, S], True = may attend.
         return_attention_scores: whether to return the attention weights too.
-        training: whether dropout is on.
         decoder_padding_mask: bool [B, T], False at padding; None for the mask that `x` carries.
         encoder_padding_mask: bool [B, S]; None for the mask that `encoder_output` carries.
         use_causal_mask: whether self-attention hides later positions.

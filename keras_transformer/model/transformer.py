@@ -33,21 +33,10 @@ class Transformer(EncoderDecoder):
 
     Example:
         >>> import numpy as np
-        >>> from keras_transformer import Transformer, TransformerConfig
-        >>> config = TransformerConfig(
-        ...     vocab_size=19,
-        ...     d_model=6,
-        ...     d_ff=11,
-        ...     num_heads=2,
-        ...     num_encoder_layers=1,
-        ...     num_decoder_layers=1,
-        ... )
-        >>> model = Transformer(config)
-        >>> logits = model({
-        ...     "source_ids": np.array([[5, 7, 3]]),
-        ...     "target_ids": np.array([[2, 11, 4, 8]]),
-        ... })
-        >>> tuple(logits.shape)
+        >>> from keras_transformer import Transformer
+        >>> model = Transformer.from_preset("tiny", vocab_size=19)
+        >>> source_ids, target_ids = np.array([[5, 7, 3]]), np.array([[2, 11, 4, 8]])
+        >>> tuple(model({"source_ids": source_ids, "target_ids": target_ids}).shape)
         (1, 4, 19)
     """
 

@@ -35,10 +35,10 @@ def trees(drawn: Mapping[str, Tree | str], *, style: Style = "light") -> "Figure
         raise InputError("`drawn` must hold a tree. Received: none")
     parsed = {}
     for name, tree in drawn.items():
-        found = list(parse_trees([tree], f"`{name}`")) if isinstance(tree, str) else [tree]
-        if len(found) != 1:
-            raise InputError(f"`{name}` must be one tree. Received: {len(found)} trees")
-        parsed[name] = found[0]
+        parts = list(parse_trees([tree], f"`{name}`")) if isinstance(tree, str) else [tree]
+        if len(parts) != 1:
+            raise InputError(f"`{name}` must be one tree. Received: {len(parts)} trees")
+        parsed[name] = parts[0]
     common = set.intersection(*(set(_spans(tree)) for tree in parsed.values()))
     words = [word for tree in parsed.values() for word in tree.words]
     count = max(len(tree.words) for tree in parsed.values())

@@ -179,8 +179,8 @@ def _draw_weights(
     )
     grid = {"nrows": rows, "ncols": columns, "sharex": True, "sharey": True}
     with drawing(style, size, [title, *queries, *keys], **grid) as (figure, panels, theme):
-        for name, each, panel in zip(names, weights, panels, strict=True):
-            image = show_heat(panel, each, theme.heat, weights.max())
+        for name, matrix, panel in zip(names, weights, panels, strict=True):
+            image = show_heat(panel, matrix, theme.heat, weights.max())
             panel.set_title(name, fontsize=9)
             panel.tick_params(labelsize=PIECE_SIZE)
             panel.tick_params(axis="x", rotation=90)

@@ -99,7 +99,7 @@ def training_curves(
             for metrics, look in zip(runs.values(), looks, strict=True):
                 for split, weight in _SPLITS.items():
                     name = f"{split}{metric}"
-                    points = [(each["step"], each[name]) for each in metrics if name in each]
+                    points = [(line["step"], line[name]) for line in metrics if name in line]
                     if points:
                         marker = "o" if len(points) == 1 else None
                         panel.plot(*zip(*points, strict=True), marker=marker, **(look | weight))

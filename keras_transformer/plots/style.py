@@ -112,9 +112,9 @@ def find_fonts(characters: frozenset[str]) -> list[str]:
         fontManager.ttflist, key=lambda font: ("Noto Sans" not in font.name, font.name)
     ):
         if missing and not font.name.startswith("Last Resort"):  # a font of boxes
-            found = missing & get_font(font.fname).get_charmap().keys()
-            families += [font.name] if found else []
-            missing -= found
+            covered = missing & get_font(font.fname).get_charmap().keys()
+            families += [font.name] if covered else []
+            missing -= covered
     for script in {unicodedata.name(chr(code), "").partition(" ")[0] for code in missing} - {""}:
         _warn_of(script)
     return families

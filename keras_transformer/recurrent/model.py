@@ -55,11 +55,8 @@ class Recurrent(EncoderDecoder):
         >>> import numpy as np
         >>> from keras_transformer import Recurrent, RecurrentConfig
         >>> model = Recurrent(RecurrentConfig(vocab_size=19, d_model=6, units=5))
-        >>> logits = model({
-        ...     "source_ids": np.array([[5, 7, 3]]),
-        ...     "target_ids": np.array([[2, 11, 4, 8]]),
-        ... })
-        >>> tuple(logits.shape)
+        >>> source_ids, target_ids = np.array([[5, 7, 3]]), np.array([[2, 11, 4, 8]])
+        >>> tuple(model({"source_ids": source_ids, "target_ids": target_ids}).shape)
         (1, 4, 19)
     """
 

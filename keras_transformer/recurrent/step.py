@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras_transformer.config import PAD_ID
 from keras_transformer.recurrent.model import Recurrent
 
-# The states of each decoder layer, float [B, K, U] each. The search gathers them when hypotheses
+# The states of all decoder layers, float [B, K, U]. The search gathers them when hypotheses
 # change places.
 States = tuple[tuple[tf.Tensor, ...], ...]
 
@@ -53,9 +53,9 @@ class RecurrentStep:
         x = model.embed(model.target_embedding, target_ids)  # [B, K, D]
         new_states: list[tuple[tf.Tensor, ...]] = []
         for i, (layer, state) in enumerate(zip(model.decoder_layers, states, strict=True)):
-            before = [tf.reshape(each, [-1, units]) for each in state]
+            before = [tf.reshape(part, [-1, units]) for part in state]
             x, after = layer.cell(tf.reshape(x, [-1, x.shape[-1]]), before)  # [R, U]
-            new_states.append(tuple(tf.reshape(each, [-1, num_beams, units]) for each in after))
+            new_states.append(tuple(tf.reshape(part, [-1, num_beams, units]) for part in after))
             x = tf.reshape(x, [-1, num_beams, units])
             if i == 0:
                 attended, _ = model.attend(x, *rows)  # [B, K, E]

@@ -126,8 +126,8 @@ def beam_search(
         >>> after[5, 3] = 1.0
         >>> def step_fn(ids, position, cache, row_state):
         ...     return tf.gather(np.log(after), ids), cache, row_state
-        >>> found = beam_search(step_fn, (), tf.constant([7]), beam_size=2, length_penalty=0.0)
-        >>> print(found.ids[0].numpy(), np.exp(found.scores[0]).round(2))
+        >>> result = beam_search(step_fn, (), tf.constant([7]), beam_size=2, length_penalty=0.0)
+        >>> print(result.ids[0].numpy(), np.exp(result.scores[0]).round(2))
         [[5 3]
          [4 3]] [0.4  0.33]
     """
@@ -289,8 +289,8 @@ def _top(rows: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor]:
         return tf.math.top_k(rows, count)
     chunked = tf.reshape(rows, [-1, num_chunks, chunk])
     chunks = tf.math.top_k(tf.reduce_max(chunked, axis=2), count).indices  # [R, count]
-    found = tf.reshape(tf.gather(chunked, chunks, batch_dims=1), [-1, count * chunk])
-    values, places = tf.math.top_k(found, count)
+    candidates = tf.reshape(tf.gather(chunked, chunks, batch_dims=1), [-1, count * chunk])
+    values, places = tf.math.top_k(candidates, count)
     return values, tf.gather(chunks, places // chunk, batch_dims=1) * chunk + places % chunk
 
 
@@ -305,36 +305,36 @@ def _search_rows(
     """Advances a state until all rows have ended.
 
     The loop advances the rows that are left until enough of them have ended, stores what all of
-    them have found so far, and drops those that have ended. `steps_of` takes the maximum lengths of
+    them have so far, and drops those that have ended. `steps_of` takes the maximum lengths of
     the rows that are left.
     """
     num_rows, beam_size = tf.size(max_lengths), initial.newest.shape[1]
 
     def advance_and_drop(
-        rows: tf.Tensor, state: BeamState, found: Hypotheses
+        rows: tf.Tensor, state: BeamState, results: Hypotheses
     ) -> tuple[tf.Tensor, BeamState, Hypotheses]:
         steps = steps_of(tf.gather(max_lengths, rows))
         state = _advance_until_rows_end(state, tf.size(rows), steps)
         newer = Hypotheses(state.ids[:, beam_size:], state.finished_scores)
-        found = _store(found, rows, newer)
+        results = _store(results, rows, newer)
         left = tf.cast(tf.where(steps.running(state))[:, 0], tf.int32)
         taken = tf.nest.map_structure(
             lambda tensor: tf.gather(tensor, left), state._replace(step=())
         )
-        return tf.gather(rows, left), taken._replace(step=state.step), found
+        return tf.gather(rows, left), taken._replace(step=state.step), results
 
-    none_found = Hypotheses(
+    no_results = Hypotheses(
         tf.zeros([num_rows, beam_size, 0], tf.int32), tf.zeros([num_rows, beam_size])
     )
-    variables = (tf.range(num_rows), initial, none_found)
-    _, _, found = tf.while_loop(
-        lambda rows, state, found: tf.size(rows) > 0,
+    variables = (tf.range(num_rows), initial, no_results)
+    _, _, results = tf.while_loop(
+        lambda rows, state, results: tf.size(rows) > 0,
         advance_and_drop,
         variables,
         shape_invariants=tf.nest.map_structure(_growing, variables),
         parallel_iterations=1,
     )
-    return found
+    return results
 
 
 def _advance_until_rows_end(state: BeamState, num_rows: tf.Tensor, steps: _Steps) -> BeamState:
@@ -355,13 +355,13 @@ def _advance_until_rows_end(state: BeamState, num_rows: tf.Tensor, steps: _Steps
     return state
 
 
-def _store(found: Hypotheses, rows: tf.Tensor, newer: Hypotheses) -> Hypotheses:
+def _store(results: Hypotheses, rows: tf.Tensor, newer: Hypotheses) -> Hypotheses:
     """Replaces the hypotheses of some rows, int32 [any], by newer ones, which may be longer."""
-    missing = tf.shape(newer.ids)[2] - tf.shape(found.ids)[2]
-    padded = tf.pad(found.ids, [[0, 0], [0, 0], [0, missing]])
+    missing = tf.shape(newer.ids)[2] - tf.shape(results.ids)[2]
+    padded = tf.pad(results.ids, [[0, 0], [0, 0], [0, missing]])
     return Hypotheses(
         tf.tensor_scatter_nd_update(padded, rows[:, None], newer.ids),
-        tf.tensor_scatter_nd_update(found.scores, rows[:, None], newer.scores),
+        tf.tensor_scatter_nd_update(results.scores, rows[:, None], newer.scores),
     )
 
 

@@ -169,8 +169,8 @@ class _LayerStep:
             ]
             return tf.reshape(tf.concat(heads, axis=-1), [*weights[0].shape[:-1], -1])
 
-        kernel = join([each.kernel for each in dense])
-        bias = join([each.bias for each in dense])
+        kernel = join([layer.kernel for layer in dense])
+        bias = join([layer.bias for layer in dense])
         self.self_qkv = _Linear(kernel, bias, layer.compute_dtype, in_blocks)
         self.self_output = self._linear(attention.output_dense)
         self.self_norm = _AddNorm(layer.self_attention_norm)
@@ -253,10 +253,10 @@ class _Linear:
 
         def blocks() -> tf.Tensor:
             if transposed:
-                found = tf.transpose(tf.reshape(kernel, [-1, width, size_in]), [0, 2, 1])
+                blocked = tf.transpose(tf.reshape(kernel, [-1, width, size_in]), [0, 2, 1])
             else:
-                found = tf.transpose(tf.reshape(kernel, [size_in, -1, width]), [1, 0, 2])
-            return tf.reshape(found, [size_in, size_out])  # the memory of `blocks_shape`
+                blocked = tf.transpose(tf.reshape(kernel, [size_in, -1, width]), [1, 0, 2])
+            return tf.reshape(blocked, [size_in, size_out])  # the memory of `blocks_shape`
 
         def plain() -> tf.Tensor:
             return tf.transpose(kernel) if transposed else kernel
@@ -315,7 +315,7 @@ def _attend(query: tf.Tensor, kv: KeysValues, mask: tf.Tensor | None) -> tf.Tens
 
     def attend_without_onednn() -> tf.Tensor:
         # oneDNN implements neither BatchMatMulV3 nor log_softmax.
-        x, keys, values = (tf.cast(each, tf.float32) for each in (query, kv.keys, kv.values))
+        x, keys, values = (tf.cast(tensor, tf.float32) for tensor in (query, kv.keys, kv.values))
         scores = tf.raw_ops.BatchMatMulV3(x=x, y=keys, Tout=tf.float32, adj_y=True)
         weights = tf.exp(tf.nn.log_softmax(add_mask(scores)))
         heads = tf.raw_ops.BatchMatMulV3(x=weights, y=values, Tout=tf.float32)

@@ -65,9 +65,9 @@ def map_groups(
         return number + 1, part_of(order[number::num_parts])
 
     none = (tf.zeros([0], tf.int32), empty)
-    rows, found = _collect(part, num_parts, none, parallel_iterations=max_parts)
+    rows, results = _collect(part, num_parts, none, parallel_iterations=max_parts)
     places = tf.math.invert_permutation(rows)
-    return tf.nest.map_structure(lambda x: tf.gather(x, places), found)
+    return tf.nest.map_structure(lambda x: tf.gather(x, places), results)
 
 
 def _collect(
@@ -82,8 +82,8 @@ def _collect(
     """
 
     def advance(place: tf.Tensor, number: tf.Tensor, arrays: Any) -> tuple[Any, Any, Any]:
-        place, found = function(place)
-        arrays = tf.nest.map_structure(lambda array, x: array.write(number, x), arrays, found)
+        place, results = function(place)
+        arrays = tf.nest.map_structure(lambda array, x: array.write(number, x), arrays, results)
         return place, number + 1, arrays
 
     def new_array(empty: tf.Tensor) -> tf.TensorArray:
@@ -102,6 +102,6 @@ def _collect(
     return tf.nest.map_structure(lambda array: array.concat(), arrays)
 
 
-def _padded(found: tf.Tensor, empty: tf.Tensor) -> tf.Tensor:
-    missing = tf.shape(empty)[1:] - tf.shape(found)[1:]
-    return tf.pad(found, tf.pad(missing[:, None], [[1, 0], [1, 0]]))
+def _padded(results: tf.Tensor, empty: tf.Tensor) -> tf.Tensor:
+    missing = tf.shape(empty)[1:] - tf.shape(results)[1:]
+    return tf.pad(results, tf.pad(missing[:, None], [[1, 0], [1, 0]]))

@@ -130,9 +130,9 @@ def test_quantizing_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("policy", "tolerance"), [("mixed_float16", 0.02), ("mixed_bfloat16", 0.2)]
+    ("policy", "tolerance", "variant"),
+    [("mixed_float16", 0.02, "tied"), ("mixed_bfloat16", 0.2, "untied learned")],
 )
-@pytest.mark.parametrize("variant", ["tied", "untied learned"])
 def test_mixed_precision(inputs, set_policy, policy, tolerance, variant):
     set_policy(policy)
     model = make_model(**VARIANTS[variant])

@@ -19,7 +19,6 @@ from keras_transformer import plots
 from keras_transformer.errors import InputError
 from keras_transformer.plots.style import find_fonts
 
-STYLES = ("light", "dark")
 ODD_PIECES = ["$x_1$", "\\frac{", "_a", "%s", "▁b", "é", "שלום", "w" * 99]
 
 
@@ -120,7 +119,7 @@ def test_lines_of_a_query():
 
 
 @pytest.mark.parametrize("draw", [plots.attention_heads, plots.attention_lines, plots.alignment])
-@pytest.mark.parametrize(("num_queries", "num_keys"), [(1, 2), (13, 29), (83, 170)])
+@pytest.mark.parametrize(("num_queries", "num_keys"), [(1, 2), (83, 170)])
 def test_labels_do_not_overlap(draw, num_queries, num_keys):
     queries = ["pneumonoultramicroscopic"] * num_queries
     keys = [f"{'long-' * (n % 5)}{n}" for n in range(num_keys)]
@@ -134,8 +133,14 @@ def test_labels_do_not_overlap(draw, num_queries, num_keys):
             assert min(box.x0, box.y0) >= -1  # inside the figure
 
 
-@pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("draw", [plots.attention_heads, plots.attention_lines, plots.alignment])
+@pytest.mark.parametrize(
+    ("draw", "style"),
+    [
+        (plots.attention_heads, "light"),
+        (plots.attention_lines, "dark"),
+        (plots.alignment, "dark"),
+    ],
+)
 def test_any_piece_is_drawn(draw, style):
     scores = weights(4, len(ODD_PIECES), len(ODD_PIECES))
     figure = draw(scores, ODD_PIECES, ODD_PIECES, title="$1 \\x", style=style)

@@ -205,11 +205,6 @@ def test_saved_and_loaded_outputs_are_equal(model, tmp_path):
     assert_close(loaded(INPUTS), model(INPUTS).numpy(), 0)
 
 
-def test_quantizing_is_refused():
-    with pytest.raises(InputError, match="quantized"):
-        make_model().quantize("int8")
-
-
 def test_presets():
     tiny = RecurrentConfig.from_preset("tiny", vocab_size=V, units=7)  # overrides win
     assert (tiny.d_model, tiny.units) == (128, 7)
@@ -218,19 +213,11 @@ def test_presets():
     assert RecurrentConfig(**json.loads(json.dumps(tiny.to_dict()))) == tiny
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"cell": "rnn"}, "`cell`: .*'gru' or 'lstm'. Received: cell='rnn'"),
-        ({"attention": "dot"}, "`attention`: .* attention='dot'"),
-        ({"d_ff": 7}, "^Unknown setting d_ff. There are: vocab_size, .* units"),
-        ({"target_vocab_size": 7}, "not shared. Received: target_vocab_size=7"),
-        ({"preset": "big"}, "must be one of tiny, base for .* recurrent.* preset='big'"),
-    ],
-)
-def test_config_errors(values, message):
-    with pytest.raises(InputError, match=message):
-        RecurrentConfig.from_preset(**{"preset": "tiny", "vocab_size": V, **values})
+def test_config_errors():
+    with pytest.raises(InputError, match=r"`cell`: .*'gru' or 'lstm'. Received: cell='rnn'"):
+        RecurrentConfig.from_preset("tiny", vocab_size=V, cell="rnn")
+    with pytest.raises(InputError, match=r"^Unknown setting d_ff\. .* units"):
+        RecurrentConfig.from_preset("tiny", vocab_size=V, d_ff=7)
 
 
 @pytest.mark.parametrize("settings", [{}, {"cell": "lstm", "attention": "additive"}])

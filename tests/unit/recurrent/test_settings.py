@@ -2,7 +2,6 @@
 
 import pytest
 
-from keras_transformer.errors import InputError
 from keras_transformer.recurrent.config import RecurrentConfig
 from keras_transformer.registry import build_model
 from keras_transformer.trainers.recipes import load_recipe
@@ -16,19 +15,6 @@ def test_the_recipe_has_the_budget_of_the_transformer():
     config = settings.config({"vocab_size": settings.vocab_size})
     assert isinstance(config, RecurrentConfig)
     assert 2_500_000 < build_model(config).count_params() <= 2_605_056
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"units": 7}, "^Unknown setting units: .* model.units$"),
-        ({"architecture": "recurrent", "model": {"d_ff": 7}}, "^Unknown setting d_ff. .* units"),
-        ({"architecture": "recurrent", "preset": "big"}, "one of tiny, base .*'big'"),
-    ],
-)
-def test_settings_of_another_architecture(values, message):
-    with pytest.raises(InputError, match=message):
-        TrainSettings.from_dict({"data": "bundled", **values})
 
 
 def test_a_parser_may_be_recurrent():
