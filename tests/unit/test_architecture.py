@@ -36,11 +36,7 @@ TOO_LARGE = {
     "texts.texts",
     "texts.texts:translate_documents",
     "tokenizers.base",
-    "trainers.data.preparation",
     "trainers.data.preparation:prepare",
-    "trainers.marian.importing:import_marian",
-    "trainers.scoring.evaluation:evaluate",
-    "trainers.scoring.evaluation:evaluate(10)",
 }
 
 
