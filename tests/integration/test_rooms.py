@@ -11,7 +11,7 @@ from hidden_room import ROOMS
 ROOT = Path(__file__).parents[2]
 SPINE = (
     "integration/test_cli_training.py::test_the_other_commands_take_the_average_or_the_best",
-    "unit/tokenizers",
+    "unit/tokenizers/test_case.py",
     "unit/test_translator.py::test_attention_is_the_models",
     "unit/export/test_saved_model.py::test_nbest_and_greedy",
 )
