@@ -44,7 +44,6 @@ class TextsCommand(TyperCommand):
     """A command that says how to give it a text that looks like an option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parses the arguments of the command."""
         texts = [text for text in args if re.match("-[^-]|--.* ", text)]
         try:
             return super().parse_args(ctx, args)
@@ -207,7 +206,7 @@ def print_translations(
     name: str,
     as_json: bool,
 ) -> None:
-    """Prints the translations of texts, or of the lines of a stream, `total` if it is known."""
+    """Prints the translations of texts, or of the lines of a stream, which has this name."""
     is_typed = stream is not None and stream.isatty()
     if is_typed:
         say("Type a text and press Enter. Ctrl-D ends.")

@@ -94,11 +94,7 @@ class Model(NamedTuple):
 
 
 def find_model(folder: str | None, options: TranslateOptions) -> Model:
-    """Returns the model of a folder or of the server that options name.
-
-    Raises:
-        InputError: if the folder holds neither a run nor an export.
-    """
+    """Returns the model of a folder or, of None, the server that options name."""
     if folder is None:
         return Model("server", options.url or options.grpc or "")
     if os.path.isfile(os.path.join(folder, "run.json")):
@@ -117,15 +113,9 @@ def open_model(
     optimize: bool,
     by_sentence: bool,
 ) -> Translate:
-    """Opens a model.
+    """Opens a model, which by default splits texts into sentences if `by_sentence`.
 
-    Args:
-        model: the model.
-        options: of `translate`.
-        search: changes of the run's `DecodingOptions`.
-        optimize: whether to optimize the graph, which takes a second or two, and saves a few
-            percent of a search.
-        by_sentence: whether an export or a server splits texts into sentences by default.
+    To `optimize` its graph takes a second or two, and saves a few percent of a search.
     """
     protected = model.protected() if options.terms else []
     if options.terms and model.path and not protected:

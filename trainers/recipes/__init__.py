@@ -77,13 +77,8 @@ def _decided(initial: Run, layers: Sequence[Layer]) -> dict[str, Any]:
 def completed(settings: TrainSettings, run_dir: Path | None = None) -> TrainSettings:
     """Returns settings in which all that the run `init_from` decides is that run's.
 
-    Args:
-        settings: of a run. A setting that has its default value counts as not given.
-        run_dir: the directory of a run to resume. If its run began from the same run, it has
-            all that is decided, and `init_from` may be gone; a rate that is not given stays.
-
-    Raises:
-        InputError: if a setting contradicts the run.
+    A setting that has its default value counts as not given. A run to resume, in `run_dir`, has all
+    that is decided if it began from the same run; then that may be gone.
     """
     if settings.init_from is None:
         return settings
