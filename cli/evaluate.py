@@ -94,9 +94,9 @@ def evaluate_command(
     task = task_of(opened.settings)
     task.check_options(options.of_scores())
     name, pairs, data = _read_pairs(opened, task, options)
-    baseline = options.baseline and read_sentences(options.baseline, len(pairs))
-    prepared = options.tokenized_references
-    references = prepared and read_sentences(prepared, len(pairs))
+    baseline, prepared = options.baseline, options.tokenized_references
+    baseline_lines = read_sentences(baseline, len(pairs)) if baseline else None
+    references = read_sentences(prepared, len(pairs)) if prepared else None
     translator = Translator.of(opened, checkpoint, **search)
     languages = (opened.source, opened.target)
     texts = {"": pairs, **(changed_in_all_ways(pairs, languages) if options.noise else {})}
@@ -121,7 +121,7 @@ def evaluate_command(
                 progress=lambda done, total: progress(done),
             )
     bleu = "bleu_lowercased" if translator.tokenizer.lowercase else "bleu"
-    values = _all_scores(output, texts, baseline, bleu)
+    values = _all_scores(output, texts, baseline_lines, bleu)
     _print_scores(values, task.labels, bleu, as_json)
     if remark := task.remark(values):
         say(remark)

@@ -120,7 +120,7 @@ def _compare(path: Path, translator: "Translator", pairs: list[Pair], run: Run) 
         exact = [each.text for each in translator.translate(sources)]
         rows = by_length(sources, SavedModelSession(path).translate)
     rounded = [row["translation"] for row in rows]
-    settings = TrainSettings.of(run)
+    settings = TrainSettings.of_run(run)
     task, lowercase = task_of(run.settings), translator.tokenizer.lowercase
     label, *_ = task.metrics.values()
     metric, *_ = task.validation_metrics(settings, lowercase).values()

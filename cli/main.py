@@ -3,6 +3,7 @@
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -45,7 +46,7 @@ app = typer.Typer(
         "`serve MODELS/NAME` serves the export."
     ),
 )
-for name, command in {
+COMMANDS: dict[str, Callable[..., None]] = {
     "prepare": prepare.prepare_command,
     "train": train.train_command,
     "import": import_model.import_command,
@@ -62,7 +63,8 @@ for name, command in {
     "gateway": gateway.gateway_command,
     "translate-corpus": translate_corpus.translate_corpus_command,
     "demo": demo.demo_command,
-}.items():
+}
+for name, command in COMMANDS.items():
     app.command(
         name,
         cls=translate.TextsCommand if name == "translate" else None,

@@ -129,7 +129,7 @@ def _curves(folder: Path, run: Run) -> Picture | None:
 def _learning_rate(folder: Path, run: Run) -> Picture | None:
     if (run.last and not run.last.step) or "warmup_steps" not in run.settings:  # trained elsewhere
         return None
-    settings = TrainSettings.of(run)
+    settings = TrainSettings.of_run(run)
     schedule = settings.schedule(run.config.d_model)
     schedules = {f"{settings.warmup_steps:,} updates of warm-up": schedule}
     steps = run.last.step if run.last else settings.steps
@@ -213,7 +213,7 @@ def _corpus(folder: Path, run: Run) -> dict[str, Any] | None:
     if manifest is None:
         return None
     lengths = StoredPairs(manifest, "train", check_files=False).lengths
-    settings = TrainSettings.of(run)
+    settings = TrainSettings.of_run(run)
     plan = BatchPlan(lengths, settings.tokens_per_batch, settings.seed)
     draw = partial(
         plots.length_histogram,

@@ -33,9 +33,9 @@ def rows_of(section: str) -> Iterator[Row]:
     """Yields the settings of a section."""
     fields = {field.name: field for field in dataclasses.fields(TrainSettings)}
     for name, declared in settings_of(GROUPS[section]).items():
-        default = fields[name].default
-        if fields[name].default_factory is not dataclasses.MISSING:
-            default = fields[name].default_factory()
+        default, factory = fields[name].default, fields[name].default_factory
+        if factory is not dataclasses.MISSING:
+            default = factory()
         yield Row(name, _text(default), declared.help)
     if section != "model":
         return

@@ -85,9 +85,8 @@ def translate_command(
         translate = open_model(model, options, search, optimize=False, by_sentence=True)
         _translate_document(model, translate, options.input, options.output)
         return
-    if texts:
-        stream, total = None, len(texts)
-    else:
+    stream, total = None, len(texts) or None
+    if not texts:
         if options.input is None and sys.stdin is None:
             raise InputError("Give texts or --input: the standard input is closed")
         stream = sys.stdin.buffer

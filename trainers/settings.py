@@ -302,7 +302,7 @@ class TrainSettings(DecodingOptions, TrainingSettings, ModelSettings, DataSettin
         return cls(**{**task_of(values).defaults, **values})
 
     @classmethod
-    def of(cls, run: Run) -> Self:
+    def of_run(cls, run: Run) -> Self:
         """Returns the settings of a run; one that was trained elsewhere has some of them only."""
         return cls.from_dict({"data": "", "target": run.target, **run.settings})
 

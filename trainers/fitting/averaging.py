@@ -62,7 +62,7 @@ def average(run: Run, last: int) -> Checkpoint:
         last=last,
     )
     chosen = run.checkpoints[-last:]
-    settings = TrainSettings.of(run)
+    settings = TrainSettings.of_run(run)
     with precision(settings.precision):
         model = build_model(run.config)
     total = [np.zeros(weights.shape) for weights in model.get_weights()]  # float64

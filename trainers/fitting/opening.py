@@ -170,7 +170,7 @@ def _check_settings(run: Run, settings: TrainSettings) -> None:
             f"`steps` must be more than the {newest} updates that {run.path} has saved. "
             f"Received: steps={settings.steps}"
         )
-    saved = completed(TrainSettings.of(run).with_absolute_paths(), run.path).to_dict()
+    saved = completed(TrainSettings.of_run(run).with_absolute_paths(), run.path).to_dict()
     for name, value in settings.to_dict().items():
         before = saved[name]
         if name == "data" and is_prepared(value):  # the corpus may have moved
