@@ -80,7 +80,12 @@ def _computations(
 
     search = greedy_search = shared_search(decoding)
     if decoding.beam_size > 1 or decoding.sample_from is not None:
-        one_beam = {"beam_size": 1, "sample_from": None, "temperature": 1.0, "sample_seed": 0}
+        one_beam: dict[str, Any] = {
+            "beam_size": 1,
+            "sample_from": None,
+            "temperature": 1.0,
+            "sample_seed": 0,
+        }
         greedy_search = shared_search(dataclasses.replace(decoding, **one_beam))
 
     def nbest(text: tf.Tensor) -> Outputs:
