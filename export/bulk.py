@@ -28,7 +28,7 @@ from apache_beam.runners.runner import PipelineResult
 from apache_beam.utils.shared import Shared
 
 from keras_transformer.errors import InputError, one_line, require
-from keras_transformer.export.options import BATCH_BYTES, BATCH_ROWS, DEFAULT_SIGNATURE, max_size_of
+from keras_transformer.export.options import BATCH_ROWS, DEFAULT_SIGNATURE, max_size_of
 from keras_transformer.export.rows import Row, by_length
 from keras_transformer.export.session import open_saved_model
 from keras_transformer.export.versions import find_version
@@ -90,7 +90,10 @@ def translate_corpus(
     started = time.monotonic()
     options = _pipeline_options(beam_options)
     FileSystems.set_options(options)
-    paths, output = _input_files(_absolute(pattern)), _absolute(output)
+    pattern, output = _absolute(pattern), _absolute(output)
+    paths = [pattern] if os.path.isfile(pattern) else _match(pattern)
+    if not paths:
+        raise InputError(f"There is no file {pattern}")
     _require_empty(output)
     version = model if FileSystems.get_scheme(model) else find_version(os.path.abspath(model))
     if version is None:
@@ -141,7 +144,7 @@ def translate_shard(
 ) -> tuple[Shard, list[Row]]:
     # The threads of a process share the model.
     translate = shared.acquire(lambda: open_saved_model(version, signature, optimize=True))
-    rows = translate_lines(shard.lines, translate, max_size_of(signature))
+    rows = _translate_lines(shard.lines, translate, max_size_of(signature))
     if len(rows) > BATCH_ROWS and all("failed" in row for row in rows):
         raise InputError(
             f"{shard.path}: all of {len(rows):,} lines fail, from line "
@@ -150,9 +153,7 @@ def translate_shard(
     return shard, rows
 
 
-def translate_lines(
-    lines: Sequence[bytes], translate: Translate, max_size: int = BATCH_BYTES
-) -> list[Row]:
+def _translate_lines(lines: Sequence[bytes], translate: Translate, max_size: int) -> list[Row]:
     """Returns the model's outputs for each line, or the reason why it `failed`."""
 
     def translate_batch(batch: list[bytes]) -> Sequence[Row]:
@@ -178,9 +179,8 @@ def write_shard(translated: tuple[Shard, list[Row]], output: str) -> None:
     lines = [" ".join(row["translation"].splitlines()) for row in rows]
     _write(FileSystems.join(output, f"translation-{shard.name}"), lines)
     failed = sum("failed" in row for row in rows)
-    truncated = len(problems) - failed
-    counts = {"lines": len(lines), "failed": failed, "truncated": truncated, "shards": 1}
-    for name, count in counts.items():
+    counts = {"lines": len(lines), "failed": failed, "truncated": len(problems) - failed}
+    for name, count in {**counts, "shards": 1}.items():
         Metrics.counter(METRICS, name).inc(count)
 
 
@@ -194,13 +194,6 @@ def _write(path: str, lines: Sequence[str]) -> None:
         FileSystems.rename([temporary], [path])
     except (OSError, BeamIOError) as error:
         raise InputError(f"Cannot write {path}: {one_line(error)}") from error
-
-
-def _input_files(pattern: str) -> list[str]:
-    paths = [pattern] if os.path.isfile(pattern) else _match(pattern)
-    if not paths:
-        raise InputError(f"There is no file {pattern}")
-    return paths
 
 
 def _require_empty(folder: str) -> None:

@@ -80,13 +80,10 @@ def _computations(
 
     search = greedy_search = shared_search(decoding)
     if decoding.beam_size > 1 or decoding.sample_from is not None:
-        one_beam: dict[str, Any] = {
-            "beam_size": 1,
-            "sample_from": None,
-            "temperature": 1.0,
-            "sample_seed": 0,
-        }
-        greedy_search = shared_search(dataclasses.replace(decoding, **one_beam))
+        greedy = dataclasses.replace(
+            decoding, beam_size=1, sample_from=None, temperature=1.0, sample_seed=0
+        )
+        greedy_search = shared_search(greedy)
 
     def nbest(text: tf.Tensor) -> Outputs:
         result = search.translate(text, decoding.beam_size)

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.errors import InputError, one_line
+from keras_transformer.errors import InputError, one_line, require
 from keras_transformer.export.check import Finding, check_saved_model, require_success
 from keras_transformer.export.graphs import ServingModule
 from keras_transformer.export.metadata import write_metadata
@@ -56,7 +56,9 @@ def export_saved_model(
     path = Path(folder) / str(version)
     options = options or ExportOptions()
     _require_new_version(path, version)
-    _require_layer(translator, options.attention_layer)
+    num_layers, layer = translator.model.num_cross_attentions, options.attention_layer
+    rule = f"`attention_layer` must be at least {-num_layers} and below {num_layers}"
+    require(-num_layers <= layer < num_layers, rule, attention_layer=layer)
     if options.complete:
         translator.tokenizer.target.spellings()  # raises if there are none
     module = ServingModule(translator, options)
@@ -83,21 +85,10 @@ def _require_new_version(path: Path, version: int) -> None:
             f"{path.parent} is a version of an export: name the folder of the versions, and "
             "`version`"
         )
-    if not 1 <= version < 2**63:
-        raise InputError(
-            f"`version` must be at least 1 and below 2**63. Received: version={version}"
-        )
+    rule = "`version` must be at least 1 and below 2**63"
+    require(1 <= version < 2**63, rule, version=version)
     if path.exists():
         raise InputError(f"{path} exists already: choose another version, or delete it")
-
-
-def _require_layer(translator: Translator, layer: int) -> None:
-    num_layers = translator.model.num_cross_attentions
-    if layer not in range(-num_layers, num_layers):
-        raise InputError(
-            f"`attention_layer` must be at least {-num_layers} and below {num_layers}. "
-            f"Received: attention_layer={layer}"
-        )
 
 
 def _metadata(translator: Translator, options: ExportOptions) -> dict[str, Any]:
