@@ -14,7 +14,6 @@ from keras_transformer.export.options import NO_SCORE, ExportOptions
 from keras_transformer.model.tensor import precision
 from keras_transformer.registry import build_model
 from keras_transformer.texts.texts import TextSearch, TranslatedTexts
-from keras_transformer.tokenizers import SharedSide
 from keras_transformer.translator import Translator
 
 MAX_BYTES = 4 << 20  # of the texts of a request: the tokenizer also reads what is cut later
@@ -50,7 +49,7 @@ class ServingModule(tf.Module):
         def read_weights() -> list[tf.Tensor]:
             return [tf.cast(tf.convert_to_tensor(weight), dtype) for weight in self.stored]
 
-        tokenizer = translator.tokenizer.shared(SharedSide)
+        tokenizer = translator.tokenizer.shared()
         make_search = functools.partial(TextSearch, model, tokenizer, read_weights=read_weights)
         computations = _computations(make_search, search_options, options)
         best = [search_options.beam_size]

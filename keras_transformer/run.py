@@ -121,7 +121,8 @@ class Run(Manifest):
         from keras_transformer.tokenizers import Tokenizer  # imports TensorFlow
 
         check_file(self.path / "tokenizer.model", self.tokenizer_sha256, RESTORE)
-        return Tokenizer.load(self.path / "tokenizer.model", (self.source, self.target))
+        tokenizer = Tokenizer.load(self.path / "tokenizer.model")
+        return tokenizer.of_languages((self.source, self.target))
 
     def save_tokenizer(self, tokenizer: "Tokenizer") -> None:
         """Writes the tokenizer."""

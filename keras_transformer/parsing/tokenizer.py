@@ -105,7 +105,7 @@ class TreeTokenizer(Tokenizer):
 
         Args:
             pairs: sentences and linearized trees.
-            vocab_size: as for `SentencePieceTokenizer.train`.
+            vocab_size: maximum number of subwords.
             model_type: SentencePiece's algorithm.
         """
         parsed = [(sentence, tree.split(" ")) for sentence, tree in pairs]

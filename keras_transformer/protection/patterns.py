@@ -7,6 +7,7 @@ import regex
 import tensorflow as tf
 
 from keras_transformer.errors import InputError
+from keras_transformer.languages import UNSPACED
 from keras_transformer.registry import PROTECTED_SETS
 
 FOREIGN = "foreign"
@@ -19,12 +20,8 @@ _PRINTF = (
 )
 CUT = chr(0x10FF21)  # ends an address, in no text
 _BRACES = r"\{[^{}\s]*\}"  # a placeholder, also within an address
-# Ranges of characters, because the classes \p{...} make RE2 slow. Scripts without spaces:
-UNSPACED = (
-    r"\x{E00}-\x{EFF}\x{1000}-\x{109F}\x{1780}-\x{17FF}\x{3005}-\x{3007}\x{3041}-\x{30FA}"
-    r"\x{30FC}-\x{30FF}\x{31F0}-\x{31FF}\x{3400}-\x{9FFF}\x{F900}-\x{FAFF}\x{20000}-\x{3FFFF}"
-)
-# All but letters, marks and digits of other scripts, and the underscore.
+# All but letters, marks and digits of scripts with spaces, and the underscore, in ranges of
+# characters, because the classes \p{...} make RE2 slow.
 _OTHERS = (
     r"\x{00}-\x{2F}\x{3A}-\x{40}\x{5B}-\x{5E}\x{60}\x{7B}-\x{A9}\x{AB}-\x{B4}\x{B6}-\x{B9}"
     r"\x{BB}-\x{BF}\x{D7}\x{F7}\x{37E}\x{387}\x{55A}-\x{55F}\x{589}\x{58A}\x{5BE}\x{5C0}\x{5C3}"
@@ -62,12 +59,24 @@ _EMOJI_MARKS = r"[\x{FE0E}\x{FE0F}\x{20E3}\x{1F3FB}-\x{1F3FF}\x{E0020}-\x{E007F}
 # What is found and stays text, so that nothing is found in it.
 # A percentage with letters after it, such as 50%iger and 80%-ige, is text and no placeholder.
 PERCENTAGE = r"[0-9]+(?:[.,][0-9]+)*%(?:-\p{L}|\p{L}\p{L})\p{L}*"
-# Hyphens within a word, before one with an apostrophe or accents, and of speech: -I think.
-HYPHENS = (
-    rf"{SPACED}-+|-{{1,2}}(?:[A-Za-z]+(?:['\x{{2019}}]{SPACED}|[^0-9A-Za-z_{_OTHERS}]))"
-    rf"|(?:^|[.!?\x{{2026}}\n])\s*-(?:[A-Z] [^0-9A-Z_{_OTHERS}])"
-)
+
+
+def _hyphens(letter: str, group: str) -> str:
+    """Hyphens within a word, before one with an apostrophe or accents, and of speech: -I think."""
+    return (
+        rf"{letter}-+|-{{1,2}}({group}[A-Za-z]+(?:['\x{{2019}}]{SPACED}|[^0-9A-Za-z_{_OTHERS}]))"
+        rf"|(?:^|[.!?\x{{2026}}\n])\s*-({group}[A-Z] [^0-9A-Z_{_OTHERS}])"
+    )
+
+
+HYPHENS = _hyphens(SPACED, "?:")
 TEXT = rf"{PERCENTAGE}|{HYPHENS}"
+# The same in Python, which can look around: only what could begin something, because terms may
+# stand in the rest.
+TEXT_IN_PYTHON = {
+    PERCENTAGE: r"(?<=[0-9])%(?=-\p{L}|\p{L}\p{L})",
+    HYPHENS: _hyphens(f"(?<={SPACED})", "?="),
+}
 # In the order in which they are tried at the same place.
 NAMED = {
     # Tags, comments and entities of XML and HTML. A comment ends before the next one, so that the
@@ -99,32 +108,22 @@ SCRIPTS = (
 
 def check(protect: Sequence[str]) -> None:
     """Raises `InputError` unless each is the name of a set, or a regular expression of RE2."""
-    for each in protect:
-        if each in PROTECTED_SETS:
-            continue
-        if regex.fullmatch(r"[\w\s,]*", each):
+    expected = f"`protect` must be names of {', '.join(PROTECTED_SETS)}, or regular expressions"
+    for pattern in (name for name in protect if name not in PROTECTED_SETS):
+        if regex.fullmatch(r"[\w\s,]*", pattern):
             raise InputError(
-                f"`protect` must be names of {', '.join(PROTECTED_SETS)}, or regular expressions, "
-                f"in which a word stands in parentheses. Received: {each!r}"
+                f"{expected}, in which a word stands in parentheses. Received: {pattern!r}"
             )
         try:
-            is_empty = bool(tf.strings.regex_full_match("", f"(?:{each})"))
+            is_empty = bool(tf.strings.regex_full_match("", f"(?:{pattern})"))
         except tf.errors.InvalidArgumentError as error:
-            raise InputError(
-                f"`protect` must be names of {', '.join(PROTECTED_SETS)}, or regular "
-                f"expressions of RE2. Received: {each!r}"
-            ) from error
+            raise InputError(f"{expected} of RE2. Received: {pattern!r}") from error
         if is_empty:
-            raise InputError(f"`protect` must not match an empty string. Received: {each!r}")
+            raise InputError(f"`protect` must not match an empty string. Received: {pattern!r}")
 
 
 def pattern_of(protect: Sequence[str], pairs: Iterable[tuple[str, str]]) -> str:
-    """Returns one regular expression.
-
-    Args:
-        protect: names of sets, and regular expressions.
-        pairs: training pairs, which decide what is foreign.
-    """
+    """Returns one regular expression for all; training pairs decide what is foreign."""
     own = [f"(?:{each})" for each in protect if each not in PROTECTED_SETS]
     named = [pattern for name, pattern in NAMED.items() if name in protect and name != LAST]
     last = [NAMED[LAST]] if LAST in protect else []

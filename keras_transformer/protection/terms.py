@@ -8,34 +8,38 @@ import regex
 
 from keras_transformer.errors import InputError
 from keras_transformer.files import decode_lines, open_binary
-from keras_transformer.protection.patterns import (
-    BEFORE_ENTITY,
-    CUT,
-    HYPHENS,
-    NAMED,
-    PERCENTAGE,
-    SPACED,
-)
+from keras_transformer.languages import UNSPACED
+from keras_transformer.protection.patterns import BEFORE_ENTITY, CUT, NAMED, TEXT_IN_PYTHON
 from keras_transformer.registry import PROTECTED_SETS
 
 TERM = r"⟦[^⟦⟧|]+\|([^⟦⟧|]*)⟧"  # of RE2; the group is the translation
 TERM_GROUP = "term_of_the_glossary"
 LETTER = r"[\p{L}\p{M}\p{N}]"  # a letter, a mark on it, or a digit
-UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]"
-# What `TEXT` finds, only where something could begin, because terms may stand in the rest.
-TEXTS = {
-    PERCENTAGE: r"(?<=[0-9])%(?=-\p{L}|\p{L}\p{L})",
-    HYPHENS: f"(?<={SPACED})"
-    + HYPHENS.removeprefix(SPACED).replace("}(?:[A-Z", "}(?=[A-Z").replace("-(?:[A-Z", "-(?=[A-Z"),
-}
+ASCII = {"w": "A-Za-z0-9_", "d": "0-9", "s": r"\t\n\f\r "}  # what these classes are in RE2
+
+
+def in_python(pattern: str) -> str:
+    """Returns an expression of RE2, or of `NAMED`, as Python writes it."""
+    for text, place in TEXT_IN_PYTHON.items():
+        pattern = pattern.replace(text, place)
+    pattern = regex.sub(r"\\x\{(\w+)\}", lambda match: f"\\U{match[1]:0>8}", pattern)
+    for name, characters in ASCII.items():
+        pattern = regex.sub(
+            rf"(?<=(?<!\\)\[[^\]]*)\\{name}", characters.replace("\\", r"\\"), pattern
+        )
+        pattern = pattern.replace(rf"\{name}", f"[{characters}]")
+    word = f"[{ASCII['w']}]"
+    return pattern.replace(r"\b", f"(?:(?<={word})(?!{word})|(?<!{word})(?={word}))")
+
+
+_UNSPACED = in_python(f"[{UNSPACED}]")
 # No letter or digit touches a term, unless its script has no spaces or its edge is no letter. It
 # is no part of an identifier, such as file_name, obj.file, $file, a->file or file(), nor of a path.
 BEFORE = (
     r"(?:(?<![\p{L}\p{N}_]\p{M}*|[\p{L}\p{N}_]\.|[$@#\\]|->|::|(?:^|\s)(?:~|\.{1,2})?/\S{0,200})"
-    rf"|(?={UNSPACED})|(?!{LETTER}))"
+    rf"|(?={_UNSPACED})|(?!{LETTER}))"
 )
-AFTER = rf"(?:(?!{LETTER}|_|\.[\p{{L}}\p{{N}}_]|\(\)|->|::)|(?<={UNSPACED})|(?<!{LETTER}))"
-ASCII = {"w": "A-Za-z0-9_", "d": "0-9", "s": r"\t\n\f\r "}  # what these classes are in RE2
+AFTER = rf"(?:(?!{LETTER}|_|\.[\p{{L}}\p{{N}}_]|\(\)|->|::)|(?<={_UNSPACED})|(?<!{LETTER}))"
 
 
 def term_marker(glossary: Mapping[str, str], protect: Sequence[str] = ()) -> Callable[[str], str]:
@@ -74,20 +78,6 @@ def term_marker(glossary: Mapping[str, str], protect: Sequence[str] = ()) -> Cal
 
     cut = regex.compile(in_python(BEFORE_ENTITY))
     return lambda text: pattern.sub(marked, cut.sub(rf"\1{CUT}\2", text)).replace(CUT, "")
-
-
-def in_python(pattern: str) -> str:
-    """Returns an expression of RE2, or of `NAMED`, as Python writes it."""
-    for text, place in TEXTS.items():
-        pattern = pattern.replace(text, place)
-    pattern = regex.sub(r"\\x\{(\w+)\}", lambda match: f"\\U{match[1]:0>8}", pattern)
-    for name, characters in ASCII.items():
-        pattern = regex.sub(
-            rf"(?<=(?<!\\)\[[^\]]*)\\{name}", characters.replace("\\", r"\\"), pattern
-        )
-        pattern = pattern.replace(rf"\{name}", f"[{characters}]")
-    word = f"[{ASCII['w']}]"
-    return pattern.replace(r"\b", f"(?:(?<={word})(?!{word})|(?<!{word})(?={word}))")
 
 
 def _protected(protect: Sequence[str]) -> Iterator[str]:

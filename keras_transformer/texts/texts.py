@@ -2,10 +2,7 @@
 
 Texts of similar length are computed together, in groups of bounded size. So a long text does not
 slow down a short one, and the memory is bounded for any input. Texts are string [B]; bytes that are
-not UTF-8 are read as U+FFFD.
-
-Shapes (the package's glossary): B batch, S source length, T target length, K beams, G rows of a
-group.
+not UTF-8 are read as U+FFFD. G is the number of rows of a group.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,11 +15,7 @@ from keras_transformer.config import EOS_ID, PAD_ID, DecodingOptions
 from keras_transformer.model.encoder_decoder import EncoderDecoder
 from keras_transformer.model.losses import cross_entropy
 from keras_transformer.registry import step_of
-from keras_transformer.search.beam_search import (
-    Hypotheses,
-    beam_search,
-    length_divisor,
-)
+from keras_transformer.search.beam_search import Hypotheses, beam_search, length_divisor
 from keras_transformer.search.constraints import (
     Constraint,
     PrefixConstraint,
@@ -31,8 +24,8 @@ from keras_transformer.search.constraints import (
 )
 from keras_transformer.search.groups import map_groups
 from keras_transformer.search.sampling import SampleConstraint
+from keras_transformer.texts.documents import Documents
 from keras_transformer.texts.prefixes import Prefixes, read_prefixes, without_space_after
-from keras_transformer.texts.sentences import are_blank, cut_rows, split_sentences
 from keras_transformer.tokenizers import EncodedTexts, Side, Tokenizer, shifted
 
 # Bounds of a group: rows, tokens of all hypotheses, and logits in memory at once.
@@ -138,7 +131,6 @@ class TextSearch:
             return self._search(source, num_best, prefixes)
 
     def _constraints(self, source: EncodedTexts, prefixes: Prefixes | None) -> list[Constraint]:
-        """Returns what all translations must keep to."""
         options, target = self.options, self.tokenizer.target
         constraints = self.tokenizer.constraints(source)
         if options.no_repeat_ngram > 0:
@@ -276,70 +268,28 @@ class TextSearch:
             num_best: number of translations of a text that is one sentence; others have one.
             with_words: whether to return `words` and `log_probabilities`.
         """
-        hidden, restore = self.tokenizer.hide(texts)
-        ragged = restore(split_sentences(hidden, self.tokenizer.languages[0]))  # [B, (segments)]
-        segments, text_of_segment = ragged.values, ragged.value_rowids()
-        num_texts, num_segments = tf.shape(texts)[0], tf.size(segments)
-        is_blank = are_blank(segments)
-        sentences = tf.where(~is_blank)[:, 0]  # numbers of the segments that are translated
-        read, context = self.tokenizer.read(tf.gather(segments, sentences))
-        tokens = self.tokenizer.source.tokenize(read)
-        heads = self.tokenizer.head_lengths(tokens)
-        parts, sentence_of_part = cut_rows(tokens, self.max_source_tokens - 1, heads)
-        if max_tokens is not None:
-            num_tokens = tf.size(parts.values) + tf.size(sentence_of_part)
-            message = f"A request must have at most {max_tokens} tokens. Received:"
-            with tf.control_dependencies(
-                [tf.debugging.Assert(num_tokens <= max_tokens, [message, num_tokens])]
-            ):
-                parts = tf.identity(parts)  # [P, (tokens)]
-        context = self.tokenizer.context_of_parts(context, parts, sentence_of_part)
-        source = EncodedTexts.of(parts, context)
+        documents = Documents(self.tokenizer, texts, self.max_source_tokens - 1)
+        source = documents.parts(max_tokens)
         found = self.search(source, num_best)
-        best = self.tokenizer.write(source, found.ids)  # [P, n]
-        segment_of_part = tf.gather(sentences, sentence_of_part)
-        text_of_part = tf.gather(text_of_segment, segment_of_part)
-
-        def joined(translations: tf.Tensor) -> tf.Tensor:  # [P] -> [B]
-            translated = tf.strings.unsorted_segment_join(
-                translations, segment_of_part, num_segments, " "
-            )
-            texts = tf.where(is_blank, segments, translated)
-            return tf.strings.unsorted_segment_join(texts, text_of_segment, num_texts)
-
-        def total(values: tf.Tensor, text_of: tf.Tensor) -> tf.Tensor:
-            return tf.math.unsorted_segment_sum(values, text_of, num_texts)
-
-        num_parts = total(tf.ones_like(text_of_part), text_of_part)  # [B]
+        written = self.tokenizer.write(source, found.ids)  # [P, n]
+        num_parts = documents.total(tf.ones_like(source.lengths))  # [B]
         is_there = (num_parts == 1)[:, None] | (tf.range(num_best) == 0)  # [B, n]
-        translations = tf.stack([joined(best[:, rank]) for rank in range(num_best)], axis=1)
-        scores = tf.where(is_there, total(found.scores, text_of_part), -float("inf"))
-        translations = tf.where(is_there, translations, "")
+        texts = tf.stack([documents.join(written[:, rank]) for rank in range(num_best)], axis=1)
+        translations = tf.where(is_there, texts, "")
+        scores = tf.where(is_there, documents.total(found.scores), -float("inf"))
         if num_best > 1:
             translations, scores = _without_repeats(translations, scores)
         words: tuple[tf.Tensor, ...] = ()
         if with_words:
             columns = self._words(source, found.ids[:, 0])  # [P, n]
-            is_word = columns[0] != ""
-            of_parts = [tf.ragged.boolean_mask(column, is_word) for column in columns]
-            num_rows = tf.cast(num_texts, tf.int64)
-            of_texts = [
-                tf.RaggedTensor.from_value_rowids(rows, text_of_part, num_rows) for rows in of_parts
-            ]  # [B, (parts), (words)]
-            words = tuple(rows.merge_dims(1, 2).to_tensor() for rows in of_texts)
-        return TranslatedDocuments(
-            translations,
-            scores,
-            total(tf.cast(~is_blank, tf.int32), text_of_segment),
-            *words,
-        )
+            words = tuple(documents.by_text(column, columns[0] != "") for column in columns)
+        return TranslatedDocuments(translations, scores, documents.num_sentences(), *words)
 
     def score(self, sources: tf.Tensor, targets: tf.Tensor) -> ScoredTexts:
         """Computes the log probabilities of given translations, string [B], of sources."""
         source, target = self.tokenizer.encode_pairs(
             sources, targets, self.max_source_tokens, self.max_target_tokens
         )
-
         log_probs = tf.reduce_sum(self._log_probs(source, target.ids), axis=1)
         divisor = length_divisor(
             target.lengths + 1, self.options.length_penalty, self.options.length_penalty_kind
@@ -353,7 +303,6 @@ class TextSearch:
         """
         source = self.tokenizer.encode(texts, self.max_source_tokens)
         best = self.search(source).ids[:, 0]  # [B, T]
-        target_lengths = _lengths(best)
 
         def attention_of(source_ids: tf.Tensor, target_ids: tf.Tensor) -> tf.Tensor:
             scores = self.model.attention_scores(source_ids, _decoder_ids(target_ids))
@@ -365,7 +314,7 @@ class TextSearch:
             source_pieces=_pieces(self.tokenizer.source, source.ids),
             target_pieces=_pieces(self.tokenizer.target, best),
             source_lengths=_lengths(source.ids),
-            target_lengths=target_lengths,
+            target_lengths=_lengths(best),
             attention=self._map_pairs(attention_of, source, best, tf.zeros([0, *sizes])),
             log_probabilities=self._log_probs(source, best),
         )
@@ -389,7 +338,7 @@ class TextSearch:
         target_ids: tf.Tensor,
         empty: tf.Tensor,
     ) -> tf.Tensor:
-        """Computes a function of ids, [G, S] and [G, T], group by group; see `map_groups`."""
+        """Computes a function of ids, [G, S] and [G, T], group by group."""
         with self._weights_read():
             return map_groups(
                 lambda rows: function(_rows(source.ids, rows), _rows(target_ids, rows)),

@@ -9,7 +9,6 @@ from keras_transformer.tokenizers.base import Tokenizer as Tokenizer
 from keras_transformer.tokenizers.base import shifted as shifted
 from keras_transformer.tokenizers.base import with_end as with_end
 from keras_transformer.tokenizers.sides import SPECIAL_PIECES as SPECIAL_PIECES
-from keras_transformer.tokenizers.sides import SharedSide as SharedSide
 from keras_transformer.tokenizers.sides import Side as Side
 from keras_transformer.tokenizers.subword import SentencePieceTokenizer as SentencePieceTokenizer
 from keras_transformer.tokenizers.subword import WordPieceTokenizer as WordPieceTokenizer

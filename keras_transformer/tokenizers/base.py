@@ -15,7 +15,7 @@ from keras_transformer.registry import TOKENIZERS, load
 from keras_transformer.search.constraints import Constraint
 from keras_transformer.tokenizers.case import Case
 from keras_transformer.tokenizers.invisible import without
-from keras_transformer.tokenizers.sides import Side, utf8
+from keras_transformer.tokenizers.sides import SharedSide, Side, utf8
 from keras_transformer.tokenizers.wrappers import Restore, Visible, Wrapper
 
 
@@ -83,13 +83,8 @@ class Tokenizer:
         self.model, self.source, self.target = model, source, target or source
 
     @classmethod
-    def load(cls, path: str | Path, languages: tuple[str, str] = ("", "")) -> "Tokenizer":
-        """Reads what `save` wrote.
-
-        Args:
-            path: the file.
-            languages: the codes of source and target, such as ("en", "tr"), if they are known.
-        """
+    def load(cls, path: str | Path) -> "Tokenizer":
+        """Reads the file that `save` wrote."""
         try:
             model = Path(path).read_bytes()
         except OSError as error:
@@ -97,23 +92,23 @@ class Tokenizer:
         name = next(name for header, name in TOKENIZERS.items() if model.startswith(header))
         kind: Callable[[bytes], Tokenizer] = load(name)
         try:
-            return kind(model).of_languages(languages)
+            return kind(model)
         except InputError as error:
             raise InputError(f"{path}: {error}") from error
 
     def of_languages(self, languages: tuple[str, str]) -> Self:
-        """Sets `languages`, and returns this tokenizer."""
+        """Sets the codes of source and target, such as ("en", "tr"), and returns this tokenizer."""
         self.languages = languages
         self.target.language = languages[1]
         self.source.language = languages[0]
         return self
 
-    def shared(self, share: Callable[[Side], Side]) -> Self:
-        """Returns the tokenizer with other sides, such as `SharedSide`."""
+    def shared(self) -> Self:
+        """Returns the tokenizer with sides that all graphs of an export share."""
         shared = copy.copy(self)
-        shared.source = shared.target = share(self.source)
+        shared.source = shared.target = SharedSide(self.source)
         if self.target is not self.source:
-            shared.target = share(self.target)
+            shared.target = SharedSide(self.target)
         return shared
 
     def save(self, path: str | Path) -> None:
@@ -178,12 +173,7 @@ class Tokenizer:
         return texts, tuple(contexts)
 
     def read_pairs(self, sources: tf.Tensor, targets: tf.Tensor) -> TextPairs:
-        """Returns texts and their translations as they are to be split into ids.
-
-        Args:
-            sources: string [B].
-            targets: string [B].
-        """
+        """Returns texts and their translations, string [B], as they are to be split into ids."""
         sources, contexts = self.read(sources)
         targets, agree = utf8(targets), tf.fill([tf.size(sources)], True)
         for wrapper, context in zip(self.wrappers, contexts, strict=True):
@@ -192,12 +182,7 @@ class Tokenizer:
         return TextPairs(sources, targets, agree, contexts)
 
     def read_prefixes(self, contexts: Any, prefixes: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        """Returns beginnings of translations, as they are to be split into ids, and the context.
-
-        Args:
-            contexts: of the texts.
-            prefixes: string [B], valid UTF-8.
-        """
+        """Returns beginnings of translations, string [B], as `Wrapper.read_prefixes` does."""
         changed = []
         for wrapper, context in zip(self.wrappers, contexts, strict=True):
             prefixes, context = wrapper.read_prefixes(context, prefixes)
@@ -235,12 +220,7 @@ class Tokenizer:
         ]
 
     def hide(self, texts: tf.Tensor) -> tuple[tf.Tensor, Restore]:
-        """Prepares texts, string [B], to be split into sentences.
-
-        Returns:
-            The texts without what must not be split, and a function that puts it back into parts,
-            string [B, (parts)].
-        """
+        """Prepares texts, string [B], to be split into sentences, as `Wrapper.hide` does."""
         texts, steps = utf8(texts), []
         for wrapper in self.wrappers:
             texts, restore = wrapper.hide(texts)
@@ -259,13 +239,7 @@ class Tokenizer:
         return sum(lengths, tf.zeros_like(tokens.row_lengths(), tf.int32))
 
     def context_of_parts(self, contexts: Any, tokens: tf.RaggedTensor, rows: tf.Tensor) -> Any:
-        """Returns the context of parts of texts.
-
-        Args:
-            contexts: of the texts.
-            tokens: int32 [P, (tokens)], consecutive tokens of each text, from its first one on.
-            rows: [P], the text of each part, in ascending order.
-        """
+        """Returns the context of parts of texts, as `Wrapper.context_of_parts` does."""
         return tuple(
             wrapper.context_of_parts(context, tokens, rows)
             for wrapper, context in zip(self.wrappers, contexts, strict=True)

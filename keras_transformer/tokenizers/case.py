@@ -123,15 +123,9 @@ def _lower(texts: tf.Tensor, language: str) -> tf.Tensor:
 def as_sentences(
     texts: tf.Tensor, tokenize: Tokenize, language: str = ""
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Writes texts in capitals, and titles, as sentences are written.
+    """Returns texts, string [B], with those in capitals and titles written as sentences.
 
-    Args:
-        texts: string [B].
-        tokenize: splits words into pieces.
-        language: the code of their language, if it is known.
-
-    Returns:
-        The texts, string [B], and which of them were in capitals, bool [B].
+    The second result is which of them were in capitals, bool [B].
     """
     capitals = tf.strings.regex_full_match(texts, CAPITALS)
     texts = tf.where(capitals, in_small_letters(texts, language), texts)

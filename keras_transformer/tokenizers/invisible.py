@@ -28,12 +28,7 @@ def visible_text(text: str) -> str:
 
 
 def without(texts: tf.Tensor, mark: str) -> tf.Tensor:
-    """Returns texts without a character, and without a space that has no word on both sides then.
-
-    Args:
-        texts: string of any shape.
-        mark: the character.
-    """
+    """Returns texts without a mark, and without a space that has no word on both sides then."""
     run = f"[ {mark}]*{mark}[ {mark}]*"
     for pattern, replacement in (
         (f"^{run}|{run}$", ""),

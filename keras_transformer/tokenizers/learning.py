@@ -11,7 +11,7 @@ from tempfile import NamedTemporaryFile
 from typing import Any
 
 import sentencepiece
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import Message
 
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
@@ -26,50 +26,32 @@ MAX_SENTENCE_BYTES = 2**20  # SentencePiece leaves longer lines out; its default
 # The fields of sentencepiece_model.proto that matter here. SentencePiece's own Python module needs
 # protobuf 7, which Apache Beam (the extra `bulk`) excludes. Fields from 200 are extensions: ours
 # mark a model that reads lower-cased text, and hold the normalizer of the target language.
-_PROTO = """
-name: "pieces.proto" package: "pieces" syntax: "proto2"
-message_type {
-  name: "SentencePiece"
-  field { name: "piece" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
-  field { name: "type" number: 3 type: TYPE_INT32 label: LABEL_OPTIONAL }
+_FIELDS: dict[str, tuple[tuple[Any, ...], ...]] = {  # name, number, type, and perhaps the default
+    "SentencePiece": (("piece", 1, "STRING"), ("type", 3, "INT32")),
+    "TrainerSpec": (
+        ("max_sentence_length", 18, "INT32"),
+        ("unk_id", 40, "INT32", "0"),
+        ("bos_id", 41, "INT32", "1"),
+        ("eos_id", 42, "INT32", "2"),
+        ("pad_id", 43, "INT32", "-1"),
+        ("unk_piece", 45, "STRING"),
+        ("bos_piece", 46, "STRING"),
+        ("eos_piece", 47, "STRING"),
+        ("pad_piece", 48, "STRING"),
+    ),
+    "NormalizerSpec": (
+        ("name", 1, "STRING"),
+        ("precompiled_charsmap", 2, "BYTES"),
+        ("normalization_rule_tsv", 6, "STRING"),
+    ),
+    "ModelProto": (
+        ("pieces", 1, "SentencePiece"),
+        ("trainer_spec", 2, "TrainerSpec"),
+        ("normalizer_spec", 3, "NormalizerSpec"),
+        ("lowercase", 200, "STRING"),
+        ("target_normalizer_spec", 201, "NormalizerSpec"),
+    ),
 }
-message_type {
-  name: "TrainerSpec"
-  field { name: "max_sentence_length" number: 18 type: TYPE_INT32 label: LABEL_OPTIONAL }
-  field { name: "unk_id" number: 40 type: TYPE_INT32 label: LABEL_OPTIONAL default_value: "0" }
-  field { name: "bos_id" number: 41 type: TYPE_INT32 label: LABEL_OPTIONAL default_value: "1" }
-  field { name: "eos_id" number: 42 type: TYPE_INT32 label: LABEL_OPTIONAL default_value: "2" }
-  field { name: "pad_id" number: 43 type: TYPE_INT32 label: LABEL_OPTIONAL default_value: "-1" }
-  field { name: "unk_piece" number: 45 type: TYPE_STRING label: LABEL_OPTIONAL }
-  field { name: "bos_piece" number: 46 type: TYPE_STRING label: LABEL_OPTIONAL }
-  field { name: "eos_piece" number: 47 type: TYPE_STRING label: LABEL_OPTIONAL }
-  field { name: "pad_piece" number: 48 type: TYPE_STRING label: LABEL_OPTIONAL }
-}
-message_type {
-  name: "NormalizerSpec"
-  field { name: "name" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
-  field { name: "precompiled_charsmap" number: 2 type: TYPE_BYTES label: LABEL_OPTIONAL }
-  field { name: "normalization_rule_tsv" number: 6 type: TYPE_STRING label: LABEL_OPTIONAL }
-}
-message_type {
-  name: "ModelProto"
-  field {
-    name: "pieces" number: 1 type: TYPE_MESSAGE type_name: "SentencePiece" label: LABEL_REPEATED
-  }
-  field {
-    name: "trainer_spec" number: 2 type: TYPE_MESSAGE type_name: "TrainerSpec" label: LABEL_OPTIONAL
-  }
-  field {
-    name: "normalizer_spec" number: 3 type: TYPE_MESSAGE
-    type_name: "NormalizerSpec" label: LABEL_OPTIONAL
-  }
-  field { name: "lowercase" number: 200 type: TYPE_STRING label: LABEL_OPTIONAL }
-  field {
-    name: "target_normalizer_spec" number: 201 type: TYPE_MESSAGE
-    type_name: "NormalizerSpec" label: LABEL_OPTIONAL
-  }
-}
-"""
 
 
 def train_sentencepiece(texts: Iterable[str], vocab_size: int, **options: Any) -> bytes:
@@ -112,21 +94,13 @@ def train_by_rules(
 ) -> Message:
     """Trains a SentencePiece model that changes only what rules say, and runs of spaces.
 
-    Characters outside the vocabulary become their bytes.
-
-    Args:
-        texts: as for `train_sentencepiece`.
-        vocab_size: as for `train_sentencepiece`.
-        rules: sequences of characters, and what replaces them. A model without any would log that.
-        options: more of SentencePiece's options.
+    Rules are sequences of characters, and what replaces them. Characters outside the vocabulary
+    become their bytes.
     """
     with NamedTemporaryFile("w", suffix=".tsv") as file:
         for sides in rules.items():
-            print(
-                *(" ".join(f"{ord(each):X}" for each in side) for side in sides),
-                sep="\t",
-                file=file,
-            )
+            numbers = (" ".join(f"{ord(character):X}" for character in side) for side in sides)
+            print(*numbers, sep="\t", file=file)
         file.flush()
         options |= {"byte_fallback": True, "normalization_rule_tsv": file.name}
         model = parse_sentencepiece(train_sentencepiece(texts, vocab_size, **options))
@@ -170,8 +144,21 @@ def _training_failure(message: str, vocab_size: int) -> str:
 
 def parse_sentencepiece(model: bytes) -> Message:
     """Returns a SentencePiece model as a message with its `pieces`; it keeps unknown fields."""
-    file = text_format.Parse(_PROTO, descriptor_pb2.FileDescriptorProto())
+    kind = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="p.proto", package="pieces", syntax="proto2")
+    for message, fields in _FIELDS.items():
+        added = file.message_type.add(name=message)
+        for name, number, type_name, *default in fields:
+            field = added.field.add(name=name, number=number, label=kind.LABEL_OPTIONAL)
+            if type_name in _FIELDS:
+                field.type, field.type_name = kind.TYPE_MESSAGE, type_name
+            else:
+                field.type = getattr(kind, f"TYPE_{type_name}")
+            if name == "pieces":
+                field.label = kind.LABEL_REPEATED
+            if default:
+                field.default_value = default[0]
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    kind = message_factory.GetMessageClass(pool.FindMessageTypeByName("pieces.ModelProto"))
-    return kind.FromString(model)
+    message_type = message_factory.GetMessageClass(pool.FindMessageTypeByName("pieces.ModelProto"))
+    return message_type.FromString(model)

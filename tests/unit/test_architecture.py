@@ -30,12 +30,8 @@ LAYERS = {  # as Keras's own layers
     "model.layers:call(9)",
 }
 TOO_LARGE = {
-    "protection.tokenizer",
     "search.beam_search:beam_search",
     "search.beam_search:beam_search(9)",
-    "texts.texts",
-    "texts.texts:translate_documents",
-    "tokenizers.base",
     "trainers.data.preparation:prepare",
 }
 

@@ -155,7 +155,8 @@ class Manifest(pydantic.BaseModel):
         """Reads the tokenizer; `InputError` if it is missing or another one."""
         path = self.folder / "tokenizer.model"
         check_file(path, self.tokenizer_sha256, _advice(self.folder))
-        return Tokenizer.load(path, (self.made_from["source"], self.made_from["target"]))
+        languages = self.made_from["source"], self.made_from["target"]
+        return Tokenizer.load(path).of_languages(languages)
 
 
 class StoredPairs:

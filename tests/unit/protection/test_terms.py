@@ -6,6 +6,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.protection.terms import read_glossary, term_marker
 
 GLOSSARY = {"file": "soubor", "file system": "souborový systém", "C++": "C++", "硬盘": "disk"}
+GLOSSARY["サーバー"] = "server"  # its last letter is of no script of its own
 
 
 @pytest.mark.parametrize(
@@ -15,6 +16,7 @@ GLOSSARY = {"file": "soubor", "file system": "souborový systém", "C++": "C++",
         ("file system", "⟦file system|souborový systém⟧"),
         ("C++ and C++11 file2", "⟦C++|C++⟧ and ⟦C++|C++⟧11 file2"),
         ("删除硬盘吗", "删除⟦硬盘|disk⟧吗"),
+        ("このサーバーを再起動", "この⟦サーバー|server⟧を再起動"),
         ("请访问https://a.org查看硬盘", "请访问https://a.org查看⟦硬盘|disk⟧"),
         ("File ⟦file|spis⟧", "File ⟦file|spis⟧"),
         (

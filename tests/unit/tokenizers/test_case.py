@@ -62,7 +62,7 @@ def test_a_title_in_small_letters():
 @pytest.mark.parametrize("kind", [SentencePieceTokenizer, WordPieceTokenizer])
 def test_a_file_is_read_with_languages(kind, tmp_path):
     kind.train(TURKISH, 330).save(tmp_path / "tokenizer")
-    tokenizer = Tokenizer.load(tmp_path / "tokenizer", ("tr", "tr"))
+    tokenizer = Tokenizer.load(tmp_path / "tokenizer").of_languages(("tr", "tr"))
     text = "ANKARA VE İSTANBUL ÇOK İYİ ILIK"
     source = tokenizer.encode(tf.constant([text]))
     assert tokenizer.source.decode(source.ids) == ["Ankara ve istanbul çok iyi ılık"]

@@ -1,0 +1,66 @@
+"""Texts of any length as sentences and their parts, and the translations of these as texts."""
+
+import tensorflow as tf
+
+from keras_transformer.texts.sentences import are_blank, cut_rows, split_sentences
+from keras_transformer.tokenizers import EncodedTexts, Tokenizer
+
+
+class Documents:
+    """B texts in P parts: sentences, and pieces of those that have more than `max_tokens` tokens.
+
+    Args:
+        tokenizer: of the texts.
+        texts: string [B].
+        max_tokens: maximum number of tokens of a part.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, texts: tf.Tensor, max_tokens: int) -> None:
+        hidden, restore = tokenizer.hide(texts)
+        segments = restore(split_sentences(hidden, tokenizer.languages[0]))  # [B, (segments)]
+        self._num_texts, self._text_of_segment = tf.shape(texts)[0], segments.value_rowids()
+        self._segments = segments.values
+        self._is_blank = are_blank(self._segments)  # which are not translated
+        sentences = tf.where(~self._is_blank)[:, 0]  # numbers of the other segments
+        read, context = tokenizer.read(tf.gather(self._segments, sentences))
+        tokens = tokenizer.source.tokenize(read)
+        self._tokens, rows = cut_rows(tokens, max_tokens, tokenizer.head_lengths(tokens))
+        self._context = tokenizer.context_of_parts(context, self._tokens, rows)
+        self._segment_of_part = tf.gather(sentences, rows)
+        self._text_of_part = tf.gather(self._text_of_segment, self._segment_of_part)
+
+    def parts(self, max_tokens: int | None) -> EncodedTexts:
+        """Returns the parts; the graph fails if they have more tokens in all, with their ends."""
+        tokens = self._tokens
+        if max_tokens is not None:
+            num_tokens = tf.size(tokens.values) + tf.size(self._segment_of_part)
+            message = f"A request must have at most {max_tokens} tokens. Received:"
+            with tf.control_dependencies(
+                [tf.debugging.Assert(num_tokens <= max_tokens, [message, num_tokens])]
+            ):
+                tokens = tf.identity(tokens)  # [P, (tokens)]
+        return EncodedTexts.of(tokens, self._context)
+
+    def num_sentences(self) -> tf.Tensor:
+        """Returns the number of sentences of each text, int32 [B]."""
+        counts = tf.cast(~self._is_blank, tf.int32)
+        return tf.math.unsorted_segment_sum(counts, self._text_of_segment, self._num_texts)
+
+    def total(self, values: tf.Tensor) -> tf.Tensor:
+        """Adds values of the parts of each text, [P, ...] -> [B, ...]."""
+        return tf.math.unsorted_segment_sum(values, self._text_of_part, self._num_texts)
+
+    def join(self, translations: tf.Tensor) -> tf.Tensor:
+        """Joins the translations of parts, string [P], into those of texts, string [B]."""
+        translated = tf.strings.unsorted_segment_join(
+            translations, self._segment_of_part, tf.size(self._segments), " "
+        )
+        segments = tf.where(self._is_blank, self._segments, translated)
+        return tf.strings.unsorted_segment_join(segments, self._text_of_segment, self._num_texts)
+
+    def by_text(self, values: tf.Tensor, is_in: tf.Tensor) -> tf.Tensor:
+        """Returns those of the parts' values, [P, n], that are in, one after another, [B, n']."""
+        rows = tf.ragged.boolean_mask(values, is_in)
+        num_texts = tf.cast(self._num_texts, tf.int64)
+        parts = tf.RaggedTensor.from_value_rowids(rows, self._text_of_part, num_texts)
+        return parts.merge_dims(1, 2).to_tensor()
