@@ -14,7 +14,6 @@ SIZES = {
 }
 VARIANTS = {
     "tied": {},
-    "untied": {"share_embeddings": False},
     "learned": {
         "position_encoding": "learned",
         "max_length": 13,

@@ -49,7 +49,7 @@ def assert_far(actual, expected):
     assert np.abs(actual - expected).max(axis=-1).min() > 1e-3
 
 
-@pytest.mark.parametrize("position", [1, 4, 10])
+@pytest.mark.parametrize("position", [1, 10])
 def test_future_target_tokens_change_nothing_before(
     model, source_ids, target_ids, logits, position
 ):
