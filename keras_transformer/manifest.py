@@ -80,14 +80,11 @@ class Manifest:
         return self.checkpoints[-1] if self.checkpoints else None
 
     def choice(self) -> tuple[CheckpointName, str]:
-        """Chooses the checkpoint that commands use by default: the average, or the best one.
+        """Chooses the checkpoint that commands use by default, and gives the reason, a phrase.
 
-        Returns:
-            The name of the one that validates better, and the reason, a phrase. Of two scores that
-            differ by a point or less, the better loss decides: the best of many checkpoints has its
-            score in part by chance. An average that was not validated is chosen, and without an
-            average the best, which is the newest one where nothing is validated; "last" if the best
-            one is lost.
+        It is the average or the best one, whichever validates better. Of two scores that differ by
+        a point or less, the better loss decides: the best of many checkpoints has its score in part
+        by chance. An average that was not validated is chosen. "last" is for a lost best one.
         """
         metric = self.settings.get("metric")
         unknown = quality({}, metric)

@@ -66,16 +66,9 @@ class Run(Manifest):
         settings: Mapping[str, Any],
         corpus_sha256: str | None = None,
     ) -> Self:
-        """Starts a run.
+        """Starts a run in `path`, a directory without a run.
 
-        Args:
-            path: a directory without a run.
-            config: sizes of the model.
-            tokenizer: of both languages.
-            source: source language.
-            target: target language.
-            settings: how it is trained, as plain values.
-            corpus_sha256: fingerprint of the training pairs.
+        The other arguments are those of `Manifest`, with the `tokenizer` of both languages.
         """
         run = cls(
             path=Path(path),
@@ -137,24 +130,14 @@ class Run(Manifest):
         return model
 
     def checkpoint(self, name: CheckpointName | None = None) -> Checkpoint:
-        """Finds a checkpoint.
-
-        Args:
-            name: "averaged", "best" or "last"; None for the one of `choice`.
-        """
-        if self.last is None:
-            raise InputError(
-                f"{self.path} holds no checkpoint yet: the first validation writes one. "
-                "`train --resume` continues a training that was stopped"
-            )
-        if name not in (None, *get_args(CheckpointName)):
+        """Returns a checkpoint: "averaged", "best" or "last"; None for the one of `choice`."""
+        name = name or self.choice()[0]
+        if name not in get_args(CheckpointName):
             raise InputError(f"There are averaged, best and last checkpoints. Received: {name!r}")
-        if name is None:
-            name, _ = self.choice()
         chosen: Checkpoint | None = getattr(self, name)
         if chosen is None:
-            maker = "`keras-transformer average`" if name == "averaged" else "the next validation"
-            raise InputError(f"{self.path} holds no {name} checkpoint: {maker} makes one")
+            command = "average" if name == "averaged" else "train --resume"
+            raise InputError(f"{self.path} holds no {name} checkpoint: `{command}` makes one")
         return chosen
 
     def load_weights(self, model: "EncoderDecoder", checkpoint: Checkpoint) -> None:
@@ -170,12 +153,9 @@ class Run(Manifest):
         keep: int = 1,
         state: State | None = None,
     ) -> None:
-        """Writes weights as the last checkpoint, and their metrics into `metrics.jsonl`.
+        """Writes the weights of a `model`, and its `metrics` after `step` updates.
 
         Args:
-            model: the model.
-            step: updates so far.
-            metrics: validation metrics at this step.
             is_best: whether this is the best checkpoint, which is kept, too.
             keep: number of newest checkpoints to keep.
             state: the training state at this step.
@@ -194,12 +174,9 @@ class Run(Manifest):
     def save_average(
         self, model: "EncoderDecoder", averaged: list[Checkpoint], metrics: Mapping[str, float]
     ) -> Checkpoint:
-        """Writes the mean of checkpoints, and deletes an earlier average.
+        """Writes a `model`, the mean of `averaged` checkpoints; an earlier average is deleted.
 
-        Args:
-            model: the model, which holds the mean.
-            averaged: the checkpoints, oldest first.
-            metrics: validation metrics of the mean; none if it was not validated.
+        Its `metrics` are empty if it was not validated.
         """
         steps = [checkpoint.step for checkpoint in averaged]
         name = f"averaged-{steps[0]:08d}-{steps[-1]:08d}-{len(steps)}"
@@ -254,10 +231,7 @@ class Run(Manifest):
         return CheckpointFolder(self.path)
 
     def metrics(self) -> list[dict[str, float]]:
-        """Reads the metrics of all validations, each with its `step`, oldest first.
-
-        Without `metrics.jsonl`, they are those of the checkpoints.
-        """
+        """Reads the metrics of all validations, or of the checkpoints if their file is lost."""
         file = self.path / "metrics.jsonl"
         if not file.exists():
             metrics = {

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from close_runs import assert_close_runs
 from command_line import free_ports
+from shared_fixtures import TINY
 
 from keras_transformer.run import Run
 
@@ -25,50 +26,34 @@ SECONDS = 240  # a process that takes longer hangs; to start two takes half a mi
 @pytest.fixture(scope="module")
 def arguments(corpus_dir):
     """A training of batches that no two workers share evenly; validation every 5 updates."""
-    settings = {
-        "tokens_per_batch": 60,
-        "max_length": 40,
-        "warmup_steps": 3,
-        "peak_rate": 0.003,
-        "steps_per_validation": 5,
-        "bleu_sentences": 5,
-        "model.d_model": 16,
-        "model.d_ff": 24,
-        "model.num_heads": 2,
-        "model.num_encoder_layers": 1,
-        "model.num_decoder_layers": 2,
-        "model.dropout_rate": 0.0,
-    }
-    changes = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
-    return [
-        "--data",
-        str(corpus_dir),
-        "--vocab-size",
-        "290",
-        "--set",
-        "augment={}",
-        "--resume",
-        *changes,
-    ]
+    settings = {"augment": "{}", "vocab_size": 290, "tokens_per_batch": 60, "max_length": 40}
+    settings |= {"warmup_steps": 3, "peak_rate": 0.003, "steps_per_validation": 5}
+    settings |= {"bleu_sentences": 5, "model.dropout_rate": 0.0}
+    settings |= {f"model.{name}": value for name, value in TINY.items()}
+    changes = [f"--set={name}={value}" for name, value in settings.items()]
+    return ["--data", str(corpus_dir), "--resume", *changes]
 
 
 def start(run_dir, arguments, log, worker=None, ports=()):
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    strategy = "one"
     if ports:
-        strategy = "multiworker"
-        environment["TF_CONFIG"] = json.dumps(
-            {
-                "cluster": {"worker": [f"127.0.0.1:{port}" for port in ports]},
-                "task": {"type": "worker", "index": worker},
-            }
-        )
-    command = [sys.executable, "-c", CODE, "train", "--run-dir", str(run_dir)]
+        cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
+        task = {"type": "worker", "index": worker}
+        environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
+    options = ["--run-dir", str(run_dir), "--strategy", "multiworker" if ports else "one"]
+    command = [sys.executable, "-c", CODE, "train", *options, *arguments]
     with log.open("w") as file:
-        return subprocess.Popen(
-            [*command, "--strategy", strategy, *arguments],
-            env=environment, stdout=file, stderr=file,
-        )  # fmt: skip
+        return subprocess.Popen(command, env=environment, stdout=file, stderr=file)
+
+
+def run_alone(run_dir, arguments, log, *cluster):
+    """Trains in one process to the end."""
+    process = start(run_dir, arguments, log, *cluster)
+    try:
+        assert process.wait(SECONDS) == 0, log.read_text()
+    finally:
+        process.kill()
+    return Run.load(run_dir)
 
 
 class Pair:
@@ -115,17 +100,15 @@ def pair(request):
         return made[-1]
 
     yield make
-    for each in made:
-        each.kill()
+    for workers in made:
+        workers.kill()
 
 
 @pytest.fixture(scope="module")
 def one(arguments, tmp_path_factory):
     """The training in one process."""
     folder = tmp_path_factory.mktemp("one")
-    process = start(folder / "run", [*arguments, "--steps", str(STEPS)], folder / "log")
-    assert process.wait(SECONDS) == 0, (folder / "log").read_text()
-    return Run.load(folder / "run")
+    return run_alone(folder / "run", [*arguments, "--steps", str(STEPS)], folder / "log")
 
 
 def assert_same_training(run, expected):
@@ -153,13 +136,9 @@ def test_two_workers_train_as_one(arguments, one, pair, tmp_path):
 
 
 def test_a_cluster_of_one_machine(arguments, one, tmp_path):
-    log = tmp_path / "log"
-    process = start(tmp_path / "run", [*arguments, "--steps", str(STEPS)], log, 0, free_ports(1))
-    try:
-        assert process.wait(SECONDS) == 0, log.read_text()
-    finally:
-        process.kill()
-    assert_same_training(Run.load(tmp_path / "run"), one)
+    changed = [*arguments, "--steps", str(STEPS)]
+    run = run_alone(tmp_path / "run", changed, tmp_path / "log", 0, free_ports(1))
+    assert_same_training(run, one)
 
 
 @pytest.mark.parametrize(
@@ -175,17 +154,15 @@ def test_other_ways_to_compute(arguments, pair, tmp_path, changes, share):
     """Two workers differ from one by at most a share of the movement of the last 5 updates."""
     changes = [*changes, "steps=10", "keep_checkpoints=2", "bleu_sentences=0"]
     arguments = [*arguments, *(f"--set={change}" for change in changes)]
-    process = start(tmp_path / "one", arguments, tmp_path / "log")
-    assert process.wait(SECONDS) == 0, (tmp_path / "log").read_text()
+    one = run_alone(tmp_path / "one", arguments, tmp_path / "log")
     workers = pair(tmp_path / "run", arguments)
     assert workers.exit_statuses() == [0, 0], workers.output()
-    run, one = (Run.load(tmp_path / name) for name in ("run", "one"))
+    run = Run.load(tmp_path / "run")
     before, after = (weights_of(one, checkpoint) for checkpoint in one.checkpoints)
-    assert np.linalg.norm(weights_of(run, run.last) - after) < share * np.linalg.norm(
-        after - before
-    )
-    losses = [each.last.metrics["token_loss"] for each in (run, one)]
-    assert losses[0] == pytest.approx(losses[1], rel=share)
+    movement = np.linalg.norm(after - before)
+    assert np.linalg.norm(weights_of(run, run.last) - after) < share * movement
+    loss = one.last.metrics["token_loss"]
+    assert run.last.metrics["token_loss"] == pytest.approx(loss, rel=share)
 
 
 def test_sigterm_to_one_saves_and_stops_both(arguments, pair, tmp_path):
@@ -212,10 +189,9 @@ def test_the_death_of_one_stops_the_other(arguments, one, pair, tmp_path, lost):
     assert run.load_state()[1] >= 10
     if lost == 1:
         return
-    process = start(tmp_path / "run", [*arguments, "--steps", str(STEPS)], tmp_path / "log")
-    assert process.wait(SECONDS) == 0, (tmp_path / "log").read_text()
+    run = run_alone(tmp_path / "run", [*arguments, "--steps", str(STEPS)], tmp_path / "log")
     assert "Resumed after" in (tmp_path / "log").read_text()
-    assert_same_training(Run.load(tmp_path / "run"), one)
+    assert_same_training(run, one)
 
 
 def test_bad_input_of_the_chief_ends_both(arguments, pair, tmp_path):

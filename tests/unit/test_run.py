@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import math
 import re
 import shutil
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from disk import full_disk
 
-from keras_transformer.checkpoints import State
+from keras_transformer.checkpoints import Checkpoint, State
 from keras_transformer.config import TransformerConfig
 from keras_transformer.errors import InputError
 from keras_transformer.files import locked
@@ -158,8 +159,8 @@ def test_full_disk(saved_run, model, name):
 
 
 def test_what_a_run_does_not_hold(new_run, model):
-    with pytest.raises(InputError, match="holds no checkpoint yet"):
-        new_run.model("best")
+    with pytest.raises(InputError, match="holds no last checkpoint: `train --resume`"):
+        new_run.model()
     new_run.save_checkpoint(model, 5, {}, is_best=True)
     with pytest.raises(InputError, match=r"averaged, best and last .* Received: 'latest'"):
         new_run.checkpoint("latest")
@@ -176,11 +177,11 @@ def test_no_run_directory(tmp_path):
         Run.load(tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"[]", b'{"name": "left-pad"}'])
-def test_foreign_manifest(tmp_path, content):
-    (tmp_path / "run.json").write_bytes(content)
-    with pytest.raises(InputError, match=r"run\.json is damaged, or"):
-        Run.load(tmp_path)
+def test_foreign_manifest(tmp_path):
+    for content in (b"", b"\xff\xfe\x00", b"[]", b'{"name": "left-pad"}'):
+        (tmp_path / "run.json").write_bytes(content)
+        with pytest.raises(InputError, match=r"run\.json is damaged, or"):
+            Run.load(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -246,6 +247,31 @@ def test_lock(tmp_path):
         pass
     with locked(tmp_path):
         assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("metric", "average", "name"),
+    [
+        (None, {"val_bleu": 26.0, "val_token_loss": 1.0}, "averaged"),
+        (None, {"val_bleu": 24.0, "val_token_loss": 1.9}, "averaged"),
+        (None, {"val_bleu": 24.0, "val_token_loss": 2.1}, "best"),
+        (None, {"val_bleu": 23.9, "val_token_loss": 1.0}, "best"),
+        (None, {"val_bleu": math.nan, "val_token_loss": math.nan}, "best"),
+        ("loss", {"val_bleu": 20.0, "val_token_loss": 1.0}, "averaged"),
+        ("loss", {"val_bleu": 30.0, "val_token_loss": 3.0}, "best"),
+        (None, {}, "averaged"),  # not validated
+    ],
+)
+def test_commands_take_what_validates_better(metric, average, name, new_run):
+    assert new_run.choice() == ("last", "the newest")
+    new_run.best = Checkpoint("file", "hash", 7, {"loss": 1.0})
+    assert new_run.choice() == ("best", "the newest, not validated")
+    new_run.settings["metric"] = metric
+    new_run.best = Checkpoint("file", "hash", 7, {"val_bleu": 25.0, "val_token_loss": 2.0})
+    assert new_run.choice() == ("best", "the best validation")
+    new_run.averaged = Checkpoint("file", "hash", 9, average)
+    assert new_run.choice()[0] == name
+    assert new_run.checkpoint() == getattr(new_run, name)
 
 
 # Metrics.

@@ -12,12 +12,7 @@ from keras_transformer.model.tensor import precision
 from keras_transformer.registry import build_model
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.batches import BatchPlan, make_dataset
-from keras_transformer.trainers.data.prepared import (
-    StoredPairs,
-    complete_corpus,
-    corpus_folder,
-    read_validation_pairs,
-)
+from keras_transformer.trainers.data.prepared import Manifest, PreparedCorpus, corpus_folder
 from keras_transformer.trainers.fitting.training_model import Adam, TrainingModel
 from keras_transformer.trainers.fitting.validation import (
     loss_and_metrics,
@@ -34,13 +29,9 @@ MAX_TOKENS_PER_BATCH = 4096  # which any device can hold
 def average_checkpoints(run: Run, last: int) -> Checkpoint:
     """Averages the weights of the newest checkpoints into the run's averaged one.
 
-    It validates the average as the training validates a checkpoint, if the run's corpus is still
-    there. Every command then uses the average by default, unless the best checkpoint validates
-    clearly better (`Run.choice`).
-
-    Args:
-        run: the run.
-        last: number of checkpoints (5 for base, 20 for big: section 6.1).
+    The average is validated as a checkpoint is, if the corpus of the `run` is still there. Commands
+    then use it unless the best checkpoint validates clearly better (`Run.choice`). The `last` 5
+    checkpoints are the paper's for base, 20 for big (section 6.1).
 
     Raises:
         InputError: if the run keeps fewer checkpoints, or one is damaged or of another model, or if
@@ -76,15 +67,12 @@ def average(run: Run, last: int) -> Checkpoint:
 
 def _validate(run: Run, model: EncoderDecoder, settings: TrainSettings) -> dict[str, float]:
     """Returns the validation metrics of a model; none if the validation split is not there."""
-    folder = corpus_folder(run)
     try:
-        manifest = complete_corpus(folder)
-        if manifest is None:
-            raise InputError(f"the corpus of {run.path} is not there")
-        if manifest.val is None:
+        manifest = Manifest.read(corpus_folder(run))
+        corpus = PreparedCorpus.of(manifest, run.tokenizer(), check_files=True)
+        if corpus.validation is None:
             return {}
-        tokenized = StoredPairs(manifest, "val")
-        pairs = read_validation_pairs(folder)[: settings.bleu_sentences]
+        pairs = corpus.validation_pairs[: settings.bleu_sentences]
         if settings.bleu_sentences and not pairs:
             raise InputError(f"the validation text of {run.path} is not there")
     except InputError as error:
@@ -93,12 +81,12 @@ def _validate(run: Run, model: EncoderDecoder, settings: TrainSettings) -> dict[
     trained = TrainingModel(model)
     trained.compile(Adam(), *loss_and_metrics(settings))
     # One device computes what all share in training. Means over tokens do not depend on batches.
-    longest = int(tokenized.lengths.max())
-    size = max(longest, min(settings.tokens_per_batch, MAX_TOKENS_PER_BATCH))
-    plan = BatchPlan(tokenized.lengths, size, seed=None)
-    batches = make_dataset(tokenized, plan, range(plan.batches_per_epoch))
+    lengths = corpus.validation.lengths
+    size = max(int(lengths.max()), min(settings.tokens_per_batch, MAX_TOKENS_PER_BATCH))
+    plan = BatchPlan(lengths, size, seed=None)
+    batches = make_dataset(corpus.validation, plan, range(plan.batches_per_epoch))
     logs = trained.evaluate(batches, verbose=0, return_dict=True)
     # The loss itself is a mean over batches.
     metrics = {f"val_{name}": float(value) for name, value in logs.items() if name != "loss"}
-    translator = make_translator(model, run.tokenizer(), settings)
+    translator = make_translator(model, corpus.tokenizer, settings)
     return metrics | validation_scores(translator, pairs, settings)

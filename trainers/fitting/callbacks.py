@@ -112,19 +112,16 @@ class SaveRun(keras.callbacks.Callback):
         self._stop(stops)
 
     def on_test_begin(self, logs: Logs = None) -> None:
-        """Validates the moving average."""
         self.average.put_into_model(True)
 
     def on_test_end(self, logs: Logs = None) -> None:
-        """Returns to the weights, which are part of the state."""
         self.average.put_into_model(False)
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Adds the scores to the logs, and saves a checkpoint; the next epoch has new metrics."""
         state = self._copy_state(has_metrics=False)
         self.average.put_into_model(True)
-        if self.workers.is_chief:
-            logs = {} if logs is None else logs
+        if self.workers.is_chief and logs is not None:
             logs |= self.score()
             self._save_checkpoint({name: float(value) for name, value in logs.items()}, state)
         self.last_save = time.monotonic()
@@ -199,7 +196,6 @@ class TensorBoard(keras.callbacks.TensorBoard):
         self.saved = saved
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Writes the logs."""
         super().on_epoch_end(self.saved.step, logs)
 
 

@@ -16,21 +16,20 @@ def initial_config(settings: TrainSettings, tokenizer: Tokenizer) -> ModelConfig
     if settings.init_from is None:
         return settings.config(tokenizer.sizes)
     initial = Run.load(settings.init_from)
-    is_own = initial.tokenizer_sha256 == tokenizer.fingerprint
-    if not is_own and not _extends(tokenizer, initial.tokenizer()):
+    if initial.tokenizer_sha256 == tokenizer.fingerprint:
+        sizes = {name: getattr(initial.config, name) for name in initial.config.of_tokenizer}
+        return settings.config(sizes)
+    if not _extends(tokenizer, initial.tokenizer()):
         raise InputError(
             f"{settings.data} was prepared with another tokenizer than that of {initial.path}: "
             f"prepare it with --set init_from={initial.path}"
         )
-    if not is_own:
-        require(
-            settings.freeze != "embeddings",
-            "`freeze` must not be embeddings, because `protect` adds some",
-            freeze=settings.freeze,
-        )
-        return settings.config(tokenizer.sizes)
-    config = initial.config
-    return settings.config({name: getattr(config, name) for name in config.of_tokenizer})
+    require(
+        settings.freeze != "embeddings",
+        "`freeze` must not be embeddings, because `protect` adds some",
+        freeze=settings.freeze,
+    )
+    return settings.config(tokenizer.sizes)
 
 
 def _extends(tokenizer: Tokenizer, initial: Tokenizer) -> bool:
@@ -48,11 +47,10 @@ def initialize(model: EncoderDecoder, settings: TrainSettings, is_new: bool) -> 
         initial = Run.load(settings.init_from)
         if initial.config.vocab_size == model.config.vocab_size:
             initial.load_weights(model, initial.checkpoint())
-        else:  # the ids that are new keep their first weights
-            for weight, known in zip(model.weights, initial.model().weights, strict=True):
-                part = tuple(map(slice, known.shape))
+        else:  # new ids keep their fresh weights
+            for weight, trained in zip(model.weights, initial.model().weights, strict=True):
                 values = keras.ops.convert_to_numpy(weight)
-                values[part] = keras.ops.convert_to_numpy(known)
+                values[tuple(map(slice, trained.shape))] = keras.ops.convert_to_numpy(trained)
                 weight.assign(values)
     frozen = {
         None: [],

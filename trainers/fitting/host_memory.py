@@ -9,11 +9,10 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
 def keep_freed_memory() -> None:
     """Lets glibc keep the memory that an operation frees for the next operation.
 
-    Each operation allocates its result. By default, glibc returns large results to the system, so
-    the system clears their pages again at the next update (docs/log.md). Arenas other than the
-    main one always return theirs, so later threads get no arena of their own: call this before the
-    first operation, which starts TensorFlow's threads. It changes the complete process until its
-    end, so `train` leaves it to the command line. It has no effect without glibc.
+    By default, glibc returns large results to the system, which clears their pages again at the
+    next update (docs/log.md). Arenas other than the main one always return theirs, so later threads
+    get none: call this before the first operation, which starts TensorFlow's threads. It changes
+    the whole process, so `train` leaves it to the command line.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

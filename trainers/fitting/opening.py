@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, require
 from keras_transformer.files import locked, named_failure
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.back_translation import BACK_TRANSLATED
@@ -23,7 +23,6 @@ from keras_transformer.trainers.data.prepared import (
 from keras_transformer.trainers.fitting.callbacks import is_over
 from keras_transformer.trainers.fitting.fine_tuning import initial_config
 from keras_transformer.trainers.fitting.strategies import Workers
-from keras_transformer.trainers.recipes import completed
 from keras_transformer.trainers.settings import RESUMABLE, TrainSettings
 
 logger = logging.getLogger(__name__)
@@ -41,26 +40,33 @@ def locked_run_dir(path: Path, resume: bool) -> Iterator[None]:
     is_new = not path.exists()
     with named_failure(path):
         path.mkdir(parents=True, exist_ok=True)
-    found = {each.name for each in path.iterdir()}
-    can_resume = bool(found & {"run.json", "corpus"})
-    if found and not resume:
+    names = {file.name for file in path.iterdir()}
+    can_resume = bool(names & {"run.json", "corpus"})
+    if names and not resume:
         advice = "continue it with --resume, or " if can_resume else ""
         raise InputError(f"{path} exists and is not empty: {advice}choose another run directory")
-    if not can_resume and found - BEFORE_MANIFEST:
+    if not can_resume and names - BEFORE_MANIFEST:
         Run.load(path)  # raises the error
     with locked(path):
         try:
             yield
         except InputError:
-            corpus = path / "corpus"
-            has_pairs = is_prepared(corpus) and Manifest.read(corpus).train.kept
-            has_pairs = has_pairs or any(corpus.glob(BACK_TRANSLATED.format("*")))
-            if not (found or has_pairs or (path / "run.json").is_file()):
-                for each in path.iterdir():
-                    shutil.rmtree(each) if each.is_dir() else each.unlink()
+            if not names and not _holds_work(path):
+                for file in path.iterdir():
+                    shutil.rmtree(file) if file.is_dir() else file.unlink()
                 if is_new:
                     path.rmdir()
             raise
+
+
+def _holds_work(path: Path) -> bool:
+    """Returns whether there is a run, or a pair is prepared or back-translated."""
+    corpus = path / "corpus"
+    return (
+        (path / "run.json").is_file()
+        or (is_prepared(corpus) and Manifest.read(corpus).train.kept > 0)
+        or any(corpus.glob(BACK_TRANSLATED.format("*")))
+    )
 
 
 def open_run(
@@ -98,29 +104,26 @@ def _open_as_chief(
     else:
         known = run.tokenizer() if run is not None else None
         corpus = prepare(settings, path / "corpus", progress, known)
-    if corpus.validation is None and settings.patience is not None:
-        raise InputError(
-            "`patience` needs a validation split, and the corpus has none. "
-            f"Received: patience={settings.patience}"
-        )
-    tokenizer = corpus.tokenizer
+    require(
+        corpus.validation is not None or settings.patience is None,
+        "`patience` needs a validation split, and the corpus has none",
+        patience=settings.patience,
+    )
     if run is None:
-        config = initial_config(settings, tokenizer)
+        config = initial_config(settings, corpus.tokenizer)
         languages = settings.source, settings.target
         values, sha256 = settings.to_dict(), corpus.training_sha256
-        run = Run.create(path, config, tokenizer, *languages, values, sha256)
-    elif run.tokenizer_sha256 != tokenizer.fingerprint:
-        raise InputError(
-            f"{path} was trained with another tokenizer than that of its corpus: restore the "
-            "text that it was trained on, or choose another run directory"
-        )
-    elif run.corpus_sha256 not in (None, corpus.training_sha256):
+        run = Run.create(path, config, corpus.tokenizer, *languages, values, sha256)
+    elif (
+        run.corpus_sha256 not in (None, corpus.training_sha256)
+        or run.tokenizer_sha256 != corpus.tokenizer.fingerprint
+    ):
         restore = "restore the corpus"
         if not is_prepared(settings.data):
             restore = f"restore the text and delete {path}/corpus"
         raise InputError(
-            f"{path} was trained on other pairs than its corpus holds now: {restore}, or choose "
-            "another run directory"
+            f"{path} was trained on other pairs than its corpus holds now, or with another "
+            f"tokenizer: {restore}, or choose another run directory"
         )
     return run, corpus
 
@@ -141,7 +144,7 @@ def _open_to_resume(settings: TrainSettings, path: Path) -> Run | None:
             "from an imported one: `init_from`"
         )
     _check_settings(run, settings)
-    if run.settings.get("average_last", 0) != settings.average_last:
+    if run.settings["average_last"] != settings.average_last:
         run.status, run.averaged = "training", None  # `train` computes the average again
     run.settings = settings.to_dict()
     _restore_tokenizer(run)
@@ -154,32 +157,33 @@ def _restore_tokenizer(run: Run) -> None:
         run.tokenizer()
     except InputError:
         folder = corpus_folder(run)
-        saved = Manifest.read(folder).tokenizer() if is_prepared(folder) else None
-        if saved is None or saved.fingerprint != run.tokenizer_sha256:
+        tokenizer = Manifest.read(folder).tokenizer() if is_prepared(folder) else None
+        if tokenizer is None or tokenizer.fingerprint != run.tokenizer_sha256:
             raise
         logger.warning("%s/tokenizer.model is restored from the corpus", run.path)
-        run.save_tokenizer(saved)
+        run.save_tokenizer(tokenizer)
 
 
 def _check_settings(run: Run, settings: TrainSettings) -> None:
     """Raises `InputError` if the run cannot be resumed with these settings."""
     last = run.last.step if run.last else 0
     newest = max([last, *(state.step for state in run.states)])
-    if settings.steps <= newest and settings.steps != last:
-        raise InputError(
-            f"`steps` must be more than the {newest} updates that {run.path} has saved. "
-            f"Received: steps={settings.steps}"
-        )
-    saved = completed(TrainSettings.of_run(run).with_absolute_paths(), run.path).to_dict()
+    require(
+        settings.steps > newest or settings.steps == last,
+        f"`steps` must be more than the {newest} updates that {run.path} has saved",
+        steps=settings.steps,
+    )
+    saved = TrainSettings.of_run(run).to_dict()
     for name, value in settings.to_dict().items():
-        before = saved[name]
+        if value == saved[name]:
+            continue
         if name == "data" and is_prepared(value):  # the corpus may have moved
-            is_same = Manifest.read(value).training_sha256 == run.corpus_sha256
-            before = value if is_same else before
-        is_fixed_by_cooldown = name == "steps" and settings.cooldown > 0
-        if before != value and (name not in RESUMABLE or is_fixed_by_cooldown):
-            reason = ", because it ends with a cooldown" if is_fixed_by_cooldown else ""
-            raise InputError(
-                f"{run.path} is a run with {name}={before!r}, which cannot change "
-                f"when it is resumed{reason}. Received: {name}={value!r}"
-            )
+            is_free = Manifest.read(value).training_sha256 == run.corpus_sha256
+        else:
+            is_free = name in RESUMABLE and not (name == "steps" and settings.cooldown)
+        require(
+            is_free,
+            f"{run.path} is a run with {name}={saved[name]!r}, which cannot change when it is "
+            f"resumed{', because it ends with a cooldown' if name == 'steps' else ''}",
+            **{name: value},
+        )

@@ -21,20 +21,19 @@ NVIDIA = Path("/dev/nvidia0")  # the first GPU, if there is a driver
 SECONDS_TO_LEAVE = 2.0  # other workers may still fetch this worker's part of the last sum
 JOBS = ("chief", "worker")  # of the processes that train
 LOST_WORKER_STATUS = 75  # EX_TEMPFAIL of sysexits.h
+LOST_WORKER_ERRORS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
+LOST_WORKER_ERRORS += (tf.errors.DeadlineExceededError, tf.errors.InternalError)
+LOST_WORKER_ERRORS += (tf.errors.FailedPreconditionError, tf.errors.NotFoundError)
 
 
 def num_workers(strategy: tf.distribute.Strategy) -> int:
-    """Returns the number of processes that train together."""
     resolver = strategy.cluster_resolver
     jobs = resolver.cluster_spec().as_dict() if resolver else {}
     return sum(len(jobs.get(name, ())) for name in JOBS) or 1
 
 
 class Workers:
-    """The processes that train together, one per machine; often there is only one.
-
-    All of them must call the same methods in the same order.
-    """
+    """The processes that train together, which all call the same methods in the same order."""
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         self.strategy = strategy
@@ -61,7 +60,6 @@ class Workers:
             )
 
     def wait(self) -> None:
-        """Waits until all workers have called it."""
         self.any_set(False)
 
     @contextmanager
@@ -69,18 +67,10 @@ class Workers:
         """Raises `TrainingStoppedError` if another worker is lost."""
         try:
             yield
-        except (
-            tf.errors.UnavailableError,
-            tf.errors.AbortedError,
-            tf.errors.CancelledError,
-            tf.errors.DeadlineExceededError,
-            tf.errors.InternalError,
-            tf.errors.FailedPreconditionError,
-            tf.errors.NotFoundError,
-        ) as error:
+        except LOST_WORKER_ERRORS as error:
             if self.count == 1:
                 raise
-            raise _lost(error) from error
+            raise _lost_worker(error) from error
         finally:
             if self.count > 1:
                 time.sleep(SECONDS_TO_LEAVE)
@@ -90,16 +80,10 @@ class Workers:
 
 
 def make_strategy(name: StrategyName | None = None) -> tf.distribute.Strategy:
-    """Returns the strategy of a name.
+    """Returns the strategy of the setting `strategy`.
 
-    Args:
-        name: "one" for the first device, "mirrored" for all GPUs of this machine (all logical
-            CPU devices where there is no GPU), "multiworker" for those of all the machines that
-            the environment variable TF_CONFIG or SLURM names; None for "mirrored" where there are
-            several GPUs, else "one".
-
-    Raises:
-        InputError: if the machines are not named.
+    "mirrored" takes all logical CPU devices where there is no GPU. "multiworker" raises an
+    `InputError` unless TF_CONFIG or SLURM names the machines.
     """
     gpus = tf.config.list_physical_devices("GPU")
     are_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
@@ -122,7 +106,7 @@ def make_strategy(name: StrategyName | None = None) -> tf.distribute.Strategy:
     try:
         return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
     except tf.errors.OpError as error:
-        raise _lost(error) from error
+        raise _lost_worker(error) from error
 
 
 @functools.cache
@@ -131,7 +115,7 @@ def _mirrored(devices: tuple[str, ...]) -> tf.distribute.Strategy:
     return tf.distribute.MirroredStrategy(list(devices))
 
 
-def _lost(error: tf.errors.OpError) -> TrainingStoppedError:
+def _lost_worker(error: tf.errors.OpError) -> TrainingStoppedError:
     return TrainingStoppedError(
         "Another worker is gone: start all workers again with the same command, and training "
         f"continues from the last save ({type(error).__name__}: {one_line(error.message, 200)})",

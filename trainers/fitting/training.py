@@ -44,19 +44,15 @@ def train(
     progress: Progress = lambda pairs: None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
 ) -> Run:
-    """Trains a model and writes its run directory.
+    """Trains a model by its `settings`, and returns its finished run.
 
     Args:
-        settings: what to train and how.
         run_dir: a directory that does not exist yet, or is empty.
-        verbose: as for `model.fit`: 1 for progress bars, 2 for a line per epoch, 0 for silence.
+        verbose: of `model.fit`: 1 for progress bars, 2 for a line per epoch, 0 for silence.
         resume: whether to resume the interrupted training of `run_dir`, if there is one, from its
             last save; the result is that of a run without interruption.
         progress: called with the number of pairs prepared since the last call.
         callbacks: for `model.fit`, on the chief; called after a validation is saved.
-
-    Returns:
-        The finished run.
 
     Raises:
         InputError: if a setting does not fit the data, or the directory is in use.

@@ -23,7 +23,7 @@ import tensorflow as tf
 from keras import ops
 
 from keras_transformer.config import PAD_ID
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, require
 from keras_transformer.model.losses import symmetric_divergence
 from keras_transformer.tokenizers import Tokenizer, shifted
 from keras_transformer.trainers.fitting.keras_internals import (
@@ -44,11 +44,9 @@ def text_batches(
     batch_size: int,
     max_length: int = 256,
 ) -> tf.data.Dataset:
-    """Returns pairs of texts as batches for `fit`, in their order.
+    """Returns `sources` and their translations, `targets`, as batches for `fit`, in their order.
 
     Args:
-        sources: texts.
-        targets: their translations.
         tokenizer: of both languages.
         batch_size: pairs of a batch.
         max_length: maximum number of tokens of a text, its end included. Longer texts are cut.
@@ -61,11 +59,12 @@ def text_batches(
         source, target = tokenizer.encode_pairs(sources, targets, max_length, max_length)
         return {"source_ids": source.ids, "target_ids": shifted(target.ids)}, target.ids
 
-    if len(sources) != len(targets):
-        raise InputError(
-            "`sources` and `targets` must have the same length. "
-            f"Received: {len(sources)} and {len(targets)}"
-        )
+    require(
+        len(sources) == len(targets),
+        "`sources` and `targets` must have the same length",
+        sources=len(sources),
+        targets=len(targets),
+    )
     columns = tuple(tf.constant(list(texts), tf.string) for texts in (sources, targets))
     texts = tf.data.Dataset.from_tensor_slices(columns)
     batches = texts.batch(batch_size).map(
@@ -76,17 +75,13 @@ def text_batches(
 
 @tf.autograph.experimental.do_not_convert  # which `map` would convert
 def add_token_weights(inputs: Inputs, labels: tf.Tensor) -> Batch:
-    """Adds the weights that `TrainingModel` needs to the batches of all replicas together.
+    """Adds the weights that `TrainingModel` needs to a batch of all replicas together.
 
     Apply it by `tf.data.Dataset.map`, before `fit` splits the batches.
 
-    Args:
-        inputs: `source_ids` [B, S] and `target_ids` [B, T].
-        labels: int [B, T].
-
     Returns:
-        `inputs`, `labels`, and weights, float32 [B, T]: 1 / (number of tokens in `labels`), and 0
-        at padding.
+        `inputs`, `labels` (int [B, T]), and weights, float32 [B, T]: 1 / (number of tokens in
+        `labels`), and 0 at padding.
     """
     is_token = tf.cast(tf.not_equal(labels, PAD_ID), tf.float32)
     return inputs, labels, tf.math.divide_no_nan(is_token, tf.reduce_sum(is_token))
@@ -95,20 +90,19 @@ def add_token_weights(inputs: Inputs, labels: tf.Tensor) -> Batch:
 class Adam(LocalAdam):
     """Adam (section 5.3) of gradients that are already summed over the replicas.
 
-    It takes the arguments of `keras.optimizers.Adam` except `amsgrad`, and updates a weight and its
-    moments by one operation of TensorFlow instead of a dozen.
+    It takes the arguments of `keras.optimizers.Adam` except `amsgrad`. One operation updates a
+    weight and its moments instead of a dozen.
 
     Deviations: like Keras and TensorFlow, it adds epsilon to sqrt(v), as Kingma and Ba (2015)
     mention before section 2.1, and not to sqrt(v / (1 - beta_2^t)), as in their Algorithm 1.
     """
 
     def finalize_variable_values(self, var_list: Sequence[keras.Variable]) -> None:
-        """Does nothing: `fit` must not replace the weights by their moving average."""
+        """Leaves the weights, which `fit` would replace by their moving average."""
 
     def update_step(
         self, gradient: tf.Tensor, variable: keras.Variable, learning_rate: tf.Tensor
     ) -> None:
-        """Updates a weight and its moments in one pass."""
         momentum, velocity = self.moments(variable)
         step = ops.cast(self.iterations + 1, variable.dtype)
         tf.raw_ops.ResourceApplyAdam(
@@ -128,10 +122,9 @@ class Adam(LocalAdam):
 class TrainingModel(UnevenModel):
     """A model that trains the same on any number of replicas, machines and micro-batches.
 
-    It shares all layers with `model`, so save `model`. Each batch needs the weights of
-    `add_token_weights`. The loss is the weighted sum over the tokens, so the losses and gradients
+    It shares all layers with `model`, so save `model`. Batches need the weights of
+    `add_token_weights`: the loss is the weighted sum over the tokens, so the losses and gradients
     of replicas and micro-batches add up. Under a strategy, create it within the strategy's scope.
-    `docs/howto/several-gpus.md` has an example.
 
     With `r_drop`, two passes with different dropout give predictions p and q (R-Drop, Liang et al.
     2021). The loss is half of the R-Drop paper's, so that the scale of the gradients stays:
@@ -141,10 +134,9 @@ class TrainingModel(UnevenModel):
     Args:
         model: a functional model, such as a `Transformer`.
         r_drop: weight of the divergence, alpha in the R-Drop paper; 0 for one pass.
-        num_micro_batches: number of parts into which a replica splits its rows, to save memory. It
-            adds up their gradients and makes one update. Padding fills up missing rows.
-        jit: whether XLA compiles the gradients. Keras's `jit_compile`, which compiles the update
-            too, fails on several replicas.
+        num_micro_batches: parts into which a replica splits its rows, to save memory, for one
+            update. Padding fills up missing rows.
+        jit: whether XLA compiles the gradients (Keras's `jit_compile` fails on several replicas).
     """
 
     def __init__(
@@ -173,15 +165,15 @@ class TrainingModel(UnevenModel):
         Args:
             optimizer: an `Adam` of this module, or a `LossScaleOptimizer` of one.
             loss: a loss per token with `reduction="sum"`.
-            metrics: as for `keras.Model.compile`.
+            metrics: metrics per token.
         """
-        if not isinstance(getattr(optimizer, "inner_optimizer", optimizer), Adam):
-            raise ValueError(
-                "`optimizer` must be a `keras_transformer.trainers.fitting.training_model.Adam`. "
-                f"Received: optimizer={optimizer!r}"
-            )
-        if getattr(loss, "reduction", None) != "sum":
-            raise ValueError(f'`loss` must have reduction="sum". Received: loss={loss!r}')
+        require(
+            isinstance(getattr(optimizer, "inner_optimizer", optimizer), Adam),
+            "`optimizer` must be a `keras_transformer.trainers.fitting.training_model.Adam`",
+            optimizer=optimizer,
+        )
+        is_sum = getattr(loss, "reduction", None) == "sum"
+        require(is_sum, '`loss` must have reduction="sum"', loss=loss)
         # `jit_compile="auto"` fails on several GPUs.
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, jit_compile=False)
 
@@ -279,10 +271,9 @@ class TrainingModel(UnevenModel):
 
 
 def _check_weights(data: Any) -> Batch:
-    """Returns the inputs, labels and weights of a batch; `ValueError` if it has no weights."""
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     if sample_weight is None:
-        raise ValueError(
+        raise InputError(
             "`TrainingModel` needs batches of (inputs, labels, weights). "
             "Received batches without weights: use `dataset.map(add_token_weights)`"
         )

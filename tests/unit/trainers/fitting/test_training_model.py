@@ -31,6 +31,8 @@ from keras_transformer.trainers.fitting.training_model import (
 from keras_transformer.trainers.settings import TrainSettings
 
 STEPS = 20
+MODEL = {"d_model": 10, "d_ff": 17, "num_heads": 2, "dropout_rate": 0.0}
+MODEL |= {"num_encoder_layers": 1, "num_decoder_layers": 1}
 # How far all weights may be from those of one device in float32, of how far those have moved.
 OF_MOVEMENT = {"float32": 1e-4, "mixed_bfloat16": 0.2, "mixed_float16": 0.1}
 
@@ -54,14 +56,7 @@ def settings(tmp_path_factory):
         peak_rate=0.003,
         warmup_steps=2,
         steps_per_validation=9,
-        model={
-            "d_model": 10,
-            "d_ff": 17,
-            "num_heads": 2,
-            "num_encoder_layers": 1,
-            "num_decoder_layers": 1,
-            "dropout_rate": 0.0,
-        },
+        model=MODEL,
     )
 
 
@@ -265,9 +260,7 @@ def own_dataset():
 
 def own_model():
     keras.utils.set_random_seed(3)
-    sizes = {"d_model": 10, "d_ff": 17, "num_heads": 2, "dropout_rate": 0.0}
-    layers = {"num_encoder_layers": 1, "num_decoder_layers": 1}
-    return Transformer(TransformerConfig(vocab_size=19, **sizes, **layers))
+    return Transformer(TransformerConfig(vocab_size=19, **MODEL))
 
 
 # Adam's default of 1e-7 blows up the rounding error of a gradient near zero.
@@ -340,7 +333,7 @@ def test_batches_of_texts():
     assert first[1].numpy()[1].tolist() == [*long, EOS_ID]
     assert first[0]["target_ids"].numpy()[1].tolist() == [BOS_ID, *long]
     assert last[1].numpy().tolist() == [[*red, EOS_ID]]
-    with pytest.raises(InputError, match=r"`sources` and `targets` .* 3 and 1"):
+    with pytest.raises(InputError, match=r"`sources` and `targets` .*: sources=3, targets=1"):
         text_batches(sources, targets[:1], tokenizer, batch_size=2)
 
 

@@ -46,28 +46,34 @@ def answers(monkeypatch):
     """
 
     def use(*changes):
-        changes, found = iter(changes), []
+        changes, options = iter(changes), []
 
         def translate(self, sources, beam_size):
             change = next(changes)
-            found.append((self.defaults.extra_length, self.defaults.length_penalty, beam_size))
+            options.append((self.defaults.extra_length, self.defaults.length_penalty, beam_size))
             return [SimpleNamespace(text=change(JAPANESE[source])) for source in sources]
 
         monkeypatch.setattr(Translator, "translate", translate)
-        return found
+        return options
 
     return use
 
 
-def test_the_best_checkpoint_without_spaces(settings, tmp_path, answers):
-    answers(WRONG, RIGHT, CLOSE)
-    run = train(settings, tmp_path / "run", verbose=0)
-    wrong, right, close = [line["val_bleu"] for line in run.metrics()]
+def test_the_best_checkpoint_and_patience(settings, tmp_path, answers):
+    """By chrF, which `metric` chooses, of a search with the run's options, greedily."""
+    options = answers(WRONG, RIGHT, CLOSE, CLOSE, CLOSE)  # the last one is of the average
+    changes = {"metric": "chrf", "patience": 2, "steps": 9, "extra_length": 7}
+    changes |= {"length_penalty": 0.3, "keep_checkpoints": 2, "average_last": 2}
+    patient = dataclasses.replace(settings, **changes)
+    run = train(patient, tmp_path / "run", verbose=0)
+    wrong, right, *_, close = [line["val_chrf"] for line in run.metrics()]
     assert wrong == 0
     assert 5 < close < 95
-    assert right == pytest.approx(100)
-    assert run.best.step == 2
-    assert "val_chrf" not in run.metrics()[0]
+    assert [right, run.metrics()[1]["val_bleu"]] == pytest.approx([100, 100])
+    assert (run.best.step, run.last.step, run.status) == (2, 4, "complete")
+    assert options == [(7, 0.3, 1)] * 5
+    assert run.averaged.metrics["val_chrf"] == close
+    assert train(patient, run.path, verbose=0, resume=True).last.step == 4
 
 
 def test_equal_scores_leave_it_to_the_loss(settings, tmp_path, answers, caplog):
@@ -75,30 +81,12 @@ def test_equal_scores_leave_it_to_the_loss(settings, tmp_path, answers, caplog):
     answers(WRONG, WRONG, WRONG)
     with caplog.at_level(logging.WARNING, "keras_transformer"):
         run = train(dataclasses.replace(settings, patience=1), tmp_path / "run", verbose=0)
+    assert "val_chrf" not in run.metrics()[0]
     losses = [line["val_token_loss"] for line in run.metrics()]
     assert losses == sorted(losses, reverse=True)
     assert run.best.step == 3
     (warning,) = [text for text in caplog.messages if "BLEU" in text]
     assert "--metric chrf" in warning
-
-
-def test_patience_ends_the_training(settings, tmp_path, answers):
-    """By chrF, which `metric` chooses. A resumed training is over, too."""
-    answers(WRONG, RIGHT, CLOSE, CLOSE)
-    patient = dataclasses.replace(settings, metric="chrf", patience=2, steps=9)
-    run = train(patient, tmp_path / "run", verbose=0)
-    assert ["val_chrf" in line for line in run.metrics()] == [True] * 4
-    assert (run.best.step, run.last.step, run.status) == (2, 4, "complete")
-    assert train(patient, run.path, verbose=0, resume=True).last.step == 4
-
-
-def test_searches_as_the_run_does(settings, tmp_path, answers):
-    """The options of the search are the settings', for the checkpoints and the average."""
-    found = answers(WRONG, WRONG, WRONG)
-    changes = {"extra_length": 7, "length_penalty": 0.3, "steps": 2}
-    averages = {"keep_checkpoints": 2, "average_last": 2}
-    train(dataclasses.replace(settings, **changes, **averages), tmp_path / "run", verbose=0)
-    assert found == [(7, 0.3, 1)] * 3
 
 
 def translator(translate, lowercase=False):
