@@ -58,14 +58,13 @@ def test_examples_are_the_run_s_own_short_sentences(tiny_run, saved_model):
 
 
 @pytest.mark.programs
-@pytest.mark.parametrize("option", ["weights", "compute"])
-def test_rounded_weights_or_products(tiny_run, tmp_path, option):
-    dtype = {"weights": "float16", "compute": "bfloat16"}[option]
-    options = (f"--{option}", dtype, "--beam-size", 2, "--early-stopping", "first")
+def test_rounded_weights_and_products(tiny_run, tmp_path):
+    options = ("--weights", "float16", "--compute", "bfloat16")
+    options += ("--beam-size", 2, "--early-stopping", "first")
     code, out, err = cli("export", tiny_run.path, tmp_path / "tiny", *options)
     assert (code, out) == (0, ""), err
     written = json.loads((tmp_path / "tiny/1/assets.extra/metadata.json").read_text())
-    assert written[option] == dtype
+    assert (written["weights"], written["compute"]) == ("float16", "bfloat16")
     assert written["decoding"]["early_stopping"] == "first"
     assert "of 12 validation sentences have the same translation" in err
 
@@ -218,8 +217,6 @@ def test_compressed_files_in_and_out(tiny_run, tmp_path):
     ("name", "content", "message"),
     [
         ("a.docx", b"PK", "is not lines of text"),
-        ("a.txt.zip", b"PK", "is not lines of text"),
-        ("a.json", b"{}", "is not lines of text"),
         ("picture", b"\x89PNG\r\n\x00", "is not text"),
         ("film.srt", b"1\n0:01 --> 0:02\nred dog\n", "needs --output"),
     ],
@@ -403,7 +400,6 @@ def test_a_stopped_export_leaves_nothing(tiny_run, tmp_path, monkeypatch):
     ("arguments", "message"),
     [
         (["translate", "{run}", "x", "--beam-size", 0], "`beam_size`"),
-        (["translate", "{run}", "x", "--length-penalty", "inf"], "`length_penalty`"),
         (["translate", "{run}", "x", "--signature", "greedy"], "{run} .*greedy"),
         (["translate", "{model}", "x", "--signature", "greedy", "--sentences"], ".*--sentences"),
         (["translate", "{run}", "x", "--prefix", "a", "--sentences"], ".*--sentences"),
@@ -412,21 +408,16 @@ def test_a_stopped_export_leaves_nothing(tiny_run, tmp_path, monkeypatch):
         (["translate", "{run}", "x", "--terms", "{none}"], "{run} protects none"),
         (["translate", "{model}", "x", "--terms", "{none}"], "{model}.* protects none"),
         (["translate", "{model}", "x", "--beam-size", 1], "{model} .*--beam-size"),
-        (["translate", "x", "--url", "http://h:1/v1/models/m", "--beam-size", 1], "--beam-size"),
         (
             ["translate", "{none}", "x", "--beam-size", 1],
             "{none} must be a run directory or a SavedModel",
         ),
         (["translate", "x", "--grpc", "localhost:1"], "--model"),
         (["check", "{none}"], "{none} is not an export"),
-        (["evaluate", "{none}"], "{none}"),
         (["evaluate", "{empty}"], "{empty} is not a run directory"),
         (["evaluate", "{run}", "--split", "dev"], "'dev'"),
-        (["evaluate", "{run}", "--data", "{none}"], "{none}"),
         (["evaluate", "{run}", "--test-set", "wmt14", "--split", "val"], "--test-set"),
-        (["export", "{none}", "models"], "{none}"),
         (["train", "--run-dir", "{run}", "--data", "x"], "{run} exists and is not empty"),
-        (["train", "--run-dir", "{none}", "--data", "x", "--preset", "huge"], "`preset`"),
         (
             ["train", "--run-dir", "{none}", "--init-from", "{run}", "--preset", "base"],
             "`preset` .*'tiny'.*'base'",
@@ -453,10 +444,7 @@ def test_wrong_input(tiny_run, saved_model, tmp_path, arguments, message):
 
 
 def test_an_unexpected_error_ends_with_a_line(monkeypatch, capsys):
-    def fail():
-        raise KeyError("no such\nkey")
-
-    monkeypatch.setattr(main, "app", fail)
+    monkeypatch.setattr(main, "app", lambda: {}["no such\nkey"])
     with pytest.raises(SystemExit, match="1"):
         main.main()
     *trace, last = capsys.readouterr().err.splitlines()
@@ -511,12 +499,8 @@ def test_invalid_utf8_on_standard_input(saved_model):
     ("arguments", "name"),
     [
         (["translate"], "RUN|SAVEDMODEL"),
-        (["fly"], "fly"),
         (["trian"], "train"),
-        (["train", "--data", "bundled"], "--run-dir"),
         (["evaluate", "run", "--checkpoint", "worst"], "--checkpoint"),
-        (["export", "a", "b", "--version", "x"], "--version"),
-        (["convert", "a", "b"], "--to"),
         (["serve", "a", "--port", "99999"], "--port"),
     ],
 )
