@@ -91,7 +91,9 @@ class TreeConstraint(NamedTuple):
     entries: tf.Tensor  # int32 [sources, W], of their words in the dictionary, W at least 1
     num_words: tf.Tensor  # int32 [sources]
 
-    exempt = None
+    @property
+    def exempt(self) -> None:
+        return None
 
     @property
     def min_tokens(self) -> tf.Tensor:

@@ -106,7 +106,9 @@ class PrefixConstraint(NamedTuple):
     # int32 [V, M], the bytes of each id, then zeros; only zeros for an id that no text has.
     spellings: tf.Tensor
 
-    exempt = None
+    @property
+    def exempt(self) -> None:
+        return None
 
     @classmethod
     def of(

@@ -21,7 +21,9 @@ class SampleConstraint(NamedTuple):
     keys: tf.Tensor  # string [B], the sources and the seed
     options: DecodingOptions
 
-    exempt = None
+    @property
+    def exempt(self) -> None:
+        return None
 
     @classmethod
     def of(cls, source_ids: tf.Tensor, options: DecodingOptions, seed: int | tf.Tensor) -> Self:

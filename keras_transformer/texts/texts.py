@@ -351,6 +351,7 @@ class TextSearch:
     def _weights_read(self) -> keras.StatelessScope:
         """Reads the weights once for all groups, which may then be computed side by side."""
         weights = self.model.weights
+        values: Sequence[tf.Tensor]
         if self._read_weights is None:
             values = [tf.convert_to_tensor(weight.value) for weight in weights]
         else:

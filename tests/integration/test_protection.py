@@ -199,14 +199,3 @@ def test_a_run_without_protection_gets_it(tiny_run, tiny_settings, run, tmp_path
         train(frozen, tmp_path / "frozen", verbose=0)
     (translation,) = Translator.of(tuned).translate(["red %s%s dog"])
     assert translation.text.count("%s") == 2
-    # Fine-tuned again, it protects the same without being told.
-    again = dataclasses.replace(settings, init_from=str(tuned.path))
-    with eagerly():
-        assert (
-            train(again, tmp_path / "again", verbose=0).tokenizer_sha256 == tuned.tokenizer_sha256
-        )
-    other = dataclasses.replace(again, protect=["tags"])
-    with pytest.raises(
-        InputError, match=r"`protect` must be that of `init_from`, \['placeholders'\]"
-    ):
-        train(other, tmp_path / "other", verbose=0)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 import regex
 
-from keras_transformer.languages import language_of
+from keras_transformer.languages import LANGUAGE_TAG, language_of
 from keras_transformer.trainers.data.corpora import Pair
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ Change = Literal["lower", "end", "quotes", "list", "symbols", "typing"]
 WORD = regex.compile(r"(?<!\S)\p{L}[\p{L}\p{M}'’-]*+(?=[.,;:!?…]*(?!\S))")
 # In these scripts, what stands between spaces is no word, and a letter may be one.
 UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
-TAG = regex.compile(r"(?:\s*>>[^\s<>]+<<\s*)?")  # asks a model of several languages for one
+TAG = regex.compile(rf"(?:\s*{LANGUAGE_TAG}\s*)?")
 # Words, and what a program reads.
 WORD_OR_CODE = regex.compile(r"(<[^<>]*>|&\w+;|\{[^{}]*\}|[%$]\S+|\S+@\S+|\w+://\S+)|\p{L}+")
 FINAL = regex.compile(r"(?<=\w)[.!?…。！？؟।]+$")
