@@ -66,31 +66,18 @@ _TRANSFORMER_PRESETS = MappingProxyType({**PRESETS, **TABLE_3})
 
 
 class ModelConfig:
-    """The sizes and rates of a model: what the configurations of all architectures have in common.
-
-    Attributes:
-        architecture: its name.
-        presets: published sizes by name, as changes to the defaults.
-        of_tokenizer: the attributes that the tokenizer decides.
-        task: the task that it is for; None for any.
-        max_positions: longest sequence in tokens; None for no maximum.
-        vocab_size: number of token ids, V.
-        target_vocab_size: number of token ids of the target, if it has its own vocabulary; None for
-            one vocabulary.
-        share_embeddings: whether source, target and output share one matrix.
-        d_model: width of the embeddings, D, which scales the learning rate.
-    """
+    """The sizes and rates of a model: what all architectures have in common."""
 
     architecture: ClassVar[str]
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]]
-    of_tokenizer: ClassVar[Sequence[str]] = ("vocab_size", "target_vocab_size")
-    task: ClassVar[str | None] = None
-    max_positions: int | None = None
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]]  # published sizes, as changes to defaults
+    of_tokenizer: ClassVar[Sequence[str]] = ("vocab_size", "target_vocab_size")  # it decides these
+    task: ClassVar[str | None] = None  # that it is for; None for any
+    max_positions: int | None = None  # longest sequence in tokens; None for no maximum
 
     vocab_size: int
-    target_vocab_size: int | None
-    share_embeddings: bool
-    d_model: int
+    target_vocab_size: int | None  # None for one vocabulary
+    share_embeddings: bool  # whether source, target and output share one matrix
+    d_model: int  # width of the embeddings, D, which scales the learning rate
 
     @classmethod
     def from_preset(cls, /, preset: str, *, vocab_size: int, **overrides: Any) -> Self:

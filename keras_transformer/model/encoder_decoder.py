@@ -1,5 +1,6 @@
 """What all architectures have in common: a functional Keras model of two sequences."""
 
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, Self
 
 import keras
@@ -36,6 +37,10 @@ class EncoderDecoder(keras.Model):
     target_embedding: Any
     decoder_layers: list[Any]
     output_dense: keras.layers.Dense | None  # None where the target's embedding is shared
+    # The encoder, and the decoder with the output projection, on all positions.
+    encode: Callable[..., Any]
+    decode: Callable[..., Any]
+    attention_scores: Callable[..., AttentionScores]  # without dropout
 
     def __init__(self, config: Any, **kwargs: Any) -> None:
         if not isinstance(config, self.config_type):
@@ -58,23 +63,9 @@ class EncoderDecoder(keras.Model):
     def _logits(self, source_ids: Tensor, target_ids: Tensor) -> Tensor:
         return self.decode(target_ids, self.encode(source_ids), source_ids)
 
-    def encode(self, source_ids: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Runs the encoder."""
-        raise NotImplementedError
-
-    def decode(
-        self, target_ids: Tensor, encoder_output: Any, source_ids: Tensor, *args: Any, **kwargs: Any
-    ) -> Any:
-        """Runs the decoder and the output projection on all positions."""
-        raise NotImplementedError
-
     @property
     def num_cross_attentions(self) -> int:
         """The number of `cross` in `attention_scores`."""
-        raise NotImplementedError
-
-    def attention_scores(self, source_ids: Tensor, target_ids: Tensor) -> AttentionScores:
-        """Returns the attention weights, without dropout."""
         raise NotImplementedError
 
     @classmethod
