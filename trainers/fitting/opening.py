@@ -11,13 +11,14 @@ from keras_transformer.errors import InputError, require
 from keras_transformer.files import locked, named_failure
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.back_translation import BACK_TRANSLATED
-from keras_transformer.trainers.data.preparation import Progress, prepare
+from keras_transformer.trainers.data.cleaning import Progress
+from keras_transformer.trainers.data.corpora import is_prepared
+from keras_transformer.trainers.data.preparation import prepare
 from keras_transformer.trainers.data.prepared import (
     Manifest,
     PreparedCorpus,
     complete_corpus,
     corpus_folder,
-    is_prepared,
     open_prepared,
 )
 from keras_transformer.trainers.fitting.callbacks import is_over

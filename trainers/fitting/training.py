@@ -13,7 +13,7 @@ from keras_transformer.model.tensor import precision
 from keras_transformer.registry import build_model
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.batches import BatchPlan, distribute
-from keras_transformer.trainers.data.preparation import Progress
+from keras_transformer.trainers.data.cleaning import Progress
 from keras_transformer.trainers.data.prepared import PreparedCorpus
 from keras_transformer.trainers.fitting.averaging import average
 from keras_transformer.trainers.fitting.callbacks import SaveRun, TensorBoard, stop_signals
