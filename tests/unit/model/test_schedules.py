@@ -55,9 +55,7 @@ def test_config_round_trip():
 @pytest.mark.parametrize(
     ("arguments", "name"),
     [
-        ({"d_model": 0}, "d_model"),
         ({"warmup_steps": 0}, "warmup_steps"),
-        ({"peak_rate": 0.0}, "peak_rate"),
         ({"peak_rate": float("nan")}, "peak_rate"),
         ({"cooldown": 1.1}, "cooldown"),
         ({"cooldown": 0.5}, "total_steps"),
