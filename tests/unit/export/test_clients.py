@@ -274,12 +274,7 @@ def test_errors_are_one_sentence(protocol, answer, message):
 
 
 @pytest.mark.parametrize(
-    "url",
-    [
-        "localhost:8501",
-        "http://localhost:8501/v1/models/tiny:predict",
-        "http://localhost:8501/v1/models/tiny/versions/new",
-    ],
+    "url", ["localhost:8501", "http://localhost:8501/v1/models/x/versions/new"]
 )
 def test_rest_wrong_url(url):
     with pytest.raises(InputError, match="must have the form http://HOST:PORT/v1/models/NAME"):
@@ -310,10 +305,6 @@ def test_command_asks_a_server(monkeypatch):
     with Grpc() as server:
         arguments = ("--grpc", server.target, "--model", "tiny", "--timeout", "7")
         assert command(*arguments, "a", "öl").stdout == "A\nÖL\n"
-    # The signature `document` has no `truncated`.
-    answer = {"predictions": [{"translation": "A", "score": -1.0, "sentences": 3}]}
-    with Rest((200, answer)) as server:
-        assert command("--url", server.name, "--signature", "document", "a").stdout == "A\n"
     warning, end = said
     assert warning == "warning: text 3 is too long, and its end was left out"
     assert end.startswith("Translation: lines of standard input: 3 in ")

@@ -123,12 +123,9 @@ def test_merging(tmp_path, merges):
     assert split["rows"] == [list(row) for row in zip("abcdefgh", sizes, strict=True)]
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("max_batch_size", 0), ("batch_timeout_micros", -1), ("max_texts", 63), ("max_texts", True)],
-)
+@pytest.mark.parametrize(("name", "value"), [("batch_timeout_micros", -1), ("max_texts", True)])
 def test_wrong_options(name, value):
-    with pytest.raises(InputError, match=rf"`{name}`.* {name}={value}"):
+    with pytest.raises(InputError, match=f"`{name}`.*{value}"):
         ExportOptions(**{name: value})
 
 
