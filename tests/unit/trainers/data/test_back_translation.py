@@ -3,7 +3,6 @@
 import dataclasses
 
 import pytest
-from command_line import assert_refused, cli
 from layer_weights import randomize
 
 from keras_transformer import InputError, Run, Translator
@@ -123,6 +122,3 @@ def test_refused(settings, tiny_run, tmp_path):
             dataclasses.replace(settings, monolingual=str(tmp_path / "blank")), tmp_path / "corpus"
         )
     assert not (tmp_path / "corpus").exists()
-    options = ["--data", settings.data, "--monolingual", settings.monolingual]
-    result = cli("prepare", tmp_path / "new", *options)
-    assert_refused(result, "`monolingual` and `back_translator` need each other. .*")

@@ -39,7 +39,6 @@ def write(tmp_path):
         ("nowhere", ("en", "de"), "There is no folder nowhere: data must be 'bundled'"),
         ("{folder}", ("en", "de"), r"must hold files en\.SPLIT\.txt and de\.SPLIT\.txt"),
         ("tfds:parrots", ("en", "de"), "TensorFlow Datasets has no 'parrots'.*wmt14_translate"),
-        ("tfds:ted_hrlr_translate/xx_to_en", ("xx", "en"), "has no 'ted_hrlr_translate/xx_to_en'"),
         ("tfds:parrot_translate", ("en", "de"), r"tfds:parrot_translate holds .* Received: 'de'$"),
     ],
 )
@@ -121,15 +120,13 @@ def test_few_pairs_are_all_for_training(tmp_path):
     assert list(corpus.pairs("train")) == [Pair("one", "eins"), Pair("two", "zw ei")]
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-@pytest.mark.parametrize("separator", [",", ";", "\t"])
 @pytest.mark.parametrize(
-    ("mark", "encoding"),
+    ("mark", "encoding", "separator", "end"),
     [
-        (b"", "utf-8"),
-        (b"\xef\xbb\xbf", "utf-8"),
-        (b"\xff\xfe", "utf-16-le"),
-        (b"\xfe\xff", "utf-16-be"),
+        (b"", "utf-8", ",", "\n"),
+        (b"\xef\xbb\xbf", "utf-8", ";", "\r\n"),
+        (b"\xff\xfe", "utf-16-le", "\t", "\n"),
+        (b"\xfe\xff", "utf-16-be", ",", "\r\n"),
     ],
 )
 def test_tables_of_a_spreadsheet(tmp_path, mark, encoding, separator, end):
@@ -161,8 +158,6 @@ def test_tables_of_a_spreadsheet(tmp_path, mark, encoding, separator, end):
         ("a.csv", b"en,de\n\xff,b", "a.csv, line 2: not valid UTF-8"),
         ("a.csv", b'en,de\na,b\n\nc,"d\ne,f\n', "a.csv: after line 2, a quote is not"),
         ("a.csv", b'en,de\na,"b"c\n', "a.csv: after line 1, a quote .* does not enclose"),
-        ("a.csv", b'en,"de\n', "a.csv: after line 0, a quote is not"),
-        ("a.csv", b"x;" * 2**18, r"a.csv: the first line must name .*: (x;)+$"),
         ("a.csv", b"\xfe\xff\0e\0n\0,\0d\0e\0\n\xd8", "a.csv, line 2: not valid UTF-16"),
         ("a.csv.gz", b"en,de", "Cannot read .*a.csv.gz: Not a gzipped file"),
         ("a.xlsx", b"", r"a.xlsx must end in .tsv, .csv"),

@@ -9,7 +9,7 @@ from keras_transformer.config import EOS_ID
 from keras_transformer.errors import InputError
 from keras_transformer.tokenizers import WordPieceTokenizer
 from keras_transformer.trainers import translation
-from keras_transformer.trainers.data import cleaning, preparation, prepared
+from keras_transformer.trainers.data import cleaning, preparation
 from keras_transformer.trainers.data.corpora import Pair, load_corpus
 from keras_transformer.trainers.data.preparation import prepare
 from keras_transformer.trainers.data.prepared import (
@@ -18,7 +18,6 @@ from keras_transformer.trainers.data.prepared import (
     complete_corpus,
     open_prepared,
 )
-from keras_transformer.trainers.fitting.fine_tuning import initial_config
 from keras_transformer.trainers.settings import TrainSettings
 
 E = EOS_ID
@@ -116,20 +115,6 @@ def test_pairs_are_the_tokens_and_the_end(corpus_dir, tiny_settings, corpus):
         assert [[s.tolist(), t.tolist()] for s, t in written.read(range(len(texts)))] == expected
     assert prepared.validation_pairs == texts
     assert open_prepared(corpus).tokenizer.model == prepared.tokenizer.model
-
-
-def test_targets_keep_what_sources_lose(tmp_path, corpus):
-    texts = [f"{number}\u00a0m² …" for number in range(23)]
-    for language in ("de", "en"):
-        (tmp_path / f"{language}.train.txt").write_text("\n".join(texts), encoding="utf-8")
-    settings = TrainSettings(
-        data=str(tmp_path), source="de", target="en", vocab_size=300, augment={}
-    )
-    prepared = prepare(settings, corpus)
-    tokenizer, (source, target) = prepared.tokenizer, next(iter(prepared.training.read([7])))
-    assert tokenizer.source.decode([source]) == ["7 m2 ..."]
-    assert tokenizer.target.decode([target]) == [texts[7]]
-    assert initial_config(settings, tokenizer).target_vocab_size is None  # shared embeddings
 
 
 def test_rows_are_read_in_the_order_asked_for_across_shards(write, corpus):
@@ -256,25 +241,12 @@ def test_copies_that_are_dropped_do_not_count(write, corpus, monkeypatch):
     assert (train.kept, train.copies, train.dropped) == (6, {"lower": 3}, {})
 
 
-def test_report_adds_up_the_shards(write, corpus):
-    bad = [(f"w{number} " * 11, "w1") for number in range(9)]
-    prepare(write([*bad[:5], GOOD, ("", "w1"), GOOD, *bad[5:]]), corpus)
-    examples = {"length_ratio": bad[:3], "empty": [("", "w1")]}
-    assert report(corpus) == (2, {"length_ratio": 9, "empty": 1}, examples)
-    assert str(Manifest.read(corpus).train) == "2 pairs (dropped: 9 length ratio, 1 empty)"
-
-
 def test_a_field_of_a_table_that_is_too_long_is_dropped(write, corpus, tmp_path):
     rows = ["de,en", "w3,w2", f"w3,{'w2 ' * 50_000}"]  # 150 kB; a limit of Python's is 128 KiB
     (tmp_path / "a.csv").write_text("\n".join(rows))
     prepare(dataclasses.replace(write([GOOD]), data=str(tmp_path / "a.csv")), corpus)
     cut = ("w3", f"{'w2 ' * 33}…")
     assert report(corpus) == (1, {"too_long": 1}, {"too_long": [cut]})
-
-
-def test_shard_of_which_nothing_is_left(write, corpus):
-    prepare(write([*numbered(7), *[("", "w1")] * 7, *numbered(9)[7:]]), corpus)
-    assert [s for s, _ in kept(corpus)] == [[4 + row, E] for row in range(9)]
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
@@ -349,12 +321,10 @@ def test_full_disk(write, corpus, tmp_path):
     ("name", "content"),
     [
         ("train-00001.npy", None),
-        ("train-00001.npy", b""),
         ("train-00001.npy", "one bit"),
         ("val.pairs.json", b"[["),
         ("tokenizer.model", None),
         ("tokenizer.model", tokenizer_of(WORDS[1:]).model),
-        ("corpus.json", b"{"),
         ("corpus.json", b'{"format_version": 97}'),
     ],
 )
@@ -375,19 +345,6 @@ def test_damage(write, corpus, name, content):
         refuses(lambda: prepare(settings, corpus), message, corpus)
         if content != "one bit":
             refuses(lambda: StoredPairs(corpus, "train", check_files=False), message, corpus)
-
-
-def test_what_was_just_written_is_not_read_again(write, corpus, monkeypatch):
-    checked = []
-    monkeypatch.setattr(prepared, "check_file", lambda path, *_: checked.append(path.name))
-    settings = write(numbered(10))
-    for expected in (
-        ["tokenizer.model"],
-        ["tokenizer.model", "train-00000.npy", "train-00001.npy"],
-    ):
-        prepare(settings, corpus)
-        assert checked == expected
-        checked.clear()
 
 
 def test_foreign_folder(write, corpus):

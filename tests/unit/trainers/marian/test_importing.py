@@ -168,22 +168,16 @@ def test_marians_own_sentencepiece_sees_the_tag(name, copy):
 
 # Lines of vocabularies as Marian and other programs write them. Only "\n" ends a line.
 LINES = {
-    "\x85": "\x85",
     "\u2028": "\u2028",
-    "\r": "\r",
     r'"\x92"': "\x92",
     r'"a\x07"': "a\x07",
-    "\x92b": "\x92b",
     r'"\x85c"': "\x85c",
     r'"\u2028d"': "\u2028d",
     "no": "no",
     '"null"': "null",
-    '"~"': "~",
     "1e5": "1e5",
-    "0x1F": "0x1F",
     "3": "3",
     '"#"': "#",
-    "x#": "x#",
     "\\": "\\",
     r'"\\n"': r"\n",
     r'"\""': '"',
@@ -192,7 +186,6 @@ LINES = {
     "'\\x'": r"\x",
     '": 7"': ": 7",
     "<<": "<<",
-    "---": "---",
     "\U0001f600": "\U0001f600",
     r'"\U0001F601"': "\U0001f601",
     '"\u2581>>deu<<"': "\u2581>>deu<<",
@@ -411,16 +404,10 @@ def use_sentencepiece_without_end(folder):
     with_vocabulary(folder, "vocab.spm", 23)
 
 
-def save_npy(folder):
-    with (folder / "model.npz").open("wb") as file:
-        np.save(file, np.zeros(3))
-
-
 # The model, what is wrong with it, and what the message names.
 OUTSIDE = '{"weight_map": {"a": "../x.safetensors"}}'
 WRONG = [
     ("swish", with_option("transformer-preprocess", "n"), "transformer-preprocess`.*'n'"),
-    ("swish", with_option("transformer-tied-layers", "[1, 1]"), "transformer-tied-layers"),
     ("swish", with_option("ulr", "true"), "ulr`: .*'false'. Received: 'true'"),
     ("swish", with_option("dim-emb", None), "model.npz: `dim-emb`"),
     ("swish", edit_weights(Wpos=np.zeros(3, "f")), "Wpos"),
@@ -428,32 +415,22 @@ WRONG = [
     ("swish", edit_weights(Wemb=np.zeros((614, 48), "b")), "floating-point .*: Wemb"),
     ("swish", edit_weights(lambda arrays: arrays.pop("Wemb")), "the weight .* missing"),
     ("swish", truncate("model.npz"), "model.npz must be a model of Marian"),
-    ("swish", save_npy, "model.npz must be a model of Marian"),
-    ("swish", delete("model.npz"), "model.npz: No such file"),
     ("swish", delete("source.spm"), "source.spm: No such file"),
     ("swish", delete("decoder.yml"), "decoder.yml, or .*config.json"),
     ("swish", add_to("decoder.yml", "normalize: true"), "normalize`.*'true'"),
-    ("swish", add_to("decoder.yml", "beam-size: six"), "beam-size`.*'six'"),
-    ("swish", add_to("decoder.yml", "vocabs: [[a, b], c]"), "vocabs"),
     ("swish", add_to("decoder.yml", "vocabs: [a, b, c]"), "vocabs`: .* at most 2"),
-    ("swish", add_to("decoder.yml", "models: m"), "models`.* list"),
     ("swish", write("decoder.yml", "[" * 99_999), "decoder.yml must hold a YAML mapping"),
     ("swish", use_sentencepiece_without_end, "vocab.spm .* </s>"),
     ("swish", write("vocab.yml", "</s>: 0\n- a"), "vocab.yml .* Received: '- a'"),
-    ("swish", write("vocab.yml", r'"\q": 0'), "vocab.yml must hold a piece"),
     ("swish", write("vocab.yml", r'"\UFFFFFFFF": 0'), "vocab.yml must hold a piece"),
     ("swish", write("vocab.yml", '</s>: 0\n"\\ud83d": 1'), "vocab.yml must hold pieces"),
     ("shared", edit_json("config.json", model_type="bart"), "model_type`: .*'marian'"),
     ("shared", edit_json("config.json", eos_token_id=5), "eos_token_id` must be 307.* 5"),
     ("shared", replace_in("config.json", "activation_f", "f"), "activation_function`.*'gelu'"),
-    ("shared", edit_json("config.json", encoder_layers=None), "encoder_layers`.* None"),
     ("shared", edit_json("config.json", decoder_layers=2), "layers.1.* is missing"),
-    ("shared", write("config.json", "[]"), "config.json must hold a JSON object"),
     ("shared", write("config.json", "[" * 99_999), "config.json must hold a JSON object"),
     ("shared", edit_json("generation_config.json", num_beams="six"), "num_beams`.*'six'"),
-    ("shared", edit_json("generation_config.json", num_beams=True), "num_beams`.*True"),
     ("shared", edit_json("generation_config.json", length_penalty=math.nan), "length_penalty"),
-    ("shared", edit_json("vocab.json", dog="x"), "vocab.json must hold pieces"),
     ("shared", edit_json("vocab.json", **{"\ud83d": 1}), "vocab.json must hold pieces"),
     ("shared", replace_in("vocab.json", "<pad>", "<blank>"), "vocab.json must hold <pad>"),
     ("shared", delete("vocab.json"), "Missing: vocab.json"),
@@ -461,7 +438,6 @@ WRONG = [
     ("shared", truncate("model.safetensors"), "model.safetensors is damaged"),
     ("shared", truncate("source.spm"), "source.spm must be a SentencePiece model"),
     ("separate", truncate("pytorch_model.bin"), "pytorch_model.bin is damaged"),
-    ("separate", delete("pytorch_model.bin"), "x must hold model.safetensors or pytorch_model.bin"),
     ("separate", write("model.safetensors.index.json", OUTSIDE), "index.json .* `weight_map`"),
 ]
 

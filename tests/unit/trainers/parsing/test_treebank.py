@@ -22,7 +22,7 @@ def write(tmp_path):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         data = text.encode()
-        path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+        path.write_bytes(gzip.compress(data) if name.lower().endswith(".gz") else data)
         return path
 
     return write_file
@@ -49,7 +49,7 @@ def test_clean(text, expected):
 
 
 def test_splits_are_files(write):
-    write("train.trees.gz", f"( {SLEEPS} )\n( (S (-NONE- *)) )\n(UH Oh)\n")
+    write("train.trees.GZ", f"( {SLEEPS} )\n( (S (-NONE- *)) )\n(UH Oh)\n")
     corpus = load_treebank(write("dev.trees", "(UH No)").parent)
     assert corpus.splits == ("train", "dev")
     assert corpus.validation_split == "dev"
@@ -58,7 +58,7 @@ def test_splits_are_files(write):
 
 
 def test_other_files_are_held_out(write):
-    for name, start in {"b.mrg": 0, "wsj/a.parse": 200, "wsj/c.trees.gz": 300}.items():
+    for name, start in {"b.mrg": 0, "wsj/a.parse": 200, "wsj/c.mrg.GZ": 300}.items():
         path = write(name, "".join(f"( (NP (CD {i})) )\n" for i in range(start, start + 100)))
     write("wsj/README.txt", "not a tree")
     write("wsj/b.prd", "(not a tree")

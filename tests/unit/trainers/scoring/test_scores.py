@@ -11,7 +11,6 @@ from keras_transformer.errors import InputError
 from keras_transformer.trainers.scoring.scores import (
     bleu_tokenizer,
     compare,
-    make_bleu,
     multimodal_form,
     paper_form,
     score,
@@ -48,12 +47,6 @@ def test_score_by_hand():
     scores = values(score(["a b c d"], ["a b c d e f"], "fr"))
     for name in PROTOCOLS[:4]:
         assert scores[name] == pytest.approx(100 * math.exp(-0.5)), name
-
-
-def test_case():
-    scores = values(score(["the dog is here now"], ["THE DOG IS HERE NOW"], "de"))
-    assert scores["bleu_lowercased"] == scores["bleu_multimodal"] == pytest.approx(100)
-    assert max(scores["bleu"], scores["bleu_paper"], scores["chrf"]) < 10
 
 
 def test_only_the_paper_splits_compounds_and_only_german_ones():
@@ -118,18 +111,6 @@ def test_languages_without_spaces(monkeypatch, language):
         pytest.approx(found.bleu.value),
         found.bleu.signature.replace("nrefs:1|", "nrefs:1|bs:1000|seed:12345|"),
     )
-
-
-def test_tokenizers_that_cannot_be_used(monkeypatch):
-    with pytest.raises(InputError, match=r"`tokenize` must be one of .*char.*tokenize='mecab'$"):
-        make_bleu("mecab")
-
-    def fail(self, **options):
-        raise RuntimeError("\nNot installed\n")
-
-    monkeypatch.setattr(sacrebleu.BLEU, "__init__", fail)
-    with pytest.raises(InputError, match=r"cannot load ja-mecab: Not installed$"):
-        make_bleu("ja-mecab")
 
 
 @pytest.mark.parametrize(
