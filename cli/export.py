@@ -117,7 +117,7 @@ def _compare(path: Path, translator: "Translator", pairs: list[Pair], run: Run) 
         return
     sources = [pair.source for pair in pairs]
     with ProgressBar("Comparing"):
-        exact = [each.text for each in translator.translate(sources)]
+        exact = [translation.text for translation in translator.translate(sources)]
         rows = by_length(sources, SavedModelSession(path).translate)
     rounded = [row["translation"] for row in rows]
     settings = TrainSettings.of_run(run)
