@@ -91,30 +91,9 @@ def faults_of_arguments(documented, expected, given):
     return found + ([f"no Args for {missing}"] if missing and len(expected) > 1 else [])
 
 
-def inherited(module, documented):
-    """Returns the members that a class inherits from classes of the package, and those classes."""
-    members, classes = {}, []
-    for base in map(str, documented.bases):
-        if base not in module.members:
-            continue
-        parent = module.members[base]
-        if parent.is_alias:
-            if not parent.target_path.startswith("keras_transformer."):
-                continue
-            path, name = parent.target_path.rsplit(".", 1)
-            parent = read(path).members[name]
-        home = read(parent.path.rsplit(".", 1)[0])
-        more, ancestors = inherited(home, parent)
-        members |= more | parent.members
-        classes += [parent, *ancestors]
-    return members, classes
-
-
-def faults_of_class(module, documented):
+def faults_of_class(documented):
     """Returns what the template misses in a class's docstring."""
-    others, parents = inherited(module, documented)
-    members = others | documented.members
-    found = []
+    members, found = documented.all_members, []
     if is_record(documented):
         fields = [
             name
@@ -125,7 +104,7 @@ def faults_of_class(module, documented):
         if sorted(fields) != sorted(given):
             found.append(f"Attributes are {given} and not {fields}")
     elif "__init__" in documented.members:
-        known = [name for parent in parents for name in names(parent, Kind.parameters)]
+        known = [name for parent in documented.mro() for name in names(parent, Kind.parameters)]
         given = names(documented, Kind.parameters)
         expected = parameters(members["__init__"])
         own = [name for name in expected if name in given or name not in known]
@@ -150,8 +129,8 @@ def public():
             expected = [each for each in parameters(documented) if f"`{each}`," not in about]
             yield name, faults_of_arguments(documented, expected, given)
             continue
-        yield name, faults_of_class(module, documented)
-        others = inherited(module, documented)[0].keys() | KERAS
+        yield name, faults_of_class(documented)
+        others = KERAS.union(*(parent.members for parent in documented.mro()))
         for method, member in documented.members.items():
             if not member.is_function or method.startswith("_") or method in others:
                 continue
