@@ -21,9 +21,15 @@ NVIDIA = Path("/dev/nvidia0")  # the first GPU, if there is a driver
 SECONDS_TO_LEAVE = 2.0  # other workers may still fetch this worker's part of the last sum
 JOBS = ("chief", "worker")  # of the processes that train
 LOST_WORKER_STATUS = 75  # EX_TEMPFAIL of sysexits.h
-LOST_WORKER_ERRORS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
-LOST_WORKER_ERRORS += (tf.errors.DeadlineExceededError, tf.errors.InternalError)
-LOST_WORKER_ERRORS += (tf.errors.FailedPreconditionError, tf.errors.NotFoundError)
+LOST_WORKER_ERRORS = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.InternalError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.NotFoundError,
+)
 
 
 def num_workers(strategy: tf.distribute.Strategy) -> int:
