@@ -217,18 +217,6 @@ def test_foreign_tokenizer(tiny_translator):
         Translator(tiny_translator.model, tokenizer)
 
 
-def test_options_are_traced_once(tiny_translator, monkeypatch):
-    tiny_translator.translate(["one"])
-
-    def fail(*args):
-        raise AssertionError("traced again")
-
-    monkeypatch.setattr("keras_transformer.translator.TextSearch.translate", fail)
-    assert tiny_translator.translate(["a much longer text", "one"], beam_size=4)
-    with pytest.raises(AssertionError, match="traced again"):
-        tiny_translator.translate(["one"], beam_size=2, length_penalty=0.25)
-
-
 # Attention.
 
 

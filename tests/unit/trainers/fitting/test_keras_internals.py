@@ -14,18 +14,6 @@ from keras_transformer.trainers.fitting.keras_internals import LocalAdam, Uneven
 from keras_transformer.trainers.fitting.strategies import make_strategy
 
 
-@pytest.mark.parametrize(
-    ("owner", "name", "breaks"),
-    [
-        (keras.optimizers.Adam, "_all_reduce_sum_gradients", "replicas sum gradients twice"),
-        (keras.optimizers.Adam, "_get_variable_index", "`Adam` does not find its moments"),
-        (keras.Model, "_maybe_symbolic_build", "`fit` fails where the replicas' batches differ"),
-    ],
-)
-def test_keras_has_the_name(owner, name, breaks):
-    assert hasattr(owner, name), f"{owner.__name__}.{name} is gone from Keras: {breaks}"
-
-
 def test_adam_neither_sums_nor_loses_its_moments():
     """By hand: m = (1 - beta_1) g and v = (1 - beta_2) g^2, of a replica's g and not of the sum."""
     strategy = make_strategy("mirrored")
