@@ -51,15 +51,7 @@ class MarianSide(Side):
 
 
 class MarianSource(MarianSide):
-    """The side of sources, which may begin with the tag of a target language.
-
-    Args:
-        model: the SentencePiece model.
-        pieces: the vocabulary.
-        vocab_size: number of ids.
-        substitutions: regular expressions and what replaces them.
-        cuts_tag: whether a tag is a token by itself, and SentencePiece does not see it.
-    """
+    """The side of sources, which may begin with the tag of a target language."""
 
     def __init__(
         self,

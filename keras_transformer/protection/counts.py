@@ -43,13 +43,8 @@ def counts_of(
 ) -> Counts:
     """Returns how often the slots of sources stand in results.
 
-    Args:
-        slots: int32 [B, S], the slot of each token, counted from 0; below 0 for other tokens.
-        lengths: int32 [B], of the sources in tokens, without the end.
-        strings: string [B, L], what stands for the slots, in their order.
-        has_spaces: bool [B], whether a source has spaces.
-        num_slots: N.
-        is_free: whether a result may leave strings out, and repeat them.
+    The slots, int32 [B, S], are below 0 for other tokens; `strings`, string [B, L], stand for them.
+    The lengths, int32 [B], are without the end. `has_spaces` is of a source, bool [B].
     """
     is_slot = slots >= 0
     order = tf.ragged.boolean_mask(slots, is_slot).to_tensor(-1)  # [B, L]
@@ -233,15 +228,7 @@ def _waiting(row_state: Counts, counts: tf.Tensor, missing: tf.Tensor) -> tf.Ten
 def _restrict(
     logits: tf.Tensor, row_state: Counts, counts: tf.Tensor, waits: tf.Tensor, num_left: tf.Tensor
 ) -> tf.Tensor:
-    """Forbids what must not follow.
-
-    Args:
-        logits: float32 [B, K, V].
-        row_state: what results must keep to.
-        counts: int32 [B, K, N], of the ids in each sequence.
-        waits: bool [B, K, N].
-        num_left: int32 [B, 1].
-    """
+    """Forbids what must not follow: counts and waits are [B, K, N], and `num_left` is [B, 1]."""
     missing = tf.maximum(row_state.least[:, None] - counts, 0)
     num_missing = tf.reduce_sum(missing, axis=2)  # [B, K]
     is_full = (num_missing > 0) & (num_left < num_missing)

@@ -41,14 +41,9 @@ class Kept(NamedTuple):
 
 
 class Protection(Wrapper):
-    """Reads protected strings as slots, and puts them back into results.
+    """Reads strings that a pattern finds, and terms, as slots, and puts them back into results.
 
-    A search finds only translations that have each of them as often as the source.
-
-    Args:
-        pattern: what is protected, a regular expression; terms are too.
-        spellings: the bytes that each id writes.
-        is_free: whether a search may leave strings out, and repeat them.
+    A search finds only translations that have each of them as often as the source, if not free.
     """
 
     spec = Kept(tf.TensorSpec([None, None], tf.string), tf.TensorSpec([None, None], tf.int32))

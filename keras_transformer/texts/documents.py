@@ -7,13 +7,7 @@ from keras_transformer.tokenizers import EncodedTexts, Tokenizer
 
 
 class Documents:
-    """B texts in P parts: sentences, and pieces of those that have more than `max_tokens` tokens.
-
-    Args:
-        tokenizer: of the texts.
-        texts: string [B].
-        max_tokens: maximum number of tokens of a part.
-    """
+    """B texts in P parts: sentences, and pieces of those with more than `max_tokens` tokens."""
 
     def __init__(self, tokenizer: Tokenizer, texts: tf.Tensor, max_tokens: int) -> None:
         hidden, restore = tokenizer.hide(texts)
@@ -42,7 +36,6 @@ class Documents:
         return EncodedTexts.of(tokens, self._context)
 
     def num_sentences(self) -> tf.Tensor:
-        """Returns the number of sentences of each text, int32 [B]."""
         counts = tf.cast(~self._is_blank, tf.int32)
         return tf.math.unsorted_segment_sum(counts, self._text_of_segment, self._num_texts)
 

@@ -20,11 +20,7 @@ class Prefixes(NamedTuple):
 def read_prefixes(
     tokenizer: Tokenizer, source: EncodedTexts, prefixes: tf.Tensor
 ) -> tuple[Prefixes, EncodedTexts]:
-    """Reads the beginnings of the translations of texts, string [B].
-
-    Returns:
-        The prefixes, and the texts, whose results are then written as their prefixes are.
-    """
+    """Reads the beginnings of translations, string [B]; results are then written as these are."""
     prefixes = tf.strings.unicode_transcode(prefixes, "UTF-8", "UTF-8", errors="replace")
     prefixes = tf.strings.regex_replace(prefixes, "\ufffd", "")  # no result has it
     read, context = tokenizer.read_prefixes(source.context, prefixes)
@@ -40,12 +36,7 @@ def read_prefixes(
 
 
 def without_space_after(prefixes: tf.Tensor, translations: tf.Tensor) -> tf.Tensor:
-    """Returns translations without a space after other white space at the end of the prefix.
-
-    Args:
-        prefixes: string [B], as `Tokenizer.write` writes them.
-        translations: string [B, K].
-    """
+    """Returns translations, string [B, K], without a space after other white space of a prefix."""
     lengths = tf.zeros_like(tf.strings.length(translations)) + tf.strings.length(prefixes)[:, None]
     start = tf.strings.substr(translations, tf.zeros_like(lengths), lengths)
     place = tf.minimum(lengths, tf.strings.length(translations))

@@ -120,16 +120,10 @@ def split_sentences(texts: tf.Tensor, language: str = "") -> tf.RaggedTensor:
     script that is followed by white space and then by a letter that is not lower-case, a digit, a
     symbol or an opening mark. Quotation marks, markup and emoji that follow belong to its end. The
     full stop of a known abbreviation, of a single letter or of a number of one or two digits does
-    not end a sentence.
+    not end a sentence. The lists are those of Moses; a language without one has the English list.
 
-    Args:
-        texts: string [B].
-        language: the code of their language, which decides what is an abbreviation. The lists are
-            those of Moses; a language without one has the English list.
-
-    Returns:
-        string [B, (segments)]. Joined, the segments of a row are its text, with one form of line
-        break, and with a space after a Chinese or Japanese full stop that more text follows.
+    Returns string [B, (segments)]. Joined, the segments of a row are its text, with one form of
+    line break, and with a space after a Chinese or Japanese full stop that more text follows.
     """
     texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
     texts = tf.strings.regex_replace(texts, r"\r\n?|[\x0b\x0c\x{85}\x{2028}\x{2029}]", "\n")
@@ -158,14 +152,8 @@ def cut_rows(
 ) -> tuple[tf.RaggedTensor, tf.Tensor]:
     """Cuts rows of tokens, int32 [R, (tokens)], into parts of at most `max_tokens`.
 
-    Args:
-        tokens: the rows.
-        max_tokens: at least 1, and more than a head has.
-        head_lengths: int32 [R], how many tokens at the start of a row each of its parts repeats.
-
-    Returns:
-        The parts, int32 [P, (tokens)], P >= R, and the row of each part, int64 [P]. A row without
-        tokens is one part.
+    Each part repeats the head of its row, int32 [R] tokens. Returns the parts, int32 [P, (tokens)],
+    P >= R, and the row of each part, int64 [P]. A row without tokens is one part.
     """
     is_head = tf.ragged.range(tokens.row_lengths()) < tf.cast(head_lengths, tf.int64)[:, None]
     heads = tf.ragged.boolean_mask(tokens, is_head)

@@ -56,22 +56,13 @@ def shown_as(match):
         ("urls", "⟦o'brien@a.ie⟧ [⟦https://a.org⟧] ⟦info@müller.de⟧"),
         ("options", "⟦-D⟧ NAME=VALUE  define. -I think"),
         ("placeholders", "100 % of it, {one two} and a % b %."),
-        (
-            "tags",
-            "⟦<b>⟧Save⟦</b>⟧⟦<br/>⟧⟦<a href='x y'>⟧a⟦&amp;⟧b⟦&#215;⟧⟦&#xD7;⟧⟦<!-- a > b -->⟧",
-        ),
+        ("tags", "⟦<b>⟧Save⟦</b>⟧⟦<br/>⟧⟦<a href='x y'>⟧a⟦&amp;⟧b⟦&#215;⟧⟦&#xD7;⟧⟦<!-- a > b -->⟧"),
         ("tags", "⟦<!-- c < <d\n<!e> <-->⟧ <!-- ⟦<!-- -->⟧"),
         ("urls", f"⟦{'a' * 73}@a.org⟧"),
         ("tags", "1 < 2 > 0 & c; AT&T <3 ⟦<0>⟧a⟦</0>⟧ ⟦<!DOCTYPE html>⟧"),
         ("urls", "⟦http://a.org/Käse_(b)⟧, [a](⟦http://a.org⟧)[b] ⟦http://a.org/%C3%A4⟧"),
-        (
-            "urls",
-            "(⟦https://a.org/b?c=d&e⟧), ⟦www.a.org⟧. ⟦me.you+x@mail.a.org⟧! at: b @ c, ftp",
-        ),
-        (
-            "urls",
-            "⟦https://a.org/{id}⟧ ⟦http://a.org/q={x}&y⟧。请⟦https://a.org⟧。",
-        ),
+        ("urls", "(⟦https://a.org/b?c=d&e⟧), ⟦www.a.org⟧. ⟦me.you+x@mail.a.org⟧! at: b @ c, ftp"),
+        ("urls", "⟦https://a.org/{id}⟧ ⟦http://a.org/q={x}&y⟧。请⟦https://a.org⟧。"),
         (
             "urls",
             "⟦https://ru.wikipedia.org/wiki/Окно⟧, (⟦https://пример.рф/путь⟧). ⟦www.пример.рф⟧!",
