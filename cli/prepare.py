@@ -55,6 +55,5 @@ def prepare_command(
             words += ["--set", change]
     say_next(["train", *words, "--data", folder, "--run-dir", "RUN"])
     if as_json:
-        found = {"kept": split.kept, "copies": split.copies}
-        found |= {"dropped": split.dropped, "examples": split.examples}
-        print_json({"corpus": str(folder), **found})
+        names = ("kept", "copies", "dropped", "examples")
+        print_json({"corpus": str(folder), **{name: getattr(split, name) for name in names}})

@@ -32,7 +32,6 @@ LAYERS = {  # as Keras's own layers
 TOO_LARGE = {
     "search.beam_search:beam_search",
     "search.beam_search:beam_search(9)",
-    "trainers.data.preparation:prepare",
 }
 
 

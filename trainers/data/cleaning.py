@@ -133,14 +133,12 @@ class Cleaner:
             "empty": shorter == 0,
             "too_long": longer >= self.settings.max_length,  # the end symbol is one more
             "length_ratio": longer > (np.inf if ratio is None else ratio) * np.maximum(shorter, 1),
-            "script": [not all(map(_is_of, pair.sides, self.scripts)) for pair in pairs],
+            "script": np.array([not all(map(_is_of, pair.sides, self.scripts)) for pair in pairs]),
             "duplicate": is_repeated,
             "unknown": is_unknown,
             "protected": ~agree.numpy(),
         }
-        reasons = np.select(
-            [np.asarray(each) for each in applies.values()], list(applies), default=""
-        )
+        reasons = np.select(list(applies.values()), list(applies), default="")
         lengths += 1  # the end symbols
         is_kept = reasons == ""
         kept_ids = ids[np.repeat(is_kept, lengths.sum(axis=1))]
