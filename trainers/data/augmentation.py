@@ -41,9 +41,10 @@ DEFAULT_RATES: Mapping[Change, float] = {
     "quotes": 0.06,
     "list": 0.06,
     "symbols": 0.06,
-    "typing": 0.2,
+    "typing": 0.4,
 }
-TYPING_ERRORS = 0.15  # share of the words with one
+TYPING_ERRORS = 0.15  # share of the words with one, in an evaluation
+COPIED_ERRORS = 0.3  # in a copy to train with
 
 
 @functools.cache
@@ -103,12 +104,14 @@ def _with_symbol(chance: random.Random, pair: Pair, language: str) -> Pair:
     return pair.map(lambda side: f"{mark} {side}" if is_first else f"{side} {mark}")
 
 
-def _mistyped(chance: random.Random, pair: Pair, language: str) -> Pair:
+def _mistyped(
+    chance: random.Random, pair: Pair, language: str, share: float = TYPING_ERRORS
+) -> Pair:
     letters = regex.findall(r"\p{L}", pair.source)  # at least one: a word begins with it
 
     def changed(word: regex.Match[str]) -> str:
         text = word[0]
-        if len(text) < 3 or UNSPACED.search(text) or chance.random() >= TYPING_ERRORS:
+        if len(text) < 3 or UNSPACED.search(text) or chance.random() >= share:
             return text
         place = chance.randrange(1, len(text))
         before, letter, after = text[:place], text[place], text[place + 1 :]
@@ -124,7 +127,8 @@ def _mistyped(chance: random.Random, pair: Pair, language: str) -> Pair:
     return pair._replace(source=WORD.sub(changed, pair.source))
 
 
-KINDS: Mapping[Change, Callable[[random.Random, Pair, str], Pair]] = {
+Changer = Callable[[random.Random, Pair, str], Pair]
+KINDS: Mapping[Change, Changer] = {
     "lower": _lower,  # small letters in the source
     "end": _without_end,  # no final punctuation on both sides
     "quotes": _quoted,  # around both sides
@@ -132,13 +136,14 @@ KINDS: Mapping[Change, Callable[[random.Random, Pair, str], Pair]] = {
     "symbols": _with_symbol,  # an emoji or another symbol, before or after both sides
     "typing": _mistyped,  # errors in words of the source
 }
+COPIERS = {**KINDS, "typing": partial(_mistyped, share=COPIED_ERRORS)}
 
 
-def _changed(kind: Change, chance: random.Random, pair: Pair, language: str) -> Pair:
+def _changed(changer: Changer, chance: random.Random, pair: Pair, language: str) -> Pair:
     """Returns a changed pair; a tag of a language stays at the beginning."""
     tag = TAG.match(pair.source)[0]
     untagged = pair._replace(source=pair.source.removeprefix(tag))
-    changed = KINDS[kind](chance, untagged, language)
+    changed = changer(chance, untagged, language)
     return changed._replace(source=tag + changed.source)
 
 
@@ -157,9 +162,9 @@ def changed_copies(
     if not rates:
         return
     chance = random.Random(number)  # takes 5 microseconds
-    for kind in KINDS:
+    for kind in COPIERS:
         is_chosen = chance.random() < rates.get(kind, 0)
-        if is_chosen and (changed := _changed(kind, chance, pair, language)) != pair:
+        if is_chosen and (changed := _changed(COPIERS[kind], chance, pair, language)) != pair:
             yield kind, changed
 
 
@@ -187,5 +192,7 @@ def changed_in_all_ways(
         "title": list(map(titled, pairs)),
     }
     for kind in KINDS:
-        changed[kind] = [_changed(kind, random.Random(n), p, source) for n, p in enumerate(pairs)]
+        changed[kind] = [
+            _changed(KINDS[kind], random.Random(n), p, source) for n, p in enumerate(pairs)
+        ]
     return changed

@@ -90,6 +90,15 @@ def test_no_typing_errors_where_a_letter_is_a_word():
     assert changed[80:] != [pairs[2]] * 40  # Korean has words
 
 
+def test_copies_have_more_typing_errors_than_an_evaluation():
+    pair = Pair(" ".join(["binder"] * 8_000), "x")
+    (copy,) = (changed for _, changed in changed_copies(pair, 0, {"typing": 0.999}))
+    for changed, share in ((changed_in_all_ways([pair])["typing"][0], 0.15), (copy, 0.3)):
+        mistyped = sum(word != "binder" for word in changed.source.split())
+        # One error of four is a letter, the right one in one of six.
+        assert mistyped == pytest.approx(share * (1 - 1 / 24) * 8_000, rel=0.1)
+
+
 def test_rates_and_counts():
     rates = {"lower": 0.2, "quotes": 0.7}
     found = [list(changed_copies(pair, number, rates)) for number, pair in enumerate(PAIRS * 400)]
