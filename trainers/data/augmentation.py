@@ -136,7 +136,7 @@ KINDS: Mapping[Change, Changer] = {
     "symbols": _with_symbol,  # an emoji or another symbol, before or after both sides
     "typing": _mistyped,  # errors in words of the source
 }
-COPIERS = {**KINDS, "typing": partial(_mistyped, share=COPIED_ERRORS)}
+COPIERS: Mapping[Change, Changer] = {**KINDS, "typing": partial(_mistyped, share=COPIED_ERRORS)}
 
 
 def _changed(changer: Changer, chance: random.Random, pair: Pair, language: str) -> Pair:
