@@ -4,13 +4,7 @@ from typing import Annotated
 
 from typer import Option
 
-from keras_transformer.cli.console import (
-    ProgressBar,
-    evaluation_of,
-    load_tensorflow,
-    say,
-    say_next,
-)
+from keras_transformer.cli.console import ProgressBar, evaluation_of, load_tensorflow, say, say_next
 from keras_transformer.cli.options import RunDirectory
 from keras_transformer.run import Run
 

@@ -20,8 +20,7 @@ def convert_command(
         Option(help="CTranslate2, or a Marian model as Hugging Face's transformers loads it."),
     ],
     quantization: Annotated[
-        Quantization | None,
-        Option(help="Type of CTranslate2's stored weights. [default: float32]"),
+        Quantization | None, Option(help="Type of CTranslate2's stored weights. [default: float32]")
     ] = None,
     checkpoint: Checkpoint = None,
 ) -> None:

@@ -5,13 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from keras_transformer.cli.console import (
-    cleaned_up,
-    evaluation_of,
-    load_tensorflow,
-    say,
-    say_next,
-)
+from keras_transformer.cli.console import cleaned_up, evaluation_of, load_tensorflow, say, say_next
 from keras_transformer.cli.options import Checkpoint
 
 

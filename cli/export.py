@@ -9,17 +9,9 @@ from typer import Argument, Option
 
 from keras_transformer.cli import options
 from keras_transformer.cli.check import find_export, say_finding
-from keras_transformer.cli.console import (
-    ProgressBar,
-    cleaned_up,
-    load_tensorflow,
-    say,
-    say_next,
-)
+from keras_transformer.cli.console import ProgressBar, cleaned_up, load_tensorflow, say, say_next
 from keras_transformer.config import CheckpointName
-from keras_transformer.export.options import (
-    ExportOptions,
-)
+from keras_transformer.export.options import ExportOptions
 from keras_transformer.export.rows import by_length
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.corpora import Pair

@@ -27,8 +27,7 @@ def serve_command(
         int, Option(min=0, max=65535, help="Port for HTTP; 0 takes a free one.")
     ] = 8501,
     grpc_port: Annotated[
-        int | None,
-        Option(min=0, max=65535, help="Port for gRPC. [default: no gRPC]"),
+        int | None, Option(min=0, max=65535, help="Port for gRPC. [default: no gRPC]")
     ] = None,
     host: Annotated[
         str, Option(help="Address to listen at; with 0.0.0.0, other machines can connect.")
@@ -37,7 +36,7 @@ def serve_command(
         list[str] | None,
         Option(
             help="Another value of the Host header to accept; * is any. May be repeated. [default: "
-            "only localhost if --host is a loopback address, else any]",
+            "only localhost if --host is a loopback address, else any]"
         ),
     ] = None,
     poll_seconds: Annotated[

@@ -17,13 +17,7 @@ from typer.core import TyperCommand
 from typer.exceptions import TyperException
 
 from keras_transformer.cli.console import ProgressBar, say
-from keras_transformer.cli.lines import (
-    CHUNK_LINES,
-    count_lines,
-    open_lines,
-    open_new,
-    read_chunks,
-)
+from keras_transformer.cli.lines import CHUNK_LINES, count_lines, open_lines, open_new, read_chunks
 from keras_transformer.cli.options import NONE, Given, Search, option_of
 from keras_transformer.cli.translators import (
     Model,
@@ -198,12 +192,7 @@ def _new_file(path: Path) -> Iterator[TextIO]:
 
 
 def print_translations(
-    translate: Translate,
-    texts: list[str],
-    stream: Any,
-    total: int | None,
-    name: str,
-    as_json: bool,
+    translate: Translate, texts: list[str], stream: Any, total: int | None, name: str, as_json: bool
 ) -> None:
     """Prints the translations of texts, or of the lines of a stream, which has this name."""
     is_typed = stream is not None and stream.isatty()

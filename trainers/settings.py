@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
 
 from pydantic import Field
 
-from keras_transformer.config import (
-    DecodingOptions,
-    ModelConfig,
-    Rate,
-    TransformerConfig,
-)
+from keras_transformer.config import DecodingOptions, ModelConfig, Rate, TransformerConfig
 from keras_transformer.errors import InputError, require
 from keras_transformer.records import checked_dataclass, setting, settings_of, unknown_setting
 from keras_transformer.registry import ARCHITECTURES, PROTECTED_SETS, TASKS, config_type
@@ -62,8 +57,7 @@ class DataSettings:
     """Whether the tokenizer lower-cases all text, so that translations are in lower case and
     validation BLEU ignores case; not for "wordpiece"."""
     protect: Annotated[
-        list[str],
-        setting("inherited", metavar="SETS|REGEX", choices=PROTECTED_SETS),
+        list[str], setting("inherited", metavar="SETS|REGEX", choices=PROTECTED_SETS)
     ] = dataclasses.field(default_factory=list)
     """What a translation keeps as it is: any of "tags" (XML, HTML and entities), "urls" (also
     addresses of mail), "placeholders" (such as %s), "options" (such as --help), "symbols" (such as

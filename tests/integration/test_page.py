@@ -187,8 +187,7 @@ def test_empty_text_and_failing_server(open_page, server):
     expect(page.get_by_role("alert")).to_have_text("Type a text first.")
     page.get_by_label("Text to translate").fill("abc")
     page.route(
-        "**/*:predict",
-        lambda route: route.fulfill(status=503, json={"error": "The queue is full"}),
+        "**/*:predict", lambda route: route.fulfill(status=503, json={"error": "The queue is full"})
     )
     page.keyboard.press("Control+Enter")
     expect(page.get_by_role("alert")).to_have_text("The queue is full")

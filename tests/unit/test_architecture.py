@@ -29,10 +29,7 @@ LAYERS = {  # as Keras's own layers
     "model.layers:__init__(11)",
     "model.layers:call(9)",
 }
-TOO_LARGE = {
-    "search.beam_search:beam_search",
-    "search.beam_search:beam_search(9)",
-}
+TOO_LARGE = {"search.beam_search:beam_search", "search.beam_search:beam_search(9)"}
 
 
 def name_of(path):

@@ -16,11 +16,7 @@ import numpy as np
 
 from keras_transformer.errors import InputError, one_line
 from keras_transformer.files import decode_lines, kind_of, open_binary, read_failure
-from keras_transformer.trainers.data.catalogues import (
-    PAIRED,
-    OtherLanguagesError,
-    read_catalogue,
-)
+from keras_transformer.trainers.data.catalogues import PAIRED, OtherLanguagesError, read_catalogue
 
 logger = logging.getLogger(__name__)
 

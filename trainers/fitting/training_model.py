@@ -26,11 +26,7 @@ from keras_transformer.config import PAD_ID
 from keras_transformer.errors import InputError, require
 from keras_transformer.model.losses import symmetric_divergence
 from keras_transformer.tokenizers import Tokenizer, shifted
-from keras_transformer.trainers.fitting.keras_internals import (
-    LocalAdam,
-    UnevenModel,
-    is_seed_state,
-)
+from keras_transformer.trainers.fitting.keras_internals import LocalAdam, UnevenModel, is_seed_state
 from keras_transformer.trainers.fitting.strategies import num_workers
 
 Inputs: TypeAlias = dict[str, tf.Tensor]
@@ -140,11 +136,7 @@ class TrainingModel(UnevenModel):
     """
 
     def __init__(
-        self,
-        model: keras.Model,
-        r_drop: float = 0.0,
-        num_micro_batches: int = 1,
-        jit: bool = False,
+        self, model: keras.Model, r_drop: float = 0.0, num_micro_batches: int = 1, jit: bool = False
     ) -> None:
         super().__init__(inputs=model.input, outputs=model.output)
         self.r_drop = r_drop

@@ -17,13 +17,7 @@ from keras_transformer.records import settings_of
 from keras_transformer.registry import config_type
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.augmentation import DEFAULT_RATES
-from keras_transformer.trainers.settings import (
-    DECIDED,
-    GROUPS,
-    TrainSettings,
-    flat,
-    names_in,
-)
+from keras_transformer.trainers.settings import DECIDED, GROUPS, TrainSettings, flat, names_in
 
 _FOLDER = Path(__file__).parent
 

@@ -213,11 +213,7 @@ def test_initial_values():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "name"),
-    [
-        ((10, 3, 0.0, 5), "d_model"),
-        ((10, 0), "num_heads"),
-    ],
+    ("arguments", "name"), [((10, 3, 0.0, 5), "d_model"), ((10, 0), "num_heads")]
 )
 def test_wrong_sizes(arguments, name):
     with pytest.raises(ValueError, match=f"`{name}` must be"):

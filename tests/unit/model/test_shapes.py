@@ -5,10 +5,7 @@ import numpy as np
 import pytest
 from beartype import beartype
 
-from keras_transformer import (
-    Transformer,
-    TransformerConfig,
-)
+from keras_transformer import Transformer, TransformerConfig
 from keras_transformer.model import attention, layers
 from keras_transformer.model import transformer as model
 from keras_transformer.model.embedding import PositionalEmbedding

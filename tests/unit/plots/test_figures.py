@@ -135,11 +135,7 @@ def test_labels_do_not_overlap(draw, num_queries, num_keys):
 
 @pytest.mark.parametrize(
     ("draw", "style"),
-    [
-        (plots.attention_heads, "light"),
-        (plots.attention_lines, "dark"),
-        (plots.alignment, "dark"),
-    ],
+    [(plots.attention_heads, "light"), (plots.attention_lines, "dark"), (plots.alignment, "dark")],
 )
 def test_any_piece_is_drawn(draw, style):
     scores = weights(4, len(ODD_PIECES), len(ODD_PIECES))

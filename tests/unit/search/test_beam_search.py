@@ -166,11 +166,7 @@ def test_early_stopping_saves_a_step():
 #    │   .6         .6
 #    └──────► a ───────► EOS                      a         .6 x .6      = .36  length 2
 #             └──.4──► a ──1.──► EOS              a a       .6 x .4 x 1. = .24  length 3
-LENGTHS = {
-    (): {EOS_ID: 0.4, A: 0.6},
-    (A,): {EOS_ID: 0.6, A: 0.4},
-    (A, A): {EOS_ID: 1.0},
-}
+LENGTHS = {(): {EOS_ID: 0.4, A: 0.6}, (A,): {EOS_ID: 0.6, A: 0.4}, (A, A): {EOS_ID: 1.0}}
 
 
 @pytest.mark.parametrize(

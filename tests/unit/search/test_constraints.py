@@ -9,11 +9,7 @@ import tensorflow as tf
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID
 from keras_transformer.protection.counts import CountConstraint, Counts
 from keras_transformer.search.beam_search import beam_search
-from keras_transformer.search.constraints import (
-    PrefixConstraint,
-    RepeatConstraint,
-    constrained,
-)
+from keras_transformer.search.constraints import PrefixConstraint, RepeatConstraint, constrained
 
 WORD, OPEN, CLOSE, OTHER = 4, 5, 6, 7  # the last three ids are counted
 VOCAB_SIZE = 8

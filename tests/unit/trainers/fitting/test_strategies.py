@@ -98,8 +98,7 @@ def test_lost_worker(monkeypatch, strategy, error, raised, pauses):
 
 
 @pytest.mark.parametrize(
-    ("exists", "chosen", "warns"),
-    [(True, "0,1", True), (True, "-1", False), (False, "0,1", False)],
+    ("exists", "chosen", "warns"), [(True, "0,1", True), (True, "-1", False), (False, "0,1", False)]
 )
 def test_a_gpu_that_is_not_seen(tmp_path, monkeypatch, caplog, exists, chosen, warns):
     monkeypatch.setattr(strategies, "NVIDIA", tmp_path if exists else tmp_path / "nvidia0")

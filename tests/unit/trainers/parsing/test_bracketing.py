@@ -9,9 +9,7 @@ from keras_transformer.trainers.parsing.bracketing import COLLINS, Rules, TreeCo
 SAMPLE = Path(__file__).parents[3] / "data" / "evalb"
 # EVALB's sample.prm.
 SAMPLE_RULES = Rules(
-    deleted=COLLINS.deleted - {"."},
-    equal_labels=(("T", "TT"),),
-    equal_words=(("This", "this"),),
+    deleted=COLLINS.deleted - {"."}, equal_labels=(("T", "TT"),), equal_words=(("This", "this"),)
 )
 STATUS = ("valid", "error", "skipped")  # EVALB's 0, 1, 2
 

@@ -40,10 +40,7 @@ def test_evaluation_writes_trees_and_their_scores(tmp_path):
     assert (
         written["f1"]
         == written["f1_short"]
-        == {
-            "value": pytest.approx(80),
-            "signature": "EVALB|prm:COLLINS",
-        }
+        == {"value": pytest.approx(80), "signature": "EVALB|prm:COLLINS"}
     )
     assert (written["num_pairs"], written["num_errors"], written["beam_size"]) == (3, 1, 4)
     task = find_task("parsing")
