@@ -4,11 +4,11 @@ import itertools
 import re
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from keras_transformer.cli.console import say
-from keras_transformer.cli.documents import translate_distinct, warn_truncated
 from keras_transformer.cli.lines import write_new
+from keras_transformer.cli.translators import Translate, translate_distinct, warn_truncated
 from keras_transformer.errors import InputError
 from keras_transformer.languages import is_language
 from keras_transformer.trainers.data.catalogues import (
@@ -20,28 +20,20 @@ from keras_transformer.trainers.data.catalogues import (
     sides_of,
 )
 
-if TYPE_CHECKING:
-    from keras_transformer.cli.translators import Translate
-
 CHECKS = {"emails", "printf", "pythonbraceformat", "urls", "variables", "xmltags"}
 LINE = re.compile(r"(\s*)(\S.*?)?(\s*)", re.DOTALL)
 
 
 def fill_catalogue(
-    path: Path, output: Path, translate: "Translate", languages: tuple[str, str] | None = None
+    path: Path, output: Path, translate: Translate, languages: tuple[str, str] | None = None
 ) -> None:
     """Translates the entries of a file that have no translation, and writes a new file.
 
-    Empty plural forms are filled too. A copy of the source is no translation where XLIFF says that
-    the entry is new. Entries of other languages than the model's stay as they are. The filled
-    entries are marked as fuzzy, because a person should read them. Lines of an entry are translated
-    one by one, and keep the white space around them.
-
-    Args:
-        path: a gettext catalogue or XLIFF, also `.gz`.
-        output: the new file.
-        translate: from texts to rows with a `translation`.
-        languages: source and target of the model, to compare; None if they are not known.
+    The file is a gettext catalogue or XLIFF, also `.gz`. Empty plural forms are filled too. A copy
+    of the source is no translation where XLIFF says that the entry is new. Entries of other
+    languages than the model's `languages` stay as they are. The filled entries are marked as fuzzy,
+    because a person should read them. Lines of an entry are translated one by one, and keep the
+    white space around them.
     """
     store = open_store(path)
     empty = [

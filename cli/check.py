@@ -77,6 +77,5 @@ def check_command(
 
 
 def say_finding(finding: "Finding") -> None:
-    """Prints a finding of the check."""
     verdict = "FAILED" if finding.problem else "ok"
     say(f"  {finding.name:10} {verdict:6} {finding.problem or finding.detail}")

@@ -4,6 +4,7 @@ Results go to standard output; progress, logs and errors go to standard error. W
 standard output holds one JSON object, or one on each line, and nothing else.
 """
 
+import ctypes
 import json
 import logging
 import os
@@ -27,6 +28,9 @@ from rich.progress import (
 )
 
 from keras_transformer.errors import InputError
+
+# glibc's malloc.h
+_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
 
 FIRST_LINE, LINES_APART = 10.0, 60.0  # seconds of work where there is no terminal
 
@@ -117,6 +121,23 @@ def use_one_thread() -> None:
     A search computes many texts side by side. Training needs all threads for each operation.
     """
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
+
+
+def keep_freed_memory() -> None:
+    """Lets glibc keep the memory that an operation frees for the next operation.
+
+    By default, glibc returns large results to the system, which clears their pages again at the
+    next update (docs/log.md). Arenas other than the main one always return theirs, so later threads
+    get none: call this before the first operation, which starts TensorFlow's threads. It changes
+    the whole process, so `train` leaves it to the command line.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, TypeError, OSError):  # another C library
+        return
+    mallopt(_M_ARENA_MAX, 1)
+    mallopt(_M_MMAP_MAX, 0)
+    mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def load_session() -> None:

@@ -133,7 +133,6 @@ def evaluate_command(
 
 
 def _read_pairs(run: Run, task: Task, options: EvaluateOptions) -> tuple[str, list[Pair], Any]:
-    """Returns the name of a split or test set, its pairs, and the corpus or test set."""
     from keras_transformer.trainers.scoring.evaluation import load_test_set
 
     if options.test_set is not None:

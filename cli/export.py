@@ -74,7 +74,6 @@ def export_command(
 
 
 def _details(run: Run, checkpoint: CheckpointName | None) -> dict[str, Any]:
-    """Returns where the model comes from, for its metadata."""
     from keras_transformer.trainers.scoring.evaluation import read_scores
 
     name, reason = (checkpoint, "--checkpoint") if checkpoint else run.choice()
@@ -101,7 +100,6 @@ def _details(run: Run, checkpoint: CheckpointName | None) -> dict[str, Any]:
 
 
 def _compare(path: Path, translator: "Translator", pairs: list[Pair], run: Run) -> None:
-    """Prints what rounding weights or products costs."""
     from keras_transformer.export.session import SavedModelSession
 
     if not pairs:

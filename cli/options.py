@@ -128,7 +128,6 @@ def _completion(declared: Setting) -> Callable[[], list[str]]:
 
 
 def _help(declared: Setting, text: str, default: Any) -> str:
-    """Returns the help of an option, with its default unless the field's help says it."""
     if default is None or default is False or default is PydanticUndefined:
         return declared.help
     return f"{declared.help} [default: {text.format(default)}]"

@@ -79,7 +79,6 @@ class TrainingDisplay(keras.callbacks.Callback):
         say(f"After {self.first + self.done:,} updates, {seconds}{describe(logs or {})}")
 
     def _expected_steps(self) -> int:
-        """Returns how many updates `steps` and `max_hours` allow at the speed so far."""
         per_update = (time.monotonic() - (self.started or 0.0)) / self.done
         return int(min(self.steps, self.first + self.seconds / max(per_update, 1e-9)))
 

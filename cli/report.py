@@ -48,9 +48,6 @@ def write_report(
     """Writes the report of a run into a folder, and returns the path of the page.
 
     It draws the attention of `text`; None is an evaluated sentence or one of the validation text.
-
-    Raises:
-        InputError: if a file of the run is damaged.
     """
     report = _Report(run, folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -213,9 +210,7 @@ class _Report:
         lengths = StoredPairs(manifest, "train", check_files=False).lengths
         settings = TrainSettings.of_run(self.run)
         plan = BatchPlan(lengths, settings.tokens_per_batch, settings.seed)
-        names = self.run.source, self.run.target
-        draw = partial(
-            plots.length_histogram, lengths, names=names, padding_share=plan.padding_share
-        )
+        names, share = (self.run.source, self.run.target), plan.padding_share
+        draw = partial(plots.length_histogram, lengths, names=names, padding_share=share)
         drawn = self.draw("lengths", "Lengths of the training sentences.", draw)
         return {"report": str(manifest.train), "lengths": drawn}

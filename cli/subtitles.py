@@ -6,16 +6,13 @@ import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from keras_transformer.cli.console import say
-from keras_transformer.cli.documents import translate_distinct, warn_truncated
 from keras_transformer.cli.lines import write_new
+from keras_transformer.cli.translators import Translate, translate_distinct, warn_truncated
 from keras_transformer.errors import InputError
 from keras_transformer.files import kind_of, open_binary, read_failure
-
-if TYPE_CHECKING:
-    from keras_transformer.cli.translators import Translate
 
 CLOCK = r"(?:\d+:)?\d+:\d\d(?:[.,]\d+)?"
 TIMES = re.compile(rf"\ufeff?\s*{CLOCK}\s*-->\s*{CLOCK}")
@@ -33,19 +30,14 @@ TURN = re.compile(
 
 
 def translate_subtitles(
-    path: Path, output: Path, translate: "Translate", keeps_tags: bool = False
+    path: Path, output: Path, translate: Translate, keeps_tags: bool = False
 ) -> None:
     """Translates the text of subtitles; numbers, times and all other blocks stay as they are.
 
-    The lines of a subtitle are one text, unless they are the turns of a dialogue. The translation
-    has at most as many lines. Tags around a text stay. Those inside it go to a model that keeps
-    them, or else are lost, and a warning counts these texts.
-
-    Args:
-        path: SubRip (.srt) or WebVTT (.vtt) in UTF-8, or in UTF-16 with a byte order mark.
-        output: the new file.
-        translate: from texts to rows with a `translation`.
-        keeps_tags: whether the model protects tags.
+    The file is SubRip or WebVTT in UTF-8, or in UTF-16 with a byte order mark. The lines of a
+    subtitle are one text, unless they are the turns of a dialogue. The translation has at most as
+    many lines. Tags around a text stay. Those inside it go to a model that keeps them, or else are
+    lost, and a warning counts these texts.
     """
     lines, encoding = _read(path)
     is_vtt = kind_of(path) == ".vtt"

@@ -13,6 +13,7 @@ from keras_transformer.cli import options
 from keras_transformer.cli.console import (
     ProgressBar,
     evaluation_of,
+    keep_freed_memory,
     load_tensorflow,
     print_json,
     say,
@@ -85,9 +86,7 @@ def train_command(
 
 
 def train_with_progress(settings: TrainSettings, run_dir: Path, resume: bool) -> Run:
-    """Trains with a progress bar; the arguments are those of `train`."""
     from keras_transformer.cli.progress import TrainingDisplay
-    from keras_transformer.trainers.fitting.host_memory import keep_freed_memory
     from keras_transformer.trainers.fitting.training import train
 
     keep_freed_memory()

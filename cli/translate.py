@@ -105,7 +105,6 @@ def _name(file: Path | None) -> str:
 def _check_options(
     model: Model, texts: list[str], options: TranslateOptions, search: Given
 ) -> None:
-    """Raises `InputError` for options that do not fit together, or do not fit the model."""
     is_run, signature, has_best = model.kind == "run", options.signature, bool(options.num_best)
     has_prefix, file = options.prefix is not None, options.input
     _refuse(texts and file, "Give either texts or --input")

@@ -4,14 +4,20 @@ Each gives rows with the names of an export's outputs, for `num_best` the lists 
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
 from keras_transformer.cli.check import find_export, inside
-from keras_transformer.cli.console import load_session, load_tensorflow, use_one_thread
+from keras_transformer.cli.console import (
+    ProgressBar,
+    load_session,
+    load_tensorflow,
+    say,
+    use_one_thread,
+)
 from keras_transformer.errors import InputError, NotFiniteError
 from keras_transformer.export.metadata import read_metadata
 from keras_transformer.export.options import DEFAULT_SIGNATURE, NO_SCORE, max_size_of
@@ -139,6 +145,20 @@ def open_model(
     if options.num_best is not None and model.kind != "run":
         translate = _with_best(translate, options.num_best)
     return _with_terms(translate, options.terms, protected) if options.terms else translate
+
+
+def translate_distinct(texts: Iterable[str], translate: Translate) -> tuple[dict[str, str], int]:
+    """Returns the translation of each text, and how many texts were too long."""
+    distinct = list(dict.fromkeys(texts))
+    with ProgressBar("Translating", len(distinct)) as progress:
+        rows = translate(distinct, progress)
+    translations = {text: row["translation"] for text, row in zip(distinct, rows, strict=True)}
+    return translations, sum(bool(row.get("truncated")) for row in rows)
+
+
+def warn_truncated(count: int, what: str) -> None:
+    if count:
+        say(f"warning: the end of {count:,} {what} was too long, and is not translated")
 
 
 def _open_server(options: TranslateOptions, signature: str) -> Translate:

@@ -338,11 +338,7 @@ DECIDED = tuple(settings_of(TrainSettings, "decided"))
 
 
 def flat(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings by their names alone, of values that may be in the sections of a recipe.
-
-    Raises:
-        InputError: if a section has a setting of another one, or a setting stands twice.
-    """
+    """Returns settings by their names alone, of values that may be in the sections of a recipe."""
     result = dict(values)
     for section, group in GROUPS.items():
         table = values.get(section)

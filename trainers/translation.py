@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 def _learn_tokenizer(settings: "TrainSettings", corpus: Corpus, vocab_size: int) -> "Tokenizer":
-    """Learns a tokenizer of both languages."""
     from keras_transformer.tokenizers import train_tokenizer
 
     languages = settings.source, settings.target
@@ -42,7 +41,6 @@ def _learn_tokenizer(settings: "TrainSettings", corpus: Corpus, vocab_size: int)
 def _adapt_tokenizer(
     settings: "TrainSettings", corpus: Corpus, tokenizer: "Tokenizer"
 ) -> "Tokenizer":
-    """Adds protection to a tokenizer that has none."""
     if not settings.protect:
         return tokenizer
     from keras_transformer.protection.tokenizer import ProtectingTokenizer
@@ -75,7 +73,6 @@ def _scorer(
     tokenize: str | None = None,
     tokenized_references: Sequence[str] | None = None,
 ) -> Scorer:
-    """Returns a scorer by `score`, which has the same options."""
     from keras_transformer.trainers.scoring.scores import bleu_tokenizer, make_bleu, score
 
     # An error shows before the translation, which may take long.
@@ -93,7 +90,6 @@ def _scorer(
 
 
 def _figures(scores: "Scores") -> dict[str, Any]:
-    """Returns each score with its signature."""
     return {
         name: value._asdict() if hasattr(value, "_asdict") else value
         for name, value in scores._asdict().items()

@@ -42,6 +42,11 @@ def seen(monkeypatch):
     return call
 
 
+def test_memory_of_another_c_library(monkeypatch):
+    monkeypatch.setattr(console.ctypes, "CDLL", lambda name: object())
+    console.keep_freed_memory()
+
+
 def draw_bar():
     with console.ProgressBar("Counting") as bar:
         bar.stage("Measuring", total=7, done=2)

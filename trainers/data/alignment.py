@@ -19,9 +19,8 @@ MARGIN = 0.3
 def find_shift(pairs: Iterable[Pair]) -> tuple[int, int] | None:
     """Finds where targets stand beside the sources of other lines.
 
-    Returns:
-        The number of pairs before that place, a multiple of 500, and how many lines the targets
-        come too late; less than 0 if they come too early. None if there is no such place.
+    It returns the number of pairs before that place, a multiple of 500, and how many lines the
+    targets come too late; less than 0 if they come too early.
     """
     iterator = iter(pairs)
     for first in itertools.count(step=BLOCK):

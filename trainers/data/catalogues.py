@@ -154,7 +154,6 @@ def _pairs(path: Path, source: str, target: str, left_out: Counter[str]) -> Iter
 
 
 def _states(unit: Any) -> list[str]:
-    """Returns the states that XLIFF gives to an entry."""
     return [part.get("state", "") for side in sides_of(unit) for part in (side, side.getparent())]
 
 

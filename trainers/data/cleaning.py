@@ -145,7 +145,6 @@ class Cleaner:
         return reasons, (lengths[is_kept].ravel(), kept_ids)
 
     def _count_protected(self, lengths: np.ndarray, ids: np.ndarray) -> int:
-        """Counts pairs with protected strings."""
         if self.first_slot is None or not len(ids):
             return 0
         sizes = lengths.reshape(-1, 2).sum(axis=1)

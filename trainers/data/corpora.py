@@ -127,7 +127,6 @@ def is_prepared(data: str | Path | Sequence[str]) -> bool:
 
 
 def _joined(name: str, corpora: Sequence[Corpus]) -> Corpus:
-    """Makes one corpus of several, split by split."""
     parts: dict[str, list[Read]] = {}
     for corpus in corpora:
         for split in corpus.splits:
@@ -215,7 +214,6 @@ def _data_files(folder: Path) -> list[Path]:
 
 
 def _open_folder(folder: Path, source: str, target: str) -> list[tuple[str, Read]]:
-    """Opens the `_data_files` of both languages."""
     files, num_others = [], 0
     for path in _data_files(folder):
         try:
@@ -234,7 +232,6 @@ def _open_folder(folder: Path, source: str, target: str) -> list[tuple[str, Read
 
 
 def _open_file(path: Path, source: str, target: str) -> Read:
-    """Opens a file of pairs, and returns a function that reads it."""
     if kind_of(path) in PAIRED:
         read = read_catalogue(path, source, target)
         return lambda: itertools.starmap(Pair, read())

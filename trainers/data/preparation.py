@@ -204,7 +204,6 @@ def mixed(
 def _learn_tokenizer(
     settings: TrainSettings, corpus: Corpus, rates: Mapping[Change, float]
 ) -> Tokenizer:
-    """Learns from training pairs, and from changed copies of them."""
     kinds = set(LEARNED) - ({"quotes"} if settings.tokenizer == "wordpiece" else set())
     learned = {kind: rate for kind, rate in rates.items() if kind in kinds}
 
@@ -244,7 +243,6 @@ def _open_manifest(folder: Path, settings: TrainSettings) -> Manifest | None:
 def _start(
     folder: Path, settings: TrainSettings, tokenizer: Tokenizer, has_validation: bool
 ) -> Manifest:
-    """Writes the tokenizer, then `corpus.json`."""
     path = folder / "tokenizer.model"
     with named_failure(path, advice=CAN_CONTINUE):
         tokenizer.save(path)

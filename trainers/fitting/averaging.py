@@ -66,7 +66,6 @@ def average(run: Run, last: int) -> Checkpoint:
 
 
 def _validate(run: Run, model: EncoderDecoder, settings: TrainSettings) -> dict[str, float]:
-    """Returns the validation metrics of a model; none if the validation split is not there."""
     try:
         manifest = Manifest.read(corpus_folder(run))
         corpus = PreparedCorpus.of(manifest, run.tokenizer(), check_files=True)

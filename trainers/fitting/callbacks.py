@@ -178,7 +178,6 @@ class SaveRun(keras.callbacks.Callback):
             )
 
     def _stop(self, stops: list[bool]) -> None:
-        """Raises `TrainingStoppedError` if any worker has received a signal."""
         for number, is_received in zip(STOP_SIGNALS, stops, strict=True):
             if is_received:
                 raise TrainingStoppedError(

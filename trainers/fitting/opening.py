@@ -76,9 +76,6 @@ def open_run(
     """Opens or creates the run, and its corpus unless the training is over.
 
     Only the chief of the workers creates files; the others wait until these exist.
-
-    Raises:
-        InputError: if a setting must not change, or the run has lost what it needs.
     """
     run, corpus = _open_as_chief(settings, path, progress) if workers.is_chief else (None, None)
     (must_train,) = workers.any_set(corpus is not None)
@@ -153,7 +150,6 @@ def _open_to_resume(settings: TrainSettings, path: Path) -> Run | None:
 
 
 def _restore_tokenizer(run: Run) -> None:
-    """Copies a lost or damaged tokenizer from the run's corpus."""
     try:
         run.tokenizer()
     except InputError:
@@ -166,7 +162,6 @@ def _restore_tokenizer(run: Run) -> None:
 
 
 def _check_settings(run: Run, settings: TrainSettings) -> None:
-    """Raises `InputError` if the run cannot be resumed with these settings."""
     last = run.last.step if run.last else 0
     newest = max([last, *(state.step for state in run.states)])
     require(

@@ -144,7 +144,6 @@ def _log_plan(plan: BatchPlan, strategy: tf.distribute.Strategy, settings: Train
 def _compile(
     model: EncoderDecoder, settings: TrainSettings
 ) -> tuple[TrainingModel, list[keras.metrics.Metric]]:
-    """Returns the model for `fit`, and its metrics."""
     trained = TrainingModel(model, settings.r_drop, settings.accumulate, settings.jit)
     loss, metrics = loss_and_metrics(settings)
     optimizer = Adam(
@@ -170,7 +169,6 @@ def _split_epochs(steps: range, interval: int) -> Iterator[range]:
 
 
 def _finish(run: Run, settings: TrainSettings) -> None:
-    """Averages the last checkpoints, and marks the run as complete."""
     last = min(settings.average_last, len(run.checkpoints))
     if last < settings.average_last:
         logger.warning("Averaging %d checkpoints: there are no more", last)

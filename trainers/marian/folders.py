@@ -137,7 +137,6 @@ def _read_huggingface(folder: Path) -> MarianModel:
 
 
 def _read_weights(folder: Path) -> dict[str, np.ndarray]:
-    """Reads weights of one file, or of the shards that an index names."""
     for name in WEIGHT_FILES:
         if (folder / name).is_file():
             return read_tensors(folder / name)

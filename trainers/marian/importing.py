@@ -127,7 +127,6 @@ def _tokenizer(
 def _assign(
     transformer: Transformer, model: MarianModel, orders: Sequence[Order], folder: Path
 ) -> None:
-    """Sets all weights of a transformer."""
     left = dict(model.weights)
     for variable in transformer.weights:
         path, name = variable.path, huggingface_name(variable.path)

@@ -23,7 +23,6 @@ SIGNATURE = "EVALB|prm:COLLINS"
 
 
 def _check_settings(settings: "TrainSettings", config: "ModelConfig") -> None:
-    """Raises `InputError` if settings do not fit trees with the words of sentences."""
     for is_met, needed, name in (
         (settings.tokenizer != "wordpiece", "the `tokenizer` bpe or unigram", "tokenizer"),
         (not settings.lowercase, "words as they are, not in lower case", "lowercase"),
@@ -43,7 +42,6 @@ def _load_data(data: str | list[str], source: str, target: str) -> Corpus:
 
 
 def _learn_tokenizer(settings: "TrainSettings", corpus: Corpus, vocab_size: int) -> "Tokenizer":
-    """Learns the subwords of sentences and the symbols of trees."""
     from keras_transformer.parsing.tokenizer import TreeTokenizer
 
     kind: Literal["bpe", "unigram"] = "bpe" if settings.tokenizer == "bpe" else "unigram"
@@ -62,12 +60,10 @@ def _scorer(pairs: Sequence[Pair], language: str, source_language: str = "en") -
 
 
 def _gold(pairs: Sequence[Pair]) -> list[Tree]:
-    """Returns the trees of sentences and their symbols."""
     return [delinearize(pair.target.split(" "), pair.source.split(" ")) for pair in pairs]
 
 
 def _figures(scores: BracketScores) -> dict[str, Any]:
-    """Returns the scores, and the F1 of short sentences."""
     figures = {**scores.figures(), "f1_short": scores.up_to(SHORT).f1}
     figures["num_pairs"] = figures.pop("num_trees")
     return {

@@ -25,16 +25,13 @@ _NOT_IN_WORDS = re.compile(r"[\s\x00-\x1f\x7f-\x9f\u2581]")
 
 
 def clean(tree: Tree) -> Tree | None:
-    """Reduces a tree to what parsers learn and are scored on.
+    """Reduces a tree to what parsers learn and are scored on; None if it holds traces only.
 
     Traces (`-NONE-`) go, with constituents that hold nothing else; so do function tags and indices
     (`NP-SBJ-2` and `NP=2` become `NP`), and the root `TOP`, `ROOT`, `S1` or `( ... )`. A root with
     several parts stays, as `TOP`, which the usual scores ignore. Tags and labels such as `-LRB-`
     and `ADVP|PRT` stay as they are. A space or control character inside a word, and U+2581, become
     underscores, so that the tokenizer splits a sentence into these words.
-
-    Returns:
-        The tree; None if it holds traces only.
     """
     cleaned = _strip(tree)
     while cleaned and cleaned.children and cleaned.label in ROOTS:
@@ -96,7 +93,6 @@ def _pairs(paths: Iterable[Path]) -> Iterator[Pair]:
 
 
 def _stand_for(symbols: list[str], tree: Tree) -> bool:
-    """Returns whether the symbols give back their tree."""
     try:
         return "" not in symbols and delinearize(symbols, tree.words) == tree
     except ValueError:

@@ -38,9 +38,6 @@ def resolve(layers: Sequence[Layer], changes: Iterable[str] = ()) -> dict[str, A
     Args:
         layers: the strongest first.
         changes: stronger than all layers; see `change_recipe`.
-
-    Raises:
-        InputError: if a layer contradicts the run of `init_from`.
     """
     values = {name: value for layer in reversed(layers) for name, value in layer.values.items()}
     changed = change_recipe(values, changes)
