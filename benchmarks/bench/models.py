@@ -80,8 +80,9 @@ def fixed_length(length: int | None) -> Iterator[None]:
 
     original = TextSearch.__init__
 
-    def fixed(self, model, tokenizer, options, *seed):
-        original(self, model, tokenizer, dataclasses.replace(options, extra_length=1024), *seed)
+    def fixed(self, model, tokenizer, options, *others, **named):
+        options = dataclasses.replace(options, extra_length=1024)
+        original(self, model, tokenizer, options, *others, **named)
         self.max_target_tokens = length
 
     with mock.patch.object(TextSearch, "__init__", fixed if length else original):
