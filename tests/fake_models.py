@@ -11,13 +11,13 @@ merged           text -> size int32 [B], the rows of concurrent requests; waits 
 """
 
 import functools
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import tensorflow as tf
+from running_servers import running
 from tensorflow_serving.apis import predict_pb2
 
 from keras_transformer.export.server.grpc import GrpcServer
@@ -131,12 +131,8 @@ def serving(folder: Path, host: str = "127.0.0.1", allow_hosts=()) -> Iterator[S
     http = HttpServer(make_app(model, hosts_at(host, allow_hosts), MAX_BODY_BYTES), host, 0)
     grpc = GrpcServer(model, "127.0.0.1", 0, MAX_BODY_BYTES)
     grpc.start()
-    thread = threading.Thread(target=http.run)
-    thread.start()
     try:
-        yield Serving(http.url, grpc.address, http.stop)
+        with running(http.run, http.stop):
+            yield Serving(http.url, grpc.address, http.stop)
     finally:
-        http.stop()
-        thread.join(20)
         grpc.stop()
-        assert not thread.is_alive()

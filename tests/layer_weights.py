@@ -50,6 +50,15 @@ def randomize(layer, seed=23):
     return layer
 
 
+def assert_close(actual, expected, **tolerance):
+    """Values agree, and shapes."""
+    import keras  # shared_fixtures.py comes first
+
+    actual = keras.ops.convert_to_numpy(actual)
+    np.testing.assert_allclose(actual, expected, **tolerance)
+    assert actual.shape == np.shape(expected)
+
+
 def dense(layer):
     kernel = layer.kernel.numpy()
     return kernel, layer.bias.numpy() if layer.use_bias else np.zeros(kernel.shape[1])

@@ -16,6 +16,7 @@ def running(run, stop):
     finally:
         stop()
         thread.join(20)
+        assert not thread.is_alive()
 
 
 @contextmanager

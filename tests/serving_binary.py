@@ -4,15 +4,15 @@ The script is $TENSORFLOW_SERVING; tests that need it are skipped where it is ab
 """
 
 import os
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import urllib3
+from command_line import free_ports
 from fake_models import Serving
 
 ROOT = Path(__file__).parents[1]
@@ -26,9 +26,7 @@ def tensorflow_serving(models: Mapping[str, Path], folder: Path, *flags: str) ->
     """Serves models by name, each a folder of versions; `folder` is for its files."""
     if not SCRIPT.is_file():
         pytest.skip(f"TensorFlow Serving is not here: TENSORFLOW_SERVING is {SCRIPT}")
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
-        rest, grpc = (each.getsockname()[1] for each in sockets)
+    rest, grpc = free_ports(2)
     configs = "".join(
         f'config {{ name: "{name}" base_path: "{path}" model_platform: "tensorflow" }}\n'
         for name, path in models.items()

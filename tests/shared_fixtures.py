@@ -87,14 +87,19 @@ def tiny_settings(corpus_dir):
     )
 
 
+def write_short_pairs(folder, count, splits):
+    words = ["red", "dog", "cat", "two"]
+    texts = [f"{words[i % 4]} {words[i // 4]}\n" for i in range(count)]
+    for split in splits:
+        (folder / f"en.{split}.txt").write_text("".join(texts))
+        (folder / f"de.{split}.txt").write_text("".join(texts[5:] + texts[:5]).upper())
+
+
 @pytest.fixture(scope="session")
 def short_settings(tmp_path_factory):
     """Settings of a corpus of 16 short pairs, 7 to a batch, that has no validation split."""
     folder = tmp_path_factory.mktemp("short")
-    words = ["red", "dog", "cat", "two"]
-    texts = [f"{words[i % 4]} {words[i // 4]}\n" for i in range(16)]
-    (folder / "en.train.txt").write_text("".join(texts))
-    (folder / "de.train.txt").write_text("".join(texts[5:] + texts[:5]).upper())
+    write_short_pairs(folder, 16, ["train"])
     return TrainSettings(
         data=str(folder),
         augment={},

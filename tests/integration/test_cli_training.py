@@ -138,20 +138,6 @@ def test_more_updates_are_advised_unless_there_was_a_cooldown(recipe, corpus_dir
         assert ("--resume with more --steps may go further" in err) == (cooldown == 0)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--recipe", "wmt15"], "Cannot read the recipe wmt15: .*"),
-        (["--set", "stepz=3"], "Unknown setting stepz.*"),
-        (["--set", "steps=many"], "`steps`: .* steps='many'"),
-    ],
-)
-def test_wrong_settings(corpus_dir, tmp_path, arguments, message):
-    run_dir = tmp_path / "run"
-    assert_refused(cli("train", "--data", corpus_dir, "--run-dir", run_dir, *arguments), message)
-    assert not run_dir.exists()
-
-
 def test_the_corpus_may_be_elsewhere(recipe_run):
     """`plot` shows the prepared corpus of a run that has none of its own."""
     folder = corpus_folder(Run.load(recipe_run))

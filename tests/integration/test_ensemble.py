@@ -4,9 +4,9 @@ import shutil
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from command_line import assert_refused, cli
 from disk import full_disk
+from export_answers import answer, assert_same_translations
 from layer_weights import randomize
 
 from keras_transformer import RecurrentConfig, Run, Translator
@@ -15,7 +15,6 @@ from keras_transformer.export.metadata import read_metadata
 from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.session import SavedModelSession
 from keras_transformer.registry import build_model
-from keras_transformer.texts.texts import TextSearch
 from keras_transformer.trainers.data.prepared import corpus_folder, read_validation_pairs
 
 TEXTS = ["red dog .", "", "öl two one", "one two " * 31]
@@ -79,32 +78,14 @@ def test_the_export_answers_as_the_translator(ensemble, tmp_path):
     path = export_saved_model(translator, tmp_path, examples=TEXTS[:1])
     assert read_metadata(path)["architecture"] == "ensemble"
     served = SavedModelSession(path)
-
-    def answer(signature, **inputs):
-        return served.run(
-            signature, {name: [x.encode() for x in texts] for name, texts in inputs.items()}
-        )
-
-    expected, nbest = translator.translate(TEXTS, num_best=3), answer("nbest", text=TEXTS)
-    for row, translation in enumerate(expected):
-        found = translation.hypotheses
-        texts = [text.decode() for text in nbest["translations"][row]][: len(found)]
-        assert texts == [each.text for each in found]
-        scores = [each.score for each in found]
-        np.testing.assert_allclose(nbest["scores"][row, : len(found)], scores, atol=1e-4)
-    shown, attention = answer("attention", text=TEXTS[:1]), translator.attention(TEXTS[0])
+    expected = assert_same_translations(served, translator, TEXTS)
+    shown, attention = answer(served, "attention", text=TEXTS[:1]), translator.attention(TEXTS[0])
     mean = attention.cross[-1].mean(axis=0)
     np.testing.assert_allclose(shown["attention"][0], mean, atol=1e-5)
     # The model scores what the search found as the steps of the search do.
     log_probs = shown["log_probabilities"][0]
     score = log_probs.sum() / ((5 + len(log_probs)) / 6) ** options.length_penalty
     np.testing.assert_allclose(score, expected[0].score, atol=1e-4)
-    pair = [TEXTS[0]], [expected[0].text]
-    scored = TextSearch(translator.model, translator.tokenizer, options).score(
-        *map(tf.constant, pair)
-    )
-    found = answer("score", text=pair[0], target=pair[1])
-    np.testing.assert_allclose(found["score"], scored.scores, atol=1e-4)
 
 
 def test_refused(members, ensemble, tiny_run, tmp_path):

@@ -27,7 +27,6 @@ def browser():
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models") / "fake"
-    folder.mkdir()
     save_model(folder, 3)
     with serving(folder) as server:
         yield server
@@ -112,7 +111,6 @@ def test_long_text_is_marked_and_fits_a_phone(open_page, server):
 
 def test_layout_of_a_document_is_kept(open_page, tmp_path):
     folder = tmp_path / "fake"
-    folder.mkdir()
     version = save_model(folder, 5, document=True)
     about = {
         "format": "keras-transformer export",
@@ -204,7 +202,6 @@ def test_empty_text_and_failing_server(open_page, server):
 
 def test_model_without_nbest_and_attention(open_page, tmp_path):
     folder = tmp_path / "fake & <plain>"
-    folder.mkdir()
     save_model(folder, 4, nbest=False, attention=False)
     with serving(folder) as server:
         page = open_page(server)

@@ -14,8 +14,6 @@ from keras_transformer.parsing.trees import parse_trees
 from keras_transformer.run import Run
 from keras_transformer.trainers.parsing.bracketing import score_brackets
 from keras_transformer.trainers.parsing.treebank import load_treebank
-from keras_transformer.trainers.recipes import completed
-from keras_transformer.trainers.settings import TrainSettings
 from keras_transformer.translator import Translator
 
 SIZES = ["d_model=16", "d_ff=24", "num_heads=2", "num_encoder_layers=1", "num_decoder_layers=1"]
@@ -140,16 +138,6 @@ def test_what_is_for_translations_is_refused(run, tmp_path):
     assert_refused(result, "An evaluation of the task parsing has no tokenize")
     result = cli("convert", run, tmp_path / "other", "--to", "marian")
     assert_refused(result, "Other engines need.* SentencePiece.*Received: one of a parser")
-
-
-def test_a_training_keeps_what_its_first_run_is(run, treebank, tmp_path):
-    options = ["--data", treebank, "--init-from", run, "--run-dir", tmp_path / "run"]
-    result = cli("train", *options, "--architecture", "recurrent")
-    assert_refused(result, "`architecture` must be that of `init_from`, 'next_word'. Received.*")
-    given = TrainSettings.from_dict(
-        {"data": str(treebank), "task": "parsing", "target": "trees", "init_from": str(run)}
-    )
-    assert completed(given).config().d_model == 16
 
 
 @pytest.mark.parametrize(

@@ -176,14 +176,6 @@ def test_the_learning_rate_is_the_run_s(tiny_run, tmp_path, monkeypatch):
     assert not (tmp_path / "report" / "learning-rate.png").exists()
 
 
-def test_damaged_scores(run_dir, tmp_path):
-    path = tmp_path / "run"
-    shutil.copytree(run_dir, path, ignore=shutil.ignore_patterns("report"))
-    (path / "evaluation" / "test.scores.json").write_text("{")
-    with pytest.raises(InputError, match=r"test\.scores\.json"):
-        plot(path)
-
-
 def test_without_matplotlib(tiny_run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert importlib.util.find_spec("matplotlib") is None

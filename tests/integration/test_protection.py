@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 from command_line import cli
 from eager import eagerly
+from export_answers import answer
 from layer_weights import randomize
 
 from keras_transformer.config import DecodingOptions
@@ -62,11 +63,6 @@ def served(translator, tmp_path_factory):
         examples=["red %s"],
     )
     return SavedModelSession(path, optimize=True)
-
-
-def answer(served, signature, **inputs):
-    encoded = {name: [each.encode() for each in texts] for name, texts in inputs.items()}
-    return served.run(signature, encoded)
 
 
 def sources(count, seed=1):

@@ -5,8 +5,8 @@ import json
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from eager import eagerly
+from export_answers import answer, assert_same_translations
 from layer_weights import randomize
 
 from keras_transformer.config import DecodingOptions
@@ -17,7 +17,6 @@ from keras_transformer.export.options import ExportOptions
 from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.session import SavedModelSession
 from keras_transformer.recurrent.model import Recurrent
-from keras_transformer.texts.texts import TextSearch
 from keras_transformer.trainers.data.corpora import Pair
 from keras_transformer.trainers.fitting.training import train
 from keras_transformer.trainers.scoring.evaluation import evaluate
@@ -72,28 +71,11 @@ def test_the_export_answers_as_the_translator(run, tmp_path):
     metadata = read_metadata(path)
     assert (metadata["architecture"], metadata["model"]) == ("recurrent", run.config.to_dict())
     served = SavedModelSession(path)
-    expected = translator.translate(TEXTS, num_best=3)
-
-    def answer(signature, **inputs):
-        return served.run(
-            signature, {name: [x.encode() for x in texts] for name, texts in inputs.items()}
-        )
-
-    nbest = answer("nbest", text=TEXTS)
-    for row, translation in enumerate(expected):
-        found = translation.hypotheses
-        texts = [text.decode() for text in nbest["translations"][row]][: len(found)]
-        assert texts == [each.text for each in found]
-        scores = [each.score for each in found]
-        np.testing.assert_allclose(nbest["scores"][row, : len(found)], scores, atol=1e-4)
-    shown, attention = answer("attention", text=TEXTS[:1]), translator.attention(TEXTS[0])
+    assert_same_translations(served, translator, TEXTS)
+    shown, attention = answer(served, "attention", text=TEXTS[:1]), translator.attention(TEXTS[0])
     assert attention.encoder.shape == attention.decoder.shape == (0, 1, 0, 0)
     np.testing.assert_allclose(shown["attention"][0], attention.cross[0, 0], atol=1e-5)
-    pair = [TEXTS[0]], [expected[0].text]
-    scored = TextSearch(model, translator.tokenizer, options).score(*map(tf.constant, pair))
-    found = answer("score", text=pair[0], target=pair[1])
-    np.testing.assert_allclose(found["score"], scored.scores, atol=1e-4)
-    assert answer("document", text=[f"{TEXTS[0]}\n\n{TEXTS[0]}"])["sentences"] == [2]
+    assert answer(served, "document", text=[f"{TEXTS[0]}\n\n{TEXTS[0]}"])["sentences"] == [2]
 
 
 def test_no_other_engine_has_a_form_for_it(run, tmp_path):

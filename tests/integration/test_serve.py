@@ -28,7 +28,6 @@ typer.run(serve_command)
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models") / "fake"
-    folder.mkdir()
     extra = save_model(folder, 3) / "assets.extra"
     extra.mkdir()
     (extra / "metadata.json").write_text(json.dumps({"examples": [{"text": EXAMPLE}]}))

@@ -110,11 +110,6 @@ def test_rooms_know_nothing_of_each_other(module):
     assert {room for name in own_imports(module) for room in rooms_of(name)} <= rooms_of(module)
 
 
-def test_command_line_reaches_both_wings():
-    reached = {wing_of(name) for m in MODULES if wing_of(m) == "cli" for name in own_imports(m)}
-    assert reached == {GROUND, *WINGS}
-
-
 def test_no_circular_imports():
     graph = {module: own_imports(module) for module in MODULES}
     # Tasks name the types of what finds them.

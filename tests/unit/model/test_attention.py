@@ -1,3 +1,5 @@
+import functools
+
 import keras
 import layer_weights
 import numpy as np
@@ -9,6 +11,7 @@ import torch_twins
 from keras_transformer import MultiHeadAttention
 from keras_transformer.model.attention import dot_product_attention
 
+assert_close = functools.partial(layer_weights.assert_close, rtol=2e-5, atol=2e-5)
 B, N, D, S, T = 3, 2, 10, 7, 11
 QUERY_WIDTH, VALUE_WIDTH, KEY_WIDTH = 13, 17, 19
 SIZES = [(None, None), (3, None), (None, 4), (4, 3)]  # (d_k, d_v); None: H = 5
@@ -39,12 +42,6 @@ def make_layer(*shapes, **arguments):
 
 def layer_for(inputs, **arguments):
     return make_layer(*(x.shape for x in inputs), **arguments)
-
-
-def assert_close(actual, expected, **tolerance):
-    actual = keras.ops.convert_to_numpy(actual)
-    np.testing.assert_allclose(actual, expected, **{"rtol": 2e-5, "atol": 2e-5, **tolerance})
-    assert actual.shape == np.shape(expected)
 
 
 # Against the oracle.

@@ -1,3 +1,5 @@
+import functools
+
 import keras
 import layer_weights
 import numpy as np
@@ -8,6 +10,7 @@ import tensorflow as tf
 from keras_transformer import PositionalEmbedding
 from keras_transformer.model.embedding import sinusoidal_encoding
 
+assert_close = functools.partial(layer_weights.assert_close, rtol=1e-5, atol=1e-5)
 B, T, V = 3, 11, 19
 WIDTHS = [1, 2, 5, 10]
 IDS = np.random.default_rng(23).integers(0, V, size=(B, T))
@@ -17,12 +20,6 @@ def make_layer(d_model, **arguments):
     layer = PositionalEmbedding(V, d_model, **{"dropout_rate": 0.0, **arguments})
     layer.build(IDS.shape)
     return layer_weights.randomize(layer)
-
-
-def assert_close(actual, expected, **tolerance):
-    actual = keras.ops.convert_to_numpy(actual)
-    np.testing.assert_allclose(actual, expected, **{"rtol": 1e-5, "atol": 1e-5, **tolerance})
-    assert actual.shape == np.shape(expected)
 
 
 # Sinusoids.

@@ -16,6 +16,7 @@ from keras_transformer import (
 )
 from keras_transformer.model.layers import AddNorm
 
+assert_close = functools.partial(layer_weights.assert_close, rtol=5e-5, atol=5e-5)
 B, N, D, F, S, T, V = 3, 2, 10, 17, 7, 11, 19
 RATES = ["dropout_rate", "attention_dropout_rate", "feed_forward_dropout_rate"]
 HEADS = [{}, {"num_heads": 3, "d_k": 4, "d_v": 5}]
@@ -54,12 +55,6 @@ def masks():
         target_visible[:, None] & np.tri(T, dtype=bool),
         np.repeat(source_visible[:, None], T, axis=1),
     )
-
-
-def assert_close(actual, expected, **tolerance):
-    actual = keras.ops.convert_to_numpy(actual)
-    np.testing.assert_allclose(actual, expected, **{"rtol": 5e-5, "atol": 5e-5, **tolerance})
-    assert actual.shape == np.shape(expected)
 
 
 # By hand, against the oracle, and against PyTorch.

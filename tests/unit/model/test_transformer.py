@@ -1,3 +1,4 @@
+import functools
 import subprocess
 import sys
 
@@ -18,6 +19,7 @@ from keras_transformer import (
     WarmupSchedule,
 )
 
+assert_close = functools.partial(layer_weights.assert_close, rtol=1e-4, atol=1e-4)
 B, S, T = 3, 7, 11
 
 
@@ -42,12 +44,6 @@ def set_policy():
     before = keras.config.dtype_policy()
     yield keras.config.set_dtype_policy
     keras.config.set_dtype_policy(before)
-
-
-def assert_close(actual, expected, **tolerance):
-    actual = keras.ops.convert_to_numpy(actual)
-    np.testing.assert_allclose(actual, expected, **{"rtol": 1e-4, "atol": 1e-4, **tolerance})
-    assert actual.shape == np.shape(expected)
 
 
 # The logits.

@@ -17,7 +17,6 @@ from keras_transformer import (
     LabelSmoothedCrossEntropy,
     Recurrent,
     RecurrentConfig,
-    Run,
     beam_search,
 )
 from keras_transformer.config import EOS_ID
@@ -226,16 +225,3 @@ def test_shapes_are_the_annotated_ones(settings, monkeypatch):
         checked = jaxtyping.jaxtyped(typechecker=beartype)(getattr(Recurrent, name))
         monkeypatch.setattr(Recurrent, name, checked)
     make_model(**settings)(INPUTS)
-
-
-def test_a_run(tiny_translator, tmp_path):
-    tokenizer = tiny_translator.tokenizer
-    config = RecurrentConfig(vocab_size=tokenizer.vocab_size, d_model=6, units=5, cell="lstm")
-    run, model = Run.create(tmp_path, config, tokenizer, "en", "de", {}), Recurrent(config)
-    run.save_checkpoint(model, step=5, metrics={}, is_best=True)
-    assert json.loads((tmp_path / "run.json").read_text())["architecture"] == "recurrent"
-    loaded = Run.load(tmp_path)
-    assert loaded == run
-    assert loaded.config == config
-    for weights, expected in zip(loaded.model().get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_array_equal(weights, expected)

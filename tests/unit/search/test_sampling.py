@@ -5,7 +5,6 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.config import BOS_ID, EOS_ID, DecodingOptions
-from keras_transformer.errors import InputError
 from keras_transformer.protection.counts import CountConstraint, Counts
 from keras_transformer.search.beam_search import beam_search
 from keras_transformer.search.constraints import constrained
@@ -89,8 +88,3 @@ def test_other_constraints_hold():
     ids, _ = draw(SOURCES[:50], max_length=6, others=[other], sample_from=VOCAB_SIZE)
     for row in ids.tolist():
         assert [row.count(each) for each in (5, 6, 7)] == [1, 2, 0]
-
-
-def test_beams_are_refused():
-    with pytest.raises(InputError, match="`sample_from` needs a `beam_size` of 1"):
-        DecodingOptions(sample_from=3)

@@ -106,16 +106,6 @@ def test_word_pieces_have_the_guard_too(model):
     assert 0 < len(ids) == len(set(ids))
 
 
-def test_no_text(run):
-    assert run(TextSearch.translate, []).translations.shape == (0, 1)
-    assert run(TextSearch.translate_documents, []).translations.shape == (0, 1)
-
-
-def test_no_text_to_score_or_align(run, small_groups):
-    assert run(TextSearch.score, [], []).scores.shape == (0,)
-    assert run(TextSearch.align, [], options=GREEDY, layer=0).attention.shape == (0, 0, 0)
-
-
 def test_equal_texts_are_one_hypothesis(model, tokenizer):
     """The second is "red" in other pieces, and the third differs."""
     rows = [
@@ -192,11 +182,6 @@ def test_scores_are_the_models(run, model, tokenizer, small_groups):
         assert found.scores[i] == pytest.approx(total / penalty, abs=1e-3)
     assert [len(text) > 99 for text in TEXTS].index(True) == 4
     assert found.truncated.tolist() == [False, False, False, True, True, False, False, False]
-
-
-def test_long_target_is_truncated(run, small_groups):
-    found = run(TextSearch.score, ["red", "red"], ["rot", "rot " * 99])
-    assert found.truncated.tolist() == [False, True]
 
 
 # Alignments.

@@ -24,7 +24,6 @@ TEXTS = ["abc", "öl " + "x" * 20]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models") / "fake"
-    folder.mkdir()
     save_model(folder, 3)
     return folder
 

@@ -138,11 +138,3 @@ def test_learned_positions_bound_the_length(tuning):
         completed(tuning)
     shorter = completed(dataclasses.replace(tuning, max_length=39))
     assert initial_config(shorter, initial.tokenizer()) == initial.config
-
-
-def test_settings_are_inherited(tiny_run):
-    values = {"data": "x", "init_from": str(tiny_run.path), "beam_size": 7}
-    found = resolve([Layer("", values)])
-    assert (found["beam_size"], found["architecture"]) == (7, "transformer")
-    assert found["length_penalty_kind"] == Run.load(tiny_run.path).settings["length_penalty_kind"]
-    assert "steps" not in found

@@ -14,6 +14,7 @@ import reference
 import tensorflow as tf
 from close_runs import assert_close_runs, assert_close_weights
 from eager import eagerly
+from shared_fixtures import write_short_pairs
 
 from keras_transformer.config import BOS_ID, EOS_ID, TransformerConfig
 from keras_transformer.errors import InputError
@@ -41,11 +42,7 @@ OF_MOVEMENT = {"float32": 1e-4, "mixed_bfloat16": 0.2, "mixed_float16": 0.1}
 def settings(tmp_path_factory):
     """14 pairs in batches of at most 5, which 3 replicas do not share evenly."""
     folder = tmp_path_factory.mktemp("pairs")
-    words = ["red", "dog", "cat", "two"]
-    texts = [f"{words[i % 4]} {words[i // 4]}\n" for i in range(14)]
-    for split in ("train", "val"):
-        (folder / f"en.{split}.txt").write_text("".join(texts))
-        (folder / f"de.{split}.txt").write_text("".join(texts[5:] + texts[:5]).upper())
+    write_short_pairs(folder, 14, ["train", "val"])
     return TrainSettings(
         data=str(folder),
         augment={},

@@ -50,12 +50,6 @@ def test_evaluation_writes_trees_and_their_scores(tmp_path):
     assert score(TREES, PAIRS) == scores.f1_all
 
 
-def test_what_is_for_translations_is_refused(tmp_path):
-    with pytest.raises(InputError, match="task parsing has no tokenize"):
-        evaluate(Answers(), PAIRS, tmp_path / "x", "trees", task="parsing", tokenize="13a")
-    assert not list(tmp_path.iterdir())
-
-
 def test_next_words_need_a_parser():
     with pytest.raises(InputError, match="`architecture` next_word needs `task` parsing"):
         TrainSettings.from_dict({"data": "bundled", "architecture": "next_word"})
