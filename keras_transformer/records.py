@@ -115,10 +115,13 @@ def _input_error(failure: pydantic.ValidationError, known: Sequence[str]) -> Inp
     if first["type"] == "value_error":  # of `__post_init__`
         return InputError(str(first["ctx"]["error"]))
     name = _setting_name(first["loc"])
+    if first["loc"][-1] == "[key]":  # of a table
+        return InputError(f"Unknown setting {name}: {first['msg'].replace('Input', 'it', 1)}")
     messages = [
         error["msg"] for error in errors if _setting_name(error["loc"]) == name
     ]  # of a union
-    message = f"`{name}`: {' / '.join(messages)}"
+    alternatives = " or ".join(text.removeprefix("Input should be ") for text in messages[1:])
+    message = f"`{name}`: {messages[0]}{alternatives and f' or {alternatives}'}"
     if first["type"] == "missing":
         return InputError(message)
     return InputError(f"{message}. Received: {name}={first['input']!r}")

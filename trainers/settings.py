@@ -272,7 +272,7 @@ class TrainSettings(DecodingOptions, TrainingSettings, ModelSettings, DataSettin
         kind = config_type(self.architecture)
         for name in ("preset", *kind.of_tokenizer):
             if name in self.model:
-                raise InputError(f"`{name}` must not be in `model`")
+                raise InputError(f"`{name}` must not be in `model`: it is a setting of its own")
         fields = {field.name for field in dataclasses.fields(cast(Any, kind))}
         decided = {name: x for name, x in (sizes or {"vocab_size": 8}).items() if name in fields}
         return kind.from_preset(self.preset, **{**self.model, **decided})
@@ -350,6 +350,9 @@ def flat(values: Mapping[str, Any]) -> dict[str, Any]:
         if section == "model":
             own["model"] = others
         elif others:
+            name = next(iter(others))
+            if home := [home for home in GROUPS if name in names_in(home)]:
+                raise InputError(f"`{name}` belongs in the section {home[0]}, not in {section}")
             raise unknown_setting([*others], [*settings_of(group)])
         if twice := own.keys() & result.keys():
             raise InputError(f"`{twice.pop()}` stands in the section {section} and outside of it")

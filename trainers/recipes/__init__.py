@@ -118,11 +118,13 @@ def load_recipe(recipe: str | Path) -> dict[str, Any]:
     try:
         if (path / "run.json").is_file():
             return Run.load(path).settings
-        return flat(tomllib.loads(path.read_text(encoding="utf-8-sig")))
+        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         reason = error.strerror
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         reason = f"it is damaged ({one_line(error)})"
+    else:
+        return flat(values)
     raise InputError(
         f"Cannot read the recipe {recipe}: {reason}. "
         f"It must be a TOML file, a run directory, or one of: {', '.join(names)}"
@@ -148,7 +150,8 @@ def change_recipe(recipe: Mapping[str, Any], changes: Iterable[str]) -> dict[str
             del tables[0]
         if match is None or tables not in ([], ["model"], ["augment"]):
             raise InputError(
-                "A change must have the form key=value, model.key=value or augment.key=value. "
+                "A change must have the form key=value, model.key=value, augment.key=value or "
+                "SECTION.key=value with the section of that setting. "
                 f"Received: {change!r}"
             )
         value = _parse(match[2].strip())

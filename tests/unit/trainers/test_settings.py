@@ -89,7 +89,8 @@ def test_a_file_with_or_without_sections(tmp_path, text):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"training": {"beam_size": 3}}, "^Unknown setting beam_size"),
+        ({"training": {"beam_size": 3}}, "^`beam_size` belongs in the section search"),
+        ({"training": {"stepz": 3}}, "^Unknown setting stepz"),
         ({"steps": 3, "training": {"steps": 5}}, "`steps` stands in the section training and"),
     ],
 )
@@ -145,6 +146,9 @@ def test_recipes_that_cannot_be_read(tmp_path):
     for path in (tmp_path / "mine.toml", tmp_path):
         with pytest.raises(InputError, match=f"{path}: it is damaged"):
             load_recipe(path)
+    (tmp_path / "mine.toml").write_text("[data]\nsteps = 3")
+    with pytest.raises(InputError, match=r"^`steps` belongs in the section training, not in data$"):
+        load_recipe(tmp_path / "mine.toml")
 
 
 @pytest.mark.parametrize(
@@ -200,6 +204,8 @@ def test_malformed_changes(change):
         ({"dropout_rate": 0.2}, "^Unknown setting dropout_rate: .* model.dropout_rate$"),
         ({"model": {"d_modle": 7}}, r"^Unknown setting d_modle\. Did you mean d_model"),
         ({"model": {"vocab_size": 7}}, "`vocab_size` must not be in `model`"),
+        ({"augment": {"typo": 0.1}}, r"^Unknown setting augment\.typo: .* 'quotes', .*'typing'$"),
+        ({"augment": 3}, r"^`augment`: .* dictionary or 'all'\. Received: augment=3$"),
         ({"preset": "huge"}, "`preset` must be one of tiny, base, big, A-1-head, .*'huge'"),
         ({"task": "singing"}, "`task` must be one of translation.*'singing'"),
         ({"metric": "f1", "bleu_sentences": 7}, "`metric` must be bleu, chrf or loss .*'f1'"),
