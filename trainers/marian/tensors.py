@@ -89,11 +89,15 @@ class _Tensor(NamedTuple):
         return np.lib.stride_tricks.as_strided(values[self.offset :], self.shape, strides).copy()
 
 
+def _rebuild_tensor(
+    storage: tuple[str, str], offset: int, shape: Any, strides: Any, *_: Any
+) -> Any:
+    return _Tensor(*storage, offset, shape, strides)
+
+
 _ALLOWED: dict[tuple[str, str], Any] = {
     ("collections", "OrderedDict"): OrderedDict,
-    ("torch._utils", "_rebuild_tensor_v2"): lambda storage, offset, shape, strides, *_: _Tensor(
-        *storage, offset, shape, strides
-    ),
+    ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
     ("torch._utils", "_rebuild_parameter"): lambda tensor, *_: tensor,
     **{("torch", name): kind for name, kind in _STORAGES.items()},
 }
