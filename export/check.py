@@ -59,8 +59,6 @@ class Finding(NamedTuple):
 
 
 class Export(NamedTuple):
-    """An export to check."""
-
     path: Path  # the version's folder
     metadata: dict[str, Any]
     meta_graph: MetaGraphDef
@@ -204,9 +202,8 @@ def _difference(answer: Row, example: Row) -> InputError:
 def _require_ties(export: Export, pairs: Sequence[tuple[Row, Row]]) -> None:
     """Raises `InputError` unless the translations of answers and examples have equal scores.
 
-    Where two translations do, the runtime decides which one a search finds. The score of a
-    translation is that of the list of the best ones; or of the signature `score`, which knows
-    neither constraints nor how a search put a text together from pieces.
+    Then the runtime decides which one a search finds. The scores are those of `nbest`, or of the
+    signature `score`, which knows neither constraints nor the pieces that a search chose.
     """
     texts = [example["text"] for _, example in pairs]
     requests: list[Request] = [("nbest", {"text": texts})]

@@ -226,11 +226,9 @@ def _set_layer(spec: Any, weights: Mapping[str, np.ndarray], path: str, scale: f
         norm.gamma = weights[f"{path}/{name}/norm/gamma"]
         norm.beta = weights[f"{path}/{name}/norm/beta"]
 
-    query, key, value, output = (
-        f"self_attention/{name}" for name in ("query", "key", "value", "output")
-    )
-    set_linear(spec.self_attention.linear[0], query, key, value)
-    set_linear(spec.self_attention.linear[1], output)
+    queries_keys_values = (f"self_attention/{name}" for name in ("query", "key", "value"))
+    set_linear(spec.self_attention.linear[0], *queries_keys_values)
+    set_linear(spec.self_attention.linear[1], "self_attention/output")
     set_norm(spec.self_attention.layer_norm, "self_attention_norm")
     spec.self_attention.queries_scale = scale
     if path.startswith("decoder"):

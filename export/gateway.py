@@ -158,13 +158,9 @@ class _Gateway:
 def make_gateway(
     urls: Mapping[Direction, str], max_characters: int, max_texts: int, timeout: float
 ) -> Starlette:
-    """Returns an ASGI application.
+    """Returns an ASGI application for the models of pairs, `http://HOST:8501/v1/models/NAME`.
 
-    Args:
-        urls: of the model of each pair, `http://HOST:8501/v1/models/NAME`.
-        max_characters: maximum of a request.
-        max_texts: maximum of a request.
-        timeout: seconds that a model server may take to answer.
+    The maxima are of a request, and the timeout, in seconds, of a model server's answer.
     """
     gateway = _Gateway(urls, max_characters, max_texts, timeout)
     return Starlette(

@@ -27,10 +27,10 @@ Compute = Callable[..., Outputs]  # from the inputs of a signature, string [B], 
 
 
 class ServingModule(tf.Module):
-    """The variables and graphs that a SavedModel holds.
+    """The variables, copies of the weights, and graphs that a SavedModel holds.
 
-    The variables are copies of the weights. The Keras model is no attribute: TF Serving's loader
-    cannot find the variables of a module that holds a Keras 3 model (keras issue 20095).
+    The Keras model is no attribute: TF Serving's loader cannot find the variables of a module that
+    holds a Keras 3 model (keras issue 20095).
     """
 
     def __init__(self, translator: Translator, options: ExportOptions) -> None:
@@ -105,11 +105,11 @@ def _computations(
         max_tokens = options.max_document_tokens
         size, max_size = tf.reduce_sum(tf.strings.length(text)), 16 * max_tokens
         text = _require(text, size <= max_size, f"at most {max_size} bytes of text", size)
-        result = search.translate_documents(text, max_tokens)
+        result, num_sentences = search.translate_documents(text, max_tokens)
         return {
             "translation": result.translations[:, 0],  # [B]
             "score": _finite(result.scores[:, 0]),  # [B]
-            "sentences": result.num_sentences,  # [B]
+            "sentences": num_sentences,  # [B]
         }
 
     return {

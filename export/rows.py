@@ -19,8 +19,8 @@ def by_length(
 ) -> list[Row]:
     """Translates texts in batches of about one length; the rows keep the order of the texts.
 
-    A batch has at most `max_rows` texts, and their number times the bytes of the longest is at most
-    `max_size`. A longer text is a batch of its own.
+    A batch has at most `max_rows` texts; their number times the bytes of the longest is at most
+    `max_size`, unless it is one text.
     """
     # A lone surrogate, which UTF-8 does not have, becomes a question mark.
     encoded = [text if isinstance(text, bytes) else text.encode(errors="replace") for text in texts]

@@ -133,10 +133,7 @@ def _answers(
 def warmup_requests(
     texts: list[str], inputs: Mapping[str, Sequence[str]]
 ) -> list[tuple[str, dict[str, list[str]]]]:
-    """Returns a short request to each signature, and one of several texts.
-
-    The first run of a signature prepares its graph, which takes much longer than a translation.
-    """
+    """Returns a short request to each signature, whose first run takes long, and one of all."""
     shortest = [min(texts, key=len)]
     requests = [(name, dict.fromkeys(keys, shortest)) for name, keys in inputs.items()]
     return [*requests, ("serving_default", {"text": texts})]

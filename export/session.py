@@ -203,16 +203,8 @@ def open_saved_model(
 ) -> Callable[[Sequence[str | bytes]], list[Row]]:
     """Loads a version, and returns a function from texts to the outputs of a signature.
 
-    Args:
-        path: the version's folder.
-        signature: its name.
-        optimize: whether the first call takes longer, and later ones less time.
-        output: what the signature must return.
-        others: the other inputs of the signature, the same for all texts.
-
-    Raises:
-        InputError: if the signature does not turn `text` into `output`, or cannot be loaded; by the
-            function, if the graph refuses the texts.
+    The arguments are those of `SavedModelSession` and its `translate`. The signature must turn
+    `text`, and the `others`, into `output`.
     """
     session = SavedModelSession(path, optimize)
     suitable = [

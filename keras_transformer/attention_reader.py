@@ -1,7 +1,6 @@
 """The attention weights of a translation, for pictures."""
 
-import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -34,9 +33,22 @@ class AttentionReader:
     def __init__(
         self, model: EncoderDecoder, tokenizer: Tokenizer, options: DecodingOptions
     ) -> None:
-        self.model = model
-        self.tokenizer = tokenizer
-        self.search = TextSearch(model, tokenizer, options)
+        self.tokenizer, self.search = tokenizer, TextSearch(model, tokenizer, options)
+
+        def scores_of(source_ids: tf.Tensor, decoder_ids: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            scores = model.attention_scores(source_ids, decoder_ids)
+            none = tf.zeros([0, 1, 0, 0])  # of a model without self-attention
+            return tuple(
+                tf.cast(tf.stack(kind), tf.float32)[:, 0] if kind else none for kind in scores
+            )
+
+        def best_ids(source: EncodedTexts) -> tf.Tensor:
+            return self.search.search(source).ids[:, 0]
+
+        self._scores = tf.function(
+            scores_of, [tf.TensorSpec([1, None], tf.int32)] * 2, autograph=False
+        )
+        self._best_ids = tf.function(best_ids, [tokenizer.spec], autograph=False)
 
     def read(self, source: str, target: str | None) -> Attention:
         """Computes the weights of a translation; None for the model's own one."""
@@ -53,34 +65,13 @@ class AttentionReader:
         if target is None and encoded.lengths[0]:
             target_ids = self._best_ids(encoded)  # [1, T]
         decoder_ids = shifted(target_ids)
-        encoder, decoder, cross = self._scores(encoded.ids, decoder_ids)
+        scores = self._scores(encoded.ids, decoder_ids)
         return Attention(
-            source_pieces=_pieces(self.tokenizer.source, encoded.ids),
-            target_pieces=_pieces(self.tokenizer.target, target_ids),
-            decoder_pieces=_pieces(self.tokenizer.target, decoder_ids),
-            encoder=encoder.numpy(),
-            decoder=decoder.numpy(),
-            cross=cross.numpy(),
+            _pieces(self.tokenizer.source, encoded.ids),
+            _pieces(self.tokenizer.target, target_ids),
+            _pieces(self.tokenizer.target, decoder_ids),
+            *(kind.numpy() for kind in scores),
         )
-
-    @functools.cached_property
-    def _best_ids(self) -> Any:
-        def best_ids(source: EncodedTexts) -> tf.Tensor:
-            return self.search.search(source).ids[:, 0]
-
-        return tf.function(best_ids, input_signature=[self.tokenizer.spec], autograph=False)
-
-    @functools.cached_property
-    def _scores(self) -> Any:
-        def scores_of(source_ids: tf.Tensor, decoder_ids: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            scores = self.model.attention_scores(source_ids, decoder_ids)
-            none = tf.zeros([0, 1, 0, 0])  # of a model without self-attention
-            return tuple(
-                tf.cast(tf.stack(kind), tf.float32)[:, 0] if kind else none for kind in scores
-            )
-
-        specs = [tf.TensorSpec([1, None], tf.int32)] * 2
-        return tf.function(scores_of, input_signature=specs, autograph=False)
 
 
 def _to_tensor(text: str) -> tf.Tensor:

@@ -41,7 +41,7 @@ class Checkpoint:
 
 
 class State(NamedTuple):
-    """What the next update depends on."""
+    """What the next update of a training depends on."""
 
     arrays: dict[str, np.ndarray]  # variables by name
     seconds: float  # training time so far
@@ -67,7 +67,6 @@ class CheckpointFolder(NamedTuple):
         return self._write(f"{name}.weights.h5", step, metrics, write)
 
     def read_weights(self, model: "keras.Model", saved: Checkpoint) -> None:
-        """Reads weights into a model."""
         file = self._checked(saved)
         try:
             with warnings.catch_warnings():
@@ -91,15 +90,14 @@ class CheckpointFolder(NamedTuple):
             raise InputError(f"{file} is missing or damaged") from error
 
     def write_state(self, state: State, step: int) -> Checkpoint:
-        """Writes a training state."""
-
-        def write(path: Path) -> None:
-            np.savez(path, **state.arrays)  # type: ignore[arg-type]
-
-        return self._write(f"state-{step:08d}.npz", step, {"seconds": state.seconds}, write)
+        return self._write(
+            f"state-{step:08d}.npz",
+            step,
+            {"seconds": state.seconds},
+            lambda path: np.savez(path, **state.arrays),  # type: ignore[arg-type]
+        )
 
     def read_state(self, saved: Checkpoint) -> State:
-        """Reads a training state."""
         with np.load(self._checked(saved)) as arrays:
             return State(dict(arrays), saved.metrics["seconds"])
 

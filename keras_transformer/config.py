@@ -62,7 +62,6 @@ TABLE_3: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "big": PRESETS["big"],
     }
 )
-_TRANSFORMER_PRESETS = MappingProxyType({**PRESETS, **TABLE_3})
 
 
 class ModelConfig:
@@ -158,7 +157,7 @@ class TransformerConfig(ModelConfig):
     """
 
     architecture = "transformer"
-    presets = _TRANSFORMER_PRESETS
+    presets = MappingProxyType({**PRESETS, **TABLE_3})
 
     vocab_size: Size  # number of token ids, V
     target_vocab_size: Size | None = None  # of the target, if it has its own vocabulary

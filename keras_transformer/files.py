@@ -21,10 +21,7 @@ _logger = logging.getLogger(__name__)
 
 @contextmanager
 def named_failure(path: Path, advice: str = "") -> Iterator[None]:
-    """Turns the failure to write a file into an `InputError`.
-
-    The advice on what to do next is a sentence without its full stop.
-    """
+    """Turns the failure to write a file into an `InputError`; the advice lacks its full stop."""
     try:
         yield
     except (OSError, RuntimeError) as error:  # HDF5 raises RuntimeError on a full disk
@@ -88,11 +85,9 @@ def write_atomically(path: Path, content: bytes, advice: str = "") -> None:
 
 
 def decode_lines(lines: Iterable[bytes], name: object) -> Iterator[str]:
-    """Decodes the lines of a text, without line ends and byte order mark.
+    """Decodes the lines of a file, which line feeds end, without line ends and byte order mark.
 
-    The text is UTF-8, or UTF-16 if its byte order mark says so. The lines may come from a file that
-    is open in binary mode, so that only a line feed ends a line. A line that is not valid raises an
-    `InputError` with the name.
+    It is UTF-8, or UTF-16 if its byte order mark says so. An `InputError` has the name.
     """
     lines = iter(lines)
     first = next(lines, b"")
@@ -146,9 +141,8 @@ def locked(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise InputError(
-                f"Another call is writing {path}: wait for its end, or stop it"
-            ) from error
+            message = f"Another call is writing {path}: wait for its end, or stop it"
+            raise InputError(message) from error
         except OSError as error:  # some network file systems have no locks
             _logger.debug("%s cannot be locked: %s", path, error)
         yield

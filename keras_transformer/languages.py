@@ -17,9 +17,7 @@ UNSPACED = (
 def language_of(code: str) -> str:
     """Returns the shortest code of a language: "en" of "en_US", "eng" and "eng_Latn".
 
-    Args:
-        code: an ISO 639 code, also with a script, a region or an encoding; another text is returned
-            as it is, in small letters.
+    A text that is no code of ISO 639 is returned in small letters.
     """
     tag = re.split("[.@]", code)[0].replace("_", "-")
     try:

@@ -4,14 +4,7 @@ import dataclasses
 import difflib
 import functools
 from collections.abc import Iterable, Sequence
-from typing import (
-    Any,
-    Literal,
-    NamedTuple,
-    TypeVar,
-    cast,
-    dataclass_transform,
-)
+from typing import Any, Literal, NamedTuple, TypeVar, cast, dataclass_transform
 
 import numpy as np
 import pydantic
@@ -35,23 +28,13 @@ class Setting(NamedTuple):
     help: str = ""  # the string below the field
 
 
-def setting(
-    *marks: Mark,
-    option: str | None = None,
-    metavar: str | None = None,
-    choices: Iterable[str] = (),
-) -> Setting:
-    """Marks a field within its `Annotated` type, and says how commands take it."""
-    return Setting(marks, option, metavar, choices)
+def setting(*marks: Mark, **command: Any) -> Setting:
+    """Marks a field within its `Annotated` type; the rest says how commands take it."""
+    return Setting(marks, **command)
 
 
 def settings_of(record: type, *marks: Mark) -> dict[str, Setting]:
-    """Returns what the documented fields of a record say, by name; or those with one of the marks.
-
-    Args:
-        record: a class that `checked_dataclass` made.
-        *marks: the marks; none for all fields.
-    """
+    """Returns what the documented fields of a record say, by name; or those with one of `marks`."""
     helps = {
         name: " ".join(field.description.split())
         for kind in reversed(record.__mro__)
@@ -117,9 +100,8 @@ def _input_error(failure: pydantic.ValidationError, known: Sequence[str]) -> Inp
     name = _setting_name(first["loc"])
     if first["loc"][-1] == "[key]":  # of a table
         return InputError(f"Unknown setting {name}: {first['msg'].replace('Input', 'it', 1)}")
-    messages = [
-        error["msg"] for error in errors if _setting_name(error["loc"]) == name
-    ]  # of a union
+    # Of a union, there are several.
+    messages = [error["msg"] for error in errors if _setting_name(error["loc"]) == name]
     alternatives = " or ".join(text.removeprefix("Input should be ") for text in messages[1:])
     message = f"`{name}`: {messages[0]}{alternatives and f' or {alternatives}'}"
     if first["type"] == "missing":

@@ -161,7 +161,11 @@ class Run(Manifest):
             state: the training state at this step.
         """
         if metrics and step:  # an ensemble has no validations
-            self._append_metrics(step, metrics)  # before the manifest names the checkpoint
+            file = self.path / "metrics.jsonl"  # before the manifest names the checkpoint
+            with named_failure(file, RESUME_ADVICE), file.open("a", encoding="utf-8") as opened:
+                opened.write(json.dumps({"step": step, **metrics}) + "\n")
+                opened.flush()
+                os.fsync(opened.fileno())
         saved = self.folder.write_weights(model, f"step-{step:08d}", step, metrics)
         self.checkpoints = [*self.checkpoints, saved][-keep:]
         if is_best:
@@ -251,13 +255,6 @@ class Run(Manifest):
                     "the file, `train --resume` keeps the metrics of the checkpoints"
                 ) from error
         return lines
-
-    def _append_metrics(self, step: int, metrics: Mapping[str, Any]) -> None:
-        path = self.path / "metrics.jsonl"
-        with named_failure(path, RESUME_ADVICE), path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, **metrics}) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
 
 
 def runs_inside(folder: Path) -> list[Path]:

@@ -177,18 +177,13 @@ class Translator:
         with_words: bool,
         sentences: bool,
     ) -> Any:
-        """Returns the graph of `TextSearch.translate` or `translate_documents`."""
-
         def translate(
             seed: tf.Tensor, texts: tf.Tensor, prefixes: tf.Tensor | None = None
         ) -> TranslatedTexts:
             search = TextSearch(self.model, self.tokenizer, options, seed)
-            if not sentences or not self.tokenizer.splits_sentences:
-                return search.translate(texts, num_best, prefixes, with_words)
-            documents = search.translate_documents(texts, num_best=num_best, with_words=with_words)
-            truncated = tf.fill([tf.size(texts)], False)
-            words = documents.words, documents.log_probabilities
-            return TranslatedTexts(documents.translations, documents.scores, truncated, *words)
+            if sentences and self.tokenizer.splits_sentences:
+                return search.translate_documents(texts, None, num_best, with_words)[0]
+            return search.translate(texts, num_best, prefixes, with_words)
 
         strings = [tf.TensorSpec([None], tf.string)] * (1 + has_prefixes)
         return tf.function(translate, [tf.TensorSpec([], tf.int64), *strings], autograph=False)
@@ -227,9 +222,9 @@ def _to_translation(
     )
     if not hypotheses:
         raise NotFiniteError("The model's scores are not finite: its training has diverged")
-    found_words = tuple(
+    all_words = tuple(
         Word(word.decode().strip(), math.exp(log_prob))
         for word, log_prob in zip(words, log_probs, strict=True)
         if word
     )
-    return Translation(*hypotheses[0], bool(truncated), hypotheses, found_words)
+    return Translation(*hypotheses[0], bool(truncated), hypotheses, all_words)

@@ -22,10 +22,8 @@ _logger = logging.getLogger(__name__)
 class LoadedVersion(SavedModelSession):
     """The version in `MODELS/NAME/VERSION`, loaded and warmed up.
 
-    Args:
-        path: its folder.
-        wait: whether to replay all warm-up requests here. Otherwise a thread replays all but the
-            first, and a request to a signature that is not warm yet takes longer.
+    Unless it should `wait`, a thread replays all warm-up requests but the first, and a request to a
+    signature that is not warm yet takes longer.
     """
 
     def __init__(self, path: Path, wait: bool) -> None:

@@ -113,10 +113,9 @@ def make_app(model: ServedModel, allowed_hosts: Sequence[str], max_body_bytes: i
 
 
 def hosts_at(host: str, others: Sequence[str]) -> list[str]:
-    """Returns the hosts that a request to a server at `host` may name; "*" is any.
+    """Returns the hosts that a request to a server at `host` may name: this machine's and `others`.
 
-    They are those of this machine and `others`; any without `others`, unless `host` is a loopback
-    address.
+    Without `others`, unless `host` is a loopback address, it may name any, "*".
     """
     try:
         is_loopback = ipaddress.ip_address(host).is_loopback

@@ -151,11 +151,9 @@ class MarianTokenizer(Tokenizer):
 
         Args:
             sentencepiece_models: of the source and of the target.
-            vocabularies: the pieces in the order of their ids, the four special ones first; one for
-                both languages, or one for each.
+            vocabularies: the pieces by id, the four special ones first; one for both, or two.
             substitutions: regular expressions and what replaces them in a source.
-            cuts_tag: whether the tag of a target language, if the vocabulary holds tags, is a token
-                by itself, and SentencePiece does not see it.
+            cuts_tag: whether a target's tag is a token that SentencePiece does not see.
         """
         content = {
             "sentencepiece": [base64.b64encode(model).decode() for model in sentencepiece_models],

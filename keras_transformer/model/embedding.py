@@ -196,14 +196,13 @@ class PositionalEmbedding(keras.layers.Layer):
 
     def _check(self, inputs: Tensor, start: Any, reverse: bool) -> None:
         shape, dtype = tuple(inputs.shape), keras.backend.standardize_dtype(inputs.dtype)
+        fits = len(shape) == 2 and keras.backend.is_int_dtype(dtype)
+        expected = "token ids, int [B, T]"
         if reverse:
             fits, expected = (
                 shape[-1] == self.d_model,
                 f"of width {self.d_model}, with reverse=True",
             )
-        else:
-            fits = len(shape) == 2 and keras.backend.is_int_dtype(dtype)
-            expected = "token ids, int [B, T]"
         if not fits:
             raise ValueError(
                 f"`inputs` of layer {self.name!r} must be {expected}. "

@@ -24,11 +24,7 @@ class AttentionScores(NamedTuple):
 
 
 class EncoderDecoder(keras.Model):
-    """What the architectures have in common: inputs, configuration and files.
-
-    Args:
-        config: sizes and rates.
-    """
+    """What the architectures have in common: inputs, configuration and files."""
 
     config_type: ClassVar[Any]
 
@@ -56,8 +52,7 @@ class EncoderDecoder(keras.Model):
             inputs={"source_ids": source_ids, "target_ids": target_ids}, outputs=logits, **kwargs
         )
 
-    def _make_layers(self, config: Any) -> dict[str, Any]:
-        """Returns the layers by the names of their attributes."""
+    def _make_layers(self, config: Any) -> dict[str, Any]:  # by the names of their attributes
         raise NotImplementedError
 
     def _logits(self, source_ids: Tensor, target_ids: Tensor) -> Tensor:
@@ -70,19 +65,14 @@ class EncoderDecoder(keras.Model):
 
     @classmethod
     def from_preset(cls, /, preset: str, *, vocab_size: int, **overrides: Any) -> Self:
-        """Builds a model of a published size with fresh weights.
-
-        The arguments are those of the configuration's `from_preset`.
-        """
+        """Builds a model with fresh weights, by the configuration's `from_preset`."""
         return cls(cls.config_type.from_preset(preset, vocab_size=vocab_size, **overrides))
 
     def project(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
         """Computes the logits, float32 [B, T, V], of the decoder's output."""
-        if self.output_dense is None:
-            x = self.target_embedding(x, reverse=True)
-        else:
-            x = self.output_dense(x)
-        return ops.cast(x, "float32")
+        dense = self.output_dense
+        logits = self.target_embedding(x, reverse=True) if dense is None else dense(x)
+        return ops.cast(logits, "float32")
 
     def quantize(self, *args: Any, **kwargs: Any) -> None:
         """Raises an `InputError`, because a search cannot use quantized weights."""

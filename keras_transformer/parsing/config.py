@@ -10,7 +10,7 @@ from keras_transformer.records import checked_dataclass
 
 @checked_dataclass
 class NextWordConfig(TransformerConfig):
-    """Sizes and rates of a `NextWordTransformer`: those of a `TransformerConfig`, and the words."""
+    """Sizes and rates of a `NextWordTransformer`."""
 
     architecture = "next_word"
     of_tokenizer = (*TransformerConfig.of_tokenizer, "word_id_ends")

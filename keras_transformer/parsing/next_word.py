@@ -55,13 +55,8 @@ def word_indices(source_ids: Int[Tensor, "B S"], end: int) -> Int[Tensor, "B S"]
 
 
 def at_words(
-    encoder_output: Float[Tensor, "B S D"],
-    indices: Int[Tensor, "B S"],
-    wanted: Int[Tensor, "B T"],
+    encoder_output: Float[Tensor, "B S D"], indices: Int[Tensor, "B S"], wanted: Int[Tensor, "B T"]
 ) -> Float[Tensor, "B T D"]:
-    """Returns the encoder's output at the first token of wanted words, zeros where there is none.
-
-    `indices` is what `word_indices` returns.
-    """
+    """Returns the encoder's output at the first tokens of words by their `word_indices`, or 0."""
     is_wanted = ops.equal(indices[:, None, :], wanted[:, :, None])  # [B, T, S]
     return ops.matmul(ops.cast(is_wanted, encoder_output.dtype), encoder_output)

@@ -80,11 +80,7 @@ class RowWords(NamedTuple):
 
 
 class TreeConstraint(NamedTuple):
-    """Lets a search produce well-formed trees only, with a tag for each word.
-
-    A tree has one root. Each constituent has a child and is closed by its own label, within the
-    maximum number of symbols. A word has one of the tags that the dictionary has for it.
-    """
+    """Lets a search produce well-formed trees only, with a tag of the dictionary for each word."""
 
     symbols: TreeSymbols
     tags: tf.Tensor  # bool [entries, tags], the tag dictionary: the tags that a word may have
@@ -119,9 +115,8 @@ class TreeConstraint(NamedTuple):
     def share(self, logits: tf.Tensor, allowed: tf.Tensor) -> tf.Tensor:
         """Returns logits, float [B, K, V], that are -inf where a symbol is not allowed.
 
-        The allowed tags share the probability of all tags. The same holds for closings, labels and
-        special ids. Otherwise, a model that is sure of a forbidden tag would open a constituent
-        instead.
+        The allowed tags share the probability of all tags, and so do closings, labels and special
+        ids. Else a model that is sure of a forbidden tag would open a constituent instead.
         """
         allowed &= logits > -float("inf")  # another constraint may allow less
         sizes = [NUM_SPECIAL_IDS, len(self.symbols.tags), *[len(self.symbols.labels)] * 2]
@@ -154,8 +149,7 @@ class TreeConstraint(NamedTuple):
     ) -> tf.Tensor:
         """Returns which symbols may follow, bool [B, K, V].
 
-        There are `position` symbols so far, and at most `max_symbols`, int32 [B], more, the end
-        included.
+        At most `max_symbols`, int32 [B], more follow `position` symbols, the end included.
         """
         is_open = state.depth > 0
         words_left = words.num_words[:, None] - state.num_words  # [B, K]

@@ -30,10 +30,7 @@ MIN_SHARE = 0.001  # a rarer tag of a word is taken for an error of annotation
 
 
 class SentenceSide(SentencePieceSide):
-    """Sentences whose words are separated by spaces, as in a treebank.
-
-    A parenthesis becomes -LRB- or -RRB-.
-    """
+    """Sentences whose words are separated by spaces; a parenthesis becomes -LRB- or -RRB-."""
 
     kind = "a parser"
 
@@ -41,12 +38,8 @@ class SentenceSide(SentencePieceSide):
         return Side.sentencepiece_model(self)  # raises an error
 
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        for pattern, replacement in (
-            (r"\p{Z}", " "),
-            (WORD_MARK, "_"),
-            (r"\(", "-LRB-"),
-            (r"\)", "-RRB-"),
-        ):
+        rules = {r"\p{Z}": " ", WORD_MARK: "_", r"\(": "-LRB-", r"\)": "-RRB-"}
+        for pattern, replacement in rules.items():
             texts = tf.strings.regex_replace(texts, pattern, replacement)
         return super()._tokenize(texts)
 
@@ -101,13 +94,7 @@ class TreeTokenizer(Tokenizer):
         vocab_size: int,
         model_type: Literal["bpe", "unigram"] = "bpe",
     ) -> Self:
-        """Learns subwords from sentences, and takes the symbols from their trees.
-
-        Args:
-            pairs: sentences and linearized trees.
-            vocab_size: maximum number of subwords.
-            model_type: SentencePiece's algorithm.
-        """
+        """Learns at most `vocab_size` subwords from sentences, and symbols from their trees."""
         parsed = [(sentence, tree.split(" ")) for sentence, tree in pairs]
         # `write` returns the words as they are.
         sentences = (sentence for sentence, _ in parsed)

@@ -214,7 +214,5 @@ def bleu_by_noise(
 
 def _look(theme: Theme, index: int) -> dict[str, Any]:
     """Returns the color and the dashes of a curve."""
-    return {
-        "color": theme.colors[index % len(theme.colors)],
-        "linestyle": DASHES[index % len(DASHES)],
-    }
+    color = theme.colors[index % len(theme.colors)]
+    return {"color": color, "linestyle": DASHES[index % len(DASHES)]}

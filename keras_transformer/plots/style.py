@@ -116,18 +116,14 @@ def find_fonts(characters: frozenset[str]) -> list[str]:
             families += [font.name] if covered else []
             missing -= covered
     for script in {unicodedata.name(chr(code), "").partition(" ")[0] for code in missing} - {""}:
-        _warn_of(script)
+        _warn_once(
+            f"No installed font has the script {script}, so pictures show boxes: install one, such "
+            "as Noto Sans (in Debian, fonts-noto-cjk and fonts-noto-core)"
+        )
     return families
 
 
-@functools.cache
-def _warn_of(script: str) -> None:
-    """Warns once that no font has a script."""
-    _logger.warning(
-        "No installed font has the script %s, so pictures show boxes: install one, such as Noto "
-        "Sans (in Debian, fonts-noto-cjk and fonts-noto-core)",
-        script,
-    )
+_warn_once = functools.cache(_logger.warning)
 
 
 def cut_piece(piece: str) -> str:

@@ -26,9 +26,7 @@ class Counts(NamedTuple):
     closing: tf.Tensor  # float32 [B, N, N], 1 where both ids close the same
     order: tf.Tensor  # int32 [B, L], the ids in their order in the source, then -1
     ranks: tf.Tensor  # int32 [B, L], how often the id stands before
-    spaced: (
-        tf.Tensor
-    )  # bool [B, L], whether a space stands before the id in a result that would end
+    spaced: tf.Tensor  # bool [B, L], whether an id that would be missing gets a space before it
     is_last: tf.Tensor  # bool [B], whether the source ends with an id
     longest: tf.Tensor  # int32 [B], tokens after which a sequence with missing ids ends
 
@@ -41,10 +39,10 @@ def counts_of(
     num_slots: int,
     is_free: bool,
 ) -> Counts:
-    """Returns how often the slots of sources stand in results.
+    """Counts the slots of sources, int32 [B, S], below 0 for other tokens.
 
-    The slots, int32 [B, S], are below 0 for other tokens; `strings`, string [B, L], stand for them.
-    The lengths, int32 [B], are without the end. `has_spaces` is of a source, bool [B].
+    They stand for `strings`, string [B, L]. The lengths, int32 [B], are without the end;
+    `has_spaces` is bool [B].
     """
     is_slot = slots >= 0
     order = tf.ragged.boolean_mask(slots, is_slot).to_tensor(-1)  # [B, L]
@@ -86,8 +84,7 @@ def _pairs_of_tags(
     is_opening &= ~tf.strings.regex_full_match(strings, r"(?s).*/>")
     names = tf.strings.regex_replace(strings, r"(?s)^</?([^\s/>]*).*$", r"\1")
 
-    def smallest(values: tf.Tensor) -> tf.Tensor:
-        """Returns the smallest value of the strings of each slot, [B, N]."""
+    def smallest(values: tf.Tensor) -> tf.Tensor:  # of the strings of each slot, [B, N]
         largest = tf.fill(shape, values.dtype.max)
         return tf.tensor_scatter_nd_min(largest, cells, values)
 
@@ -110,10 +107,9 @@ def ranks_of(keys: tf.Tensor) -> tf.Tensor:
 
 
 class CountConstraint(NamedTuple):
-    """Each of the last N ids stands in a result a certain number of times.
+    """Each of the last N ids stands in a result a certain number of times, also in one that is cut.
 
-    A result that the search cuts at its maximum length has all of them too. An id that closes waits
-    for one that opens, as long as there is one that is not in the result yet.
+    An id that closes waits for one that opens, as long as one is missing in the result.
 
     A model that has seen few ids may rather end than write one. A sequence whose likeliest next
     token is the end, or a mark and then the end, gets what is missing in the order of the source,
@@ -129,7 +125,6 @@ class CountConstraint(NamedTuple):
     def of(
         cls, counts: Counts, spellings: Sequence[bytes], is_free: bool = False
     ) -> "CountConstraint":
-        """Takes the bytes that each id writes."""
         texts = [spelling.decode(errors="replace") for spelling in spellings]
         is_mark = [bool(regex.fullmatch(r" ?\p{P}+", text)) for text in texts]
         space = texts.index(" ") if " " in texts else -1

@@ -10,7 +10,6 @@ from keras_transformer.errors import InputError
 from keras_transformer.languages import UNSPACED
 from keras_transformer.registry import PROTECTED_SETS
 
-FOREIGN = "foreign"
 LAST = "options"  # after the words of foreign scripts, which may have hyphens
 MIN_SOURCE_SHARE = 0.01  # a script with a larger share of the source's letters is not foreign
 
@@ -124,14 +123,14 @@ def check(protect: Sequence[str]) -> None:
 
 def pattern_of(protect: Sequence[str], pairs: Iterable[tuple[str, str]]) -> str:
     """Returns one regular expression for all; training pairs decide what is foreign."""
-    own = [f"(?:{each})" for each in protect if each not in PROTECTED_SETS]
-    named = [pattern for name, pattern in NAMED.items() if name in protect and name != LAST]
-    last = [NAMED[LAST]] if LAST in protect else []
-    foreign = foreign_scripts(pairs) if FOREIGN in protect else []
-    letters = "".join(rf"\p{{{script}}}" for script in foreign)
-    # A word of letters and the marks on them; words that follow are part of it.
-    runs = [rf"[{letters}][{letters}\p{{M}}]*(?:[ '\x{{2019}}-]?[{letters}][{letters}\p{{M}}]*)*"]
-    return "|".join([*own, *named, *(runs if foreign else []), *last])
+    parts = [f"(?:{pattern})" for pattern in protect if pattern not in PROTECTED_SETS]
+    parts += [pattern for name, pattern in NAMED.items() if name in protect and name != LAST]
+    foreign = foreign_scripts(pairs) if "foreign" in protect else []
+    if letters := "".join(rf"\p{{{script}}}" for script in foreign):
+        # A word of letters and the marks on them; words that follow are part of it.
+        word = rf"[{letters}][{letters}\p{{M}}]*"
+        parts.append(rf"{word}(?:[ '\x{{2019}}-]?{word})*")
+    return "|".join([*parts, *([NAMED[LAST]] if LAST in protect else [])])
 
 
 def without_text(pattern: str) -> str:

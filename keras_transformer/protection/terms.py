@@ -7,7 +7,7 @@ from pathlib import Path
 import regex
 
 from keras_transformer.errors import InputError
-from keras_transformer.files import decode_lines, open_binary
+from keras_transformer.files import decode_lines, open_binary, read_failure
 from keras_transformer.languages import UNSPACED
 from keras_transformer.protection.patterns import BEFORE_ENTITY, CUT, NAMED, TEXT_IN_PYTHON
 from keras_transformer.registry import PROTECTED_SETS
@@ -73,8 +73,8 @@ def term_marker(glossary: Mapping[str, str], protect: Sequence[str] = ()) -> Cal
     pattern = regex.compile(expression, ignore_unused=True, terms=list(glossary))
 
     def marked(match: regex.Match[str]) -> str:
-        found = match.groupdict().get(TERM_GROUP)
-        return f"⟦{found}|{glossary[found]}⟧" if found else match[0]
+        term = match.groupdict().get(TERM_GROUP)
+        return f"⟦{term}|{glossary[term]}⟧" if term else match[0]
 
     cut = regex.compile(in_python(BEFORE_ENTITY))
     return lambda text: pattern.sub(marked, cut.sub(rf"\1{CUT}\2", text)).replace(CUT, "")
@@ -82,7 +82,7 @@ def term_marker(glossary: Mapping[str, str], protect: Sequence[str] = ()) -> Cal
 
 def _protected(protect: Sequence[str]) -> Iterator[str]:
     """Yields the model's expressions, then those of all sets, as Python writes them."""
-    for pattern in (*(each for each in protect if each not in PROTECTED_SETS), *NAMED.values()):
+    for pattern in (*(name for name in protect if name not in PROTECTED_SETS), *NAMED.values()):
         written = in_python(pattern)
         with suppress(regex.error):  # a few expressions of RE2 are none of Python's
             regex.compile(written)
@@ -90,18 +90,9 @@ def _protected(protect: Sequence[str]) -> Iterator[str]:
 
 
 def read_glossary(path: str | Path) -> dict[str, str]:
-    """Reads a glossary, also `.gz`: a term and its translation on each line, separated by a tab.
-
-    Raises:
-        InputError: if the file cannot be read, a line has not two columns, or a term has two
-            translations.
-    """
-    try:
-        with open_binary(Path(path)) as file:
-            lines = file.read().splitlines(keepends=True)
-    except (OSError, EOFError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"Cannot read the glossary {path}: {reason}") from error
+    """Reads a glossary, also `.gz`: a term and its translation on each line, separated by a tab."""
+    with read_failure(f"the glossary {path}"), open_binary(Path(path)) as file:
+        lines = file.read().splitlines(keepends=True)
     glossary: dict[str, str] = {}
     for number, line in enumerate(decode_lines(lines, path), start=1):
         columns = line.split("\t")

@@ -52,11 +52,7 @@ class SlotSide(SentencePieceSide):
 
 
 class ProtectingTokenizer(Tokenizer):
-    """Subwords by SentencePiece, and protected strings.
-
-    Args:
-        model: a header, then JSON.
-    """
+    """Subwords by SentencePiece, and protected strings; its file is a header, then JSON."""
 
     def __init__(self, model: bytes) -> None:
         try:
@@ -93,14 +89,10 @@ class ProtectingTokenizer(Tokenizer):
         free: bool = False,
         **options: Any,
     ) -> Self:
-        """Learns subwords from training pairs without their protected strings.
+        """Learns subwords from training pairs, which `pairs` returns, without protected strings.
 
-        Args:
-            pairs: returns the pairs of source and target, each time.
-            vocab_size: maximum number of ids; the slots are among them.
-            protect: names of sets, and regular expressions; see `patterns`.
-            free: whether a search may leave strings out, and repeat them.
-            **options: of `SentencePieceTokenizer.train`.
+        They are found by `protect`, names of sets and regular expressions. A `free` search may
+        leave strings out, and repeat them. `options` are of `SentencePieceTokenizer.train`.
         """
         check(protect)
         pattern = pattern_of(protect, pairs())
@@ -116,14 +108,7 @@ class ProtectingTokenizer(Tokenizer):
     def extend(
         cls, tokenizer: Tokenizer, pairs: Pairs, protect: Sequence[str], free: bool = False
     ) -> Self:
-        """Adds slots to a tokenizer, after its ids, if it does not protect the same already.
-
-        Args:
-            tokenizer: of SentencePiece.
-            pairs: training pairs.
-            protect: names of sets, and regular expressions.
-            free: whether a search may leave strings out, and repeat them.
-        """
+        """Adds slots after the ids of a tokenizer, if it does not protect the same already."""
         check(protect)
         if isinstance(tokenizer, cls):
             if (list(tokenizer.protect), tokenizer.is_free) == (list(protect), free):

@@ -167,13 +167,11 @@ class _Marked:
         self.num_rows = tf.cast(self._parts.nrows(), tf.int32)
 
     @property
-    def strings(self) -> tf.Tensor:
-        """The strings of all texts, string [P]."""
+    def strings(self) -> tf.Tensor:  # of all texts, string [P]
         return tf.boolean_mask(self._parts.values, self._is_string)
 
     @property
-    def rows(self) -> tf.Tensor:
-        """The text of each string, int32 [P]."""
+    def rows(self) -> tf.Tensor:  # the text of each string, int32 [P]
         return tf.cast(tf.boolean_mask(self._parts.value_rowids(), self._is_string), tf.int32)
 
     def by_row(self, values: tf.Tensor, default: str | int) -> tf.Tensor:
@@ -199,8 +197,7 @@ class _Slotted(_Marked):
 class _Protected(_Marked):
     """Texts cut at their protected strings.
 
-    A source loses its invisible characters, but for those of the protected strings. These lose
-    them too where a string is found only without them.
+    A source loses its invisible characters; those of a protected string stay if it is found so.
     """
 
     def __init__(self, texts: tf.Tensor, pattern: str, is_source: bool = True) -> None:

@@ -114,12 +114,9 @@ class PrefixConstraint(NamedTuple):
     def of(
         cls, tokens: tf.RaggedTensor, is_word_over: tf.Tensor, spellings: Sequence[bytes]
     ) -> Self:
-        """Divides prefixes before their last words.
+        """Divides prefixes, int32 [B, (tokens)], before their last words, if not over, bool [B].
 
-        Args:
-            tokens: int32 [B, (tokens)].
-            is_word_over: bool [B], whether the next token must begin a word.
-            spellings: the bytes of each id; those of an id that begins a word begin with a space.
+        The spellings are the bytes of each id; of one that begins a word, a space is the first.
         """
         table = np.zeros([len(spellings), max(map(len, spellings))], np.int32)
         for row, spelling in zip(table, spellings, strict=True):
@@ -177,10 +174,9 @@ class PrefixConstraint(NamedTuple):
         return tf.cond(is_over, lambda: logits, restricted), num_written
 
     def _continues(self, text: tf.Tensor, start: tf.Tensor, num_left: tf.Tensor) -> tf.Tensor:
-        """Returns which ids write what is left of a text, or its beginning, or more than that.
+        """Returns which ids write what is left of a text, its beginning, or more, bool [B, K, V].
 
         The text, int32 [B, bytes], goes on for `num_left` bytes from `start`, both int32 [B, K].
-        Returns a bool [B, K, V].
         """
         vocab_size, longest = self.spellings.shape
         places = start[:, :, None] + tf.range(longest)  # [B, K, M]

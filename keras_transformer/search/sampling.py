@@ -25,6 +25,10 @@ class SampleConstraint(NamedTuple):
     def exempt(self) -> None:
         return None
 
+    @property
+    def min_tokens(self) -> tf.Tensor:
+        return tf.constant(0)
+
     @classmethod
     def of(cls, source_ids: tf.Tensor, options: DecodingOptions, seed: int | tf.Tensor) -> Self:
         """Makes the keys of sources, int32 [B, S], and a seed."""
@@ -32,10 +36,6 @@ class SampleConstraint(NamedTuple):
         words = tf.where(source_ids == PAD_ID, "", words)  # padding depends on the batch
         sources = tf.strings.reduce_join(words, axis=1)
         return cls(sources + tf.strings.as_string(seed), options)
-
-    @property
-    def min_tokens(self) -> tf.Tensor:
-        return tf.constant(0)
 
     def start(self, rows: tf.Tensor, beam_size: int) -> tuple[Any, tf.Tensor]:
         del beam_size

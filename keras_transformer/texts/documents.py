@@ -29,9 +29,8 @@ class Documents:
         if max_tokens is not None:
             num_tokens = tf.size(tokens.values) + tf.size(self._segment_of_part)
             message = f"A request must have at most {max_tokens} tokens. Received:"
-            with tf.control_dependencies(
-                [tf.debugging.Assert(num_tokens <= max_tokens, [message, num_tokens])]
-            ):
+            check = tf.debugging.Assert(num_tokens <= max_tokens, [message, num_tokens])
+            with tf.control_dependencies([check]):
                 tokens = tf.identity(tokens)  # [P, (tokens)]
         return EncodedTexts.of(tokens, self._context)
 

@@ -105,10 +105,7 @@ def _rules(language: str) -> tuple[tuple[str, str], ...]:
             rf"([{WIDE_STOPS}]+[{wide_closing}]*)([^\x01\s\p{{Z}}{WIDE_STOPS}{wide_closing}])",
             "\\1\x01 \x01\\2",
         ),
-        (
-            rf"([{_EAST_ASIAN}][!?]+[\p{{Pe}}\p{{Pf}}]*)([{_EAST_ASIAN}])",
-            "\\1\x01 \x01\\2",
-        ),
+        (rf"([{_EAST_ASIAN}][!?]+[\p{{Pe}}\p{{Pf}}]*)([{_EAST_ASIAN}])", "\\1\x01 \x01\\2"),
         (rf"({SPACE}*\n(?:\n|{SPACE})*)", "\x01\\1\x01"),
     )
 

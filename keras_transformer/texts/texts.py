@@ -35,10 +35,7 @@ GROUP_LOGITS = 2**25
 
 
 class TranslatedTexts(NamedTuple):
-    """The result of `TextSearch.translate`.
-
-    Where a text has fewer than n translations, the score is -inf and the translation is empty.
-    """
+    """Translations; where a text has fewer than n, the score is -inf and the translation empty."""
 
     translations: tf.Tensor  # string [B, n], valid UTF-8, best first
     scores: tf.Tensor  # float32 [B, n], log probabilities in nats over the length penalty
@@ -48,18 +45,8 @@ class TranslatedTexts(NamedTuple):
     log_probabilities: tf.Tensor | None = None  # float32 [B, n], in nats
 
 
-class TranslatedDocuments(NamedTuple):
-    """The result of `TextSearch.translate_documents`, as `TranslatedTexts`."""
-
-    translations: tf.Tensor  # string [B, n], valid UTF-8, best first
-    scores: tf.Tensor  # float32 [B, n], the sum of the sentences' scores
-    num_sentences: tf.Tensor  # int32 [B]
-    words: tf.Tensor | None = None  # string [B, n]
-    log_probabilities: tf.Tensor | None = None  # float32 [B, n], in nats
-
-
 class ScoredTexts(NamedTuple):
-    """The result of `TextSearch.score`."""
+    """Log probabilities of given translations."""
 
     log_probs: tf.Tensor  # float32 [B], log probability of target and end in nats
     scores: tf.Tensor  # float32 [B], the log probability over the length penalty, as in a search
@@ -67,7 +54,7 @@ class ScoredTexts(NamedTuple):
 
 
 class Alignments(NamedTuple):
-    """The result of `TextSearch.align`. Rows are padded, pieces with ""."""
+    """Best translations, and how each piece was found. Rows are padded, pieces with ""."""
 
     source_pieces: tf.Tensor  # string [B, S], the source's tokens, its end included
     target_pieces: tf.Tensor  # string [B, T], the best translation's
@@ -85,10 +72,9 @@ class TextSearch:
         tokenizer: the model's tokenizer.
         options: how to search.
         sample_seed: int64 [], instead of that of `options`.
-        read_weights: returns the values of `model.weights` to compute with; None for the model's
-            own. It is called once in each graph.
-        shared_search: a function that computes `search` without prefixes; None for a graph of its
-            own in each caller.
+        read_weights: returns the values of `model.weights` to compute with, once in each graph;
+            None for the model's own.
+        shared_search: computes `search` without prefixes; None for a graph in each caller.
 
     Attributes:
         max_source_tokens: maximum length of a source in tokens, its end included.
@@ -106,24 +92,19 @@ class TextSearch:
     ) -> None:
         self.model, self.tokenizer, self.options = model, tokenizer, options
         self.sample_seed = options.sample_seed if sample_seed is None else sample_seed
-        self._read_weights, self._shared_search = read_weights, shared_search
+        self._read_weights = read_weights or (lambda: list(map(_value, model.weights)))
+        self._shared_search = shared_search
         max_positions = model.config.max_positions or tf.int32.max
         self.max_source_tokens = min(options.max_source_length, max_positions)
         longest = options.max_source_length + options.extra_length
         self.max_target_tokens = min(longest, max_positions)
 
     def search(
-        self,
-        source: EncodedTexts,
-        num_best: int | tf.Tensor = 1,
-        prefixes: Prefixes | None = None,
+        self, source: EncodedTexts, num_best: int | tf.Tensor = 1, prefixes: Prefixes | None = None
     ) -> Hypotheses:
-        """Searches for the best translations of sources, group by group.
+        """Searches for the `num_best` translations of each source, group by group.
 
-        Args:
-            source: the texts. One of no tokens has a translation of no tokens.
-            num_best: number of translations of each source, an int or int32 [].
-            prefixes: how the translations begin; None if nothing is given.
+        A source of no tokens has a translation of no tokens.
         """
         if self._shared_search is not None and prefixes is None:
             return self._shared_search(source, num_best)
@@ -135,8 +116,7 @@ class TextSearch:
         constraints = self.tokenizer.constraints(source)
         if options.no_repeat_ngram > 0:
             exempt = next((each.exempt for each in constraints if each.exempt), None)
-            rule = options.no_repeat_ngram, target.first_byte, exempt
-            constraints.append(RepeatConstraint(*rule))
+            constraints.append(RepeatConstraint(options.no_repeat_ngram, target.first_byte, exempt))
         if prefixes is not None:  # which hold whatever those before forbid
             constraints.append(PrefixConstraint.of(*prefixes, target.spellings()))
         if options.sample_from is not None:
@@ -207,14 +187,8 @@ class TextSearch:
         """Returns the `num_best` best translations of each text, string [B].
 
         A text without tokens, such as white space, has one empty translation. Where hypotheses are
-        the same text in different pieces, the best one stays.
-
-        Args:
-            texts: string [B].
-            num_best: number of translations.
-            prefixes: string [B], how they begin. The last word may go on, unless white space
-                follows it. A prefix is cut to half of the maximum length of a translation.
-            with_words: whether to return `words` and `log_probabilities`.
+        the same text in different pieces, the best one stays. A prefix, of string [B], is cut to
+        half of the maximum length of a translation.
         """
         source = self.tokenizer.encode(texts, self.max_source_tokens)
         given, truncated = None, source.truncated
@@ -255,18 +229,13 @@ class TextSearch:
         max_tokens: int | None = None,
         num_best: int = 1,
         with_words: bool = False,
-    ) -> TranslatedDocuments:
+    ) -> tuple[TranslatedTexts, tf.Tensor]:
         """Translates texts of any length, string [B], sentence by sentence, without truncation.
 
         A sentence of too many tokens is translated in parts. White space between sentences is kept.
-        The graph fails if all texts together have more than `max_tokens` tokens, the end of each
-        sentence included.
-
-        Args:
-            texts: string [B].
-            max_tokens: maximum number of tokens; None for any number.
-            num_best: number of translations of a text that is one sentence; others have one.
-            with_words: whether to return `words` and `log_probabilities`.
+        A text of several sentences has one translation, and the sum of their scores. The graph
+        fails if all texts together have more than `max_tokens` tokens, the end of each sentence
+        included. Also returns the number of sentences of each text, int32 [B].
         """
         documents = Documents(self.tokenizer, texts, self.max_source_tokens - 1)
         source = documents.parts(max_tokens)
@@ -283,7 +252,9 @@ class TextSearch:
         if with_words:
             columns = self._words(source, found.ids[:, 0])  # [P, n]
             words = tuple(documents.by_text(column, columns[0] != "") for column in columns)
-        return TranslatedDocuments(translations, scores, documents.num_sentences(), *words)
+        truncated = tf.fill([tf.shape(texts)[0]], False)
+        result = TranslatedTexts(translations, scores, truncated, *words)
+        return result, documents.num_sentences()
 
     def score(self, sources: tf.Tensor, targets: tf.Tensor) -> ScoredTexts:
         """Computes the log probabilities of given translations, string [B], of sources."""
@@ -297,10 +268,7 @@ class TextSearch:
         return ScoredTexts(log_probs, log_probs / divisor, source.truncated | target.truncated)
 
     def align(self, texts: tf.Tensor, layer: int = -1) -> Alignments:
-        """Translates texts, string [B], and returns how each piece was found.
-
-        The attention is the mean over the heads of a decoder layer's cross-attention.
-        """
+        """Translates texts, string [B], with the mean of a layer's heads of cross-attention."""
         source = self.tokenizer.encode(texts, self.max_source_tokens)
         best = self.search(source).ids[:, 0]  # [B, T]
 
@@ -350,13 +318,12 @@ class TextSearch:
 
     def _weights_read(self) -> keras.StatelessScope:
         """Reads the weights once for all groups, which may then be computed side by side."""
-        weights = self.model.weights
-        values: Sequence[tf.Tensor]
-        if self._read_weights is None:
-            values = [tf.convert_to_tensor(weight.value) for weight in weights]
-        else:
-            values = self._read_weights()
-        return keras.StatelessScope(state_mapping=zip(weights, values, strict=True))
+        values = zip(self.model.weights, self._read_weights(), strict=True)
+        return keras.StatelessScope(state_mapping=values)
+
+
+def _value(weight: keras.Variable) -> tf.Tensor:
+    return tf.convert_to_tensor(weight.value)
 
 
 def _without_repeats(translations: tf.Tensor, scores: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

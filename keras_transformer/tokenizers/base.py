@@ -29,13 +29,7 @@ class EncodedTexts(NamedTuple):
 
     @classmethod
     def of(cls, tokens: tf.RaggedTensor, context: Any = (), max_length: int | None = None) -> Self:
-        """Ends and pads rows.
-
-        Args:
-            tokens: int32 [B, (tokens)].
-            context: of the texts.
-            max_length: maximum number of tokens of a row, `EOS_ID` included; None cuts nothing.
-        """
+        """Ends and pads rows, int32 [B, (tokens)], cut to `max_length` with their `EOS_ID`."""
         longest = tf.int32.max if max_length is None else max_length
         if longest < 1:
             raise InputError(f"`max_length` must be at least 1. Received: max_length={max_length}")
@@ -190,14 +184,9 @@ class Tokenizer:
         return prefixes, tuple(changed)
 
     def write(self, source: EncodedTexts, ids: tf.Tensor) -> tf.Tensor:
-        """Writes the results of a search.
+        """Writes the results of a search for `source`, int32 [B, K, T] -> string [B, K].
 
-        Args:
-            source: the texts that were translated.
-            ids: int32 [B, K, T], K results for each text; or [B, K, W, T], the W words of each.
-
-        Returns:
-            string [B, K], or [B, K, W].
+        Of results in W words, int32 [B, K, W, T], it writes each word, string [B, K, W].
         """
         words = ids if ids.shape.rank == 4 else ids[:, :, None]  # [B, K, W, T]
         shape = tf.shape(words)
@@ -246,12 +235,9 @@ class Tokenizer:
         )
 
     def encode(self, texts: tf.Tensor, max_length: int | None = None) -> EncodedTexts:
-        """Prepares texts for the encoder; `tokenizer(texts)` is the same.
+        """Prepares texts, string [B], for the encoder; `tokenizer(texts)` is the same.
 
-        Args:
-            texts: string [B].
-            max_length: maximum number of tokens of a text, `EOS_ID` included. Longer texts are cut;
-                None cuts nothing.
+        Longer texts than `max_length` tokens, `EOS_ID` included, are cut; None cuts nothing.
         """
         if isinstance(texts, str | bytes):
             raise InputError(f"`texts` must be a list of strings. Received: {texts!r}")
@@ -274,13 +260,9 @@ class Tokenizer:
         max_source_length: int | None = None,
         max_target_length: int | None = None,
     ) -> tuple[EncodedTexts, EncodedTexts]:
-        """Prepares texts for the encoder, and their translations as labels.
+        """Prepares texts for the encoder, and their translations as labels, string [B] both.
 
-        Args:
-            sources: string [B].
-            targets: string [B].
-            max_source_length: maximum number of tokens of a source, its end included.
-            max_target_length: the same of a target.
+        Longer ones than the maximum numbers of tokens, `EOS_ID` included, are cut.
         """
         pairs = self.read_pairs(sources, targets)
         targets = self.target.tokenize(pairs.targets)

@@ -46,12 +46,9 @@ Tokenize = Callable[[tf.Tensor], tf.RaggedTensor]  # string [W] -> ids, int32 [W
 
 
 class Case(Wrapper):
-    """Texts in capitals are read as sentences, and their translations written in capitals.
+    """Texts in capitals are read as sentences, and their translations written in capitals."""
 
-    Its context is which texts are in capitals.
-    """
-
-    spec = tf.TensorSpec([None], tf.bool)
+    spec = tf.TensorSpec([None], tf.bool)  # which texts are in capitals
 
     def __init__(self, source: Side, target: Side, languages: tuple[str, str]) -> None:
         self.source, self.target, self.languages = source, target, languages
@@ -68,8 +65,8 @@ class Case(Wrapper):
         small = in_small_letters(prefixes, self.languages[1])
         in_capitals = context & _has_no_small_letter(prefixes)
         of_small, of_given = (
-            self.target.detokenize(self.target.tokenize(each).to_tensor())
-            for each in (tf.where(in_capitals, small, prefixes), prefixes)
+            self.target.detokenize(self.target.tokenize(texts).to_tensor())
+            for texts in (tf.where(in_capitals, small, prefixes), prefixes)
         )
         # Not all capitals come back from small letters.
         comes_back = in_capitals & (upper(of_small, self.languages[1]) == of_given)
@@ -123,10 +120,7 @@ def _lower(texts: tf.Tensor, language: str) -> tf.Tensor:
 def as_sentences(
     texts: tf.Tensor, tokenize: Tokenize, language: str = ""
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns texts, string [B], with those in capitals and titles written as sentences.
-
-    The second result is which of them were in capitals, bool [B].
-    """
+    """Returns texts, string [B], as sentences, and which were in capitals; titles change too."""
     capitals = tf.strings.regex_full_match(texts, CAPITALS)
     texts = tf.where(capitals, in_small_letters(texts, language), texts)
     is_title = tf.strings.regex_full_match(texts, TITLE)

@@ -92,10 +92,9 @@ def train_sentencepiece(texts: Iterable[str], vocab_size: int, **options: Any) -
 def train_by_rules(
     texts: Iterable[str], vocab_size: int, rules: Mapping[str, str], **options: Any
 ) -> Message:
-    """Trains a SentencePiece model that changes only what rules say, and runs of spaces.
+    """Trains a SentencePiece model that changes only runs of spaces, and sequences as rules say.
 
-    Rules are sequences of characters, and what replaces them. Characters outside the vocabulary
-    become their bytes.
+    Characters outside the vocabulary become their bytes.
     """
     with NamedTemporaryFile("w", suffix=".tsv") as file:
         for sides in rules.items():

@@ -78,10 +78,7 @@ class Side(abc.ABC):
 
 
 class SharedSide(Side):
-    """A side with one function for each operation, which all graphs call.
-
-    Each op holds the complete model of a tokenizer, so a file with few of them is smaller.
-    """
+    """A side whose ops, which hold the tokenizer's complete model, stand once for all graphs."""
 
     def __init__(self, side: Side) -> None:
         self._side = side
@@ -123,8 +120,7 @@ def index_pieces(
 ) -> Callable[[tf.Tensor], tf.Tensor]:
     """Returns a function that looks up the int32 ids of pieces by their hashes.
 
-    A table of TensorFlow would be a resource that each export must track and initialize. The hashes
-    are the same everywhere.
+    A table of TensorFlow would be a resource that each export must track and initialize.
     """
 
     def hash_of(pieces: Any) -> tf.Tensor:

@@ -89,12 +89,8 @@ def sentencepiece_sides(
     """Returns the sides of a serialized model, one if it has one normal form."""
     try:
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        special_ids = (
-            processor.pad_id(),
-            processor.unk_id(),
-            processor.bos_id(),
-            processor.eos_id(),
-        )
+        names = ("pad", "unk", "bos", "eos")
+        special_ids = tuple(getattr(processor, f"{name}_id")() for name in names)
         message = parse_sentencepiece(model)
     except (RuntimeError, DecodeError) as error:
         raise InputError("The tokenizer is not a SentencePiece model") from error
@@ -174,7 +170,8 @@ class SentencePieceTokenizer(Tokenizer):
         def as_read() -> Iterator[str]:
             # Side by side, so that both may come from one stream of pairs.
             for pair in itertools.zip_longest(sources, targets, fillvalue=""):
-                source, target = map(_without_controls, pair)
+                # As `Side.tokenize` does.
+                source, target = (regex.sub(r"\p{Cc}", " ", text) for text in pair)
                 source = visible_text(source)
                 if lowercase:
                     sides = unicodedata.normalize("NFKC", source), target
@@ -195,11 +192,6 @@ class SentencePieceTokenizer(Tokenizer):
         if lowercase:
             message.lowercase = LOWERCASE_MARK
         return cls(message.SerializeToString()).of_languages(languages)
-
-
-def _without_controls(text: str) -> str:
-    """Replaces control characters by spaces, as `Side.tokenize` does."""
-    return regex.sub(r"\p{Cc}", " ", text)
 
 
 def _small_letters(text: str, language: str) -> str:
@@ -286,14 +278,10 @@ class WordPieceTokenizer(Tokenizer):
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int) -> Self:
-        """Learns word-pieces from texts of both languages.
+        """Learns word-pieces from sentences of both languages.
 
         The pieces are those of SentencePiece's BPE, and every character in two forms: at the start
-        of a word and inside.
-
-        Args:
-            texts: sentences, as for `SentencePieceTokenizer.train`.
-            vocab_size: maximum number of ids, more than two for each character.
+        of a word and inside. So `vocab_size`, the maximum, is more than two for each character.
         """
         # Words are separated as a tokenizer separates them, and not normalized.
         model = train_sentencepiece(
@@ -324,12 +312,9 @@ class WordPieceTokenizer(Tokenizer):
 
     @classmethod
     def from_pieces(cls, pieces: Iterable[str], split_options: dict[str, bool]) -> Self:
-        """Makes a tokenizer of pieces.
+        """Makes a tokenizer of pieces by id, the four special ones first.
 
-        Args:
-            pieces: in the order of their ids, the four special ones first.
-            split_options: how KerasNLP's function splits a text into words; {} for white space.
+        The options say how KerasNLP's function splits a text into words; {} for white space.
         """
         options = f" {json.dumps(split_options)}" if split_options else ""
-        lines = [f"{HEADER}{options}", *pieces]
-        return cls("".join(f"{line}\n" for line in lines).encode())
+        return cls("".join(f"{line}\n" for line in (HEADER + options, *pieces)).encode())

@@ -27,8 +27,7 @@ class Wrapper:
     def read_targets(self, context: Any, targets: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns translations of the texts, string [B], as they are to be split into ids.
 
-        Returns:
-            The translations, and whether they agree with their sources, bool [B] or [].
+        Also returns whether they agree with their sources, bool [B] or [].
         """
         return targets, tf.constant(True)
 
@@ -37,39 +36,24 @@ class Wrapper:
         return prefixes, context
 
     def write(self, context: Any, texts: tf.Tensor) -> tf.Tensor:
-        """Returns results, string [B, K, W], as they are to be read.
-
-        Args:
-            context: of the B texts.
-            texts: of each of K results, W parts that follow each other.
-        """
+        """Returns K results of each text, in W consecutive parts, string [B, K, W], to be read."""
         return texts
 
     def context_of_parts(self, context: Any, tokens: tf.RaggedTensor, rows: tf.Tensor) -> Any:
-        """Returns the context of parts of texts.
+        """Returns the context of P parts of texts.
 
-        Args:
-            context: of the B texts.
-            tokens: int32 [P, (tokens)], consecutive tokens of each text, from its first one on.
-            rows: [P], the text of each part, in ascending order.
+        The parts are consecutive tokens, int32 [P, (tokens)], of texts in ascending `rows`, [P].
         """
         return tf.nest.map_structure(lambda leaf: tf.gather(leaf, rows), context)
 
     def constraints(self, ids: tf.Tensor, lengths: tf.Tensor, context: Any) -> Sequence[Constraint]:
-        """Returns what the results of a search must keep to.
-
-        Args:
-            ids: int32 [B, S], of the texts.
-            lengths: int32 [B], without the end.
-            context: of the texts.
-        """
+        """Returns what the results of a search must keep to, for texts as in `EncodedTexts`."""
         return []
 
     def hide(self, texts: tf.Tensor) -> tuple[tf.Tensor, Restore]:
-        """Prepares texts, string [B], to be split into sentences.
+        """Returns texts, string [B], without what must not be split into sentences.
 
-        Returns:
-            The texts without what must not be split, and a function that puts it back into parts.
+        The function that it also returns puts this back into their parts.
         """
         return texts, lambda parts: parts
 

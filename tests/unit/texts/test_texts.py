@@ -46,7 +46,7 @@ def run(model, tokenizer):
                 autograph=False,
             )
         found = graphs[key](*(tf.constant(list(column), tf.string) for column in texts))
-        return type(found)(*(None if field is None else field.numpy() for field in found))
+        return tf.nest.map_structure(lambda field: None if field is None else field.numpy(), found)
 
     return call
 
@@ -136,10 +136,10 @@ def test_document_is_its_sentences(run):
     sentences = ["One two.", "Red dog!", "Two cat?", "\u00d6l"]
     alone = run(TextSearch.translate, sentences)
     one, two, three, four = (text.decode() for text in alone.translations[:, 0])
-    found = run(TextSearch.translate_documents, ["red", document, "", " \n "])
+    found, num_sentences = run(TextSearch.translate_documents, ["red", document, "", " \n "])
     assert found.translations[1, 0].decode() == f"{one} {two}\n\n{three} {four}"
     assert found.scores[1, 0] == pytest.approx(alone.scores[:, 0].sum(), abs=1e-3)
-    assert found.num_sentences.tolist() == [1, 4, 0, 0]
+    assert num_sentences.tolist() == [1, 4, 0, 0]
     assert found.translations[2:, 0].tolist() == [b"", b" \n "]
     assert found.scores[2:, 0].tolist() == [0, 0]
 
@@ -160,7 +160,7 @@ def test_nothing_of_a_long_sentence_is_lost(run, model, tokenizer):
 
     expected = b" ".join(tokenizer.source.detokenize(translate_parts()).numpy())
     expected = expected.decode().replace("\ufffd", "").encode()
-    assert run(TextSearch.translate_documents, [text]).translations.tolist() == [[expected]]
+    assert run(TextSearch.translate_documents, [text])[0].translations.tolist() == [[expected]]
 
 
 # Scores of given translations.
