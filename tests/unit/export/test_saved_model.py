@@ -49,7 +49,7 @@ def graph(translator):
         options = dataclasses.replace(OPTIONS, **options)
         search = TextSearch(translator.model, translator.tokenizer, options)
         found = tf.function(lambda: function(search, texts, *rest), autograph=False)()
-        return type(found)(*(field.numpy() for field in found if field is not None))
+        return tf.nest.map_structure(lambda field: None if field is None else field.numpy(), found)
 
     return call
 
