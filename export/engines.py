@@ -113,6 +113,8 @@ def _marian_model(translator: Translator) -> Transformer:
         )
     if model.config.position_encoding == "learned":
         raise InputError("Hugging Face's Marian models cannot have learned positions")
+    if model.config.norm_first:
+        raise InputError("Hugging Face's Marian models cannot have `norm_first`")
     if not model.config.scale_attention:
         raise InputError("Hugging Face's Marian models cannot leave out 1 / sqrt(d_k)")
     return model
@@ -187,12 +189,14 @@ def _ctranslate2_spec(translator: Translator) -> Any:
     spec = TransformerSpec.from_config(
         (config.num_encoder_layers, config.num_decoder_layers),
         config.num_heads,
-        pre_norm=False,
-        activation=Activation.SWISH if config.activation == "swish" else Activation.RELU,
+        pre_norm=config.norm_first,
+        activation=Activation[config.activation.upper()],
     )
     for side, coder in (("encoder", spec.encoder), ("decoder", spec.decoder)):
         for i, layer in enumerate(coder.layer):
             _set_layer(layer, weights, f"{side}_{i}", model.encoder_layers[0].self_attention.scale)
+        if config.norm_first:
+            _set_norm(coder.layer_norm, weights, f"{side}_norm")
     for embedding, coder, embeddings in (
         (model.source_embedding, spec.encoder, spec.encoder.embeddings[0]),
         (model.target_embedding, spec.decoder, spec.decoder.embeddings),
@@ -223,8 +227,7 @@ def _set_layer(spec: Any, weights: Mapping[str, np.ndarray], path: str, scale: f
         linear.bias = np.concatenate([weights[f"{path}/{name}/bias"] for name in names])
 
     def set_norm(norm: Any, name: str) -> None:
-        norm.gamma = weights[f"{path}/{name}/norm/gamma"]
-        norm.beta = weights[f"{path}/{name}/norm/beta"]
+        _set_norm(norm, weights, f"{path}/{name}/norm")
 
     queries_keys_values = (f"self_attention/{name}" for name in ("query", "key", "value"))
     set_linear(spec.self_attention.linear[0], *queries_keys_values)
@@ -240,6 +243,10 @@ def _set_layer(spec: Any, weights: Mapping[str, np.ndarray], path: str, scale: f
     set_linear(spec.ffn.linear_0, "feed_forward/inner")
     set_linear(spec.ffn.linear_1, "feed_forward/output")
     set_norm(spec.ffn.layer_norm, "feed_forward_norm")
+
+
+def _set_norm(norm: Any, weights: Mapping[str, np.ndarray], path: str) -> None:
+    norm.gamma, norm.beta = weights[f"{path}/gamma"], weights[f"{path}/beta"]
 
 
 def _positions(embedding: PositionalEmbedding) -> np.ndarray:

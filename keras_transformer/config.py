@@ -192,12 +192,15 @@ class TransformerConfig(ModelConfig):
     (Table 3, row E)."""
     max_length: Size = 1024
     """Longest sequence in tokens; only learned positions need it."""
-    activation: Literal["relu", "swish"] = "relu"
-    """Inner activation of the feed-forward network: "relu" (section 3.3) or "swish"."""
+    activation: Literal["relu", "swish", "gelu"] = "relu"
+    """Inner activation of the feed-forward network: "relu" (section 3.3), "swish" or "gelu"."""
     output_bias: bool = False
     """Whether the logits have a bias; the paper has none."""
     layer_norm_epsilon: Annotated[float, Field(gt=0, lt=1)] = LAYER_NORM_EPSILON
     """What layer normalization adds to the variance."""
+    norm_first: bool = False
+    """Whether sub-layers normalize their inputs ("pre-norm") instead of the sums (section 3.1);
+    the encoder and the decoder then normalize their outputs, too."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -25,7 +25,7 @@ from keras_transformer import (
 from keras_transformer.model.losses import symmetric_divergence
 
 B, S, T, V = 3, 7, 11, layer_weights.V
-VARIANTS = ("tied", "untied learned")
+VARIANTS = ("tied", "untied learned", "pre-norm")
 METRICS = [TokenLoss, Perplexity, TokenAccuracy]
 
 

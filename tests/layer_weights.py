@@ -30,6 +30,7 @@ VARIANTS = {
         "d_v": 5,
         "scale_attention": False,
     },
+    "pre-norm": {"norm_first": True, "activation": "gelu"},
 }
 
 
@@ -112,14 +113,28 @@ def reference_logits(model, source_ids, target_ids, added=lambda encoded: 0.0):
     cross_mask = np.repeat(source_visible[:, None], target_ids.shape[1], axis=1)  # [B, T, S]
 
     encoded = reference_embedding(model.source_embedding, source_ids, is_scaled)
+    activation = getattr(reference, model.config.activation)
     for layer in model.encoder_layers:
         weights = encoder_layer(layer, model.config.scale_attention)
-        encoded = reference.encoder_layer(encoded, weights, num_heads, source_mask)
+        if model.config.norm_first:
+            encoded = reference.pre_norm_layer(
+                encoded, None, weights, num_heads, source_mask, activation=activation
+            )
+        else:
+            encoded = reference.encoder_layer(encoded, weights, num_heads, source_mask)
+    if model.config.norm_first:
+        encoded = reference.layer_norm(encoded, *model.encoder_norm.get_weights())
     x = reference_embedding(model.target_embedding, target_ids, is_scaled)
     x = x + added(encoded)
     for layer in model.decoder_layers:
         weights = decoder_layer(layer, model.config.scale_attention)
-        x = reference.decoder_layer(x, encoded, weights, num_heads, target_mask, cross_mask)
+        masks = target_mask, cross_mask
+        if model.config.norm_first:
+            x = reference.pre_norm_layer(x, encoded, weights, num_heads, *masks, activation)
+        else:
+            x = reference.decoder_layer(x, encoded, weights, num_heads, *masks)
+    if model.config.norm_first:
+        x = reference.layer_norm(x, *model.decoder_norm.get_weights())
     if model.config.share_embeddings:
         return x @ model.target_embedding.token_embedding.embeddings.numpy().T
     return x @ model.output_dense.kernel.numpy()

@@ -7,6 +7,7 @@ The tests compare the package and tests/reference.py with the stored arrays. The
 """
 
 import numpy as np
+import reference
 import torch
 import torch_twins
 
@@ -118,6 +119,45 @@ def make_decoder_layer():
     return weights, {"x": x, "encoder_output": encoder_output, "output": output, **masks}
 
 
+def make_pre_norm():
+    """Logits [B, T, V] of a model with as many layers as in tests/layer_weights.py."""
+    table = rng.normal(0.0, 0.3, (V, D))
+    sides, weights, state = {"encoder": 2, "decoder": 3}, [table], {}
+    for side, num_layers in sides.items():
+        attentions = ["self_attn", "multihead_attn"][: 1 if side == "encoder" else 2]
+        for i in range(num_layers):
+            layer = random_layer(len(attentions))
+            named = layer_state(layer, *attentions)
+            state |= {f"{side}.layers.{i}.{name}": array for name, array in named.items()}
+            weights += layer
+        norm = [rng.normal(mean, 0.5, D) for mean in (1.0, 0.0)]
+        named = zip(("weight", "bias"), map(torch.tensor, norm), strict=True)
+        state |= {f"{side}.norm.{name}": array for name, array in named}
+        weights += norm
+    options = {"norm_first": True, "activation": "gelu", **LAYER}
+    module = torch.nn.Transformer(D, N, *sides.values(), F, **options)
+    for coder in (module.encoder, module.decoder):
+        coder.norm.eps = LAYER["layer_norm_eps"]
+    module.load_state_dict(state)
+
+    source_ids, target_ids = rng.integers(1, V, (B, S)), rng.integers(1, V, (B, T))
+    source_ids[1, 4:] = source_ids[2, 2:] = target_ids[1, 5:] = target_ids[2, 8:] = 0
+    x, y = (
+        torch.tensor(reference.positional_embedding(ids, table)) for ids in (source_ids, target_ids)
+    )
+    source_padding = torch.tensor(source_ids == 0)
+    output = module(
+        x,
+        y,
+        tgt_mask=torch.tensor(~np.tri(T, dtype=bool)),
+        src_key_padding_mask=source_padding,
+        memory_key_padding_mask=source_padding,
+        tgt_key_padding_mask=torch.tensor(target_ids == 0),
+    )
+    logits = output @ torch.tensor(table.T)
+    return weights, {"source_ids": source_ids, "target_ids": target_ids, "logits": logits}
+
+
 def make_label_smoothing():
     """Losses [B, T] of smoothing 0.0, 0.1 and 0.7."""
     logits, targets = 5 * rng.normal(size=(B, T, V)), rng.integers(1, V, size=(B, T))
@@ -141,10 +181,11 @@ def main():
         "encoder_layer": make_encoder_layer(),
         "decoder_layer": make_decoder_layer(),
         "label_smoothing": make_label_smoothing(),
+        "pre_norm": make_pre_norm(),
     }
     stored = {}
     for case, (weights, arrays) in cases.items():
-        named = {f"weight_{i:02}": weight for i, weight in enumerate(weights)} | arrays
+        named = {f"weight_{i:03}": weight for i, weight in enumerate(weights)} | arrays
         for name, array in named.items():
             stored[f"{case}/{name}"] = np.asarray(
                 array.detach() if isinstance(array, torch.Tensor) else array

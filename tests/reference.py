@@ -127,12 +127,64 @@ def multi_head_attention(
     return linear(heads, *weights["output"]), scores  # [B, T, N*Hv] -> [B, T, D]
 
 
+def relu(x: np.ndarray) -> np.ndarray:
+    return np.maximum(0.0, x)
+
+
+def gelu(x: np.ndarray) -> np.ndarray:
+    """Hendrycks and Gimpel (arXiv 1606.08415): x times the normal distribution's P(X <= x)."""
+    return x * (1.0 + np.vectorize(math.erf)(x / math.sqrt(2.0))) / 2.0
+
+
 def feed_forward(
-    x: np.ndarray, kernel1: np.ndarray, bias1: np.ndarray, kernel2: np.ndarray, bias2: np.ndarray
+    x: np.ndarray,
+    kernel1: np.ndarray,
+    bias1: np.ndarray,
+    kernel2: np.ndarray,
+    bias2: np.ndarray,
+    activation: Callable[[np.ndarray], np.ndarray] = relu,
 ) -> np.ndarray:
     """Section 3.3, equation 2: max(0, x W1 + b1) W2 + b2, at every position of x [..., D]."""
-    hidden = np.maximum(0.0, linear(x, kernel1, bias1))  # [..., D] -> [..., F]
+    hidden = activation(linear(x, kernel1, bias1))  # [..., D] -> [..., F]
     return linear(hidden, kernel2, bias2)  # [..., F] -> [..., D]
+
+
+def pre_norm(
+    x: np.ndarray, norm: tuple, sublayer: Callable[[np.ndarray], np.ndarray]
+) -> np.ndarray:
+    """Xiong et al. (arXiv 2002.04745): x + Sublayer(LayerNorm(x)), [B, T, D]."""
+    return x + sublayer(layer_norm(x, *norm))
+
+
+def pre_norm_layer(
+    x: np.ndarray,
+    encoder_output: np.ndarray | None,
+    weights: dict,
+    num_heads: int,
+    self_mask: np.ndarray | None = None,
+    cross_mask: np.ndarray | None = None,
+    activation: Callable[[np.ndarray], np.ndarray] = relu,
+) -> np.ndarray:
+    """A pre-norm layer of the decoder, or, without an encoder's output, of the encoder.
+
+    The weights are those of `encoder_layer` and `decoder_layer`.
+    """
+
+    def attend(name: str, mask: np.ndarray | None) -> Callable[[np.ndarray], np.ndarray]:
+        def sublayer(y: np.ndarray) -> np.ndarray:
+            value = y if name == "self_attention" else encoder_output
+            return multi_head_attention(y, value, value, weights[name], num_heads, mask)[0]
+
+        return sublayer
+
+    x = pre_norm(x, weights["self_attention_norm"], attend("self_attention", self_mask))
+    if encoder_output is not None:
+        x = pre_norm(x, weights["cross_attention_norm"], attend("cross_attention", cross_mask))
+    return pre_norm(
+        x,
+        weights["feed_forward_norm"],
+        lambda y: feed_forward(y, *weights["feed_forward"], activation),
+    )
 
 
 def encoder_layer(

@@ -32,6 +32,8 @@ class EncoderDecoder(keras.Model):
     encoder_layers: list[Any]
     target_embedding: Any
     decoder_layers: list[Any]
+    encoder_norm: keras.layers.Layer | None = None  # after the last layer, with `norm_first`
+    decoder_norm: keras.layers.Layer | None = None
     output_dense: keras.layers.Dense | None  # None where the target's embedding is shared
     # The encoder, and the decoder with the output projection, on all positions.
     encode: Callable[..., Any]

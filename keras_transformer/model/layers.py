@@ -142,10 +142,12 @@ class _TransformerLayer(keras.layers.Layer):
         activation: str | Callable[[Tensor], Tensor] = "relu",
         layer_norm_epsilon: float = LAYER_NORM_EPSILON,
         scale_attention: bool = True,
+        norm_first: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True  # the output carries the mask of `x`
+        self.norm_first = norm_first
         self.input_spec = keras.InputSpec(ndim=3, axes={-1: d_model})
         dtype = self.dtype_policy
         attention = functools.partial(
@@ -199,7 +201,19 @@ class _TransformerLayer(keras.layers.Layer):
             "activation": keras.activations.serialize(feed_forward.inner_dense.activation),
             "layer_norm_epsilon": self.self_attention_norm.norm.epsilon,
             "scale_attention": attention.scale_attention,
+            "norm_first": self.norm_first,
         }
+
+    def _sublayer_input(self, add_norm: AddNorm, x: Tensor) -> Tensor:
+        return add_norm.norm(x) if self.norm_first else x
+
+    def _add(
+        self, add_norm: AddNorm, x: Tensor, sublayer_output: Tensor, training: bool | None
+    ) -> Tensor:
+        """The residual connection around a sub-layer."""
+        if self.norm_first:
+            return x + add_norm.dropout(sublayer_output, training=training)
+        return add_norm(x, sublayer_output, training=training)
 
     def _key_mask(self, name: str, mask: Tensor | None, x: Tensor) -> Tensor | None:
         """[B, S] -> [B, 1, 1, S]; an error names this layer's argument, not the sub-layer's."""
@@ -209,7 +223,7 @@ class _TransformerLayer(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class EncoderLayer(_TransformerLayer):
-    """One layer of the encoder: self-attention and feed-forward, post-norm (section 3.1).
+    """One layer of the encoder: self-attention and feed-forward (section 3.1).
 
     Args:
         d_model: width of the layer's input and output, D.
@@ -223,6 +237,8 @@ class EncoderLayer(_TransformerLayer):
         activation: inner activation of the feed-forward network, as for `keras.layers.Dense`.
         layer_norm_epsilon: what layer normalization adds to the variance (1e-6: tensor2tensor).
         scale_attention: whether to divide the scores by sqrt(d_k) (section 3.2.1).
+        norm_first: whether a sub-layer computes x + Dropout(Sublayer(LayerNorm(x))), "pre-norm",
+            instead of what `AddNorm` does; a stack then needs a normalization after its last layer.
 
     Call arguments:
         x: float [B, S, D].
@@ -258,18 +274,19 @@ class EncoderLayer(_TransformerLayer):
         padding_mask: Bool[Tensor, "#B S"] | None = None,
         use_causal_mask: bool = False,
     ) -> Float[Tensor, "B S D"] | tuple[Float[Tensor, "B S D"], Float[Tensor, "B N S S"]]:
+        y = self._sublayer_input(self.self_attention_norm, x)
         attended, scores = self.self_attention(
-            x,
-            x,
+            y,
+            y,
             attention_mask=attention_mask,
             return_attention_scores=True,
             training=training,
             value_mask=self._key_mask("padding_mask", padding_mask, x),
             use_causal_mask=use_causal_mask,
         )
-        x = self.self_attention_norm(x, attended, training=training)
-        transformed = self.feed_forward(x, training=training)
-        x = self.feed_forward_norm(x, transformed, training=training)
+        x = self._add(self.self_attention_norm, x, attended, training)
+        y = self._sublayer_input(self.feed_forward_norm, x)
+        x = self._add(self.feed_forward_norm, x, self.feed_forward(y, training=training), training)
         return (x, scores) if return_attention_scores else x
 
     def compute_output_spec(
@@ -332,27 +349,29 @@ class DecoderLayer(_TransformerLayer):
         Float[Tensor, "B T D"]
         | tuple[Float[Tensor, "B T D"], Float[Tensor, "B N T T"], Float[Tensor, "B N T S"]]
     ):
+        y = self._sublayer_input(self.self_attention_norm, x)
         attended, self_scores = self.self_attention(
-            x,
-            x,
+            y,
+            y,
             attention_mask=self_attention_mask,
             return_attention_scores=True,
             training=training,
             value_mask=self._key_mask("decoder_padding_mask", decoder_padding_mask, x),
             use_causal_mask=use_causal_mask,
         )
-        x = self.self_attention_norm(x, attended, training=training)
+        x = self._add(self.self_attention_norm, x, attended, training)
+        y = self._sublayer_input(self.cross_attention_norm, x)
         attended, cross_scores = self.cross_attention(
-            x,
+            y,
             encoder_output,
             attention_mask=cross_attention_mask,
             return_attention_scores=True,
             training=training,
             value_mask=self._key_mask("encoder_padding_mask", encoder_padding_mask, encoder_output),
         )
-        x = self.cross_attention_norm(x, attended, training=training)
-        transformed = self.feed_forward(x, training=training)
-        x = self.feed_forward_norm(x, transformed, training=training)
+        x = self._add(self.cross_attention_norm, x, attended, training)
+        y = self._sublayer_input(self.feed_forward_norm, x)
+        x = self._add(self.feed_forward_norm, x, self.feed_forward(y, training=training), training)
         return (x, self_scores, cross_scores) if return_attention_scores else x
 
     def compute_output_spec(

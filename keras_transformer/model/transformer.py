@@ -61,6 +61,14 @@ class Transformer(EncoderDecoder):
             "activation": config.activation,
             "layer_norm_epsilon": config.layer_norm_epsilon,
             "scale_attention": config.scale_attention,
+            "norm_first": config.norm_first,
+        }
+        norms = {
+            f"{side}_norm": keras.layers.LayerNormalization(
+                epsilon=config.layer_norm_epsilon, name=f"{side}_norm"
+            )
+            for side in ("encoder", "decoder")
+            if config.norm_first
         }
         if config.share_embeddings:
             source_embedding = target_embedding = _embedding(
@@ -83,6 +91,7 @@ class Transformer(EncoderDecoder):
                 DecoderLayer(**sizes, name=f"decoder_{i}") for i in range(config.num_decoder_layers)
             ],
             "output_dense": output_dense,
+            **norms,
         }
 
     def encode(
@@ -103,6 +112,8 @@ class Transformer(EncoderDecoder):
         for layer in self.encoder_layers:
             x, weights = layer(x, mask, return_attention_scores=True, training=training)
             scores.append(weights)
+        if self.encoder_norm is not None:
+            x = self.encoder_norm(x)
         return (x, tuple(scores)) if return_attention_scores else x
 
     def decode(
@@ -144,6 +155,8 @@ class Transformer(EncoderDecoder):
             )
             self_scores.append(self_weights)
             cross_scores.append(cross_weights)
+        if self.decoder_norm is not None:
+            x = self.decoder_norm(x)
         logits = self.project(x)
         if return_attention_scores:
             return logits, tuple(self_scores), tuple(cross_scores)

@@ -23,7 +23,7 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.model.attention import MASKED_SCORE
-from keras_transformer.model.layers import AddNorm, DecoderLayer
+from keras_transformer.model.layers import DecoderLayer
 from keras_transformer.model.masks import padding_mask
 from keras_transformer.model.transformer import Transformer
 
@@ -76,6 +76,7 @@ class DecoderStep:
         self.model = model
         in_blocks = tf.convert_to_tensor(num_sequences) <= MAX_BLOCKED_SEQUENCES
         self.layers = [_LayerStep(layer, in_blocks) for layer in model.decoder_layers]
+        self.norm = None if model.decoder_norm is None else _Norm(model.decoder_norm)
         embedding = model.target_embedding
         # Read here: a gather from the variable itself would make TensorFlow copy it at each read.
         self.embeddings = tf.convert_to_tensor(embedding.token_embedding.embeddings)
@@ -144,6 +145,8 @@ class DecoderStep:
         ):
             x, cache = layer(x, num_beams, cache, mask, encoder_kv, row_state.source_mask)
             kv_cache.append(cache)
+        if self.norm is not None:
+            x = self.norm(x)
         logits = tf.cast(self.output(x), tf.float32)  # [R, V]
         logits = tf.reshape(logits, [-1, num_beams, logits.shape[1]])
         return logits, self_mask, row_state._replace(kv_cache=tuple(kv_cache))
@@ -173,14 +176,14 @@ class _LayerStep:
         bias = join([layer.bias for layer in dense])
         self.self_qkv = _Linear(kernel, bias, layer.compute_dtype, in_blocks)
         self.self_output = self._linear(attention.output_dense)
-        self.self_norm = _AddNorm(layer.self_attention_norm)
+        self.self_norm = _Norm(layer.self_attention_norm.norm)
         cross = layer.cross_attention
         self.cross_query = self._linear(cross.query_dense, cross.scale)
         self.cross_output = self._linear(cross.output_dense)
-        self.cross_norm = _AddNorm(layer.cross_attention_norm)
+        self.cross_norm = _Norm(layer.cross_attention_norm.norm)
         self.inner = self._linear(layer.feed_forward.inner_dense)
         self.outer = self._linear(layer.feed_forward.output_dense)
-        self.norm = _AddNorm(layer.feed_forward_norm)
+        self.norm = _Norm(layer.feed_forward_norm.norm)
 
     def _linear(self, dense: keras.layers.Dense, scale: float = 1.0) -> "_Linear":
         """Returns the linear map of a dense layer, without its activation."""
@@ -199,17 +202,29 @@ class _LayerStep:
         source_mask: tf.Tensor,
     ) -> tuple[tf.Tensor, KeysValues]:
         """Returns the layer's output, float [R, D], and the longer cache."""
-        qkv = _split_heads(self.self_qkv(x), num_beams, sum(self.sizes))
+        y = self._sublayer_input(self.self_norm, x)
+        qkv = _split_heads(self.self_qkv(y), num_beams, sum(self.sizes))
         query, key, value = tf.split(qkv, self.sizes, axis=3)  # [B, N, K, H] each
         cache = KeysValues(
             keys=tf.concat([cache.keys, key], axis=2),  # [B, N, C + K, H]
             values=tf.concat([cache.values, value], axis=2),
         )
-        x = self.self_norm(x, self.self_output(_attend(query, cache, mask)))
-        query = _split_heads(self.cross_query(x), num_beams, self.sizes[0])
-        x = self.cross_norm(x, self.cross_output(_attend(query, encoder_kv, source_mask)))
-        inner = self.layer.feed_forward.inner_dense.activation(self.inner(x))  # [R, F]
-        return self.norm(x, self.outer(inner)), cache
+        x = self._add(self.self_norm, x, self.self_output(_attend(query, cache, mask)))
+        y = self._sublayer_input(self.cross_norm, x)
+        query = _split_heads(self.cross_query(y), num_beams, self.sizes[0])
+        x = self._add(
+            self.cross_norm, x, self.cross_output(_attend(query, encoder_kv, source_mask))
+        )
+        y = self._sublayer_input(self.norm, x)
+        inner = self.layer.feed_forward.inner_dense.activation(self.inner(y))  # [R, F]
+        return self._add(self.norm, x, self.outer(inner)), cache
+
+    def _sublayer_input(self, norm: "_Norm", x: tf.Tensor) -> tf.Tensor:
+        return norm(x) if self.layer.norm_first else x
+
+    def _add(self, norm: "_Norm", x: tf.Tensor, sublayer_output: tf.Tensor) -> tf.Tensor:
+        x += tf.cast(sublayer_output, tf.float32)
+        return x if self.layer.norm_first else norm(x)
 
     def encoder_kv(self, encoder_output: tf.Tensor) -> KeysValues:
         """Returns cross-attention's keys and values of an encoder's output [B, S, D]."""
@@ -281,17 +296,16 @@ class _Linear:
         return products if self.negative_bias is None else products - self.negative_bias
 
 
-class _AddNorm:
-    """An `AddNorm` without dropout."""
+class _Norm:
+    """A layer normalization in float32."""
 
-    def __init__(self, layer: AddNorm) -> None:
-        self.gamma = tf.cast(tf.convert_to_tensor(layer.norm.gamma.value), tf.float32)
-        self.beta = tf.cast(tf.convert_to_tensor(layer.norm.beta.value), tf.float32)
-        self.epsilon = layer.norm.epsilon
+    def __init__(self, layer: keras.layers.LayerNormalization) -> None:
+        self.gamma = tf.cast(tf.convert_to_tensor(layer.gamma.value), tf.float32)
+        self.beta = tf.cast(tf.convert_to_tensor(layer.beta.value), tf.float32)
+        self.epsilon = layer.epsilon
 
-    def __call__(self, x: tf.Tensor, sublayer_output: tf.Tensor) -> tf.Tensor:
-        """[R, D] -> float32 [R, D]."""
-        x += tf.cast(sublayer_output, tf.float32)
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        """[R, D] -> [R, D]."""
         centered = x - tf.reduce_mean(x, axis=1, keepdims=True)
         # A product, because TensorFlow's squared difference is slower.
         variance = tf.reduce_mean(centered * centered, axis=1, keepdims=True)

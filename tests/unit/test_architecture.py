@@ -26,7 +26,7 @@ MAX_PARAMETERS = 8
 COMMANDS = r"cli\.\w+:\w+_command\(\d+\)"  # a command's parameters are its options
 LAYERS = {  # as Keras's own layers
     "model.attention:call(9)",
-    "model.layers:__init__(11)",
+    "model.layers:__init__(12)",
     "model.layers:call(9)",
 }
 TOO_LARGE = {"search.beam_search:beam_search", "search.beam_search:beam_search(9)"}

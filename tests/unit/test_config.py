@@ -19,6 +19,7 @@ def test_presets():
     assert (big.d_model, big.d_ff, big.num_heads, big.dropout_rate) == (1024, 4096, 16, 0.3)
     base = TransformerConfig.from_preset("base", vocab_size=V)
     assert base == TransformerConfig(vocab_size=V)
+    assert TransformerConfig.from_preset("big", vocab_size=V, norm_first=True).norm_first
 
 
 def test_survives_json():
@@ -33,6 +34,8 @@ def test_survives_json():
         position_encoding="learned",
         scale_embeddings=False,
         scale_attention=False,
+        activation="gelu",
+        norm_first=True,
     )
     saved = json.loads(json.dumps(config.to_dict()))
     assert TransformerConfig.from_dict(saved) == config
@@ -139,6 +142,9 @@ def num_parameters(config):
 def test_number_of_parameters(sizes):
     config = TransformerConfig(vocab_size=V, num_encoder_layers=1, num_decoder_layers=2, **sizes)
     assert Transformer(config).count_params() == num_parameters(config)
+    norms = 2 * 2 * config.d_model
+    pre_norm = dataclasses.replace(config, norm_first=True)
+    assert Transformer(pre_norm).count_params() == num_parameters(config) + norms
 
 
 @pytest.mark.parametrize(("row", "millions"), MILLIONS.items())

@@ -55,7 +55,7 @@ def initialize(model: EncoderDecoder, settings: TrainSettings, is_new: bool) -> 
     frozen = {
         None: [],
         "embeddings": [model.source_embedding, model.target_embedding],
-        "encoder": model.encoder_layers,
+        "encoder": [*model.encoder_layers, *filter(None, [model.encoder_norm])],
     }
     for layer in frozen[settings.freeze]:
         layer.trainable = False

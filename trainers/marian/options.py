@@ -77,8 +77,8 @@ class HuggingFaceOptions(pydantic.BaseModel, strict=True):
     num_heads: int = Field(alias="encoder_attention_heads")
     num_encoder_layers: int = Field(alias="encoder_layers")
     num_decoder_layers: int = Field(alias="decoder_layers")
-    activation: Literal["swish", "silu", "relu"] = Field(
-        "gelu", alias="activation_function", validate_default=True
+    activation: Literal["swish", "silu", "relu", "gelu"] = Field(
+        "gelu", alias="activation_function"
     )
     scale_embeddings: bool = Field(default=False, alias="scale_embedding")
     model_type: Literal["marian"] = "marian"

@@ -23,9 +23,10 @@ PREFIXES = np.random.default_rng(43).integers(1, V, (2, K, STEPS)).astype("int32
 
 @pytest.fixture(scope="module")
 def model():
-    """Three members: of two architectures, of different depths, one with learned positions."""
+    """Three members: of two architectures and different depths, one pre-norm."""
     deep = make_model().config
-    shallow = make_model(num_decoder_layers=1, position_encoding="learned", max_length=9).config
+    sizes = {"num_decoder_layers": 1, "position_encoding": "learned", "max_length": 9}
+    shallow = make_model(**sizes, norm_first=True).config
     recurrent = RecurrentConfig(vocab_size=V, d_model=6, units=5)
     return randomize(Ensemble(EnsembleConfig.of([deep, shallow, recurrent])))
 

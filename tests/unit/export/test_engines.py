@@ -89,6 +89,7 @@ def test_ctranslate2_of_an_imported_model(huggingface, tmp_path):
         {"position_encoding": "learned", "max_length": 70},
         {"scale_embeddings": False},
         {"scale_attention": False},
+        {"norm_first": True, "activation": "gelu"},
     ],
 )
 def test_ctranslate2_of_a_model_of_the_paper(changes, tiny_translator, tmp_path):
@@ -144,12 +145,13 @@ def test_huggingface_folder_comes_back(huggingface, tmp_path):
     assert again.defaults == translator.defaults
 
 
-def test_embeddings_that_are_not_scaled_come_back(huggingface, tmp_path):
+def test_options_come_back(huggingface, tmp_path):
     _, translator = huggingface
-    config = dataclasses.replace(translator.model.config, scale_embeddings=False)
-    unscaled = Translator(Transformer(config), translator.tokenizer)
-    export_marian(unscaled, tmp_path / "x", "en", "de")
-    assert not import_marian(tmp_path / "x", tmp_path / "run").config.scale_embeddings
+    changes = {"scale_embeddings": False, "activation": "gelu"}
+    config = dataclasses.replace(translator.model.config, **changes)
+    export_marian(Translator(Transformer(config), translator.tokenizer), tmp_path / "x", "en", "de")
+    again = import_marian(tmp_path / "x", tmp_path / "run", like="huggingface").config
+    assert {name: getattr(again, name) for name in changes} == changes
 
 
 def test_what_cannot_be_converted(swish, tiny_translator, tmp_path):
@@ -157,10 +159,10 @@ def test_what_cannot_be_converted(swish, tiny_translator, tmp_path):
     with pytest.raises(InputError, match="full exists already"):
         export_ctranslate2(swish, tmp_path / "full")
     config, tokenizer = tiny_translator.model.config, tiny_translator.tokenizer
-    changes = {"d_k": 3}, {"position_encoding": "learned"}, {"scale_attention": False}
-    heads, learned, unscaled = (
+    changes = [{"d_k": 3}, {"position_encoding": "learned"}, {"scale_attention": False}]
+    heads, learned, unscaled, pre_norm = (
         Translator(Transformer(dataclasses.replace(config, **change)), tokenizer)
-        for change in changes
+        for change in [*changes, {"norm_first": True}]
     )
     with pytest.raises(InputError, match=r"`d_k` and `d_v` must be 8\. Received: d_k=3, d_v=None"):
         export_ctranslate2(heads, tmp_path / "x")
@@ -168,6 +170,8 @@ def test_what_cannot_be_converted(swish, tiny_translator, tmp_path):
         export_marian(learned, tmp_path / "x", "en", "de")
     with pytest.raises(InputError, match=r"cannot leave out 1 / sqrt\(d_k\)"):
         export_marian(unscaled, tmp_path / "x", "en", "de")
+    with pytest.raises(InputError, match="cannot have `norm_first`"):
+        export_marian(pre_norm, tmp_path / "x", "en", "de")
     words = WordPieceTokenizer.train(["red dog", "two cat"], 40)
     with pytest.raises(
         InputError, match=r"need a tokenizer of SentencePiece\. Received: one of word-pieces"

@@ -160,6 +160,16 @@ def test_rounded_weights(exported, translator, tmp_path):
     assert_answers(SavedModelSession(path).translate(TEXTS), expected)
 
 
+def test_pre_norm(translator, tmp_path):
+    changes = {"norm_first": True, "activation": "gelu"}
+    model = layer_weights.randomize(
+        Transformer(dataclasses.replace(translator.model.config, **changes))
+    )
+    pre_norm = Translator(model, translator.tokenizer, OPTIONS)
+    path = export_saved_model(pre_norm, tmp_path / "tiny", check=False)
+    assert_answers(SavedModelSession(path).translate(TEXTS), pre_norm.translate(TEXTS))
+
+
 @pytest.mark.distributed
 def test_other_models(translator, tmp_path):
     """Learned positions, untied embeddings and mixed precision all reach the stored weights."""

@@ -111,9 +111,10 @@ def test_layers_are_torchs():
 # Masks that Keras carries, padding masks, and the causal default.
 
 
+@pytest.mark.parametrize("norm_first", [False, True])
 @pytest.mark.parametrize("way", ["carried", "padding masks", "attention masks"])
-def test_padding_reaches_every_attention(source, target, way):
-    encoder, decoder = make_encoder(), make_decoder()
+def test_padding_reaches_every_attention(source, target, way, norm_first):
+    encoder, decoder = make_encoder(norm_first=norm_first), make_decoder(norm_first=norm_first)
     encoder_mask, self_mask, cross_mask = masks()
     expected = decoder(target, encoder(source, encoder_mask), self_mask, cross_mask)
     paddings = source_visible, target_visible = encoder_mask[:, 0], self_mask[:, -1]
@@ -284,6 +285,7 @@ CONFIG = {
     "activation": "gelu",
     "layer_norm_epsilon": 1e-5,
     "scale_attention": False,
+    "norm_first": True,
 }
 EMBEDDING_CONFIG = {
     "vocab_size": V,

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import reference
 import tensorflow as tf
+import torch_twins
 from layer_weights import VARIANTS, V, make_model, reference_logits
 
 from keras_transformer import (
@@ -101,6 +102,21 @@ def test_gradients_reach_every_weight(model, inputs):
         assert (largest > 1e-5) != weight.path.endswith("key/bias"), weight.path
 
 
+def test_pre_norm_is_torchs():
+    """`nn.Transformer(norm_first=True, activation="gelu")` in float64."""
+    twin = torch_twins.load("pre_norm")
+    model = make_model(**VARIANTS["pre-norm"])
+    assert [weight.path for weight in model.weights if weight.path.count("/") == 1] == [
+        "encoder_norm/gamma",
+        "encoder_norm/beta",
+        "decoder_norm/gamma",
+        "decoder_norm/beta",
+    ]
+    model.set_weights(twin["weights"])
+    ids = {name: twin[name].astype("int32") for name in ("source_ids", "target_ids")}
+    assert_close(model(ids), twin["logits"], rtol=1e-5, atol=1e-5)
+
+
 # Dropout and precision.
 
 RATES = ["dropout_rate", "attention_dropout_rate", "feed_forward_dropout_rate"]
@@ -127,7 +143,12 @@ def test_quantizing_is_refused():
 
 @pytest.mark.parametrize(
     ("policy", "tolerance", "variant"),
-    [("mixed_float16", 0.02, "tied"), ("mixed_bfloat16", 0.2, "untied learned")],
+    [
+        ("mixed_float16", 0.02, "tied"),
+        ("mixed_float16", 0.02, "pre-norm"),
+        ("mixed_bfloat16", 0.2, "untied learned"),
+        ("mixed_bfloat16", 0.2, "pre-norm"),
+    ],
 )
 def test_mixed_precision(inputs, set_policy, policy, tolerance, variant):
     set_policy(policy)

@@ -38,7 +38,7 @@ def test_steps_are_the_decoder(model, min_size, num_beams, monkeypatch):
 @pytest.mark.parametrize(
     ("policy", "tolerance"), [("mixed_float16", 0.02), ("mixed_bfloat16", 0.15), ("float64", 1e-5)]
 )
-@pytest.mark.parametrize("variant", ["tied", "untied learned"])
+@pytest.mark.parametrize("variant", ["tied", "untied learned", "pre-norm"])
 def test_steps_in_other_precisions(policy, tolerance, variant):
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(policy)

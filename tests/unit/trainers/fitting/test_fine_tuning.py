@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import shutil
 
+import layer_weights
 import numpy as np
 import pytest
 
@@ -11,7 +12,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.corpora import Pair
 from keras_transformer.trainers.data.preparation import mixed, prepare
-from keras_transformer.trainers.fitting.fine_tuning import initial_config
+from keras_transformer.trainers.fitting.fine_tuning import initial_config, initialize
 from keras_transformer.trainers.fitting.training import train
 from keras_transformer.trainers.recipes import Layer, completed, resolve
 from keras_transformer.trainers.settings import TrainSettings
@@ -50,6 +51,13 @@ def test_frozen_layers_keep_their_weights(freeze, kept, tuning, tiny_run, tmp_pa
     before, after = weights_of(tiny_run, "best"), weights_of(run)
     frozen = {path for path in before if np.array_equal(before[path], after[path])}
     assert frozen == {path for path in before if path.startswith(kept)}
+
+
+def test_frozen_encoder_includes_its_last_norm(tuning):
+    model = layer_weights.make_model(norm_first=True)
+    initialize(model, dataclasses.replace(tuning, freeze="encoder"), is_new=False)
+    trained = {weight.path.split("_")[0] for weight in model.trainable_weights}
+    assert trained == {"embedding/token", "decoder"}
 
 
 def test_resumes_exactly_without_the_initial_run(tuning, tmp_path):

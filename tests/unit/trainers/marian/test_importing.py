@@ -426,7 +426,11 @@ WRONG = [
     ("swish", write("vocab.yml", '</s>: 0\n"\\ud83d": 1'), "vocab.yml must hold pieces"),
     ("shared", edit_json("config.json", model_type="bart"), "model_type`: .*'marian'"),
     ("shared", edit_json("config.json", eos_token_id=5), "eos_token_id` must be 307.* 5"),
-    ("shared", replace_in("config.json", "activation_f", "f"), "activation_function`.*'gelu'"),
+    (
+        "shared",
+        edit_json("config.json", activation_function="tanh"),
+        "activation_function`.*'gelu'",
+    ),
     ("shared", edit_json("config.json", decoder_layers=2), "layers.1.* is missing"),
     ("shared", write("config.json", "[" * 99_999), "config.json must hold a JSON object"),
     ("shared", edit_json("generation_config.json", num_beams="six"), "num_beams`.*'six'"),
