@@ -102,14 +102,15 @@ def _options(fields: Fields) -> Iterator[inspect.Parameter]:
         option = declared.option
         if option is None and hints[name] is bool and not default:
             option = f"--{name.replace('_', '-')}"  # and no --no-NAME
+        kinds = [hints[name], *get_args(hints[name])]
+        kind = next((kind for kind in kinds if get_origin(kind) is list), hints[name])
+        may_repeat = " May be repeated." if get_origin(kind) is list else ""
         info = Option(
             *filter(None, [option]),
             metavar=declared.metavar,
-            help=_help(declared, fields.default, default),
+            help=_help(declared, fields.default, default) + may_repeat,
             autocompletion=_completion(declared) if declared.choices else None,
         )
-        kinds = [hints[name], *get_args(hints[name])]
-        kind = next((kind for kind in kinds if get_origin(kind) is list), hints[name])
         yield inspect.Parameter(
             name,
             inspect.Parameter.KEYWORD_ONLY,
