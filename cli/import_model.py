@@ -42,7 +42,7 @@ def import_command(
     All commands that read a run then work with the model.
     """
     load_tensorflow()
-    from keras_transformer.trainers.marian.importing import import_marian
+    from keras_transformer.trainers.models.importing import import_marian
 
     with cleaned_up():
         imported = import_marian(

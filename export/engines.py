@@ -66,7 +66,7 @@ def export_marian(translator: Translator, folder: str | Path, source: str, targe
         InputError: if the folder exists or cannot be written, or if Hugging Face has no form for
             the model.
     """
-    from keras_transformer.marian.layout import EMBEDDINGS, huggingface_name, to_huggingface
+    from keras_transformer.models.layout import EMBEDDINGS, huggingface_name, to_huggingface
 
     model, tokenizer = _marian_model(translator), translator.tokenizer
     config = model.config
@@ -103,7 +103,7 @@ def export_marian(translator: Translator, folder: str | Path, source: str, targe
 
 def _marian_model(translator: Translator) -> Transformer:
     """Returns the model; `InputError` if Hugging Face has no form for it or for its tokenizer."""
-    from keras_transformer.marian.tokenizer import MarianTokenizer
+    from keras_transformer.models.marian import MarianTokenizer
 
     model, tokenizer = _transformer(translator, "Hugging Face"), translator.tokenizer
     if isinstance(tokenizer, MarianTokenizer) and tokenizer.sees_tag:

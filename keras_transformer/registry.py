@@ -4,7 +4,7 @@ A value "module:name" is in `keras_transformer`, and is imported when it is need
 Transformer does not need is a room: a folder, here and perhaps one of the same name in `trainers/`,
 which the rest of the package knows only by its lines in these tables. To remove a room, delete its
 folders, its lines here and in `setup.cfg`. Then only what is its own fails: of `recurrent`, the
-public names in `__init__.pyi`; of `ensemble`, the command of this name; of `marian`, the commands
+public names in `__init__.pyi`; of `ensemble`, the command of this name; of `models`, the commands
 `import` and `convert --to marian`; of `protection`, the setting `protect`.
 """
 
@@ -54,7 +54,7 @@ ARCHITECTURES = {
 TOKENIZERS = {
     b"# word-pieces": "tokenizers.subword:WordPieceTokenizer",
     b"# protected\n": "protection.tokenizer:ProtectingTokenizer",
-    b"# marian\n": "marian.tokenizer:MarianTokenizer",
+    b"# marian\n": "models.marian:MarianTokenizer",
     b"# trees\n": "parsing.tokenizer:TreeTokenizer",
     b"": "tokenizers.subword:SentencePieceTokenizer",  # any other
 }

@@ -7,7 +7,7 @@ from hidden_room import HIDDEN_ROOMS
 from xdist.scheduler import LoadScopeScheduling
 
 # The tests of a hidden room, beside those in folders of its name.
-OTHERS = {"marian": ["unit/export/test_engines.py"]}
+OTHERS = {"models": ["unit/export/test_engines.py"]}
 collect_ignore = ["integration/test_tensorflow_serving.py"] if HIDDEN_ROOMS else []
 for room in HIDDEN_ROOMS:
     collect_ignore += [f"unit/{room}", f"unit/trainers/{room}", f"integration/test_{room}.py"]

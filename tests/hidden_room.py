@@ -7,7 +7,7 @@ import importlib.abc
 import os
 import sys
 
-ROOMS = ("ensemble", "marian", "parsing", "protection", "recurrent")
+ROOMS = ("ensemble", "models", "parsing", "protection", "recurrent")
 HIDDEN_ROOMS = os.environ.get("HIDDEN_ROOMS", "").split()
 
 

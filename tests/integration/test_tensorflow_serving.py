@@ -27,7 +27,7 @@ from keras_transformer.parsing.tokenizer import TreeTokenizer
 from keras_transformer.protection.tokenizer import ProtectingTokenizer
 from keras_transformer.recurrent.model import Recurrent, RecurrentConfig
 from keras_transformer.tokenizers import WordPieceTokenizer
-from keras_transformer.trainers.marian.importing import import_marian
+from keras_transformer.trainers.models.importing import import_marian
 
 pytestmark = [pytest.mark.programs, pytest.mark.timeout(900)]
 

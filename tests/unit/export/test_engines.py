@@ -16,8 +16,8 @@ from keras_transformer.export.engines import export_ctranslate2, export_marian
 from keras_transformer.model.transformer import Transformer
 from keras_transformer.texts.texts import TextSearch
 from keras_transformer.tokenizers import SentencePieceTokenizer, WordPieceTokenizer
-from keras_transformer.trainers.marian.importing import import_marian
-from keras_transformer.trainers.marian.tensors import read_tensors
+from keras_transformer.trainers.models.importing import import_marian
+from keras_transformer.trainers.models.tensors import read_tensors
 from keras_transformer.translator import Translator
 
 TEXTS = ["The girl listens to her woman.", "Did they go to school at 5 o'clock?", "No.", "öl 東"]

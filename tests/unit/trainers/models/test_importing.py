@@ -17,8 +17,8 @@ from keras_transformer.errors import InputError
 from keras_transformer.export.engines import export_marian
 from keras_transformer.texts.sentences import split_sentences
 from keras_transformer.tokenizers import shifted
-from keras_transformer.trainers.marian.files import read_vocabulary
-from keras_transformer.trainers.marian.importing import NEVER, import_marian
+from keras_transformer.trainers.models.files import read_vocabulary
+from keras_transformer.trainers.models.importing import NEVER, import_marian
 from keras_transformer.translator import Translator
 
 NAMES = ("swish", "relu")

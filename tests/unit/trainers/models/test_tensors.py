@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from keras_transformer.errors import InputError
-from keras_transformer.trainers.marian.tensors import read_tensors
+from keras_transformer.trainers.models.tensors import read_tensors
 
 A = np.arange(6, dtype="<f4").reshape(2, 3)
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_transformer.errors import InputError, one_line
-from keras_transformer.trainers.marian.files import read_bytes
+from keras_transformer.trainers.models.files import read_bytes
 
 _TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8"}
 _STORAGES = {

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_transformer.errors import InputError
-from keras_transformer.marian.layout import (
+from keras_transformer.models.layout import (
     DECODER_EMBEDDING,
     EMBEDDINGS,
     ENCODER_EMBEDDING,
     OUTPUT_WEIGHT,
     SHARED_EMBEDDING,
 )
-from keras_transformer.trainers.marian.files import (
+from keras_transformer.trainers.models.files import (
     parse_yaml,
     read_bytes,
     read_json,
@@ -26,7 +26,7 @@ from keras_transformer.trainers.marian.files import (
     read_sentencepiece,
     read_vocabulary,
 )
-from keras_transformer.trainers.marian.options import (
+from keras_transformer.trainers.models.options import (
     SIZES,
     DecoderOptions,
     HuggingFaceOptions,
@@ -34,7 +34,7 @@ from keras_transformer.trainers.marian.options import (
     MarianOptions,
     check,
 )
-from keras_transformer.trainers.marian.tensors import read_tensors
+from keras_transformer.trainers.models.tensors import read_tensors
 
 logger = logging.getLogger(__name__)
 

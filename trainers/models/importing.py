@@ -10,12 +10,12 @@ import sacremoses
 from keras_transformer.config import BOS_ID, TransformerConfig
 from keras_transformer.errors import InputError
 from keras_transformer.files import atomic_folder
-from keras_transformer.marian.layout import SHARED_EMBEDDING, from_huggingface, huggingface_name
-from keras_transformer.marian.tokenizer import MarianTokenizer
 from keras_transformer.model.transformer import Transformer
+from keras_transformer.models.layout import SHARED_EMBEDDING, from_huggingface, huggingface_name
+from keras_transformer.models.marian import MarianTokenizer
 from keras_transformer.run import Run
 from keras_transformer.tokenizers import SPECIAL_PIECES
-from keras_transformer.trainers.marian.folders import MarianModel, read_folder
+from keras_transformer.trainers.models.folders import MarianModel, read_folder
 from keras_transformer.trainers.settings import TrainSettings
 
 LAYER_NORM_EPSILONS = {"marian": 1e-9, "huggingface": 1e-5}

@@ -39,7 +39,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def parse_yaml(path: Path, content: bytes) -> dict[str, Any]:
     """Reads a mapping, whose values stay text."""
-    with needs_extra("marian"):
+    with needs_extra("models"):
         import yaml
     try:  # not by libyaml, which dies of deep nesting
         return _mapping(yaml.load(content.rstrip(b"\0"), Loader=yaml.BaseLoader))

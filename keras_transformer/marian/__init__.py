@@ -1,1 +1,0 @@
-"""What Marian's models have: the layout of their weights, and their tokenizer."""

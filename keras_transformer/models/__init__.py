@@ -1,0 +1,1 @@
+"""What published models have: the layout of their weights, and their tokenizers."""

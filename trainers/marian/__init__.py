@@ -1,1 +1,0 @@
-"""The import of published Marian models."""
