@@ -115,6 +115,8 @@ def _marian_model(translator: Translator) -> Transformer:
         raise InputError("Hugging Face's Marian models cannot have learned positions")
     if model.config.norm_first:
         raise InputError("Hugging Face's Marian models cannot have `norm_first`")
+    if model.config.first_position:
+        raise InputError("Hugging Face's Marian models cannot have a `first_position`")
     if not model.config.scale_attention:
         raise InputError("Hugging Face's Marian models cannot leave out 1 / sqrt(d_k)")
     return model
@@ -253,7 +255,7 @@ def _positions(embedding: PositionalEmbedding) -> np.ndarray:
     """Returns the encodings of positions, [positions, D]."""
     if embedding.position_embedding is not None:
         return np.asarray(embedding.position_embedding.embeddings.value)
-    positions = np.arange(MAX_POSITIONS)
+    positions = np.arange(MAX_POSITIONS) + embedding.first_position
     return np.asarray(sinusoidal_encoding(positions, embedding.d_model, embedding.divisor))
 
 

@@ -190,6 +190,8 @@ class TransformerConfig(ModelConfig):
     position_encoding: Literal["sinusoidal", "marian", "learned"] = "sinusoidal"
     """Positions: "sinusoidal" (section 3.5), "marian" for the sinusoids of Marian, or "learned"
     (Table 3, row E)."""
+    first_position: Annotated[int, Field(ge=0, lt=2**20)] = 0
+    """Position of the first token of a sequence, for sinusoids."""
     max_length: Size = 1024
     """Longest sequence in tokens; only learned positions need it."""
     activation: Literal["relu", "swish", "gelu"] = "relu"

@@ -56,6 +56,7 @@ class PositionalEmbedding(keras.layers.Layer):
         d_model: width, D.
         dropout_rate: dropout on the sum, 0 to 1 (0.1: section 5.4, base).
         position_encoding: "sinusoidal" or "marian", for any length, or "learned" (Table 3, row E).
+        first_position: position of the first token, for sinusoids.
         max_length: number of learned positions; sinusoids do not use it. A position beyond is an
             error, or NaN where a graph does not know the length.
         output_bias: whether to add a bias to the logits; the paper has none.
@@ -64,7 +65,7 @@ class PositionalEmbedding(keras.layers.Layer):
 
     Call arguments:
         inputs: int [B, T], token ids; with `reverse`, float [B, T, D].
-        start: int, the position of the first column.
+        start: int, how many tokens stand before the first column.
         reverse: whether to compute logits.
 
     Returns:
@@ -91,6 +92,7 @@ class PositionalEmbedding(keras.layers.Layer):
         d_model: int,
         dropout_rate: float = 0.1,
         position_encoding: str = "sinusoidal",
+        first_position: int = 0,
         max_length: int = 1024,
         output_bias: bool = False,
         mask_zero: bool = False,
@@ -110,6 +112,7 @@ class PositionalEmbedding(keras.layers.Layer):
         self.d_model = d_model
         self.position_encoding = position_encoding
         self.divisor = d_model - 2 if position_encoding == "marian" else d_model
+        self.first_position = first_position
         self.max_length = max_length
         self.use_output_bias = output_bias
         self.output_bias: keras.Variable | None = None
@@ -159,10 +162,11 @@ class PositionalEmbedding(keras.layers.Layer):
         return self.dropout(tokens + self.encoding(positions), training=training)
 
     def encoding(self, positions: Int[Tensor, " T"]) -> Float[Tensor, "T D"]:
-        """Returns the encodings of positions, or their embeddings if they are learned."""
+        """Returns the encodings of tokens, counted from 0, or the embeddings of their positions."""
         if self.position_embedding is not None:
             exists = ops.logical_and(positions >= 0, positions < self.max_length)[:, None]
             return ops.where(exists, self.position_embedding(positions), np.nan)
+        positions = ops.cast(positions, "int32") + self.first_position
         encoding = sinusoidal_encoding(positions, self.d_model, self.divisor)  # [T, D]
         return ops.cast(encoding, self.compute_dtype)
 
@@ -188,6 +192,7 @@ class PositionalEmbedding(keras.layers.Layer):
             "d_model": self.d_model,
             "dropout_rate": self.dropout.rate,
             "position_encoding": self.position_encoding,
+            "first_position": self.first_position,
             "max_length": self.max_length,
             "output_bias": self.use_output_bias,
             "mask_zero": self.mask_zero,

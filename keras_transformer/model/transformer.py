@@ -197,6 +197,7 @@ def _embedding(
         config.d_model,
         dropout_rate=config.dropout_rate,
         position_encoding=config.position_encoding,
+        first_position=config.first_position,
         max_length=config.max_length,
         output_bias=output_bias,
         scale_embeddings=config.scale_embeddings,

@@ -19,6 +19,7 @@ class Documents:
         read, context = tokenizer.read(tf.gather(self._segments, sentences))
         tokens = tokenizer.source.tokenize(read)
         self._tokens, rows = cut_rows(tokens, max_tokens, tokenizer.head_lengths(tokens))
+        self._tokenizer = tokenizer
         self._context = tokenizer.context_of_parts(context, self._tokens, rows)
         self._segment_of_part = tf.gather(sentences, rows)
         self._text_of_part = tf.gather(self._text_of_segment, self._segment_of_part)
@@ -32,7 +33,7 @@ class Documents:
             check = tf.debugging.Assert(num_tokens <= max_tokens, [message, num_tokens])
             with tf.control_dependencies([check]):
                 tokens = tf.identity(tokens)  # [P, (tokens)]
-        return EncodedTexts.of(tokens, self._context)
+        return self._tokenizer.encode_tokens(tokens, self._context)
 
     def num_sentences(self) -> tf.Tensor:
         counts = tf.cast(~self._is_blank, tf.int32)

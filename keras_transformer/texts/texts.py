@@ -237,7 +237,8 @@ class TextSearch:
         fails if all texts together have more than `max_tokens` tokens, the end of each sentence
         included. Also returns the number of sentences of each text, int32 [B].
         """
-        documents = Documents(self.tokenizer, texts, self.max_source_tokens - 1)
+        longest = self.max_source_tokens - self.tokenizer.num_delimiters
+        documents = Documents(self.tokenizer, texts, longest)
         source = documents.parts(max_tokens)
         found = self.search(source, num_best)
         written = self.tokenizer.write(source, found.ids)  # [P, n]

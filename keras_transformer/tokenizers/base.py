@@ -22,19 +22,36 @@ from keras_transformer.tokenizers.wrappers import Restore, Visible, Wrapper
 class EncodedTexts(NamedTuple):
     """A batch of texts as token ids."""
 
-    ids: tf.Tensor  # int32 [B, S], each row's tokens, then `EOS_ID`, then padding
-    lengths: tf.Tensor  # int32 [B], number of tokens without `EOS_ID`
+    ids: tf.Tensor  # int32 [B, S], each row's tokens with their delimiters, then padding
+    lengths: tf.Tensor  # int32 [B], number of tokens without delimiters
     truncated: tf.Tensor  # bool [B], whether a text was cut to the maximum length
     context: Any = ()  # what `Tokenizer.write` needs of the texts, a nest of tensors [B, ...]
 
     @classmethod
     def of(cls, tokens: tf.RaggedTensor, context: Any = (), max_length: int | None = None) -> Self:
         """Ends and pads rows, int32 [B, (tokens)], cut to `max_length` with their `EOS_ID`."""
-        longest = tf.int32.max if max_length is None else max_length
-        if longest < 1:
-            raise InputError(f"`max_length` must be at least 1. Received: max_length={max_length}")
-        ids, lengths = with_end(tokens[:, : longest - 1])
-        return cls(ids, lengths, tokens.row_lengths() >= longest, context)
+        return cls.delimited(tokens, context, max_length, with_end, num_delimiters=1)
+
+    @classmethod
+    def delimited(
+        cls,
+        tokens: tf.RaggedTensor,
+        context: Any,
+        max_length: int | None,
+        delimit: Callable[[tf.RaggedTensor], tf.RaggedTensor],
+        num_delimiters: int,
+    ) -> Self:
+        """The same, with other ids around the tokens."""
+        longest = tf.int32.max if max_length is None else max_length - num_delimiters
+        if longest < 0:
+            raise InputError(
+                f"`max_length` must be at least {num_delimiters}. Received: max_length={max_length}"
+            )
+        left = tokens[:, :longest]
+        lengths = tf.cast(left.row_lengths(), tf.int32)
+        return cls(
+            delimit(left).to_tensor(PAD_ID), lengths, tokens.row_lengths() > longest, context
+        )
 
 
 class TextPairs(NamedTuple):
@@ -64,6 +81,7 @@ class Tokenizer:
         protect: what a translation keeps as it is, by sets and regular expressions.
         languages: the codes of source and target.
         splits_sentences: whether a text may be searched sentence by sentence.
+        num_delimiters: number of ids that `delimit` adds.
 
     Raises:
         InputError: if a file is missing or is not a tokenizer, or a vocabulary is too small.
@@ -72,6 +90,7 @@ class Tokenizer:
     protect: Sequence[str] = ()
     languages: tuple[str, str] = ("", "")
     splits_sentences: bool = True
+    num_delimiters: int = 1
 
     def __init__(self, model: bytes, source: Side, target: Side | None = None) -> None:
         self.model, self.source, self.target = model, source, target or source
@@ -237,7 +256,7 @@ class Tokenizer:
     def encode(self, texts: tf.Tensor, max_length: int | None = None) -> EncodedTexts:
         """Prepares texts, string [B], for the encoder; `tokenizer(texts)` is the same.
 
-        Longer texts than `max_length` tokens, `EOS_ID` included, are cut; None cuts nothing.
+        Longer texts than `max_length` ids, delimiters included, are cut; None cuts nothing.
         """
         if isinstance(texts, str | bytes):
             raise InputError(f"`texts` must be a list of strings. Received: {texts!r}")
@@ -246,12 +265,27 @@ class Tokenizer:
 
     __call__ = encode
 
+    def delimit(self, tokens: tf.RaggedTensor) -> tf.RaggedTensor:
+        """Returns the ids of sources, int32 [B, (ids)], at least one each, of [B, (tokens)].
+
+        These are the tokens and then `EOS_ID`; other models may have others.
+        """
+        return with_end(tokens)
+
+    def encode_tokens(
+        self, tokens: tf.RaggedTensor, contexts: Any, max_length: int | None = None
+    ) -> EncodedTexts:
+        """Prepares sources, int32 [B, (tokens)], that have been read and split."""
+        return EncodedTexts.delimited(
+            tokens, contexts, max_length, self.delimit, self.num_delimiters
+        )
+
     def _encoded(self, texts: tf.Tensor, contexts: Any, max_length: int | None) -> EncodedTexts:
         tokens = self.source.tokenize(texts)
         if max_length is not None:
-            left, rows = tokens[:, : max_length - 1], tf.range(tokens.nrows())
+            left, rows = tokens[:, : max_length - self.num_delimiters], tf.range(tokens.nrows())
             contexts = self.context_of_parts(contexts, left, rows)
-        return EncodedTexts.of(tokens, contexts, max_length)
+        return self.encode_tokens(tokens, contexts, max_length)
 
     def encode_pairs(
         self,
@@ -262,7 +296,7 @@ class Tokenizer:
     ) -> tuple[EncodedTexts, EncodedTexts]:
         """Prepares texts for the encoder, and their translations as labels, string [B] both.
 
-        Longer ones than the maximum numbers of tokens, `EOS_ID` included, are cut.
+        Longer ones than the maximum numbers of ids, delimiters included, are cut.
         """
         pairs = self.read_pairs(sources, targets)
         targets = self.target.tokenize(pairs.targets)
@@ -272,13 +306,9 @@ class Tokenizer:
         )
 
 
-def with_end(tokens: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """[B, (tokens)] -> padded ids [B, S] that end with `EOS_ID`, and the lengths before it [B]."""
-    end = tf.fill([tokens.nrows(), 1], EOS_ID)  # [B, 1]
-    return (
-        tf.concat([tokens, end], axis=1).to_tensor(PAD_ID),
-        tf.cast(tokens.row_lengths(), tf.int32),
-    )
+def with_end(tokens: tf.RaggedTensor) -> tf.RaggedTensor:
+    """Adds `EOS_ID` to the end of rows, int32 [B, (tokens)]."""
+    return tf.concat([tokens, tf.fill([tokens.nrows(), 1], EOS_ID)], axis=1)
 
 
 def shifted(target_ids: tf.Tensor) -> tf.Tensor:

@@ -26,6 +26,7 @@ MAX_PARAMETERS = 8
 COMMANDS = r"cli\.\w+:\w+_command\(\d+\)"  # a command's parameters are its options
 LAYERS = {  # as Keras's own layers
     "model.attention:call(9)",
+    "model.embedding:__init__(9)",
     "model.layers:__init__(12)",
     "model.layers:call(9)",
 }

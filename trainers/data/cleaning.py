@@ -10,9 +10,9 @@ import numpy as np
 import regex
 import tensorflow as tf
 
-from keras_transformer.config import BOS_ID, EOS_ID, UNK_ID
+from keras_transformer.config import BOS_ID, UNK_ID
 from keras_transformer.errors import InputError
-from keras_transformer.tokenizers import Tokenizer
+from keras_transformer.tokenizers import Tokenizer, with_end
 from keras_transformer.trainers.data.augmentation import Change, changed_copies
 from keras_transformer.trainers.data.corpora import Pair
 from keras_transformer.trainers.settings import TrainSettings
@@ -106,24 +106,24 @@ class Cleaner:
     def _read(
         self, sources: tf.Tensor, targets: tf.Tensor, is_synthetic: tf.Tensor
     ) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
-        """Returns ids [B, (tokens)], lengths without EOS_ID, [B, 2], and whether sides agree."""
+        """Returns ids of both sides, [B, (ids)], their numbers, [B, 2], and whether sides agree."""
         pairs = self.tokenizer.read_pairs(sources, targets)
         # What a model wrote begins with the start symbol, which no other source has.
         is_marked = tf.logical_and(is_synthetic, tf.not_equal(sources, ""))
         mark = tf.ragged.boolean_mask(tf.fill([tf.size(sources), 1], BOS_ID), is_marked[:, None])
-        source = tf.concat([mark, self.tokenizer.source.tokenize(pairs.sources)], axis=1)
-        target = self.tokenizer.target.tokenize(pairs.targets)
-        end = tf.fill([tf.size(sources), 1], EOS_ID)  # [B, 1]
-        ids = tf.concat([source, end, target, end], axis=1)  # [B, (tokens)]
-        lengths = [side.row_lengths() for side in (source, target)]
-        return ids, tf.stack(lengths, axis=1), pairs.agree
+        source = self.tokenizer.delimit(self.tokenizer.source.tokenize(pairs.sources))
+        source = tf.concat([mark, source], axis=1)
+        target = with_end(self.tokenizer.target.tokenize(pairs.targets))
+        sizes = [side.row_lengths() for side in (source, target)]
+        return tf.concat([source, target], axis=1), tf.stack(sizes, axis=1), pairs.agree
 
     def _kept(
         self, pairs: Sequence[Pair], is_repeated: np.ndarray
     ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
         """Returns why each pair is dropped, or "", and the lengths and the ids of the others."""
-        tokens, num_tokens, agree = self._tokenize(*zip(*pairs, strict=True))
-        ids, lengths = tokens.flat_values.numpy(), num_tokens.numpy()
+        tokens, num_ids, agree = self._tokenize(*zip(*pairs, strict=True))
+        ids, sizes = tokens.flat_values.numpy(), num_ids.numpy()
+        lengths = sizes - [self.tokenizer.num_delimiters, 1]
         is_unknown = np.zeros(len(pairs), bool)
         if self.drops_unknown:
             is_unknown = tf.reduce_any(tokens == UNK_ID, axis=1).numpy()
@@ -131,7 +131,7 @@ class Cleaner:
         ratio = self.settings.max_length_ratio
         applies = {  # the first one counts
             "empty": shorter == 0,
-            "too_long": longer >= self.settings.max_length,  # the end symbol is one more
+            "too_long": sizes.max(axis=1) > self.settings.max_length,
             "length_ratio": longer > (np.inf if ratio is None else ratio) * np.maximum(shorter, 1),
             "script": np.array([not all(map(_is_of, pair.sides, self.scripts)) for pair in pairs]),
             "duplicate": is_repeated,
@@ -139,10 +139,9 @@ class Cleaner:
             "protected": ~agree.numpy(),
         }
         reasons = np.select(list(applies.values()), list(applies), default="")
-        lengths += 1  # the end symbols
         is_kept = reasons == ""
-        kept_ids = ids[np.repeat(is_kept, lengths.sum(axis=1))]
-        return reasons, (lengths[is_kept].ravel(), kept_ids)
+        kept_ids = ids[np.repeat(is_kept, sizes.sum(axis=1))]
+        return reasons, (sizes[is_kept].ravel(), kept_ids)
 
     def _count_protected(self, lengths: np.ndarray, ids: np.ndarray) -> int:
         if self.first_slot is None or not len(ids):

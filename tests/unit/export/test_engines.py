@@ -87,7 +87,7 @@ def test_ctranslate2_of_an_imported_model(huggingface, tmp_path):
     [
         {},
         {"position_encoding": "learned", "max_length": 70},
-        {"scale_embeddings": False},
+        {"scale_embeddings": False, "first_position": 2},
         {"scale_attention": False},
         {"norm_first": True, "activation": "gelu"},
     ],

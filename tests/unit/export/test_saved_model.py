@@ -161,7 +161,7 @@ def test_rounded_weights(exported, translator, tmp_path):
 
 
 def test_pre_norm(translator, tmp_path):
-    changes = {"norm_first": True, "activation": "gelu"}
+    changes = {"norm_first": True, "activation": "gelu", "first_position": 2}
     model = layer_weights.randomize(
         Transformer(dataclasses.replace(translator.model.config, **changes))
     )

@@ -45,6 +45,15 @@ def test_marians_sinusoids_are_the_formula():
     assert_close(encoding[:, 1::2], np.cos(angles))
 
 
+@pytest.mark.parametrize("start", [0, 5])
+def test_first_position(start):
+    layer = make_layer(10, first_position=2)
+    table = layer.token_embedding.embeddings.numpy()
+    assert_close(
+        layer(IDS, start=start), reference.positional_embedding(IDS, table, start=start + 2)
+    )
+
+
 def test_sinusoids_far_beyond_any_table():
     # float32 angles are off by up to 2003 * 2^-23, about 2.4e-4.
     layer = make_layer(5, max_length=2)

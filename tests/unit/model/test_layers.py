@@ -292,6 +292,7 @@ EMBEDDING_CONFIG = {
     "d_model": D,
     "dropout_rate": 0.25,
     "position_encoding": "learned",
+    "first_position": 2,
     "max_length": 13,
     "output_bias": True,
     "mask_zero": True,

@@ -190,7 +190,7 @@ def test_trees_are_written_with_the_words_of_their_sentences(tokenizer, tmp_path
     sentences = ["two  dogs ( the\u00a0dog ) .", "the dog barks ."]
     source = tokenizer.encode(tf.constant(sentences))
     trees = ["S NP CD NNS PRN -LRB- DT NN -RRB- /PRN /NP . /S", PAIRS[0][1]]
-    ids = with_end(tokenizer.target.tokenize(tf.constant(trees)))[0]  # [2, T]
+    ids = with_end(tokenizer.target.tokenize(tf.constant(trees))).to_tensor()  # [2, T]
     written = tokenizer.write(source, tf.stack([ids, ids[:, ::-1]], axis=1))  # [2, 2]
     assert written[0, 0].numpy().decode() == (
         "(S (NP (CD two) (NNS dogs) (PRN (-LRB- -LRB-) (DT the) (NN dog) (-RRB- -RRB-))) (. .))"
@@ -238,7 +238,7 @@ def test_frequent_words_have_their_tags_only(tokenizer):
 
     rows, limits = tf.range(1), tf.constant([20])
     step, cache, row_state = constrained(step_fn, (), (), constraints, rows, limits, 1)
-    tree = with_end(tokenizer.target.tokenize(tf.constant(["S CD DT NNS /S"])))[0][0].numpy()
+    tree = with_end(tokenizer.target.tokenize(tf.constant(["S CD DT NNS /S"])))[0].numpy()
     tags, newest = [], [BOS_ID, *tree]
     for position, symbol in enumerate(newest[:4]):
         logits, cache, row_state = step(tf.constant([[symbol]]), position, cache, row_state)

@@ -18,6 +18,7 @@ PREFIXES = np.random.default_rng(41).integers(1, V, (2, K, STEPS)).astype("int32
 MARIAN = {"position_encoding": "marian", "activation": "swish", "output_bias": True}
 MARIAN_VARIANTS = {
     "marian": {**MARIAN, "layer_norm_epsilon": 0.1},
+    "M2M-100": {**MARIAN, "norm_first": True, "first_position": 2},
     "untied marian": {**MARIAN, "share_embeddings": False},
 }
 

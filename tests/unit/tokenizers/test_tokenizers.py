@@ -206,6 +206,31 @@ def test_truncation_at_the_boundary(tokenizer):
         assert encoded.truncated.numpy().tolist() == [truncated]
 
 
+class Rotated(SentencePieceTokenizer):
+    """A source ends with two ids, and then its first token."""
+
+    num_delimiters = 2
+
+    def delimit(self, tokens):
+        end = tf.fill([tokens.nrows(), 2], EOS_ID)
+        return tf.concat([tokens[:, 1:], end, tokens[:, :1]], axis=1)
+
+
+def test_sources_may_end_otherwise(tokenizer):
+    rotated, text = Rotated(tokenizer.model), "the red dog"
+    tokens = ids_of(tokenizer, text)
+    n = len(tokens)
+    for max_length, left in ((None, n), (n + 2, n), (n + 1, n - 1), (2, 0)):
+        source, target = rotated.encode_pairs([text], [text], max_length, max_length)
+        rest = [*tokens[1:left], EOS_ID, EOS_ID, *tokens[: min(left, 1)]]
+        assert source.ids.numpy().tolist() == [rest]
+        assert (source.lengths.numpy(), source.truncated.numpy()) == (left, left < n)
+        last = n if max_length is None else min(n, max_length - 1)
+        assert target.ids.numpy().tolist() == [[*tokens[:last], EOS_ID]]
+    with pytest.raises(InputError, match=r"`max_length` must be at least 2. Received: max_.*=1"):
+        rotated.encode([text], max_length=1)
+
+
 def test_python_strings(tokenizer):
     texts = ["the red dog", "", "öl 😀 " * 300]
     encoded = tokenizer(texts)
