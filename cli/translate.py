@@ -25,6 +25,7 @@ from keras_transformer.cli.translators import (
     TranslateOptions,
     find_model,
     open_model,
+    with_languages,
 )
 from keras_transformer.errors import InputError
 from keras_transformer.export.rows import Row
@@ -77,7 +78,7 @@ def translate_command(
     _check_options(model, texts, options, search)
     if options.input and options.output and _is_document(options.input):
         translate = open_model(model, options, search, optimize=False, by_sentence=True)
-        _translate_document(model, translate, options.input, options.output)
+        _translate_document(model, translate, options, options.input, options.output)
         return
     stream, total = None, len(texts) or None
     if not texts:
@@ -89,6 +90,7 @@ def translate_command(
         total = count_lines(stream, _name(options.input))
     is_long = stream is not None and (total or 0) > CHUNK_LINES
     translate = open_model(model, options, search, optimize=is_long, by_sentence=False)
+    translate = with_languages(translate, model, options)
     if len(texts) == 1 and os.path.isfile(texts[0]):
         say(f"warning: {texts[0]} is a file: --input {texts[0]} translates its lines")
     with contextlib.ExitStack() as stack:
@@ -166,13 +168,17 @@ def _is_document(file: Path) -> bool:
     return kind_of(file) in (*FORMATS, *SUBTITLES)
 
 
-def _translate_document(model: Model, translate: Translate, file: Path, output: Path) -> None:
+def _translate_document(
+    model: Model, translate: Translate, options: TranslateOptions, file: Path, output: Path
+) -> None:
     from keras_transformer.cli.catalogue import fill_catalogue
     from keras_transformer.cli.subtitles import translate_subtitles
 
     if kind_of(file) in FORMATS:
-        fill_catalogue(file, output, translate, model.languages())
+        asked = options.source, options.target
+        fill_catalogue(file, output, translate, model.languages(options), asked)
     else:
+        translate = with_languages(translate, model, options)
         translate_subtitles(file, output, translate, "tags" in model.protected())
 
 

@@ -3,10 +3,11 @@
 Each gives rows with the names of an export's outputs, for `num_best` the lists of `nbest`.
 """
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -22,8 +23,12 @@ from keras_transformer.errors import InputError, NotFiniteError
 from keras_transformer.export.metadata import read_metadata
 from keras_transformer.export.options import DEFAULT_SIGNATURE, NO_SCORE, max_size_of
 from keras_transformer.export.rows import Row, by_length
+from keras_transformer.languages import Languages
 from keras_transformer.records import checked_dataclass, setting
 from keras_transformer.run import Run
+
+if TYPE_CHECKING:
+    from keras_transformer.export.clients import GrpcClient, RestClient
 
 SERVER_TIMEOUT = 60  # seconds
 
@@ -40,6 +45,11 @@ class TranslateOptions:
     entries of a gettext catalogue (.po) or XLIFF, into --output. Also as .gz."""
     output: Path | None = None
     """Write the output to this new file."""
+    source: str | None = None
+    """Language of the texts, as the model names it (eng_Latn) or by a common code (en, zh-Hans). A
+    catalogue names its own. [default: the run's]"""
+    target: str | None = None
+    """Language to translate into. [default: the run's]"""
     url: str | None = None
     """Ask a model server over REST, at http://HOST:8501/v1/models/NAME."""
     grpc: Annotated[str | None, setting(metavar="HOST:PORT")] = None
@@ -85,18 +95,29 @@ class Model(NamedTuple):
         load_tensorflow()
         return list(Run.load(self.path).tokenizer().protect)
 
-    def languages(self) -> tuple[str, str] | None:
-        """Returns source and target; None if they are not known, as of a server."""
+    def languages(self, options: TranslateOptions) -> Languages | None:
+        """Returns the model's languages, those of the options among them.
+
+        It is None for a model that does not say, such as one of one pair on a server.
+        """
+        known = self._languages(options)
+        if known is not None:
+            known.tag(options.source, options.target)
+        elif options.source or options.target:
+            raise InputError(
+                f"{self.name} does not say which languages it has: leave out --source and --target"
+            )
+        return known
+
+    def _languages(self, options: TranslateOptions) -> Languages | None:
         if self.path is None:
-            return None
+            return _client(options, DEFAULT_SIGNATURE).languages()
         if self.kind == "run":
-            run = Run.load(self.path)
-            return run.source, run.target
-        try:
-            metadata = read_metadata(self.path)
-        except InputError:  # an export of another program
-            return None
-        return (metadata["source"], metadata["target"]) if "source" in metadata else None
+            load_tensorflow()
+            return Run.load(self.path).tokenizer().known_languages
+        with contextlib.suppress(InputError):  # an export of another program
+            return Languages(**read_metadata(self.path)["languages"])
+        return None
 
 
 def find_model(folder: str | None, options: TranslateOptions) -> Model:
@@ -141,10 +162,25 @@ def open_model(
     elif model.kind == "export":
         translate = _open_export(str(model.path), options, signature, optimize)
     else:
-        translate = _open_server(options, signature)
+        client = _client(options, signature)
+
+        def translate(texts: list[str], progress: Progress) -> Sequence[Row]:
+            return _counted(client.translate(texts), progress)
+
     if options.num_best is not None and model.kind != "run":
         translate = _with_best(translate, options.num_best)
-    return _with_terms(translate, options.terms, protected) if options.terms else translate
+    if options.terms:
+        translate = _with_terms(translate, options.terms, protected)
+    return translate
+
+
+def with_languages(translate: Translate, model: Model, options: TranslateOptions) -> Translate:
+    """Asks for the languages of the options, if there are any."""
+    asked = options.source, options.target
+    known = model.languages(options) if any(asked) else None
+    if known is None:
+        return translate
+    return lambda texts, progress: translate(known.tagged(texts, *asked), progress)
 
 
 def translate_distinct(texts: Iterable[str], translate: Translate) -> tuple[dict[str, str], int]:
@@ -161,20 +197,17 @@ def warn_truncated(count: int, what: str) -> None:
         say(f"warning: the end of {count:,} {what} was too long, and is not translated")
 
 
-def _open_server(options: TranslateOptions, signature: str) -> Translate:
+def _client(options: TranslateOptions, signature: str) -> "GrpcClient | RestClient":
     from keras_transformer.export.clients import GrpcClient, RestClient
 
     shared: dict[str, Any] = {"signature": signature, "prefix": options.prefix}
     shared["timeout"] = options.timeout or SERVER_TIMEOUT
-    client: GrpcClient | RestClient
     if options.url is not None and options.grpc is None:
-        client = RestClient(options.url, **shared)
-    elif options.url is None and options.grpc is not None and options.model is not None:
+        return RestClient(options.url, **shared)
+    if options.url is None and options.grpc is not None and options.model is not None:
         load_tensorflow()
-        client = GrpcClient(options.grpc, options.model, **shared)
-    else:
-        raise InputError("Give either --url URL, or --grpc HOST:PORT and --model NAME")
-    return lambda texts, progress: _counted(client.translate(texts), progress)
+        return GrpcClient(options.grpc, options.model, **shared)
+    raise InputError("Give either --url URL, or --grpc HOST:PORT and --model NAME")
 
 
 def _open_run(

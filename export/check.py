@@ -34,7 +34,12 @@ SIGNATURES = {
     "score": (("text", "target"), {"log_probability", "score", "truncated"}),
     "document": (("text",), {"translation", "score", "sentences"}),
 }
-COMPLETE = {"complete": (("text", "prefix"), {"translation", "score", "truncated"})}  # if asked for
+# Those of some exports only: with `ExportOptions.complete`, and of models of several languages.
+COMPLETE = {"complete": (("text", "prefix"), {"translation", "score", "truncated"})}
+LANGUAGES = {
+    "translate": (("text", "source", "target"), {"translation", "score", "truncated"}),
+    "languages": (("text",), {"source", "target", "sources", "targets"}),
+}
 SCORE_TOLERANCE = 1e-3  # another runtime adds in another order
 # Answers requests, one a line.
 PROGRAM = """
@@ -65,7 +70,9 @@ class Export(NamedTuple):
 
     @property
     def signatures(self) -> dict[str, tuple[tuple[str, ...], set[str]]]:
-        return SIGNATURES | (COMPLETE if self.meta_graph.signature_def.keys() & COMPLETE else {})
+        optional = (COMPLETE | LANGUAGES).items()
+        has = self.meta_graph.signature_def
+        return SIGNATURES | {name: signature for name, signature in optional if name in has}
 
 
 def check_saved_model(

@@ -15,6 +15,7 @@ from urllib3.exceptions import HTTPError, MaxRetryError, ReadTimeoutError
 from keras_transformer.errors import InputError, one_line
 from keras_transformer.export.options import DEFAULT_SIGNATURE, REQUEST_BYTES
 from keras_transformer.export.rows import Row, by_length, rows_of
+from keras_transformer.languages import Languages
 
 REQUEST_ROWS = 32
 TIMEOUT = 60.0
@@ -57,18 +58,32 @@ class Client(ABC):
         self._others = {} if prefix is None else {"prefix": prefix}
 
     @abstractmethod
-    def _predict(self, texts: list[str]) -> Any:
-        """Returns the rows that the server answers."""
+    def _predict(self, signature: str, rows: list[dict[str, str]]) -> Any:
+        """Returns the rows that the server answers to rows of inputs by name."""
 
     @abstractmethod
     def close(self) -> None:
         """Closes the connections."""
 
+    def languages(self) -> Languages | None:
+        """Asks the server which languages the model has; None if it does not say.
+
+        Only a model of several languages has the signature for it.
+        """
+        try:
+            (row,) = self._predict("languages", [{"text": ""}])
+            return Languages(**row)
+        except RefusedError:
+            return None
+        except TypeError as error:
+            raise InputError(f"{self._server} must answer with names of languages") from error
+
     def translate(self, texts: Sequence[str | bytes]) -> list[Row]:
         """Returns the signature's outputs for each text, in requests of texts of about one length.
 
         Args:
-            texts: any number; bytes are UTF-8, and invalid ones are replaced.
+            texts: any number, with a tag of `Languages` for a model of several languages; bytes are
+                UTF-8, and invalid ones are replaced.
 
         Raises:
             InputError: if the server cannot be reached, takes too long, refuses the request, or
@@ -79,7 +94,9 @@ class Client(ABC):
         )
 
     def _translate_batch(self, texts: list[bytes]) -> list[Row]:
-        rows = self._predict([text.decode(errors="replace") for text in texts])
+        decoded = (text.decode(errors="replace") for text in texts)
+        inputs = [{"text": text, **self._others} for text in decoded]
+        rows = self._predict(self._signature, inputs)
         names = {"translation", "translations"}
         if (
             isinstance(rows, list)
@@ -128,9 +145,10 @@ class RestClient(Client):
             ),
         )
 
-    def _predict(self, texts: list[str]) -> Any:
-        rows = [{"text": text, **self._others} for text in texts] if self._others else texts
-        question = {"signature_name": self._signature, "instances": rows}
+    def _predict(self, signature: str, rows: list[dict[str, str]]) -> Any:
+        # One input needs no name.
+        instances = rows if len(rows[0]) > 1 else [row["text"] for row in rows]
+        question = {"signature_name": signature, "instances": instances}
         try:
             response = self._pool.request("POST", f"{self._server}:predict", json=question)
         except ReadTimeoutError as error:
@@ -204,16 +222,16 @@ class GrpcClient(Client):
         )
         self._stub = PredictionServiceStub(self._channel)
 
-    def _predict(self, texts: list[str]) -> Any:
+    def _predict(self, signature: str, rows: list[dict[str, str]]) -> Any:
         import grpc
         import tensorflow as tf
         from tensorflow_serving.apis.predict_pb2 import PredictRequest
 
         request = PredictRequest()
         request.model_spec.name = self._model
-        request.model_spec.signature_name = self._signature
-        columns = {name: [value] * len(texts) for name, value in self._others.items()}
-        for name, column in {"text": texts, **columns}.items():
+        request.model_spec.signature_name = signature
+        for name in rows[0]:
+            column = [row[name] for row in rows]
             request.inputs[name].CopyFrom(tf.make_tensor_proto(column, tf.string))
         try:
             response = self._stub.Predict(request, timeout=self._timeout)
@@ -221,7 +239,9 @@ class GrpcClient(Client):
             message = f"answered with {error.code().name}: {one_line(error.details())}"
             if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
                 message = f"did not answer within {self._timeout:g} s"
-            raise InputError(f"{self._server} {message}") from error
+            refusals = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION
+            kind = RefusedError if error.code() in refusals else InputError
+            raise kind(f"{self._server} {message}") from error
         outputs = {name: tf.make_ndarray(tensor) for name, tensor in response.outputs.items()}
         try:
             return rows_of(outputs)

@@ -9,10 +9,12 @@ from typing import Any
 import tensorflow as tf
 
 from keras_transformer.config import DecodingOptions
-from keras_transformer.export.check import COMPLETE, SIGNATURES
+from keras_transformer.export.check import COMPLETE, LANGUAGES, SIGNATURES
 from keras_transformer.export.options import NO_SCORE, ExportOptions
+from keras_transformer.languages import Languages
 from keras_transformer.model.tensor import precision
 from keras_transformer.registry import build_model
+from keras_transformer.texts.sentences import are_blank
 from keras_transformer.texts.texts import TextSearch, TranslatedTexts
 from keras_transformer.translator import Translator
 
@@ -20,7 +22,7 @@ MAX_BYTES = 4 << 20  # of the texts of a request: the tokenizer also reads what 
 MAX_ENQUEUED_BATCHES = 64  # of a signature; the server refuses more as unavailable
 # The signatures that merge requests. The outputs of `attention` are as wide as the longest text of
 # a batch, and one request to `document` may be as much work as a full batch.
-MERGED = ("serving_default", "greedy", "nbest", "score")
+MERGED = ("serving_default", "greedy", "nbest", "score", "translate")
 
 Outputs = dict[str, tf.Tensor]
 Compute = Callable[..., Outputs]  # from the inputs of a signature, string [B], to its outputs
@@ -54,14 +56,17 @@ class ServingModule(tf.Module):
         computations = _computations(make_search, search_options, options)
         best = [search_options.beam_size]
         row_shapes = {"translations": best, "scores": best}  # of outputs with more than a value
+        known = tokenizer.known_languages
         signatures = SIGNATURES | (COMPLETE if options.complete else {})
+        signatures |= LANGUAGES if known.targets else {}
         self.inputs = {name: inputs for name, (inputs, _) in signatures.items()}
         self.graphs: dict[str, Any] = {}  # of each signature
         for name, inputs in self.inputs.items():
             compute = computations[name]
             if options.batching and name in MERGED:
                 compute = merge_requests(compute, options, row_shapes)
-            self.graphs[name] = check_requests(compute, options, inputs)
+            checked = check_requests(compute, options, inputs[:1] if name in LANGUAGES else inputs)
+            self.graphs[name] = with_languages(checked, known) if name == "translate" else checked
 
 
 def _computations(
@@ -120,6 +125,18 @@ def _computations(
         "score": score,
         "document": document,
         "complete": lambda text, prefix: _best(search.translate(text, prefixes=prefix)),
+        "translate": lambda text: _best(search.translate(text)),
+        "languages": lambda text: _rows_of(search.tokenizer.known_languages, tf.size(text)),
+    }
+
+
+def _rows_of(known: Languages, count: tf.Tensor) -> Outputs:
+    """Returns the names of languages, the same for so many rows."""
+    return {
+        "source": tf.fill([count], known.source),  # [B]
+        "target": tf.fill([count], known.target),  # [B]
+        "sources": tf.tile(tf.constant([known.sources]), [count, 1]),  # [B, names]
+        "targets": tf.tile(tf.constant([known.targets]), [count, 1]),  # [B, names]
     }
 
 
@@ -152,6 +169,36 @@ def check_requests(compute: Compute, options: ExportOptions, inputs: Sequence[st
         return compute(*vectors)
 
     return graph
+
+
+def with_languages(graph: Compute, known: Languages) -> Any:
+    """Returns the graph of the signature `translate`, which calls `graph` for texts with tags.
+
+    A client of gRPC may leave the languages out. TF Serving's REST wants all inputs, and "" is the
+    default.
+    """
+    default = tf.constant([""])
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)] * 3, autograph=False)
+    def translate(text: tf.Tensor, source: Any = default, target: Any = default) -> Outputs:
+        text = tf.ensure_shape(text, [None])
+        is_asked, asked = tf.constant(False), []
+        for side, values in (("source", source), ("target", target)):
+            names, size = getattr(known, f"{side}s"), tf.size(values)
+            is_one_size = (size == 1) | (size == tf.size(text))
+            values = _require(values, is_one_size, f"one {side}, or one for each text", size)
+            is_known = tf.reduce_any(values[:, None] == ["", *names], axis=1)
+            unknown = tf.boolean_mask(values, ~is_known)
+            expected = f"{side} languages that the signature languages lists"
+            values = _require(values, tf.reduce_all(is_known), expected, unknown)
+            is_asked |= values != ""
+            asked.append(tf.where(values == "", getattr(known, side), values))
+        mark = tf.where(asked[0] == "", "", ":")
+        tag = tf.strings.join([">>", asked[0], mark, asked[1], "<< "])
+        is_asked &= (asked[1] != "") & ~are_blank(text)
+        return graph(tf.strings.join([tf.where(is_asked, tag, ""), text]))
+
+    return translate
 
 
 def merge_requests(

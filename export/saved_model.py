@@ -17,6 +17,7 @@ from keras_transformer.export.rows import rows_of
 from keras_transformer.export.session import set_config
 from keras_transformer.export.warmup import write_warmup
 from keras_transformer.files import atomic_folder
+from keras_transformer.languages import Languages
 from keras_transformer.translator import Translator
 
 EXAMPLES = ("A dog runs.", "Two men in red shirts play with a ball in front of a house.")
@@ -68,7 +69,8 @@ def export_saved_model(
         with atomic_folder(path) as written:
             tf.saved_model.save(module, written, signatures=module.graphs)
             set_config(written, _function_config())
-            write_warmup(written, name, warmup_requests(texts, module.inputs))
+            known = translator.tokenizer.known_languages
+            write_warmup(written, name, warmup_requests(texts, module.inputs, known))
             values = {"examples": _answers(translator, module, texts, options)}
             write_metadata(written, _metadata(translator, options) | dict(details or {}) | values)
             if check:
@@ -100,6 +102,7 @@ def _metadata(translator: Translator, options: ExportOptions) -> dict[str, Any]:
         "weights": serving.pop("weights"),
         "compute": serving.pop("compute"),
         "protect": list(translator.tokenizer.protect),
+        "languages": translator.tokenizer.known_languages._asdict(),
         "tokenizer_sha256": translator.tokenizer.fingerprint,
         "decoding": dataclasses.asdict(translator.defaults),
         "serving": serving,
@@ -131,9 +134,11 @@ def _answers(
 
 
 def warmup_requests(
-    texts: list[str], inputs: Mapping[str, Sequence[str]]
+    texts: list[str], inputs: Mapping[str, Sequence[str]], known: Languages
 ) -> list[tuple[str, dict[str, list[str]]]]:
     """Returns a short request to each signature, whose first run takes long, and one of all."""
     shortest = [min(texts, key=len)]
-    requests = [(name, dict.fromkeys(keys, shortest)) for name, keys in inputs.items()]
-    return [*requests, ("serving_default", {"text": texts})]
+    requests = {name: dict.fromkeys(keys, shortest) for name, keys in inputs.items()}
+    if "translate" in requests:
+        requests["translate"] |= {"source": [known.source], "target": [known.targets[0]]}
+    return [*requests.items(), ("serving_default", {"text": texts})]

@@ -111,7 +111,8 @@ class SavedModelSession:
 
         Args:
             signature: its name.
-            inputs: an array or nested lists of strings for each input by name.
+            inputs: an array or nested lists of strings for each input by name, except those that
+                have a default.
 
         Raises:
             SessionError: if there is no such signature, or it refuses the inputs.
@@ -119,14 +120,15 @@ class SavedModelSession:
         if not self._session:
             raise SessionError("The session is closed", FAILED_PRECONDITION)
         tensors = self.signature(signature)
-        if inputs.keys() != set(tensors.inputs):
+        if not set(tensors.inputs) - set(tensors.defaults) <= inputs.keys() <= set(tensors.inputs):
             expected, received = sorted(tensors.inputs), sorted(inputs)
             raise SessionError(f"{signature} must have the inputs {expected}. Received: {received}")
+        given = {name: tensor for name, tensor in tensors.inputs.items() if name in inputs}
         feeds: list[c_void_p] = []
         results = (c_void_p * len(tensors.outputs))()
         try:
-            feeds.extend(make_strings(inputs[name]) for name in tensors.inputs)
-            fed = self._places(tensors.inputs), (c_void_p * len(feeds))(*feeds), len(feeds)
+            feeds.extend(make_strings(inputs[name]) for name in given)
+            fed = self._places(given), (c_void_p * len(feeds))(*feeds), len(feeds)
             fetched = self._places(tensors.outputs), results, len(results)
             options = self._in_caller if _is_short(inputs) else None
             call("TF_SessionRun", self._session, options, *fed, *fetched, None, 0, None)

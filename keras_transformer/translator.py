@@ -12,6 +12,7 @@ import tensorflow as tf
 from keras_transformer.attention_reader import Attention, AttentionReader
 from keras_transformer.config import CheckpointName, DecodingOptions
 from keras_transformer.errors import InputError, NotFiniteError, require
+from keras_transformer.languages import Asked
 from keras_transformer.model.encoder_decoder import EncoderDecoder
 from keras_transformer.run import Run
 from keras_transformer.texts.texts import TextSearch, TranslatedTexts
@@ -102,6 +103,8 @@ class Translator:
         self,
         texts: Iterable[str],
         *,
+        source: Asked = None,
+        target: Asked = None,
         num_best: int = 1,
         prefixes: Iterable[str] | None = None,
         words: bool = False,
@@ -114,9 +117,11 @@ class Translator:
 
         Args:
             texts: the texts, in any order.
-            num_best: number of hypotheses to return for each text, at most `beam_size`. There are
-                fewer where the search finds the same text in different pieces. A search for
-                fewer ends sooner.
+            source: the language of the texts, or a list with that of each, by a name that the model
+                knows or a common code; None for what the text's tag says, or the run's own.
+            target: the same of the translations.
+            num_best: number of hypotheses to return for each text, at most `beam_size`; fewer where
+                the search finds a text in different pieces. A search for fewer ends sooner.
             prefixes: the beginning of each translation, which the search continues. The last word
                 may go on, unless white space follows it. None if nothing is given.
             words: whether to return `Translation.words`, which takes a little longer.
@@ -132,7 +137,8 @@ class Translator:
         Returns:
             A translation for each text, in the order of the texts.
         """
-        columns = _columns(texts, prefixes)
+        known = self.tokenizer.known_languages
+        columns = _columns(known.tagged(_strings("texts", texts), source, target), prefixes)
         if prefixes is not None and sentences:
             raise InputError("Give either `prefixes` or `sentences`: a prefix begins a text")
         for name, value in (("num_best", num_best), ("batch_size", batch_size)):
@@ -189,27 +195,25 @@ class Translator:
         return tf.function(translate, [tf.TensorSpec([], tf.int64), *strings], autograph=False)
 
 
-def _columns(texts: Iterable[str], prefixes: Iterable[str] | None) -> list[list[bytes]]:
+def _columns(texts: list[str], prefixes: Iterable[str] | None) -> list[list[bytes]]:
     """Returns the texts, and perhaps the prefixes, in UTF-8."""
-    columns = [_encoded("texts", texts)]
-    if prefixes is not None:
-        columns.append(_encoded("prefixes", prefixes))
-        if len(columns[0]) != len(columns[1]):
-            raise InputError(
-                "`prefixes` must be as many as `texts`. "
-                f"Received: {len(columns[1])} and {len(columns[0])}"
-            )
-    return columns
+    columns = [texts] if prefixes is None else [texts, _strings("prefixes", prefixes)]
+    if len(columns[0]) != len(columns[-1]):
+        raise InputError(
+            "`prefixes` must be as many as `texts`. "
+            f"Received: {len(columns[1])} and {len(columns[0])}"
+        )
+    return [[text.encode("utf-8", errors="replace") for text in column] for column in columns]
 
 
-def _encoded(name: str, texts: Iterable[str]) -> list[bytes]:
+def _strings(name: str, texts: Iterable[str]) -> list[str]:
     if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
         raise InputError(f"`{name}` must be a list of strings. Received: {texts!r}")
     texts = list(texts)
     for row, text in enumerate(texts):
         if not isinstance(text, str):
             raise InputError(f"`{name}` must be strings. Received, in row {row}: {text!r}")
-    return [text.encode("utf-8", errors="replace") for text in texts]
+    return texts
 
 
 def _to_translation(

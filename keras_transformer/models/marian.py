@@ -64,7 +64,7 @@ class MarianSource(MarianSide):
         super().__init__(model, pieces, vocab_size)
         self._substitutions, self.cuts_tag = substitutions, cuts_tag
         self.is_tag = [re.fullmatch(f"▁?{LANGUAGE_TAG}", piece) is not None for piece in pieces]
-        self.has_tags = any(re.fullmatch(LANGUAGE_TAG, piece) for piece in pieces)
+        self.names = [piece[2:-2] for piece in pieces if re.fullmatch(LANGUAGE_TAG, piece)]
 
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         for pattern, replacement in self._substitutions:
@@ -72,9 +72,9 @@ class MarianSource(MarianSide):
         return self.split_words(texts)
 
     def split_words(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        if self.has_tags:  # a tag alone is no text
+        if self.names:  # a tag alone is no text
             texts = tf.strings.regex_replace(texts, rf"{TAG}[\s\p{{Z}}]*$", "")
-        if not (self.has_tags and self.cuts_tag):
+        if not (self.names and self.cuts_tag):
             return super()._tokenize(texts)
         pieces = self._op.tokenize(tf.strings.regex_replace(texts, TAG, ""))
         # A row of tags has one at most.
@@ -112,8 +112,8 @@ class MarianTokenizer(Tokenizer):
         except (ValueError, KeyError, IndexError, TypeError, RuntimeError) as error:
             raise InputError("The tokenizer is damaged") from error
         super().__init__(model, source, target)
-        self.sees_tag = source.has_tags and not source.cuts_tag
-        self._tags = [LanguageTag(source.is_tag)] if source.has_tags else []
+        self.sees_tag = bool(source.names) and not source.cuts_tag
+        self._is_tag, self.target_languages = source.is_tag, source.names
 
     @classmethod
     def from_files(
@@ -141,4 +141,6 @@ class MarianTokenizer(Tokenizer):
 
     @property
     def wrappers(self) -> Sequence[Wrapper]:
-        return [*super().wrappers, *self._tags]
+        known = self.known_languages
+        tags = [LanguageTag(self._is_tag, known)] if known.targets else []
+        return [*super().wrappers, *tags]

@@ -8,7 +8,7 @@ import regex
 
 from keras_transformer.errors import InputError
 from keras_transformer.files import decode_lines, open_binary, read_failure
-from keras_transformer.languages import UNSPACED
+from keras_transformer.languages import LANGUAGE_TAG, UNSPACED
 from keras_transformer.protection.patterns import BEFORE_ENTITY, CUT, NAMED, TEXT_IN_PYTHON
 from keras_transformer.registry import PROTECTED_SETS
 
@@ -69,7 +69,8 @@ def term_marker(glossary: Mapping[str, str], protect: Sequence[str] = ()) -> Cal
                 f"Received: {term!r}: {translation!r}"
             )
     term = rf"{BEFORE}(?P<{TERM_GROUP}>\L<terms>){AFTER}"  # of a list, the longest
-    expression = "|".join(["⟦[^⟦⟧]*⟧", *_protected(protect), *([term] if glossary else [])])
+    kept = "⟦[^⟦⟧]*⟧", rf"^\s*{LANGUAGE_TAG}"
+    expression = "|".join([*kept, *_protected(protect), *([term] if glossary else [])])
     pattern = regex.compile(expression, ignore_unused=True, terms=list(glossary))
 
     def marked(match: regex.Match[str]) -> str:

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID
 from keras_transformer.errors import InputError
+from keras_transformer.languages import Languages
 from keras_transformer.registry import TOKENIZERS, load
 from keras_transformer.search.constraints import Constraint
 from keras_transformer.tokenizers.case import Case
@@ -79,7 +80,9 @@ class Tokenizer:
 
     Attributes:
         protect: what a translation keeps as it is, by sets and regular expressions.
-        languages: the codes of source and target.
+        languages: the codes of source and target; those of a text that asks for none.
+        source_languages: the names of those that a text may name; () for a model of one source.
+        target_languages: those that a text may ask for; () for a model of one pair.
         splits_sentences: whether a text may be searched sentence by sentence.
         num_delimiters: number of ids that `delimit` adds.
 
@@ -89,6 +92,8 @@ class Tokenizer:
 
     protect: Sequence[str] = ()
     languages: tuple[str, str] = ("", "")
+    source_languages: Sequence[str] = ()
+    target_languages: Sequence[str] = ()
     splits_sentences: bool = True
     num_delimiters: int = 1
 
@@ -134,6 +139,11 @@ class Tokenizer:
         if self.lowercase:
             return [Visible()]
         return [Visible(), Case(self.source, self.target, self.languages)]
+
+    @property
+    def known_languages(self) -> Languages:
+        """The languages of the model, where a request asks for some."""
+        return Languages.of(self.languages, self.source_languages, self.target_languages)
 
     @property
     def vocab_size(self) -> int:

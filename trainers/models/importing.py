@@ -8,7 +8,7 @@ import numpy as np
 import sacremoses
 
 from keras_transformer.config import BOS_ID, TransformerConfig
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, require
 from keras_transformer.files import atomic_folder
 from keras_transformer.model.transformer import Transformer
 from keras_transformer.models.layout import SHARED_EMBEDDING, from_huggingface, huggingface_name
@@ -48,8 +48,8 @@ def import_marian(
         target: target language; None for what the folder says.
         like: the implementation to reproduce. Marian trained the published models. Hugging Face's
             transformers has different positions and another epsilon in layer normalization.
-        target_tag: the tag to put before each source of a model of several target languages, such
-            as ">>deu<<"; None if the texts have it.
+        target_tag: the tag of the target, such as ">>deu<<", instead of `target`. A model of
+            several target languages puts it before each source that has none.
         normalize_punctuation: whether to normalize the punctuation of sources as Moses does, as in
             the text that most published models were trained on.
 
@@ -61,13 +61,15 @@ def import_marian(
     if run_dir.exists():
         raise InputError(f"{run_dir} exists already: choose another run directory")
     model = read_folder(folder)
+    rule = "`target_tag` must be in the model's vocabulary"
+    require(target_tag is None or target_tag in model.vocabularies[0], rule, target_tag=target_tag)
     source = source or model.languages.get("source")
-    target = target or model.languages.get("target")
+    target = (target_tag or "")[2:-2] or target or model.languages.get("target")
     if source is None or target is None:
         raise InputError(f"{folder} names no languages: `source` and `target` must be given")
     orders = list(map(_order, model.vocabularies))
     substitutions = _moses_substitutions(source) if normalize_punctuation else []
-    tokenizer = _tokenizer(model, orders, substitutions, target_tag)
+    tokenizer = _tokenizer(model, orders, substitutions)
     config = TransformerConfig(
         vocab_size=max(map(len, orders)),
         share_embeddings=SHARED_EMBEDDING in model.weights,
@@ -105,16 +107,7 @@ def _tokenizer(
     model: MarianModel,
     orders: Sequence[Order],
     substitutions: list[tuple[str, str]],
-    target_tag: str | None,
 ) -> MarianTokenizer:
-    if target_tag is not None:
-        if target_tag not in model.vocabularies[0]:
-            raise InputError(
-                "`target_tag` must be in the model's vocabulary. "
-                f"Received: target_tag={target_tag!r}"
-            )
-        # A blank text stays blank, so that its translation is empty.
-        substitutions.append((r"^([\s\p{Z}]*[^\s\p{Z}])", rf"{target_tag} \1"))
     pieces = []
     for vocabulary, order in zip(model.vocabularies, orders, strict=True):
         piece_of = {index: piece for piece, index in vocabulary.items()}

@@ -7,6 +7,7 @@ import pytest
 
 from keras_transformer.cli.catalogue import fill_catalogue
 from keras_transformer.errors import InputError
+from keras_transformer.languages import Languages
 from keras_transformer.trainers.data.corpora import load_corpus
 
 CATALOGUE = """
@@ -179,7 +180,7 @@ def test_units_have_the_languages_of_their_file(tmp_path, caplog, capsys):
         ("fr", [("Open", "Ouvrir")]),
     ):
         assert sides_of(tmp_path / "a.xlf", target) == expected
-    fill_catalogue(tmp_path / "a.xlf", tmp_path / "b.xlf", translate, ("en", "cs"))
+    fill_catalogue(tmp_path / "a.xlf", tmp_path / "b.xlf", translate, Languages("en", "cs"))
     filled = (tmp_path / "b.xlf").read_text("utf-8")
     assert '<target state="needs-translation">RED</target>' in filled
     assert "BLUE" not in filled
@@ -203,7 +204,7 @@ def test_segments_of_xliff_2(tmp_path):
     )
     (tmp_path / "a.xlf").write_text(text, "utf-8")
     assert sides_of(tmp_path / "a.xlf", "cs") == [OPEN]
-    fill_catalogue(tmp_path / "a.xlf", tmp_path / "b.xlf.gz", translate, ("en", "cs"))
+    fill_catalogue(tmp_path / "a.xlf", tmp_path / "b.xlf.gz", translate, Languages("en", "cs"))
     filled = gzip.decompress((tmp_path / "b.xlf.gz").read_bytes()).decode()
     assert ">Otevřít</target>" in filled
     assert ">RED</target>" in filled
@@ -247,16 +248,16 @@ def test_empty_entries_are_filled_and_fuzzy(tmp_path, capsys):
     messages = capsys.readouterr().err
     assert "Translation: 3 empty entries" in messages
     assert "in 1 of them, placeholders" in messages
-    fill_catalogue(write(tmp_path, "a.xlf"), tmp_path / "b.xlf", translate, ("en", "cs"))
+    fill_catalogue(write(tmp_path, "a.xlf"), tmp_path / "b.xlf", translate, Languages("en", "cs"))
     filled = (tmp_path / "b.xlf").read_text("utf-8")
     assert ">CLOSE</target>" in filled
     assert filled.count("<target") == 3
     messages = capsys.readouterr().err
     assert "1 entries with inline elements are left empty" in messages
     assert "the model has" not in messages
-    fill_catalogue(tmp_path / "a.xlf", tmp_path / "c.xlf", translate, ("de", "cs"))
+    fill_catalogue(tmp_path / "a.xlf", tmp_path / "c.xlf", translate, Languages("de", "cs"))
     assert "a.xlf has the language en-US, and the model has de" in capsys.readouterr().err
-    fill_catalogue(tmp_path / "a.po", tmp_path / "c.po", translate, ("en", "de"))
+    fill_catalogue(tmp_path / "a.po", tmp_path / "c.po", translate, Languages("en", "de"))
     assert "a.po has the language cs_CZ, and the model has de" in capsys.readouterr().err
     partly = CATALOGUE.lstrip().replace('msgstr[1] "%d soubory"', 'msgstr[1] ""')
     partly = partly.replace('msgstr[0] "%d soubor"', 'msgstr[0] ""')
