@@ -1,8 +1,8 @@
-"""The weights of a `Transformer` under the names and in the order of Hugging Face's Marian models.
+"""The weights of a `Transformer` under the names and in the order of Hugging Face's models.
 
-A Marian model adds sines to the first half of a vector and cosines to the second half. A
-`Transformer` alternates sines and cosines (section 3.5). The conversion reorders the entries of all
-weights to match, so that both models compute the same.
+Their models, Marian's and those such as M2M-100, add sines to the first half of a vector and
+cosines to the second half. A `Transformer` alternates sines and cosines (section 3.5). The
+conversion reorders the entries of all weights to match, so that both models compute the same.
 """
 
 import re
@@ -44,6 +44,8 @@ def huggingface_name(path: str) -> str:
     """Returns Hugging Face's name of a weight, from the weight's Keras path."""
     if path in OTHER_NAMES:
         return OTHER_NAMES[path]
+    if match := re.fullmatch(r"(encoder|decoder)_norm/(\w+)", path):
+        return f"model.{match[1]}.layer_norm.{WEIGHT_NAMES[match[2]]}"
     side, index, layer, weight = re.fullmatch(r"(\w+)_(\d+)/(.+)/(\w+)", path).groups()  # type: ignore[union-attr]
     return f"model.{side}.layers.{index}.{LAYER_NAMES[layer]}.{WEIGHT_NAMES[weight]}"
 

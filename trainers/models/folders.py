@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from keras_transformer.errors import InputError
 from keras_transformer.models.layout import (
@@ -79,7 +80,7 @@ class MarianModel(NamedTuple):
     """A model as its folder holds it."""
 
     sizes: dict[str, Any]  # attributes of `TransformerConfig`
-    weights: dict[str, np.ndarray]  # by Hugging Face's names
+    weights: dict[str, ArrayLike]  # by Hugging Face's names
     vocabularies: list[dict[str, int]]  # pieces and ids; one for both languages, or one for each
     sentencepiece: list[bytes]  # models of source and target
     search: dict[str, float]  # settings of the search
@@ -127,7 +128,7 @@ def _read_huggingface(folder: Path) -> MarianModel:
             raise InputError(f"{path}: `{name}` must be {expected}. Received: {value!r}")
     return MarianModel(
         sizes=sizes | {"activation": options.activation.replace("silu", "swish")},
-        weights=_distinct(folder, _read_weights(folder), is_shared, is_tied),
+        weights=_distinct(folder, read_weights(folder), is_shared, is_tied),
         vocabularies=vocabularies,
         sentencepiece=[read_sentencepiece(folder / f"{side}.spm") for side in SIDES],
         search=search.model_dump(),
@@ -136,10 +137,11 @@ def _read_huggingface(folder: Path) -> MarianModel:
     )
 
 
-def _read_weights(folder: Path) -> dict[str, np.ndarray]:
+def read_weights(folder: Path) -> dict[str, ArrayLike]:
+    """Finds the weights of Hugging Face's folder, in shards or not."""
     for name in WEIGHT_FILES:
         if (folder / name).is_file():
-            return read_tensors(folder / name)
+            return {**read_tensors(folder / name)}
         index = folder / f"{name}.index.json"
         if index.is_file():
             shards = read_json(index).get("weight_map")
@@ -147,7 +149,7 @@ def _read_weights(folder: Path) -> dict[str, np.ndarray]:
                 isinstance(file, str) and Path(file).name == file for file in shards.values()
             ):
                 raise InputError(f"{index} must hold a `weight_map` to files of its folder")
-            weights: dict[str, np.ndarray] = {}
+            weights: dict[str, ArrayLike] = {}
             for file in dict.fromkeys(shards.values()):
                 weights |= read_tensors(folder / file)
             return weights
@@ -168,7 +170,7 @@ def _read_marian(folder: Path) -> MarianModel:
     arrays = read_npz(path)
     text = arrays.pop("special:model.yml", np.zeros(0, np.int8)).tobytes()
     options = check(path, MarianOptions, parse_yaml(path, text))
-    weights = {}
+    weights: dict[str, ArrayLike] = {}
     for name, array in arrays.items():
         if array.dtype.kind != "f":
             raise InputError(
@@ -201,11 +203,11 @@ def _read_marian(folder: Path) -> MarianModel:
 
 
 def _distinct(
-    path: Path, weights: dict[str, np.ndarray], is_shared: bool, is_tied: bool
-) -> dict[str, np.ndarray]:
+    path: Path, weights: dict[str, ArrayLike], is_shared: bool, is_tied: bool
+) -> dict[str, ArrayLike]:
     """Returns the weights; each matrix of embeddings has one name, where a file may have more."""
 
-    def first(*names: str) -> np.ndarray:
+    def first(*names: str) -> ArrayLike:
         known = [weights[name] for name in names if name in weights]
         if not known:
             raise InputError(f"{path}: the weight {names[0]} is missing")

@@ -1,30 +1,21 @@
-"""Import of Marian models, as Marian and as Hugging Face publish them, into a run directory."""
+"""Import of Marian models, as Marian and as Hugging Face publish them."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
 import sacremoses
 
-from keras_transformer.config import BOS_ID, TransformerConfig
+from keras_transformer.config import TransformerConfig
 from keras_transformer.errors import InputError, require
-from keras_transformer.files import atomic_folder
-from keras_transformer.model.transformer import Transformer
-from keras_transformer.models.layout import SHARED_EMBEDDING, from_huggingface, huggingface_name
+from keras_transformer.models.layout import SHARED_EMBEDDING
 from keras_transformer.models.marian import MarianTokenizer
 from keras_transformer.run import Run
 from keras_transformer.tokenizers import SPECIAL_PIECES
 from keras_transformer.trainers.models.folders import MarianModel, read_folder
-from keras_transformer.trainers.settings import TrainSettings
+from keras_transformer.trainers.models.runs import Order, PublishedModel, write_run
 
 LAYER_NORM_EPSILONS = {"marian": 1e-9, "huggingface": 1e-5}
-# The bias of the logits of tokens that no translation contains: their probability is 0, and a
-# label-smoothed loss stays finite.
-NEVER = -1e3
-
-# The model's id at the place of each of our ids; -1 for a token that the model does not have.
-Order = list[int]
 
 
 def import_marian(
@@ -78,15 +69,11 @@ def import_marian(
         layer_norm_epsilon=LAYER_NORM_EPSILONS[like],
         **model.sizes,
     )
-    transformer = Transformer(config)
-    _assign(transformer, model, orders, folder)
-    search: dict[str, Any] = {**model.search, "length_penalty_kind": "marian"}
-    settings = TrainSettings(data="", source=source, target=target, **search)
-    with atomic_folder(run_dir) as written:
-        run = Run.create(written, config, tokenizer, source, target, settings.to_dict())
-        run.save_checkpoint(transformer, step=0, metrics={}, is_best=True)
-        run.finish()
-    return Run.load(run_dir)
+    search = {**model.search, "length_penalty_kind": "marian"}
+    languages = source, target
+    return write_run(
+        PublishedModel(folder, config, tokenizer, model.weights, orders, search, languages), run_dir
+    )
 
 
 def _order(vocabulary: dict[str, int]) -> Order:
@@ -115,42 +102,3 @@ def _tokenizer(
     return MarianTokenizer.from_files(
         model.sentencepiece, pieces, substitutions, cuts_tag=model.cuts_tag
     )
-
-
-def _assign(
-    transformer: Transformer, model: MarianModel, orders: Sequence[Order], folder: Path
-) -> None:
-    left = dict(model.weights)
-    for variable in transformer.weights:
-        path, name = variable.path, huggingface_name(variable.path)
-        if name not in left:
-            raise InputError(f"{folder}: the weight {name} is missing")
-        weight = left.pop(name).astype(np.float32)
-        side = 0 if path.startswith("source_embedding") else -1
-        is_bias = name == "final_logits_bias"
-        if is_bias or path.endswith("embeddings") or path == "output/kernel":
-            weight = weight.ravel() if is_bias else weight
-            if len(weight) != len(model.vocabularies[side]):
-                raise InputError(
-                    f"{folder}: the weight {name} must have a row for each of the "
-                    f"{len(model.vocabularies[side])} pieces. Received: {len(weight)} rows"
-                )
-            fill = NEVER if is_bias else 0.0
-            weight = _reorder(weight, orders[side], transformer.config.vocab_size, fill)
-            if is_bias:
-                weight[BOS_ID] = NEVER
-        weight = from_huggingface(path, weight)
-        if weight.shape != tuple(variable.shape):
-            raise InputError(
-                f"{folder}: the weight {name} must have the sizes {tuple(variable.shape)}. "
-                f"Received: {weight.shape}"
-            )
-        variable.assign(weight)
-    if left:
-        raise InputError(f"{folder}: no known model has a weight {', '.join(sorted(left)[:3])}")
-
-
-def _reorder(rows: np.ndarray, order: Order, count: int, fill: float) -> np.ndarray:
-    """Returns rows in our order; `fill` where the model has none."""
-    none = np.full_like(rows[:1], fill)
-    return np.concatenate([rows, none])[[*order, *[-1] * (count - len(order))]]

@@ -69,8 +69,8 @@ class MarianOptions(_OfMarian):
     output_omit_bias: Literal["true", "false"] = "false"
 
 
-class HuggingFaceOptions(pydantic.BaseModel, strict=True):
-    """The model of a Hugging Face folder: config.json, with the defaults of `MarianConfig`."""
+class _OfHuggingFace(pydantic.BaseModel, strict=True):
+    """A model of Hugging Face: config.json."""
 
     d_model: int
     d_ff: int = Field(alias="encoder_ffn_dim")
@@ -81,6 +81,11 @@ class HuggingFaceOptions(pydantic.BaseModel, strict=True):
         "gelu", alias="activation_function"
     )
     scale_embeddings: bool = Field(default=False, alias="scale_embedding")
+
+
+class HuggingFaceOptions(_OfHuggingFace):
+    """A Marian model, with the defaults of `MarianConfig`."""
+
     model_type: Literal["marian"] = "marian"
     share_encoder_decoder_embeddings: bool = True
     tie_word_embeddings: bool = True
@@ -88,6 +93,16 @@ class HuggingFaceOptions(pydantic.BaseModel, strict=True):
     normalize_before: Literal[False] = False
     normalize_embedding: Literal[False] = False
     add_final_layer_norm: Literal[False] = False
+
+
+class MultilingualOptions(_OfHuggingFace):
+    """A model such as M2M-100, with the defaults of `M2M100Config`."""
+
+    model_type: Literal["m2m_100"]
+    vocab_size: int
+    activation: Literal["swish", "relu", "gelu"] = Field("relu", alias="activation_function")
+    scale_embeddings: bool = Field(default=True, alias="scale_embedding")
+    tie_word_embeddings: Literal[True] = True
 
 
 class HuggingFaceSearch(pydantic.BaseModel, strict=True, allow_inf_nan=False):

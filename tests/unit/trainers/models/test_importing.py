@@ -18,7 +18,8 @@ from keras_transformer.export.engines import export_marian
 from keras_transformer.texts.sentences import split_sentences
 from keras_transformer.tokenizers import shifted
 from keras_transformer.trainers.models.files import read_vocabulary
-from keras_transformer.trainers.models.importing import NEVER, import_marian
+from keras_transformer.trainers.models.importing import import_marian
+from keras_transformer.trainers.models.runs import NEVER
 from keras_transformer.translator import Translator
 
 NAMES = ("swish", "relu")

@@ -1,0 +1,92 @@
+"""Run directories of published models: their weights, in this package's order of ids."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from keras_transformer.config import BOS_ID, TransformerConfig
+from keras_transformer.errors import InputError
+from keras_transformer.files import atomic_folder
+from keras_transformer.model.transformer import Transformer
+from keras_transformer.models.layout import from_huggingface, huggingface_name
+from keras_transformer.run import Run
+from keras_transformer.tokenizers import Tokenizer
+from keras_transformer.trainers.settings import TrainSettings
+
+# The bias of the logits of tokens that no translation contains: their probability is 0, and a
+# label-smoothed loss stays finite.
+NEVER = -1e3
+
+# The model's id at the place of each of our ids; -1 for a token that the model does not have.
+Order = Sequence[int]
+
+
+class PublishedModel(NamedTuple):
+    """A model of a folder."""
+
+    folder: Path
+    config: TransformerConfig
+    tokenizer: Tokenizer
+    weights: Mapping[str, ArrayLike]  # by Hugging Face's names
+    orders: Sequence[
+        Order
+    ]  # of the source's vocabulary, and the target's; one if they are the same
+    search: Mapping[str, Any]  # settings
+    languages: tuple[str, str]  # source and target
+
+
+def write_run(model: PublishedModel, run_dir: Path) -> Run:
+    """Writes a model as a run directory, which must not exist; `InputError` if weights differ."""
+    transformer = Transformer(model.config)
+    _assign(transformer, model)
+    source, target = model.languages
+    settings = TrainSettings(data="", source=source, target=target, **model.search)
+    with atomic_folder(run_dir) as written:
+        run = Run.create(written, model.config, model.tokenizer, source, target, settings.to_dict())
+        run.save_checkpoint(transformer, step=0, metrics={}, is_best=True)
+        run.finish()
+    return Run.load(run_dir)
+
+
+def _assign(transformer: Transformer, model: PublishedModel) -> None:
+    left = dict(model.weights)
+    for variable in transformer.weights:
+        path, name = variable.path, huggingface_name(variable.path)
+        if name not in left:
+            raise InputError(f"{model.folder}: the weight {name} is missing")
+        weight = np.asarray(left.pop(name), np.float32)
+        order = model.orders[0 if path.startswith("source_embedding") else -1]
+        is_bias = name == "final_logits_bias"
+        if is_bias or path.endswith("embeddings") or path == "output/kernel":
+            weight = weight.ravel() if is_bias else weight
+            if len(weight) != max(order) + 1:
+                raise InputError(
+                    f"{model.folder}: the weight {name} must have a row for each of the "
+                    f"{max(order) + 1} pieces. Received: {len(weight)} rows"
+                )
+            fill = NEVER if is_bias else 0.0
+            weight = reorder(weight, order, transformer.config.vocab_size, fill)
+            if is_bias:
+                weight[BOS_ID] = NEVER
+        weight = from_huggingface(path, weight)
+        if weight.shape != tuple(variable.shape):
+            raise InputError(
+                f"{model.folder}: the weight {name} must have the sizes {tuple(variable.shape)}. "
+                f"Received: {weight.shape}"
+            )
+        variable.assign(weight)
+    if left:
+        raise InputError(
+            f"{model.folder}: no known model has a weight {', '.join(sorted(left)[:3])}"
+        )
+
+
+def reorder(rows: np.ndarray, order: Order, count: int, fill: float) -> np.ndarray:
+    """Returns rows in our order; `fill` where the model has none."""
+    ids = np.array([*order, *[-1] * (count - len(order))])
+    ordered = rows[ids]
+    ordered[ids < 0] = fill
+    return ordered
