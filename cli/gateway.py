@@ -1,6 +1,7 @@
 """`keras-transformer gateway`."""
 
 import contextlib
+import re
 from typing import Annotated
 
 from typer import Argument, Option
@@ -13,9 +14,10 @@ def gateway_command(
     models: Annotated[
         list[str],
         Argument(
-            metavar="SOURCE:TARGET=URL",
+            metavar="[SOURCE:TARGET=]URL",
             help="Languages and URL of a model, such as "
-            "en:cs=http://localhost:8501/v1/models/messages. May be repeated.",
+            "en:cs=http://localhost:8501/v1/models/messages; the URL alone of a model of several "
+            "languages. May be repeated.",
         ),
     ],
     port: Annotated[int, Option(min=1, max=65535, help="Port for HTTP.")] = 5000,
@@ -33,8 +35,11 @@ def gateway_command(
     with needs_extra("serve"):
         from keras_transformer.export.gateway import Direction, make_gateway
         from keras_transformer.export.server.http import HttpServer
-    urls = {}
+    urls, several = {}, []
     for model in models:
+        if re.match("https?://", model):
+            several.append(model)
+            continue
         languages, _, url = model.partition("=")
         source, _, target = languages.partition(":")
         if not (source and target and url):
@@ -45,9 +50,12 @@ def gateway_command(
         if Direction(source, target) in urls:
             raise InputError(f"There must be one model from {source} to {target}. Received: two")
         urls[Direction(source, target)] = url
-    server = HttpServer(make_gateway(urls, max_characters, max_texts, timeout), host, port)
+    app = make_gateway(urls, max_characters, max_texts, timeout, several)
+    server = HttpServer(app, host, port)
     say(f"LibreTranslate's API: {server.url}/translate")
-    (source, target), *_ = urls
-    say(f"Try: curl -d q=Hello -d source={source} -d target={target} {server.url}/translate")
+    example = f"{server.url}/languages"
+    for source, target in list(urls)[:1]:
+        example = f"-d q=Hello -d source={source} -d target={target} {server.url}/translate"
+    say(f"Try: curl {example}")
     with contextlib.suppress(KeyboardInterrupt):
         server.run()

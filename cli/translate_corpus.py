@@ -14,7 +14,8 @@ from typer import Argument, Option
 from keras_transformer.cli import console
 from keras_transformer.cli.check import find_export
 from keras_transformer.cli.console import ProgressBar, load_session, print_json, say
-from keras_transformer.cli.options import Json
+from keras_transformer.cli.options import NONE, Fields, Given, Json
+from keras_transformer.cli.translators import TranslateOptions
 from keras_transformer.errors import needs_extra
 from keras_transformer.export.options import DEFAULT_SIGNATURE
 
@@ -24,7 +25,7 @@ CONTEXT_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 def translate_corpus_command(
     context: typer.Context,
-    source: Annotated[
+    pattern: Annotated[
         str,
         Argument(
             metavar="INPUT",
@@ -45,6 +46,7 @@ def translate_corpus_command(
     signature: Annotated[
         str, Option(help="Signature of the export: greedy is fast, document cuts no text.")
     ] = DEFAULT_SIGNATURE,
+    languages: Annotated[Given, Fields(TranslateOptions, ("source", "target"))] = NONE,
     lines_per_shard: Annotated[int, Option(help="Number of lines in an output file.")] = 10_000,
     as_json: Json = False,
 ) -> None:
@@ -61,10 +63,11 @@ def translate_corpus_command(
     find_export(model)  # warns
     with _exit_on_signals(output), ProgressBar("Translating"):
         report = translate_corpus(
-            source,
+            pattern,
             output,
             model,
             signature=signature,
+            **languages,
             lines_per_shard=lines_per_shard,
             beam_options=context.args,
         )

@@ -17,6 +17,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import NamedTuple
 
 import apache_beam as beam
@@ -28,10 +29,12 @@ from apache_beam.runners.runner import PipelineResult
 from apache_beam.utils.shared import Shared
 
 from keras_transformer.errors import InputError, one_line, require
+from keras_transformer.export.metadata import read_metadata
 from keras_transformer.export.options import BATCH_ROWS, DEFAULT_SIGNATURE, max_size_of
 from keras_transformer.export.rows import Row, by_length
 from keras_transformer.export.session import open_saved_model
 from keras_transformer.export.versions import find_version
+from keras_transformer.languages import Languages
 
 # DirectRunner would first look for a binary of the Prism runner on the network.
 LOCAL_RUNNER = "FnApiRunner"
@@ -66,6 +69,8 @@ def translate_corpus(
     model: str,
     *,
     signature: str = DEFAULT_SIGNATURE,
+    source: str | None = None,
+    target: str | None = None,
     lines_per_shard: int = 10_000,
     beam_options: Sequence[str] = (),
 ) -> BulkReport:
@@ -78,6 +83,8 @@ def translate_corpus(
         model: `MODELS/NAME`, whose newest version is used, or the folder of a version. On a remote
             file system it must be the folder of a version.
         signature: one that turns `text` into `translation`.
+        source: the language of the text, of a model of several, as `Translator.translate` takes it.
+        target: that of the translation.
         lines_per_shard: the number of lines in an output file.
         beam_options: options of Beam and its runners. Without `--runner` the pipeline runs in this
             process, in memory of about four times the size of the text.
@@ -98,6 +105,9 @@ def translate_corpus(
     version = model if FileSystems.get_scheme(model) else find_version(os.path.abspath(model))
     if version is None:
         raise InputError(f"{model} is neither a SavedModel nor a folder of versions")
+    tag = ""
+    if source or target:
+        tag = Languages(**read_metadata(Path(version))["languages"]).tag(source, target)
     try:
         pipeline = beam.Pipeline(options=options)
     except (ValueError, ImportError) as error:  # an unknown runner
@@ -107,7 +117,7 @@ def translate_corpus(
         | "Files" >> beam.Create(list(enumerate(paths)))
         | "Read" >> beam.FlatMap(read_shards, lines_per_shard)
         | "Spread" >> beam.Reshuffle()  # over all workers
-        | "Translate" >> beam.Map(translate_shard, str(version), signature, Shared())
+        | "Translate" >> beam.Map(translate_shard, str(version), signature, Shared(), tag)
         | "Write" >> beam.Map(write_shard, output=output)
     )
     counters = _run(pipeline).metrics().query(MetricsFilter().with_namespace(METRICS))["counters"]
@@ -140,11 +150,12 @@ def read_shards(file: tuple[int, str], lines_per_shard: int) -> Iterator[Shard]:
 
 
 def translate_shard(
-    shard: Shard, version: str, signature: str, shared: Shared
+    shard: Shard, version: str, signature: str, shared: Shared, tag: str = ""
 ) -> tuple[Shard, list[Row]]:
     # The threads of a process share the model.
     translate = shared.acquire(lambda: open_saved_model(version, signature, optimize=True))
-    rows = _translate_lines(shard.lines, translate, max_size_of(signature))
+    tagged = [f"{tag} ".encode() + line if tag and line.strip() else line for line in shard.lines]
+    rows = _translate_lines(tagged, translate, max_size_of(signature))
     if len(rows) > BATCH_ROWS and all("failed" in row for row in rows):
         raise InputError(
             f"{shard.path}: all of {len(rows):,} lines fail, from line "

@@ -4,8 +4,11 @@ Weblate, Nextcloud and browser extensions send such requests. The gateway asks T
 the local server over REST. The API: https://docs.libretranslate.com
 """
 
+import functools
+import itertools
 import json
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
@@ -24,7 +27,7 @@ from keras_transformer.export import html_text
 from keras_transformer.export.clients import RefusedError, RestClient
 from keras_transformer.export.options import NO_SCORE
 from keras_transformer.export.rows import Row
-from keras_transformer.languages import language_of
+from keras_transformer.languages import Languages, common_codes, find_language
 
 FORMATS = ("text", "html")
 MAX_ALTERNATIVES = 10
@@ -39,21 +42,60 @@ class Direction(NamedTuple):
     target: str
 
 
+class _Service:
+    """A model on a server."""
+
+    def __init__(self, url: str, timeout: float) -> None:
+        self.url = url
+        self.document, self.nbest = (
+            RestClient(url, signature=name, timeout=timeout) for name in ("document", "nbest")
+        )
+        self._probed: tuple[str | None, bool] = "", False  # a version, whether it keeps tags
+
+    @functools.cached_property
+    def known(self) -> Languages | None:
+        """Its languages; None for one pair."""
+        return self.document.languages()
+
+    def keeps_tags(self) -> bool:
+        """Returns whether the model protects HTML's tags, which is asked once for each version."""
+        version = self.document.version()
+        if version is None or self._probed[0] != version:
+            (probe,) = self.document.translate([html_text.PROBE])
+            self._probed = version, html_text.is_kept(probe["translation"])
+        return self._probed[1]
+
+
+class _Route(NamedTuple):
+    """What translates a pair."""
+
+    service: _Service
+    pair: Direction  # as the service names it
+
+    def tagged(self, texts: list[str]) -> list[str]:
+        known = self.service.known
+        return known.tagged(texts, *self.pair) if known else texts
+
+
 class _Gateway:
     def __init__(
-        self, urls: Mapping[Direction, str], max_characters: int, max_texts: int, timeout: float
+        self,
+        urls: Mapping[Direction, str],
+        several: Sequence[str],
+        max_characters: int,
+        max_texts: int,
+        timeout: float,
     ) -> None:
         self._limits = max_characters, max_texts
-        self._document, self._nbest = (
-            {pair: RestClient(url, signature=name, timeout=timeout) for pair, url in urls.items()}
-            for name in ("document", "nbest")
-        )
-        # A version of each model, and whether it protects tags.
-        self._probed: dict[Direction, tuple[str | None, bool]] = {}
-        self._codes = sorted({code for pair in urls for code in pair})
-        self._targets = {
-            code: [pair.target for pair in urls if pair.source == code] for code in self._codes
-        }
+        self._services = {url: _Service(url, timeout) for url in (*urls.values(), *several)}
+        self._routes = {pair: _Route(self._services[url], pair) for pair, url in urls.items()}
+        for url in several:
+            for pair, route in _routes_of(self._services[url]):
+                self._routes.setdefault(pair, route)
+        self._targets: dict[str, list[str]] = defaultdict(list)
+        for pair in self._routes:
+            self._targets[pair.source].append(pair.target)
+        self._codes = sorted({code for pair in self._routes for code in pair})
 
     def translate(self, values: Values) -> Any:
         texts, pair = self._texts(values), self._pair(values)
@@ -62,17 +104,21 @@ class _Gateway:
             raise _refusal(f"alternatives must be 0 to {MAX_ALTERNATIVES}")
         if format_name not in FORMATS:
             raise HTTPException(400, f"{format_name} format is not supported")
-        translate = self._document[pair].translate
+        route = self._routes[pair]
+
+        def translate(texts: list[str]) -> list[Row]:
+            return route.service.document.translate(route.tagged(texts))
+
         if format_name == "text":
             rows = translate(texts)
-        elif self._is_tag_keeping(pair):
+        elif route.service.keeps_tags():
             texts = list(map(html_text.with_marks, texts))
             rows = translate(texts)
         else:
             rows = html_text.translate_between_tags(translate, texts)
         answer: dict[str, list[Any]] = {"translatedText": [row["translation"] for row in rows]}
         if count != "0":
-            answer["alternatives"] = self._alternatives(pair, texts, rows, int(count))
+            answer["alternatives"] = self._alternatives(route, texts, rows, int(count))
         if str(values["source"]).lower() == "auto":
             detected = {"confidence": 100, "language": pair.source}
             answer["detectedLanguage"] = [detected] * len(texts)
@@ -81,18 +127,19 @@ class _Gateway:
 
     def detect(self, values: Values) -> Any:
         self._texts(values)  # the models read these languages, whatever the text is
-        sources = [code for code in self._codes if self._targets[code]]
-        return [{"confidence": 100 / len(sources), "language": code} for code in sources]
+        confidence = 100 / len(self._targets)
+        return [{"confidence": confidence, "language": code} for code in sorted(self._targets)]
 
     def languages(self, values: Values) -> Any:
         return [
-            {"code": code, "name": code, "targets": self._targets[code]} for code in self._codes
+            {"code": code, "name": code, "targets": self._targets.get(code, [])}
+            for code in self._codes
         ]
 
     def health(self, values: Values) -> Any:
-        for client in self._document.values():
+        for service in self._services.values():
             try:
-                client.translate(["."])
+                service.document.translate(["."])
             except RefusedError as error:  # it is no fault of the request
                 raise InputError(str(error)) from error
         return {"status": "ok"}
@@ -114,35 +161,27 @@ class _Gateway:
         for name in Direction._fields:
             if not values.get(name):
                 raise _refusal(f"missing {name} parameter")
-        source, target = (self._code(str(values[name])) for name in Direction._fields)
-        sources = [pair.source for pair in self._document if pair.target == target]
-        if source == "auto" and len(sources) == 1:  # no text needs to be looked at
-            source = sources[0]
-        if (source, target) not in self._document:
+        source, target = (str(values[name]) for name in Direction._fields)
+        try:
+            target = find_language(target, tuple(self._codes), "target ")
+            if source.lower() == "auto":  # no text needs to be looked at
+                sources = [pair.source for pair in self._routes if pair.target == target]
+                source = sources[0] if len(sources) == 1 else "auto"
+            else:
+                source = find_language(source, tuple(self._codes), "source ")
+        except InputError as error:
+            raise HTTPException(400, str(error)) from error
+        if (source, target) not in self._routes:
             raise HTTPException(400, f"{source} to {target} is not supported")
         return Direction(source, target)
 
-    def _code(self, code: str) -> str:
-        """Returns the code of a model for one such as "en-US", "eng" or "zh_Hans"."""
-        language, tags = language_of(code), _tags(code)
-        same = [known for known in self._codes if language_of(known) == language]
-        return max(same, key=lambda known: len(tags & _tags(known)), default=language)
-
-    def _is_tag_keeping(self, pair: Direction) -> bool:
-        """Returns whether the model protects tags, which is asked once for each version."""
-        client = self._document[pair]
-        version = client.version()
-        if version is None or self._probed.get(pair, ("", False))[0] != version:
-            (probe,) = client.translate([html_text.PROBE])
-            self._probed[pair] = version, html_text.is_kept(probe["translation"])
-        return self._probed[pair][1]
-
     def _alternatives(
-        self, pair: Direction, texts: list[str], rows: list[Row], count: int
+        self, route: _Route, texts: list[str], rows: list[Row], count: int
     ) -> list[list[str]]:
         """Returns other translations of each text that is one sentence."""
         single = [number for number, row in enumerate(rows) if row.get("sentences") == 1]
-        best = self._nbest[pair].translate([texts[number] for number in single])
+        asked = route.tagged([texts[number] for number in single])
+        best = route.service.nbest.translate(asked)
         alternatives: list[list[str]] = [[] for _ in rows]
         for number, row in zip(single, best, strict=True):
             scored = zip(row["translations"], row["scores"], strict=True)
@@ -155,14 +194,33 @@ class _Gateway:
         return alternatives
 
 
-def make_gateway(
-    urls: Mapping[Direction, str], max_characters: int, max_texts: int, timeout: float
-) -> Starlette:
-    """Returns an ASGI application for the models of pairs, `http://HOST:8501/v1/models/NAME`.
+def _routes_of(service: _Service) -> Iterator[tuple[Direction, _Route]]:
+    """Yields the pairs of a model of several languages, by common codes."""
+    if service.known is None:
+        raise InputError(
+            f"{service.url} does not say which languages it has: name its pair, as in "
+            f"en:cs={service.url}"
+        )
+    sources, targets = (common_codes(tuple(names)) for names in service.known[2:])
+    for source, target in itertools.product(sources, targets):
+        if source != target:
+            pair = Direction(sources[source], targets[target])
+            yield pair, _Route(service, Direction(source, target))
 
-    The maxima are of a request, and the timeout, in seconds, of a model server's answer.
+
+def make_gateway(
+    urls: Mapping[Direction, str],
+    max_characters: int,
+    max_texts: int,
+    timeout: float,
+    several: Sequence[str] = (),
+) -> Starlette:
+    """Returns an ASGI application for models on servers, `http://HOST:8501/v1/models/NAME`.
+
+    The `urls` are those of pairs; `several` are models of several languages, which are asked for
+    them now. The maxima are of a request, and the timeout, in seconds, of a model server's answer.
     """
-    gateway = _Gateway(urls, max_characters, max_texts, timeout)
+    gateway = _Gateway(urls, several, max_characters, max_texts, timeout)
     return Starlette(
         routes=[
             _route("/translate", gateway.translate, "POST"),
@@ -192,10 +250,6 @@ def _route(path: str, answer: Callable[[Values], Any], method: str) -> Route:
         return JSONResponse(await run_in_threadpool(answer, values))
 
     return Route(path, endpoint, methods=[method])
-
-
-def _tags(code: str) -> set[str]:
-    return set(code.lower().replace("_", "-").split("-"))
 
 
 def _refusal(what: str) -> HTTPException:

@@ -119,7 +119,7 @@ def find_language(wanted: str, names: tuple[str, ...], side: str = "") -> str:
     Raises:
         InputError: if there is none. The `side` is a word of its message.
     """
-    exact = [name for name in names if name.lower() == wanted.lower()]
+    exact = [name for name in names if _plain(name) == _plain(wanted)]
     tag = _parsed(wanted)
     known = {name: other for name in names if (other := _parsed(name)) is not None}
     if exact or tag is None:
@@ -153,6 +153,10 @@ def common_codes(names: tuple[str, ...]) -> dict[str, str]:
     return codes
 
 
+def _plain(code: str) -> str:
+    return code.lower().replace("_", "-")
+
+
 def _parsed(code: str) -> langcodes.Language | None:
     try:
         tag = langcodes.Language.get(re.split("[.@]", code)[0])
@@ -175,8 +179,7 @@ def _refuse(wanted: str, names: Sequence[str], side: str) -> NoReturn:
         apart = tag.distance(other, ignore_script=True) if tag and other else 0
         return apart, -SequenceMatcher(None, wanted.lower(), name.lower()).ratio()
 
-    nearest = ", ".join(sorted(filter(None, names), key=distance)[:5])
-    rest = f", and {len(names) - 5} others" if len(names) > 5 else ""
-    raise InputError(
-        f"The model has no {side}language {wanted!r}. It has {nearest or 'none'}{rest}"
-    )
+    nearest = sorted(filter(None, names), key=distance)
+    if len(nearest) > 6:
+        nearest[5:] = [f"and {len(nearest) - 5} others"]
+    raise InputError(f"There is no {side}language {wanted!r}, but {', '.join(nearest) or 'none'}")

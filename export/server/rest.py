@@ -33,6 +33,7 @@ from keras_transformer.export.options import DEFAULT_SIGNATURE
 from keras_transformer.export.server import json_tensors
 from keras_transformer.export.server.models import ServedModel
 from keras_transformer.export.session import SessionError
+from keras_transformer.languages import common_codes
 from keras_transformer.protection.terms import term_marker
 
 HTTP_STATUS = {
@@ -145,9 +146,11 @@ def about_model(model: ServedModel) -> dict[str, Any]:
         metadata = read_metadata(model.find(model.name).path)
     except InputError:
         metadata = {}
-    examples = [example["text"] for example in metadata.get("examples", [])]
+    known = metadata.get("languages", {})
+    codes = {name: common_codes(tuple(known.get(name, ()))) for name in ("sources", "targets")}
     return {name: metadata.get(name) for name in ("source", "target", "protect")} | {
-        "examples": examples
+        "examples": [example["text"] for example in metadata.get("examples", [])],
+        "languages": {**known, **codes} if codes["targets"] else None,
     }
 
 

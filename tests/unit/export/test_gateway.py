@@ -11,19 +11,22 @@ from command_line import assert_refused, cli, free_ports
 from libretranslatepy import LibreTranslateAPI
 from running_servers import running, running_app
 
+from keras_transformer.errors import InputError
 from keras_transformer.export import clients
 from keras_transformer.export.gateway import Direction, make_gateway
 from keras_transformer.export.html_text import PROBE
 from keras_transformer.protection.terms import TERM
 
 JSON = {"content-type": "application/json"}
+NAMES = ["eng_Latn", "nob_Latn", "por_Latn", "zho_Hans", "zho_Hant"]
+NLLB = {"source": "eng_Latn", "target": "nob_Latn", "sources": NAMES[:2], "targets": NAMES}
 
 
 class Model(BaseHTTPRequestHandler):
     """A model server: `document` is upper case, `nbest` adds a digit and has two translations.
 
     The models but "keeps", which also reads marks of terms, change tags. A sentence ends at a line
-    break.
+    break. "nllb" has several languages.
     """
 
     probes = 0
@@ -59,7 +62,9 @@ class Model(BaseHTTPRequestHandler):
                 }
                 for t in texts
             ]
-        if "refused" in texts:
+        if question["signature_name"] == "languages" and "nllb" in self.path:
+            self.answer(200, {"predictions": [NLLB]})
+        elif "refused" in texts or question["signature_name"] == "languages":
             self.answer(400, {"error": "too long"})
         else:
             self.answer(200, {"predictions": rows})
@@ -76,19 +81,24 @@ class Model(BaseHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def url():
+def models():
+    models = ThreadingHTTPServer(("127.0.0.1", 0), Model)
+    with running(models.serve_forever, models.shutdown):
+        yield f"http://127.0.0.1:{models.server_port}/v1/models"
+    models.server_close()
+
+
+@pytest.fixture(scope="module")
+def url(models):
     """A gateway to three models, of which the last is down."""
     clients.BACKOFF_SECONDS, before = 0.02, clients.BACKOFF_SECONDS
     (unused,) = free_ports(1)
-    models = ThreadingHTTPServer(("127.0.0.1", 0), Model)
-    base = f"http://127.0.0.1:{models.server_port}/v1/models"
-    urls = {Direction("en", "cs"): f"{base}/cs", Direction("en", "ja"): f"{base}/ja"}
-    urls[Direction("cs", "en")] = f"{base}/keeps"
+    urls = {Direction("en", "cs"): f"{models}/cs", Direction("en", "ja"): f"{models}/ja"}
+    urls[Direction("cs", "en")] = f"{models}/keeps"
     urls[Direction("de", "ja")] = f"http://127.0.0.1:{unused}/v1/models/down"
     app = make_gateway(urls, max_characters=50, max_texts=3, timeout=5)
-    with running(models.serve_forever, models.shutdown), running_app(app) as url:
+    with running_app(app) as url:
         yield url
-    models.server_close()
     clients.BACKOFF_SECONDS = before
 
 
@@ -173,11 +183,13 @@ def test_a_model_is_probed_once_for_each_version(url, monkeypatch):
     [
         ({"q": None}, "Invalid request: missing q parameter, a text or a list of texts"),
         ({"source": ""}, "Invalid request: missing source parameter"),
-        ({"target": 3}, "en to 3 is not supported"),
+        ({"target": 3}, "There is no target language '3', but cs, de, en, ja"),
+        ({"source": "en-XY-zz"}, "There is no source language 'en-XY-zz', but en, de, cs, ja"),
+        ({"target": "de"}, "en to de is not supported"),
         ({"source": "auto", "target": "ja"}, "auto to ja is not supported"),
         ({"q": ["a"] * 4}, "Invalid request: request (4) exceeds batch limit (3)"),
         ({"q": ["a" * 26] * 2}, "Invalid request: request (52) exceeds text limit (50)"),
-        ({"target": "\ud800"}, "en to ? is not supported"),
+        ({"target": "\ud800"}, "There is no target language '\\ud800', but cs, de, en, ja"),
         ({"alternatives": -1}, "Invalid request: alternatives must be 0 to 10"),
         ({"format": "pdf"}, "pdf format is not supported"),
     ],
@@ -185,6 +197,41 @@ def test_a_model_is_probed_once_for_each_version(url, monkeypatch):
 def test_what_is_refused(url, values, message):
     good = {"q": "a", "source": "en", "target": "cs"}
     assert ask(url, "/translate", **{**good, **values}) == (400, {"error": message})
+
+
+def test_a_model_of_several_languages_answers_for_its_pairs(models):
+    urls = {Direction("en", "cs"): f"{models}/cs"}
+    app = make_gateway(urls, 50, max_texts=3, timeout=5, several=[f"{models}/nllb"])
+    with running_app(app) as url:
+        _, known = ask(url, "/languages", "GET")
+        assert {each["code"]: each["targets"] for each in known} == {
+            "cs": [],
+            "en": ["cs", "nb", "pt", "zh-Hans", "zh-Hant"],
+            "nb": ["en", "pt", "zh-Hans", "zh-Hant"],
+            "pt": [],
+            "zh-Hans": [],
+            "zh-Hant": [],
+        }
+        for source, target, expected in (
+            ("en", "cs", "cs A"),
+            ("en-GB", "pt_BR", "nl >>ENG_LATN:POR_LATN<< A"),
+            ("nb", "zh-TW", "nl >>NOB_LATN:ZHO_HANT<< A"),
+        ):
+            _, answer = ask(url, "/translate", q="a", source=source, target=target)
+            assert answer == {"translatedText": expected}
+        _, answer = ask(url, "/translate", q=["a"], source="en", target="no", alternatives=1)
+        assert answer["alternatives"] == [["cs >>ENG_LATN:NOB_LATN<< A"]]
+        _, answer = ask(url, "/translate", q="<b>a</b> ", source="en", target="no", format="html")
+        assert answer == {"translatedText": "<b>nl &gt;&gt;ENG_LATN:NOB_LATN&lt;&lt; A</b> "}
+        message = "There is no target language 'zh-Latn', but zh-Hans, zh-Hant, en, nb, pt, cs"
+        refused = ask(url, "/translate", q="a", source="en", target="zh-Latn")
+        assert refused == (400, {"error": message})
+    # Its address with a pair is asked for this pair.
+    with running_app(make_gateway({Direction("en", "zh"): f"{models}/nllb"}, 50, 3, 5)) as url:
+        _, answer = ask(url, "/translate", q="a", source="auto", target="zh")
+        assert answer["translatedText"] == "nl >>ENG_LATN:ZHO_HANS<< A"
+    with pytest.raises(InputError, match=r"/cs does not say which languages it has: name its pair"):
+        make_gateway({}, 50, 3, 5, several=[f"{models}/cs"])
 
 
 def test_other_requests(url):
@@ -214,6 +261,7 @@ def test_wrong_commands():
         "A model must have the form SOURCE:TARGET=URL.*",
         "There must be one model from .*",
     )
-    assert_refused(cli("gateway", "http://h:1/v1/models/m"), form)
+    assert_refused(cli("gateway", "en=http://h:1/v1/models/m"), form)
+    assert_refused(cli("gateway", "http://h:1/m"), "The URL must have the form .*Received: .*/m")
     assert_refused(cli("gateway", "en:de=h"), "The URL must have the form .*Received: h")
     assert_refused(cli("gateway", "en:de=u", "en:de=u"), twice)
