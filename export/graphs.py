@@ -187,6 +187,7 @@ def with_languages(graph: Compute, known: Languages) -> Any:
             names, size = getattr(known, f"{side}s"), tf.size(values)
             is_one_size = (size == 1) | (size == tf.size(text))
             values = _require(values, is_one_size, f"one {side}, or one for each text", size)
+            values = tf.broadcast_to(values, [tf.size(text)])  # [B]
             is_known = tf.reduce_any(values[:, None] == ["", *names], axis=1)
             unknown = tf.boolean_mask(values, ~is_known)
             expected = f"{side} languages that the signature languages lists"

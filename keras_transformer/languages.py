@@ -65,7 +65,7 @@ class Languages(NamedTuple):
             found.append("")
             with contextlib.suppress(InputError):  # such as of "mul"
                 found[-1] = find_language(code, names)
-        return cls(*found, *known)
+        return cls(found[0], found[1], *known)
 
     def tag(self, source: str | None = None, target: str | None = None) -> str:
         """Returns the tag that asks for languages at the head of a text; "" if there is no choice.
@@ -130,7 +130,7 @@ def find_language(wanted: str, names: tuple[str, ...], side: str = "") -> str:
         of_language = [
             name
             for name, other in known.items()
-            if tag.language in (other.language, MACROLANGUAGES.get(other.language))
+            if tag.language in (other.language, MACROLANGUAGES.get(str(other.language)))
         ]
         near = of_language if len(of_language) == 1 else []
     if not near:
@@ -147,7 +147,7 @@ def common_codes(names: tuple[str, ...]) -> dict[str, str]:
     languages = Counter(tag.language for tag in tags.values())
     codes = dict(zip(names, names, strict=True))
     for name, tag in tags.items():
-        code = tag.language if languages[tag.language] == 1 else str(tag)
+        code = str(tag.language if languages[tag.language] == 1 else tag)
         with contextlib.suppress(InputError):
             codes[name] = code if find_language(code, names) == name else name
     return codes

@@ -8,17 +8,23 @@ import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
+import grpc
 import pytest
+import tensorflow as tf
 import urllib3
+from fake_models import predict_request
 from layer_weights import randomize
 from libretranslatepy import LibreTranslateAPI
 from marian_models import extract
 from running_servers import running_app
 from serving_binary import tensorflow_serving
+from tensorflow_serving.apis.prediction_service_pb2_grpc import PredictionServiceStub
 
 from keras_transformer import Transformer, TransformerConfig, Translator
 from keras_transformer.config import DecodingOptions
+from keras_transformer.export.clients import GrpcClient, RestClient
 from keras_transformer.export.gateway import Direction, make_gateway
 from keras_transformer.export.options import ExportOptions
 from keras_transformer.export.saved_model import export_saved_model
@@ -59,6 +65,8 @@ def models(exported, tmp_path_factory):
     words = WordPieceTokenizer.train(["red dog two", "one öl"] * 3, 40)
     trees = TreeTokenizer.train(TREES * 3, vocab_size=290)
     run = import_marian(extract("marian", folder / "archive") / "relu", folder / "run", "en", "de")
+    hub = extract("huggingface", folder / "archive") / "shared"
+    several = import_marian(hub, folder / "several", target="fra", like="huggingface")
     protecting = ProtectingTokenizer.learn(lambda: TREES * 3, 330, ["tags", "placeholders"])
     recurrent = RecurrentConfig(vocab_size=tokenizer.vocab_size, d_model=10, units=7)
     own_target = {"target_vocab_size": trees.target.vocab_size, "share_embeddings": False}
@@ -81,6 +89,7 @@ def models(exported, tmp_path_factory):
             {"complete": True},
         ),
         "recurrent": (Translator(randomize(Recurrent(recurrent)), tokenizer, OPTIONS), {}),
+        "several": (Translator.of(several), {}),
     }
     for name, (translator, options) in kinds.items():
         # Its warm-up is a server's work here.
@@ -117,7 +126,7 @@ def post(server):
 
 
 KINDS = ["sentencepiece", "word-pieces", "marian", "float16", "bfloat16", "parser", "protected"]
-KINDS += ["recurrent"]
+KINDS += ["recurrent", "several"]
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -142,6 +151,63 @@ def test_completes_as_a_session(models, post):
     found = [row["translation"] for row in answer["predictions"]]
     assert found == [each.decode() for each in expected]
     assert all(map(str.startswith, found, prefixes))
+
+
+LANGUAGES = {"text": TEXTS[:3], "source": ["en", "", ""], "target": ["deu", "fra", ""]}
+
+
+def test_languages_of_each_text(models, post, server):
+    """In rows and columns; gRPC has defaults, and one language for all texts of a request."""
+    (path,) = models["several"].glob("[0-9]*")
+    tagged = [f">>{tag}<< {text}" for tag, text in zip(["deu", "fra", "fra"], TEXTS, strict=False)]
+    expected = [row["translation"] for row in SavedModelSession(path).translate(tagged)]
+    rows = [dict(zip(LANGUAGES, row, strict=True)) for row in zip(*LANGUAGES.values(), strict=True)]
+    status, answer = post("several", {"signature_name": "translate", "instances": rows})
+    assert status == 200, answer
+    assert [row["translation"] for row in answer["predictions"]] == expected
+    status, answer = post("several", {"signature_name": "translate", "inputs": LANGUAGES})
+    assert status == 200, answer
+    assert answer["outputs"]["translation"] == expected
+    with grpc.insecure_channel(server.grpc) as channel:
+        stub = PredictionServiceStub(channel)
+
+        def predict(**inputs):
+            tensors = {name: tf.make_tensor_proto(texts) for name, texts in inputs.items()}
+            request = predict_request("translate", tensors, model="several")
+            outputs = stub.Predict(request, timeout=60).outputs
+            return [text.decode() for text in tf.make_ndarray(outputs["translation"])]
+
+        assert predict(text=TEXTS[1:3]) == expected[1:]  # the run's default
+        assert predict(text=TEXTS[:1], target=["deu"]) == expected[:1]
+        assert predict(text=TEXTS[1:3], target=["fra"], source=["en"]) == expected[1:]
+    for client in (
+        RestClient(f"{server.url}/v1/models/several"),
+        GrpcClient(server.grpc, "several"),
+    ):
+        assert client.languages() == ("en", "fra", ["en"], ["deu", "fra"])
+        client.close()
+    with closing(RestClient(f"{server.url}/v1/models/sentencepiece")) as client:
+        assert client.languages() is None
+
+
+def test_an_unknown_language_fails_alone(models, post):
+    (path,) = models["several"].glob("[0-9]*")
+    (expected,) = SavedModelSession(path).translate([f">>deu<< {TEXTS[2]}"])
+    good = {"text": [TEXTS[2]], "source": [""], "target": ["deu"]}
+    bad = {"text": TEXTS[:2], "source": ["en", "en"], "target": ["deu", "xyz"]}
+    with ThreadPoolExecutor(9) as pool:
+        asked = [good, bad, good] * 12
+        answers = pool.map(
+            lambda inputs: post("several", {"signature_name": "translate", "inputs": inputs}), asked
+        )
+        for inputs, (status, answer) in zip(asked, answers, strict=True):
+            if inputs is good:
+                assert status == 200, answer
+                assert answer["outputs"]["translation"] == [expected["translation"]]
+            else:
+                assert status == 400
+                assert "target languages that the signature languages lists" in answer["error"]
+                assert "xyz" in answer["error"]
 
 
 def test_libretranslates_client_behind_a_gateway(models, server):

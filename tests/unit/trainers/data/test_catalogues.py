@@ -195,6 +195,27 @@ def test_units_have_the_languages_of_their_file(tmp_path, caplog, capsys):
         load_corpus(str(tmp_path / "a.xlf"), "en", "de")
 
 
+def test_a_model_of_several_languages_fills_each(tmp_path, capsys):
+    (tmp_path / "a.xlf").write_text(SEVERAL, "utf-8")
+    names = "eng_Latn", "fra_Latn", "ces_Latn"
+    known = Languages("eng_Latn", "fra_Latn", names[:1], names[1:])
+    fill_catalogue(tmp_path / "a.xlf", tmp_path / "b.xlf", translate, known)
+    filled = (tmp_path / "b.xlf").read_text("utf-8")
+    assert (
+        '<target state="needs-translation">&gt;&gt;ENG_LATN:CES_LATN&lt;&lt; RED</target>' in filled
+    )
+    assert filled.count("ENG_LATN:FRA_LATN") == 1
+    capsys.readouterr()
+    fill_catalogue(tmp_path / "a.xlf", tmp_path / "c.xlf", translate, known, (None, "fr"))
+    filled = (tmp_path / "c.xlf").read_text("utf-8")
+    assert "CES_LATN" not in filled
+    assert filled.count("ENG_LATN:FRA_LATN") == 1
+    assert "has the language cs, and --target is fr: 2 entries stay" in capsys.readouterr().err
+    known = known._replace(targets=["ces_Latn", "pol_Latn"])
+    fill_catalogue(tmp_path / "a.xlf", tmp_path / "d.xlf", translate, known)
+    assert "has the language fr, and the model has 2 others: 1 entries" in capsys.readouterr().err
+
+
 def test_segments_of_xliff_2(tmp_path):
     text = XLIFF_2.replace(
         "</segment></unit>\n",
