@@ -37,6 +37,7 @@ from keras_transformer.export.rows import Row, rows_of
 __all__ = ["INVALID_ARGUMENT", "SavedModelSession", "SessionError", "open_saved_model"]
 
 SHORT_BYTES = 1_000  # a text of more is likely to be a document of several sentences
+SMALL_BYTES = 2**25  # weights whose products take less time than to hand one to another thread
 
 
 class SavedModelSession:
@@ -77,6 +78,8 @@ class SavedModelSession:
                 raise ValueError("variables/variables.index is missing")
             # Another program's export may have assets, which must stay beside the graph.
             keeps_folder = optimize or any(Path(path, "assets").glob("*"))
+            weights = Path(path, "variables").glob("variables.data-*")
+            self._is_small = sum(file.stat().st_size for file in weights) <= SMALL_BYTES
             with tempfile.TemporaryDirectory() as folder:
                 loaded = str(path) if keeps_folder else _unoptimized(Path(path), folder, config)
                 self.signatures = self._load(loaded, config.SerializeToString())
@@ -130,7 +133,8 @@ class SavedModelSession:
             feeds.extend(make_strings(inputs[name]) for name in given)
             fed = self._places(given), (c_void_p * len(feeds))(*feeds), len(feeds)
             fetched = self._places(tensors.outputs), results, len(results)
-            options = self._in_caller if _is_short(inputs) else None
+            # A short text of a small model is fastest in this thread.
+            options = self._in_caller if self._is_small and _is_short(inputs) else None
             call("TF_SessionRun", self._session, options, *fed, *fetched, None, 0, None)
             arrays = [take_array(c_void_p(result)) for result in results]
             return dict(sorted(zip(tensors.outputs, arrays, strict=True)))
@@ -175,7 +179,7 @@ def _free(graph: c_void_p, session: c_void_p, options: c_void_p) -> None:
 
 
 def _is_short(inputs: Mapping[str, Any]) -> bool:
-    """Returns whether there is little to do: a short text runs fastest in the caller's thread."""
+    """Returns whether there is one text, and little of it."""
     texts = [text for column in inputs.values() for text in np.array(column, object).ravel()]
     return len(texts) <= len(inputs) and sum(map(len, texts)) <= SHORT_BYTES
 

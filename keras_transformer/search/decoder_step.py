@@ -5,8 +5,9 @@ Every optimization of the decoder is in this module, those of the search are in 
 (docs/log.md has the figures):
 
 - The weights are prepared once for each call: queries, keys and values of self-attention get one
-  matrix, the shared embedding is transposed, and for few hypotheses large matrices are laid out in
-  blocks.
+  matrix, and for few hypotheses large matrices are transposed. The shared embedding stays as it is.
+- For few hypotheses, a product with a large matrix is that of its blocks of rows, and the blocks
+  are in parts, which TensorFlow computes side by side on several cores.
 - The encodings of all positions are computed once for each call.
 - All hypotheses of a sentence share its keys and values, those of the encoder's output and those
   of earlier positions. They are never moved; a mask selects the positions of each hypothesis.
@@ -28,11 +29,12 @@ from keras_transformer.model.masks import padding_mask
 from keras_transformer.model.transformer import Transformer
 
 ONEDNN_MIN_MULTIPLICATIONS = 2**20  # a product of more multiplications is faster by oneDNN
-# Kernels of at least this size are stored in blocks of columns for a call of at most so many
-# hypotheses. Of the widths, the largest that divides the number of columns is taken.
+# Kernels of at least this size are multiplied in blocks of rows by a call of at most so many
+# hypotheses.
 MIN_BLOCKED_SIZE = 2**18
-MAX_BLOCKED_SEQUENCES = 64
-BLOCK_WIDTHS = (64, 32, 16, 1)
+MAX_BLOCKED_ROWS = 64
+BLOCK_ROWS = 64
+NUM_PARTS = 2  # that are computed side by side
 
 
 class KeysValues(NamedTuple):
@@ -74,7 +76,7 @@ class DecoderStep:
         num_sequences: int | tf.Tensor = tf.int32.max,
     ) -> None:
         self.model = model
-        in_blocks = tf.convert_to_tensor(num_sequences) <= MAX_BLOCKED_SEQUENCES
+        in_blocks = tf.convert_to_tensor(num_sequences) <= MAX_BLOCKED_ROWS
         self.layers = [_LayerStep(layer, in_blocks) for layer in model.decoder_layers]
         self.norm = None if model.decoder_norm is None else _Norm(model.decoder_norm)
         embedding = model.target_embedding
@@ -247,8 +249,8 @@ class _LayerStep:
 class _Linear:
     """The linear map of a kernel, [in, out], and maybe a bias, [out], computed in `dtype`.
 
-    For a few rows, a large kernel is stored in blocks of columns, [out / W, in, W], so that a
-    product reads memory in order. A `transposed` kernel is [out, in].
+    For a few rows, a large kernel is transposed, and multiplied in blocks of its rows, so that a
+    product reads memory in order. A `transposed` kernel is [out, in] already.
     """
 
     def __init__(
@@ -260,23 +262,17 @@ class _Linear:
         transposed: bool = False,
     ) -> None:
         kernel = tf.cast(tf.convert_to_tensor(kernel), dtype)
-        size_in, size_out = kernel.shape[::-1] if transposed else kernel.shape
-        width = max(width for width in BLOCK_WIDTHS if size_out % width == 0)
-        is_large = width > 1 and size_in * size_out >= MIN_BLOCKED_SIZE
-        self.blocks_shape = [size_out // width, size_in, width] if is_large else None
-        self.in_blocks = in_blocks
-
-        def blocks() -> tf.Tensor:
-            if transposed:
-                blocked = tf.transpose(tf.reshape(kernel, [-1, width, size_in]), [0, 2, 1])
-            else:
-                blocked = tf.transpose(tf.reshape(kernel, [size_in, -1, width]), [1, 0, 2])
-            return tf.reshape(blocked, [size_in, size_out])  # the memory of `blocks_shape`
-
-        def plain() -> tf.Tensor:
-            return tf.transpose(kernel) if transposed else kernel
-
-        self.kernel = tf.cond(in_blocks, blocks, plain) if is_large else plain()
+        self.size_in, self.size_out = kernel.shape[::-1] if transposed else kernel.shape
+        self.in_blocks, self.transposed = in_blocks, transposed
+        self.is_large = self.size_in * self.size_out >= MIN_BLOCKED_SIZE
+        self.kernel = kernel
+        if self.is_large and not transposed:
+            self.kernel = tf.cond(
+                in_blocks,
+                # The memory of [out, in] in the other shape, because a condition has one.
+                lambda: tf.reshape(tf.transpose(kernel), kernel.shape),
+                lambda: kernel,
+            )
         self.negative_bias = None if bias is None else tf.cast(-bias, dtype)
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
@@ -284,14 +280,27 @@ class _Linear:
         x = tf.cast(x, self.kernel.dtype)
 
         def multiply() -> tf.Tensor:
-            return tf.matmul(x, self.kernel)
+            return tf.matmul(x, self.kernel, transpose_b=self.transposed)
 
         def multiply_blocks() -> tf.Tensor:
-            blocks = tf.matmul(x[None], tf.reshape(self.kernel, self.blocks_shape))
-            return tf.reshape(_transpose(blocks, [1, 0, 2]), [-1, self.kernel.shape[1]])
+            num_blocks, rest = divmod(self.size_out, BLOCK_ROWS)
+            parts = [(num_blocks + part) // NUM_PARTS for part in range(NUM_PARTS)]
+            sizes = [size for size in (*(BLOCK_ROWS * part for part in parts), rest) if size > 0]
+            kernels = tf.split(tf.reshape(self.kernel, [self.size_out, self.size_in]), sizes)
+            columns = []
+            for kernel, size in zip(kernels, sizes, strict=True):
+                blocks = tf.reshape(kernel, [-1, min(size, BLOCK_ROWS), self.size_in])
+                products = tf.matmul(blocks, x[None], transpose_b=True)
+                columns.append(tf.reshape(products, [size, tf.shape(x)[0]]))
+            products = _transpose(tf.concat(columns, axis=0), [1, 0])
+            return tf.ensure_shape(products, [None, self.size_out])
 
-        is_large = self.blocks_shape is not None
-        products = tf.cond(self.in_blocks, multiply_blocks, multiply) if is_large else multiply()
+        if not self.is_large:
+            products = multiply()
+        elif self.transposed:  # nothing was prepared, so each step may choose
+            products = tf.cond(tf.shape(x)[0] <= MAX_BLOCKED_ROWS, multiply_blocks, multiply)
+        else:
+            products = tf.cond(self.in_blocks, multiply_blocks, multiply)
         # TensorFlow would fuse product and sum, which is slower for few rows.
         return products if self.negative_bias is None else products - self.negative_bias
 

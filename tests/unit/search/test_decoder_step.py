@@ -54,13 +54,13 @@ def test_steps_in_other_precisions(policy, tolerance, variant):
     assert error.mean() < tolerance
 
 
-@pytest.mark.parametrize("max_sequences", [2 * K, 2 * K - 1], ids=["blocks", "no blocks"])
+@pytest.mark.parametrize("max_rows", [2 * K, 2 * K - 1], ids=["blocks", "no blocks"])
 @pytest.mark.parametrize("variant", ["tied", "untied learned"])
-def test_steps_with_kernels_in_blocks(variant, max_sequences, monkeypatch):
-    model = make_model(**{**VARIANTS[variant], "vocab_size": 20})  # five blocks of four
+def test_steps_with_kernels_in_blocks(variant, max_rows, monkeypatch):
+    model = make_model(**{**VARIANTS[variant], "vocab_size": 23})  # five blocks of four, and three
     monkeypatch.setattr(decoder_step, "MIN_BLOCKED_SIZE", 0)
-    monkeypatch.setattr(decoder_step, "BLOCK_WIDTHS", (6, 4, 1))
-    monkeypatch.setattr(decoder_step, "MAX_BLOCKED_SEQUENCES", max_sequences)
+    monkeypatch.setattr(decoder_step, "BLOCK_ROWS", 4)
+    monkeypatch.setattr(decoder_step, "MAX_BLOCKED_ROWS", max_rows)
     assert_close(fast_logits(model, PREFIXES), slow_logits(model, PREFIXES))
 
 
