@@ -3,9 +3,10 @@
 import dataclasses
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -23,7 +24,12 @@ from keras_transformer.errors import InputError
 from keras_transformer.records import checked_dataclass, setting
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.corpora import Pair
+from keras_transformer.trainers.data.languages import Languages, pairs_of
+from keras_transformer.trainers.settings import TrainSettings
 from keras_transformer.trainers.tasks import Task, task_of
+
+if TYPE_CHECKING:
+    from keras_transformer.translator import Translator
 
 
 def _test_sets() -> Iterator[str]:
@@ -45,6 +51,10 @@ class EvaluateOptions:
     data: list[str] | None = None
     """The corpus, as for train, but not a folder that prepare wrote, which has no text. May be
     repeated. [default: the run's]"""
+    source: str | None = None
+    """Source language, or several with commas. [default: the run's]"""
+    target: str | None = None
+    """Target language, or several with commas. [default: the run's]"""
     split: str | None = None
     """Split to translate. [default: test, or the validation split if there is none]"""
     test_set: Annotated[str | None, setting(choices=_test_sets())] = None
@@ -67,7 +77,9 @@ class EvaluateOptions:
         """Returns the options that not all tasks have; None where they are not given."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {
-            name: value or None for name, value in values.items() if name not in ("data", "split")
+            name: value or None
+            for name, value in values.items()
+            if name not in ("data", "split", "source", "target")
         }
 
 
@@ -82,73 +94,142 @@ def evaluate_command(
 
     Each score has the signature of its protocol. The results go to RUN/evaluation, in files named
     after the split and after options that are not the run's, such as test-beam_size=1. They
-    replace earlier ones of the same options only.
+    replace earlier ones of the same options only. Of several pairs of languages, each has files of
+    its own, and the means are printed, too.
     """
     use_one_thread()
     load_tensorflow()
-    from keras_transformer.trainers.data.augmentation import changed_in_all_ways
-    from keras_transformer.trainers.scoring.evaluation import evaluate, read_sentences
     from keras_transformer.translator import Translator
 
     opened = Run.load(run)
     task = task_of(opened.settings)
     task.check_options(options.of_scores())
-    name, pairs, data = _read_pairs(opened, task, options)
-    baseline, prepared = options.baseline, options.tokenized_references
-    baseline_lines = read_sentences(baseline, len(pairs)) if baseline else None
-    references = read_sentences(prepared, len(pairs)) if prepared else None
+    tests, split, data = _read_tests(opened, task, options)
     translator = Translator.of(opened, checkpoint, **search)
-    languages = (opened.source, opened.target)
-    texts = {"": pairs, **(changed_in_all_ways(pairs, languages) if options.noise else {})}
-    notes = {"data": data, "checkpoint": opened.checkpoint(checkpoint).file}
-    if prepared:
-        notes["tokenized_references"] = str(prepared)
-    name += _other_options(opened, options, translator.defaults, checkpoint)
-    all_notes = {**notes, **dataclasses.asdict(translator.defaults)}
-    output = _output(run / "evaluation" / name, texts, all_notes)
-    with ProgressBar("Evaluating", len(texts) * len(pairs)) as progress:
+    setup = _Setup(opened, task, options, translator, checkpoint, split, data)
+    prepared = {languages: setup.texts(languages, pairs) for languages, pairs in tests.items()}
+    total = sum(len(pairs) for texts in prepared.values() for pairs in texts.values())
+    with ProgressBar("Evaluating", total) as progress:
+        evaluated = {
+            languages: setup.evaluate(languages, texts, progress)
+            for languages, texts in prepared.items()
+        }
+    _print_all(evaluated, task.labels, setup.bleu, as_json)
+    for values in evaluated.values():
+        if remark := task.remark(values):
+            say(remark)
+        say(
+            f"Evaluation: {values['num_pairs']:,} sentences by {values['checkpoint']}: "
+            f"{values['output']}.hypothesis, .reference, .source, .scores.json"
+        )
+    say_next(["plot", run], ["export", run, "MODELS/NAME"])
+
+
+def _read_tests(
+    run: Run, task: Task, options: EvaluateOptions
+) -> tuple[dict[Languages, list[Pair]], str, Any]:
+    """Reads the test set of each pair of languages; also returns its name and where it is from."""
+    from keras_transformer.trainers.scoring.evaluation import load_test_set
+
+    settings = TrainSettings.of_run(run)
+    source, target = options.source or settings.source, options.target or settings.target
+    pairs = pairs_of(source, target) or [(source, target)]
+    if len(pairs) > 1 and (options.baseline or options.tokenized_references):
+        raise InputError(
+            "A file of translations or references belongs to one pair of languages: give --source "
+            "and --target"
+        )
+    if options.test_set is not None:
+        tests = {languages: load_test_set(options.test_set, *languages) for languages in pairs}
+        return tests, options.test_set.replace("/", "-"), options.test_set
+    data = one_or_all(options.data) or run.settings.get("data")
+    if not data:  # of an imported run
+        raise InputError(f"{run.path} was trained elsewhere: give --data or --test-set")
+    corpus = task.load_data(data, source, target)
+    split = "test" if "test" in corpus.splits else corpus.validation_split
+    split = options.split or split or "test"
+    if not corpus.parts:
+        return {pairs[0]: list(corpus.pairs(split))}, split, data
+    tests: dict[Languages, list[Pair]] = {}
+    for pair in corpus.pairs(split):
+        tests.setdefault(pair.languages or pairs[0], []).append(pair.without_languages())
+    return tests, split, data
+
+
+class _Setup(NamedTuple):
+    """How to evaluate."""
+
+    run: Run
+    task: Task
+    options: EvaluateOptions
+    translator: "Translator"
+    checkpoint: CheckpointName | None
+    split: str
+    data: Any  # where the split is from
+
+    @property
+    def bleu(self) -> str:
+        """The score that a baseline and noise are compared by."""
+        return "bleu_lowercased" if self.translator.tokenizer.lowercase else "bleu"
+
+    def texts(self, languages: Languages, pairs: list[Pair]) -> dict[str, list[Pair]]:
+        """Returns pairs, with a tag where the model needs one, as they are and changed."""
+        from keras_transformer.trainers.data.augmentation import changed_in_all_ways
+
+        if self._is_named(languages):
+            sources = [pair.source for pair in pairs]
+            asked = self.translator.tokenizer.known_languages.tagged(sources, *languages)
+            pairs = [pair._replace(source=x) for pair, x in zip(pairs, asked, strict=True)]
+        changed = changed_in_all_ways(pairs, languages) if self.options.noise else {}
+        return {"": pairs, **changed}
+
+    def _is_named(self, languages: Languages) -> bool:
+        """Returns whether a pair of languages is not the only one of the run."""
+        own = TrainSettings.of_run(self.run).pairs
+        return len(own) > 1 or languages != (self.run.source, self.run.target)
+
+    def evaluate(
+        self, languages: Languages, texts: Mapping[str, list[Pair]], progress: Callable[[int], None]
+    ) -> dict[str, Any]:
+        """Writes the results of a pair of languages, and returns the scores."""
+        from keras_transformer.trainers.scoring.evaluation import evaluate, read_sentences
+
+        pairs, options, (source, target) = texts[""], self.options, languages
+        baseline, prepared = (
+            path and read_sentences(path, len(pairs))
+            for path in (options.baseline, options.tokenized_references)
+        )
+        notes = {"data": self.data, "checkpoint": self.run.checkpoint(self.checkpoint).file}
+        if options.tokenized_references:
+            notes["tokenized_references"] = str(options.tokenized_references)
+        name = self.split
+        if self._is_named(languages):
+            name, notes = f"{name}-{source}-{target}", {**notes, "source": source, "target": target}
+        name += _other_options(self.run, target, options, self.translator.defaults, self.checkpoint)
+        all_notes = {**notes, **dataclasses.asdict(self.translator.defaults)}
+        output = _output(self.run.path / "evaluation" / name, texts, all_notes)
         for kind, changed in texts.items():
             evaluate(
-                translator,
+                self.translator,
                 changed,
                 _with_kind(output, kind),
-                opened.target,
-                task=task.name,
-                tokenized_references=None if kind else references,
-                source_language=opened.source,
+                target,
+                task=self.task.name,
+                tokenized_references=None if kind else prepared,
+                source_language=source,
                 tokenize=options.tokenize,
                 notes={**notes, "noise": kind} if kind else notes,
                 progress=lambda done, total: progress(done),
             )
-    bleu = "bleu_lowercased" if translator.tokenizer.lowercase else "bleu"
-    values = _all_scores(output, texts, baseline_lines, bleu)
-    _print_scores(values, task.labels, bleu, as_json)
-    if remark := task.remark(values):
-        say(remark)
-    say(
-        f"Evaluation: {len(pairs):,} sentences by {notes['checkpoint']}: "
-        f"{output}.hypothesis, .reference, .source, .scores.json"
-    )
-    say_next(["plot", run], ["export", run, "MODELS/NAME"])
-
-
-def _read_pairs(run: Run, task: Task, options: EvaluateOptions) -> tuple[str, list[Pair], Any]:
-    from keras_transformer.trainers.scoring.evaluation import load_test_set
-
-    if options.test_set is not None:
-        pairs = load_test_set(options.test_set, run.source, run.target)
-        return options.test_set.replace("/", "-"), pairs, options.test_set
-    data = one_or_all(options.data) or run.settings.get("data")
-    if not data:  # of an imported run
-        raise InputError(f"{run.path} was trained elsewhere: give --data or --test-set")
-    corpus = task.load_data(data, run.source, run.target)
-    split = "test" if "test" in corpus.splits else corpus.validation_split
-    split = options.split or split or "test"
-    return split, list(corpus.pairs(split)), data
+        return _all_scores(output, texts, baseline, self.bleu)
 
 
 def _other_options(
-    run: Run, options: EvaluateOptions, search: DecodingOptions, checkpoint: CheckpointName | None
+    run: Run,
+    target: str,
+    options: EvaluateOptions,
+    search: DecodingOptions,
+    checkpoint: CheckpointName | None,
 ) -> str:
     """Returns the options that are not the run's, for the names of the files of the results."""
     from keras_transformer.trainers.scoring.scores import bleu_tokenizer
@@ -158,7 +239,7 @@ def _other_options(
     named = {key: value for key, value in values.items() if value != getattr(own, key)}
     if run.checkpoint(checkpoint).file != run.checkpoint().file:
         named["checkpoint"] = checkpoint
-    if options.tokenize not in (None, bleu_tokenizer(run.target)):
+    if options.tokenize not in (None, bleu_tokenizer(target)):
         named["tokenize"] = options.tokenize
     if options.tokenized_references:
         named["tokenized_references"] = options.tokenized_references.name
@@ -214,12 +295,34 @@ def _all_scores(
     return values
 
 
-def _print_scores(
-    values: Mapping[str, Any], labels: Mapping[str, str], bleu: str, as_json: bool
+def _print_all(
+    evaluated: Mapping[Languages, dict[str, Any]],
+    labels: Mapping[str, str],
+    bleu: str,
+    as_json: bool,
 ) -> None:
+    """Prints the scores of each pair of languages, and their means."""
+    only, *others = evaluated.values()
+    means = {
+        field: statistics.fmean(values[field]["value"] for values in evaluated.values())
+        for field in labels
+        if all(values.get(field) for values in evaluated.values())
+    }
     if as_json:
-        print_json(values)
+        pairs = {"-".join(languages): values for languages, values in evaluated.items()}
+        print_json({"pairs": pairs, "mean": means} if others else only)
         return
+    for languages, values in evaluated.items():
+        if others:
+            typer.echo(" to ".join(languages))
+        _print_scores(values, labels, bleu)
+    if others:
+        typer.echo(f"Mean of {len(evaluated)} pairs of languages")
+        for field, value in means.items():
+            typer.echo(f"{labels[field]:26} {value:5.2f}")
+
+
+def _print_scores(values: Mapping[str, Any], labels: Mapping[str, str], bleu: str) -> None:
     for field, label in labels.items():
         if score := values.get(field):
             typer.echo(f"{label:26} {score['value']:5.2f}  {score['signature']}")

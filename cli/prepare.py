@@ -45,6 +45,8 @@ def prepare_command(
         prepare(settings, folder, progress)
     split = Manifest.read(folder).train
     say(f"Prepared: {split} in {time.monotonic() - started:.1f} s: {folder}")
+    for languages, part in split.parts.items():
+        say(f"  {' to '.join(languages)}: {part}")
     for reason, count in split.dropped.items():
         say(f"Dropped {count:,} because {REASONS[reason]}, for example:")
         for source_text, target_text in split.examples[reason]:
@@ -56,4 +58,9 @@ def prepare_command(
     say_next(["train", *words, "--data", folder, "--run-dir", "RUN"])
     if as_json:
         names = ("kept", "copies", "dropped", "examples")
-        print_json({"corpus": str(folder), **{name: getattr(split, name) for name in names}})
+        values = {"corpus": str(folder), **{name: getattr(split, name) for name in names}}
+        pairs = {
+            "-".join(languages): {name: getattr(part, name) for name in names[:-1]}
+            for languages, part in split.parts.items()
+        }
+        print_json({**values, "pairs": pairs} if pairs else values)

@@ -10,8 +10,9 @@ import keras
 
 from keras_transformer.cli.console import ProgressBar, say
 from keras_transformer.run import Run
-from keras_transformer.trainers.data.batches import BatchPlan
+from keras_transformer.trainers.data.batches import BatchPlan, plan_of
 from keras_transformer.trainers.data.prepared import StoredPairs, complete_corpus, corpus_folder
+from keras_transformer.trainers.settings import TrainSettings
 from keras_transformer.trainers.tasks import metric_labels
 
 # How the metrics of a validation are shown.
@@ -51,7 +52,7 @@ class TrainingDisplay(keras.callbacks.Callback):
                 self.first = run.states[-1].step
                 self.seconds -= run.states[-1].metrics["seconds"]
             if plan := batch_plan(run):
-                self.tokens = plan.lengths[:, 1].sum() / plan.batches_per_epoch
+                self.tokens = plan.mean_tokens[1]
         self.bar.stage("Training", self.steps, self.first + self.done, "updates")
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -88,11 +89,15 @@ def batch_plan(run: Run) -> BatchPlan | None:
     corpus = complete_corpus(corpus_folder(run))
     if corpus is None:
         return None
-    lengths = StoredPairs(corpus, "train", check_files=False).lengths
-    return BatchPlan(lengths, run.settings["tokens_per_batch"], run.settings["seed"])
+    return plan_of(StoredPairs(corpus, "train", check_files=False), TrainSettings.of_run(run))
 
 
 def describe(metrics: dict[str, Any]) -> str:
-    """Describes the metrics of a validation, each after a comma."""
-    shown = (text.format(metrics[name]) for name, text in METRICS.items() if name in metrics)
-    return "".join(f", {text}" for text in shown)
+    """Describes the metrics of a validation, each after a comma; means with those of each pair."""
+    described = ""
+    for name, text in METRICS.items():
+        if name in metrics:
+            each = (key.removeprefix(f"{name}_") for key in metrics if key.startswith(f"{name}_"))
+            listed = ", ".join(f"{pair} {metrics[f'{name}_{pair}']:.1f}" for pair in each)
+            described += f", {text.format(metrics[name])}" + (f" ({listed})" if listed else "")
+    return described

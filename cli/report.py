@@ -14,7 +14,7 @@ import jinja2
 from keras_transformer import plots
 from keras_transformer.config import CheckpointName, DecodingOptions
 from keras_transformer.run import Run
-from keras_transformer.trainers.data.batches import BatchPlan
+from keras_transformer.trainers.data.batches import plan_of
 from keras_transformer.trainers.data.prepared import (
     StoredPairs,
     complete_corpus,
@@ -146,16 +146,17 @@ class _Report:
 
     def results(self, evaluation: Evaluation) -> tuple[Picture | None, list[Any]]:
         """Returns a picture of all results, and labels, texts and pictures of some of them."""
-        run = self.run
+        run, scores = self.run, evaluation.scores
+        source, target = scores.get("source", run.source), scores.get("target", run.target)
         breakdown = task_of(run.settings).breakdown(evaluation, run.tokenizer().lowercase)
         split = re.sub(r"[^\w-]", "-", evaluation.name)
         examples: list[Any] = []
         for label, row, score in choose_examples(breakdown.scores, breakdown.num_examples):
             heading = f"{label}, {breakdown.metric} {score:.1f}, sentence {row + 1:,}"
             texts = [
-                ("Source", run.source, evaluation.sources[row]),
-                ("Reference", run.target, evaluation.references[row]),
-                ("Result", run.target, evaluation.hypotheses[row]),
+                ("Source", source, evaluation.sources[row]),
+                ("Reference", target, evaluation.references[row]),
+                ("Result", target, evaluation.hypotheses[row]),
             ]
             picture = None
             if drawing := breakdown.picture(row):
@@ -207,10 +208,11 @@ class _Report:
         manifest = complete_corpus(corpus_folder(self.run))
         if manifest is None:
             return None
-        lengths = StoredPairs(manifest, "train", check_files=False).lengths
-        settings = TrainSettings.of_run(self.run)
-        plan = BatchPlan(lengths, settings.tokens_per_batch, settings.seed)
+        pairs = StoredPairs(manifest, "train", check_files=False)
+        plan = plan_of(pairs, TrainSettings.of_run(self.run))
         names, share = (self.run.source, self.run.target), plan.padding_share
-        draw = partial(plots.length_histogram, lengths, names=names, padding_share=share)
+        draw = partial(plots.length_histogram, pairs.lengths, names=names, padding_share=share)
         drawn = self.draw("lengths", "Lengths of the training sentences.", draw)
-        return {"report": str(manifest.train), "lengths": drawn}
+        parts = manifest.train.parts.items()
+        listed = "; ".join(f"{' to '.join(languages)}: {part}" for languages, part in parts)
+        return {"report": listed or str(manifest.train), "lengths": drawn}

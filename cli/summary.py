@@ -69,17 +69,17 @@ def _seen(run: Run, steps: int) -> dict[str, Any] | None:
     plan = batch_plan(run)
     if plan is None:
         return None
-    lengths = plan.lengths
+    lengths = plan.lengths[plan.first_epoch]  # others have about as many tokens
     epochs, rest = divmod(steps, plan.batches_per_epoch)
     pairs = epochs * len(lengths)
     tokens = epochs * lengths.sum(axis=0, dtype=int)
     for step in range(steps - rest, steps):
         _, rows = plan.batch(step)
         pairs += len(rows)
-        tokens += lengths[rows].sum(axis=0, dtype=int)
+        tokens += plan.lengths[rows].sum(axis=0, dtype=int)
     return {
         "pairs": pairs,
         "source_tokens": int(tokens[0]),
         "target_tokens": int(tokens[1]),
-        "epochs": pairs / len(lengths),
+        "epochs": pairs / len(plan.lengths),
     }

@@ -18,6 +18,7 @@ from keras_transformer.records import checked_dataclass, setting, settings_of, u
 from keras_transformer.registry import ARCHITECTURES, PROTECTED_SETS, TASKS, config_type
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.augmentation import Change
+from keras_transformer.trainers.data.languages import Languages, is_name, pairs_of, split_names
 from keras_transformer.trainers.tasks import find_task, task_of
 
 if TYPE_CHECKING:
@@ -42,9 +43,13 @@ class DataSettings:
     .tmx), or a folder of tables and catalogues; files also as .gz. Several of these are one corpus.
     For parsing, a treebank in Penn format."""
     source: Annotated[str, setting("inherited")] = "en"
-    """Source language."""
+    """Source language; several with commas, such as "en,de"."""
     target: Annotated[str, setting("inherited")] = "de"
-    """Target language; "trees" for parsing."""
+    """Target language, or several: a model of all pairs of them that the data has
+    (docs/howto/several-languages.md); "trees" for parsing."""
+    sampling_temperature: Annotated[float, Field(ge=1)] = 1.0
+    """Of several pairs of languages, that with a share p of the training pairs is drawn in
+    proportion to p ** (1 / temperature): 1 for the data's own shares, 5 is usual for many pairs."""
     task: Annotated[str, setting("decided", choices=TASKS)] = "translation"
     """What the model learns: "translation", or "parsing" from sentences to constituency trees
     (section 6.3). A task has its own defaults."""
@@ -88,10 +93,10 @@ class DataSettings:
     """Share of the pairs of `mix` in all training pairs but those of `monolingual`, before pairs
     are dropped."""
     monolingual: Annotated[str | None, setting("path", metavar="FILE")] = None
-    """A file of sentences of the target language, plain or .gz; their sources are made by
-    `back_translator`, and marked."""
+    """A file of sentences of the target language, plain or .gz, or a folder of files LANGUAGE.txt
+    of several; their sources are made by `back_translator`, and marked."""
     back_translator: Annotated[str | None, setting("path", metavar="RUN")] = None
-    """A run from the target language to the source language."""
+    """A run from the target languages to the source languages."""
     monolingual_share: Rate = 0.5
     """Share of the pairs of `monolingual` in all training pairs, before pairs are dropped."""
     monolingual_sample: _Count | None = None
@@ -156,7 +161,8 @@ class TrainingSettings:
     """Updates between validations, each of which writes a checkpoint; none for an epoch, but at
     most 1,000."""
     bleu_sentences: _CountOrZero = 0
-    """Number of validation sentences that each validation translates greedily, or parses."""
+    """Number of validation sentences, of each pair of languages, that each validation translates
+    greedily, or parses."""
     metric: str | None = None
     """What chooses the best checkpoint, and what `patience` waits for: "bleu" or "chrf" of the
     translated validation sentences, "f1" of the parsed ones, or "loss"; none for BLEU or F1 if
@@ -217,7 +223,21 @@ class TrainSettings(DecodingOptions, TrainingSettings, ModelSettings, DataSettin
         )
         find_task(self.task).check(self, config)
 
+    @property
+    def pairs(self) -> list[Languages]:
+        """The pairs of languages, of which the first is that of a text without a tag."""
+        return pairs_of(self.source, self.target) or [(self.source, self.target)]
+
     def _check_data(self) -> None:
+        for name in ("source", "target"):
+            self._require(
+                all(map(is_name, split_names(getattr(self, name)))),
+                f"`{name}` must be names of languages without spaces and <>:, separated by commas",
+            )
+        self._require(
+            len(self.pairs) == 1 or self.tokenizer != "wordpiece",
+            "Several languages in `source` or `target` need the `tokenizer` bpe or unigram",
+        )
         for name in settings_of(TrainSettings, "path").keys() - {"data"}:
             self._require(getattr(self, name) != "", f"`{name}` must not be empty")
         for name in ("lowercase", "protect"):
@@ -298,7 +318,9 @@ class TrainSettings(DecodingOptions, TrainingSettings, ModelSettings, DataSettin
     @classmethod
     def of_run(cls, run: Run) -> Self:
         """Returns the settings of a run; one that was trained elsewhere has some of them only."""
-        return cls.from_dict({"data": "", "target": run.target, **run.settings})
+        return cls.from_dict(
+            {"data": "", "source": run.source, "target": run.target, **run.settings}
+        )
 
     def schedule(self, d_model: int) -> "WarmupSchedule":
         """Returns the learning rate by update, of a model of this width."""

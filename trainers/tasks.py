@@ -58,8 +58,9 @@ class Task:
     # The scores that the setting `metric` may name, the usual one first; what people call them.
     metrics: Mapping[str, str]
     labels: Mapping[str, str]  # the `figures` that tables show, the important ones first
-    # Finds the data that the settings `data`, `source` and `target` name.
-    load_data: Callable[[str | list[str], str, str], Corpus]
+    # Finds the data that the settings `data`, `source` and `target` name; perhaps not all of
+    # several languages with `has_all=False`.
+    load_data: Callable[..., Corpus]
     # Learns the tokenizer of a corpus, with at most so many subwords.
     learn_tokenizer: Callable[["TrainSettings", Corpus, int], "Tokenizer"]
     # Returns the metrics of a validation, the usual one first; of a lower-casing tokenizer if True.

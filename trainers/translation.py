@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from keras_transformer.trainers.data.corpora import Corpus, Pair, load_corpus
+from keras_transformer.trainers.data.languages import split_names
 from keras_transformer.trainers.tasks import Breakdown, Drawing, Metric, Scorer, Task
 
 if TYPE_CHECKING:
@@ -16,9 +17,24 @@ if TYPE_CHECKING:
 
 
 def _learn_tokenizer(settings: "TrainSettings", corpus: Corpus, vocab_size: int) -> "Tokenizer":
+    num_tags = len(split_names(settings.target)) if len(settings.pairs) > 1 else 0
+    return _with_languages(settings, _learn_subwords(settings, corpus, vocab_size - num_tags))
+
+
+def _with_languages(settings: "TrainSettings", tokenizer: "Tokenizer") -> "Tokenizer":
+    """Returns a tokenizer with all languages, if there are several; else as it is."""
+    if len(settings.pairs) > 1 or tokenizer.source.tags:
+        sources, targets = split_names(settings.source), split_names(settings.target)
+        known = {*tokenizer.source_languages}, {*tokenizer.target_languages}
+        if not (known[0].issuperset(sources) and known[1].issuperset(targets)):
+            tokenizer = tokenizer.with_languages(sources, targets)
+    return tokenizer.of_languages(settings.pairs[0])
+
+
+def _learn_subwords(settings: "TrainSettings", corpus: Corpus, vocab_size: int) -> "Tokenizer":
     from keras_transformer.tokenizers import train_tokenizer
 
-    languages = settings.source, settings.target
+    languages = settings.pairs[0]
     if settings.protect:
         from keras_transformer.protection.tokenizer import ProtectingTokenizer
 
@@ -41,12 +57,13 @@ def _learn_tokenizer(settings: "TrainSettings", corpus: Corpus, vocab_size: int)
 def _adapt_tokenizer(
     settings: "TrainSettings", corpus: Corpus, tokenizer: "Tokenizer"
 ) -> "Tokenizer":
-    if not settings.protect:
-        return tokenizer
-    from keras_transformer.protection.tokenizer import ProtectingTokenizer
+    if settings.protect:
+        from keras_transformer.protection.tokenizer import ProtectingTokenizer
 
-    pairs = (pair.sides for pair in corpus.pairs("train"))
-    return ProtectingTokenizer.extend(tokenizer, pairs, settings.protect, settings.protect_free)
+        pairs = (pair.without_languages().sides for pair in corpus.pairs("train"))
+        protection = settings.protect, settings.protect_free
+        tokenizer = ProtectingTokenizer.extend(tokenizer, pairs, *protection)
+    return _with_languages(settings, tokenizer)
 
 
 def _validation_metrics(settings: "TrainSettings", lowercase: bool) -> dict[str, Metric]:

@@ -13,7 +13,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.protection.patterns import check, pattern_of
 from keras_transformer.protection.wrapper import NUM_SLOTS, SLOTS, Protection
 from keras_transformer.tokenizers.base import Tokenizer
-from keras_transformer.tokenizers.learning import parse_sentencepiece
+from keras_transformer.tokenizers.learning import USER_DEFINED, add_languages, parse_sentencepiece
 from keras_transformer.tokenizers.sides import utf8
 from keras_transformer.tokenizers.subword import (
     SentencePieceSide,
@@ -24,7 +24,6 @@ from keras_transformer.tokenizers.wrappers import Visible, Wrapper
 
 HEADER = b"# protected\n"  # of its file
 LEAD_BYTE = "<0xF4>"  # begins the UTF-8 of slots, and of no other characters that Unicode assigns
-USER_DEFINED = 4  # the type of a piece that is never cut
 
 Pairs = Iterable[tuple[str, str]]
 
@@ -79,6 +78,12 @@ class ProtectingTokenizer(Tokenizer):
         """Protection takes the place of `Visible`: a protected string keeps all its characters."""
         rest = [wrapper for wrapper in super().wrappers if not isinstance(wrapper, Visible)]
         return [self._protection, *rest]
+
+    def with_languages(self, sources: Sequence[str], targets: Sequence[str]) -> Self:
+        content = json.loads(self.model.removeprefix(HEADER))
+        model = add_languages(base64.b64decode(content["sentencepiece"]), sources, targets)
+        changed = {**content, "sentencepiece": base64.b64encode(model).decode()}
+        return type(self)(HEADER + json.dumps(changed).encode())
 
     @classmethod
     def learn(

@@ -10,12 +10,13 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID
-from keras_transformer.errors import InputError
-from keras_transformer.languages import Languages
+from keras_transformer.errors import InputError, require
+from keras_transformer.languages import Languages, find_language
 from keras_transformer.registry import TOKENIZERS, load
 from keras_transformer.search.constraints import Constraint
 from keras_transformer.tokenizers.case import Case
 from keras_transformer.tokenizers.invisible import without
+from keras_transformer.tokenizers.languages import LanguageTag
 from keras_transformer.tokenizers.sides import SharedSide, Side, utf8
 from keras_transformer.tokenizers.wrappers import Restore, Visible, Wrapper
 
@@ -99,6 +100,8 @@ class Tokenizer:
 
     def __init__(self, model: bytes, source: Side, target: Side | None = None) -> None:
         self.model, self.source, self.target = model, source, target or source
+        self.source_languages = source.source_languages
+        self.target_languages = [tag[2:-2] for tag in source.tags]
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
@@ -121,6 +124,26 @@ class Tokenizer:
         self.source.language = languages[0]
         return self
 
+    def with_languages(self, sources: Sequence[str], targets: Sequence[str]) -> "Tokenizer":
+        """Returns the tokenizer with tags of these targets too, which may move other ids.
+
+        Raises:
+            InputError: if it cannot have more languages than it has.
+        """
+        known = self.known_languages
+        if not known.targets:
+            raise InputError("Several languages need a tokenizer of SentencePiece")
+        for side, given, names in zip(
+            ("source", "target"), (sources, targets), (known.sources, known.targets), strict=True
+        ):
+            own = ",".join(find_language(name, tuple(names), f"{side} ") for name in given)
+            require(
+                own == ",".join(given),
+                f"`{side}` must be names of the model: {own}",
+                **{side: given},
+            )
+        return self
+
     def shared(self) -> Self:
         """Returns the tokenizer with sides that all graphs of an export share."""
         shared = copy.copy(self)
@@ -136,9 +159,10 @@ class Tokenizer:
     @property
     def wrappers(self) -> Sequence[Wrapper]:
         """What wraps the sides, the first one outermost."""
-        if self.lowercase:
-            return [Visible()]
-        return [Visible(), Case(self.source, self.target, self.languages)]
+        case = [] if self.lowercase else [Case(self.source, self.target, self.known_languages)]
+        is_tag = np.isin(np.arange(self.vocab_size), list(self.source.tags.values()))
+        tags = [LanguageTag(is_tag, self.known_languages)] if self.source.tags else []
+        return [Visible(), *case, *tags]
 
     @property
     def known_languages(self) -> Languages:

@@ -5,12 +5,13 @@ Capitals and small letters are those of ICU, by the language of the text (Unicod
 
 # ruff: noqa: RUF001 -- Greek and Armenian
 
+import re
 from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from keras_transformer.languages import LANGUAGE_TAG, language_of
+from keras_transformer.languages import LANGUAGE_TAG, Languages, language_of
 from keras_transformer.tokenizers.sides import Side
 from keras_transformer.tokenizers.wrappers import Wrapper
 
@@ -42,39 +43,64 @@ WITHOUT_ACCENTS = (
     (rf"([αειουωρΑΕΙΟΥΩΡ]){MARKS}*(\x{{308}}?){MARKS}*", r"\1\2"),
 )
 
+Change = Callable[[tf.Tensor, str], tf.Tensor]  # of texts by the rules of a language
 Tokenize = Callable[[tf.Tensor], tf.RaggedTensor]  # string [W] -> ids, int32 [W, (tokens)]
 
 
 class Case(Wrapper):
-    """Texts in capitals are read as sentences, and their translations written in capitals."""
+    """Texts in capitals are read as sentences, and their translations written in capitals.
 
-    spec = tf.TensorSpec([None], tf.bool)  # which texts are in capitals
+    The context is 0, or in which place of `rules` the target language of capitals is, from 1.
+    """
 
-    def __init__(self, source: Side, target: Side, languages: tuple[str, str]) -> None:
-        self.source, self.target, self.languages = source, target, languages
+    spec = tf.TensorSpec([None], tf.int32)
+
+    def __init__(self, source: Side, target: Side, known: Languages) -> None:
+        self.source, self.target, self.known = source, target, known
+        self.rules: dict[str, list[str]] = {}  # a language with letters of its own, or "": targets
+        for name in known.targets or [known.target]:
+            self.rules.setdefault(_rule_of(name), []).append(name)
 
     def read(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        return as_sentences(texts, self.source.split_words, self.languages[0])
+        rules = tf.fill(tf.shape(texts), 1 + [*self.rules].index(_rule_of(self.known.target)))
+        for number, targets in enumerate(self.rules.values(), start=1):
+            if len(self.rules) > 1:
+                names = "|".join(map(re.escape, targets))
+                tag = rf"(?s)\s*>>(?:[^\s<>:]+:)?(?:{names})<<.*"
+                rules = tf.where(tf.strings.regex_full_match(texts, tag), number, rules)
+        texts, capitals = as_sentences(texts, self.source.split_words, self.known.source)
+        return texts, tf.where(capitals, rules, 0)
+
+    def _by_rule(self, change: Change, context: tf.Tensor, texts: tf.Tensor) -> tf.Tensor:
+        """Returns texts of any shape, those in capitals changed by the rules of their languages."""
+        changed = texts
+        for number, language in enumerate(self.rules, start=1):
+            changed = tf.where(context == number, change(texts, language), changed)
+        return changed
 
     def read_targets(self, context: tf.Tensor, targets: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        small = in_small_letters(targets, self.languages[1])
-        return tf.where(context & _has_no_small_letter(targets), small, targets), tf.constant(True)
+        small = self._by_rule(in_small_letters, context, targets)
+        return tf.where(_has_no_small_letter(targets), small, targets), tf.constant(True)
 
     def read_prefixes(self, context: tf.Tensor, prefixes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """A result begins as its prefix is given. A model knows words in small letters best."""
-        small = in_small_letters(prefixes, self.languages[1])
-        in_capitals = context & _has_no_small_letter(prefixes)
+        context = tf.where(_has_no_small_letter(prefixes), context, 0)
+        small = self._by_rule(in_small_letters, context, prefixes)
         of_small, of_given = (
             self.target.detokenize(self.target.tokenize(texts).to_tensor())
-            for texts in (tf.where(in_capitals, small, prefixes), prefixes)
+            for texts in (small, prefixes)
         )
         # Not all capitals come back from small letters.
-        comes_back = in_capitals & (upper(of_small, self.languages[1]) == of_given)
-        in_capitals &= upper(of_given, self.languages[1]) == of_given
-        return tf.where(comes_back, small, prefixes), in_capitals
+        comes_back = (context > 0) & (self._by_rule(upper, context, of_small) == of_given)
+        is_same = self._by_rule(upper, context, of_given) == of_given
+        return tf.where(comes_back, small, prefixes), tf.where(is_same, context, 0)
 
     def write(self, context: tf.Tensor, texts: tf.Tensor) -> tf.Tensor:
-        return tf.where(context[:, None, None], upper(texts, self.languages[1]), texts)
+        return self._by_rule(upper, context[:, None, None], texts)
+
+
+def _rule_of(language: str) -> str:
+    return language if language_of(language) in (*TURKIC, "el", "hy", "lt", "nl") else ""
 
 
 def _has_no_small_letter(texts: tf.Tensor) -> tf.Tensor:

@@ -6,7 +6,7 @@ import itertools
 import re
 import sys
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from tempfile import NamedTemporaryFile
 from typing import Any
 
@@ -16,8 +16,10 @@ from google.protobuf.message import Message
 
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from keras_transformer.errors import InputError, one_line
+from keras_transformer.languages import LANGUAGE_TAG
 
 WORD_MARK = "\u2581"  # begins the first piece of a word
+CONTROL, USER_DEFINED = 3, 4  # the types of pieces that no text has, and that are never cut
 
 # SentencePiece keeps its training sentences in memory; more of them hardly improve the subwords.
 MAX_TRAINING_SENTENCES = 4_000_000
@@ -25,7 +27,8 @@ MAX_SENTENCE_BYTES = 2**20  # SentencePiece leaves longer lines out; its default
 
 # The fields of sentencepiece_model.proto that matter here. SentencePiece's own Python module needs
 # protobuf 7, which Apache Beam (the extra `bulk`) excludes. Fields from 200 are extensions: ours
-# mark a model that reads lower-cased text, and hold the normalizer of the target language.
+# mark a model that reads lower-cased text, and hold the normalizer of the target language and the
+# names of several source languages.
 _FIELDS: dict[str, tuple[tuple[Any, ...], ...]] = {  # name, number, type, and perhaps the default
     "SentencePiece": (("piece", 1, "STRING"), ("type", 3, "INT32")),
     "TrainerSpec": (
@@ -50,6 +53,7 @@ _FIELDS: dict[str, tuple[tuple[Any, ...], ...]] = {  # name, number, type, and p
         ("normalizer_spec", 3, "NormalizerSpec"),
         ("lowercase", 200, "STRING"),
         ("target_normalizer_spec", 201, "NormalizerSpec"),
+        ("source_languages", 202, "STRING"),
     ),
 }
 
@@ -139,6 +143,33 @@ def _training_failure(message: str, vocab_size: int) -> str:
     if "sentences_.empty" in message:
         return "The corpus holds no text to train a tokenizer from"
     return f"SentencePiece cannot train a vocabulary of {vocab_size}: {one_line(message)}"
+
+
+def tags_of(message: Message) -> dict[str, int]:
+    """Returns the pieces that ask for target languages, and their ids."""
+    return {
+        piece.piece: index
+        for index, piece in enumerate(message.pieces)
+        if piece.type == CONTROL and re.fullmatch(LANGUAGE_TAG, piece.piece)
+    }
+
+
+def add_languages(model: bytes, sources: Sequence[str], targets: Sequence[str]) -> bytes:
+    """Adds languages to a SentencePiece model: names, and tags, which are pieces that no text has.
+
+    Symbols that have the last ids keep these; the tags stand before them.
+    """
+    message = parse_sentencepiece(model)
+    message.source_languages = " ".join(
+        dict.fromkeys([*message.source_languages.split(), *sources])
+    )
+    pieces, old = list(message.pieces), tags_of(message)
+    tags = [f">>{name}<<" for name in targets]
+    new = [type(pieces[0])(piece=tag, type=CONTROL) for tag in tags if tag not in old]
+    symbols = [*itertools.takewhile(lambda piece: piece.type == USER_DEFINED, pieces[::-1])][::-1]
+    del message.pieces[:]
+    message.pieces.extend([*pieces[: len(pieces) - len(symbols)], *new, *symbols])
+    return message.SerializeToString()
 
 
 def parse_sentencepiece(model: bytes) -> Message:

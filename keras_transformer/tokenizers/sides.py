@@ -1,7 +1,8 @@
 """One language of a tokenizer: the same TF.Text ops in training and in the exported graph."""
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,9 @@ class Side(abc.ABC):
     language: str = ""  # its code, which decides how capitals are written
     lowercase: bool = False  # whether it lower-cases all text
     first_byte: int | None = None  # the id of the byte 0, if 256 ids in a row are bytes
+    # Of a model of several languages: the pieces that ask for targets, and the names of sources.
+    tags: Mapping[str, int] = MappingProxyType({})
+    source_languages: Sequence[str] = ()
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Splits texts, string [B], into ids, int32 [B, (tokens)], without bos and eos."""
@@ -83,7 +87,7 @@ class SharedSide(Side):
     def __init__(self, side: Side) -> None:
         self._side = side
         self.vocab_size, self.first_byte = side.vocab_size, side.first_byte
-        self.language, self.lowercase = side.language, side.lowercase
+        self.language, self.lowercase, self.tags = side.language, side.lowercase, side.tags
         texts, ids = tf.TensorSpec([None], tf.string), tf.TensorSpec([None, None], tf.int32)
         specs = {"tokenize": texts, "split_words": texts, "detokenize": ids, "pieces": ids}
         self._graphs: dict[str, Any] = {

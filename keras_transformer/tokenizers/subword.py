@@ -17,10 +17,13 @@ from keras_transformer.errors import InputError
 from keras_transformer.tokenizers.base import Tokenizer
 from keras_transformer.tokenizers.case import lower, small_letters
 from keras_transformer.tokenizers.invisible import visible_text
+from keras_transformer.tokenizers.languages import TAG
 from keras_transformer.tokenizers.learning import (
     WORD_MARK,
+    add_languages,
     compositions,
     parse_sentencepiece,
+    tags_of,
     train_by_rules,
     train_sentencepiece,
 )
@@ -35,10 +38,11 @@ MAX_WORD_BYTES = 2**20  # TF.Text's default is 100; a longer word is unknown
 class SentencePieceSide(Side):
     """One language of a SentencePiece model, by the normal form of this language."""
 
-    def __init__(self, model: bytes, target_model: bytes, lowercase: bool, folds: bool) -> None:
+    def __init__(self, model: bytes, target_model: bytes, lowercase: bool, is_source: bool) -> None:
         self.model, self._target_model = model, target_model
-        self._lowers, self._folds = lowercase, folds  # by TF.Text, and whether to NFKC before
+        self._lowers, self._is_source = lowercase, is_source  # whether by TF.Text
         message = parse_sentencepiece(model)
+        self.tags, self.source_languages = tags_of(message), message.source_languages.split()
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self.vocab_size = len(message.pieces)
         # A model of `from_keras_nlp` may fold case by itself.
@@ -63,8 +67,21 @@ class SentencePieceSide(Side):
         return [spelling(piece) for piece in parse_sentencepiece(self.model).pieces]
 
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        if not (self._is_source and self.tags):
+            return self.split_words(texts)
+        tag = tf.strings.regex_replace(texts, f"(?s){TAG}.*", r"\1")
+        is_tag = tag[:, None] == list(self.tags)  # [B, tags]
+        has_tag = tf.reduce_any(is_tag, axis=1)
+        texts = tf.where(has_tag, tf.strings.regex_replace(texts, TAG, ""), texts)
+        tokens = self.split_words(texts)
+        has_tag &= tokens.row_lengths() > 0  # a tag alone is no text
+        ids = tf.gather(list(self.tags.values()), tf.argmax(is_tag, axis=1))
+        head = tf.ragged.boolean_mask(ids[:, None], has_tag[:, None])
+        return tf.concat([head, tokens], axis=1)
+
+    def split_words(self, texts: tf.Tensor) -> tf.RaggedTensor:
         if self._lowers:
-            if self._folds:
+            if self._is_source:
                 texts = tf_text.normalize_utf8(texts, "NFKC")  # the trade mark sign becomes TM
             texts = lower(texts, self.language)
         return _op(self.model).tokenize(texts)
@@ -101,15 +118,15 @@ def sentencepiece_sides(
         )
     lowercase = message.lowercase == LOWERCASE_MARK
     if not message.HasField("target_normalizer_spec"):
-        return [side_type(model, model, lowercase, folds=True)]
+        return [side_type(model, model, lowercase, is_source=True)]
     of_target = message.target_normalizer_spec.SerializeToString()
     message.ClearField("target_normalizer_spec")
     source = message.SerializeToString()
     message.normalizer_spec.ParseFromString(of_target)
     target = message.SerializeToString()
     return [
-        side_type(source, target, lowercase, folds=True),
-        side_type(target, target, lowercase, folds=False),
+        side_type(source, target, lowercase, is_source=True),
+        side_type(target, target, lowercase, is_source=False),
     ]
 
 
@@ -134,6 +151,11 @@ class SentencePieceTokenizer(Tokenizer):
 
     def __init__(self, model: bytes) -> None:
         super().__init__(model, *sentencepiece_sides(model))
+
+    def with_languages(self, sources: Sequence[str], targets: Sequence[str]) -> Tokenizer:
+        if self.target is self.source:  # one normal form
+            return super().with_languages(sources, targets)
+        return type(self)(add_languages(self.model, sources, targets))
 
     @classmethod
     def train(

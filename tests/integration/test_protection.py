@@ -182,7 +182,7 @@ def test_a_run_without_protection_gets_it(tiny_run, tiny_settings, run, tmp_path
     assert isinstance(tokenizer, ProtectingTokenizer)
     assert tuned.config.vocab_size == before.vocab_size + 32
     model = Transformer(tuned.config)
-    initialize(model, settings, is_new=True)
+    initialize(model, tokenizer, settings, is_new=True)
     kept = [
         (model.target_embedding, tiny_run.model().target_embedding),
         (model.encoder_layers[0], tiny_run.model().encoder_layers[0]),

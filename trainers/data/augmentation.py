@@ -158,9 +158,13 @@ def supported(rates: Mapping[Change, float], tokenizer: "Tokenizer") -> dict[Cha
 def changed_copies(
     pair: Pair, number: int, rates: Mapping[Change, float], language: str = ""
 ) -> Iterator[tuple[Change, Pair]]:
-    """Yields changed copies of a training pair; the same pair and number give the same copies."""
+    """Yields changed copies of a training pair; the same pair and number give the same copies.
+
+    The source language is that of the pair, or else `language`.
+    """
     if not rates:
         return
+    language = pair.languages[0] if pair.languages else language
     chance = random.Random(number)  # takes 5 microseconds
     for kind in COPIERS:
         is_chosen = chance.random() < rates.get(kind, 0)

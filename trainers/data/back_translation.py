@@ -15,7 +15,8 @@ from pathlib import Path
 from keras_transformer.errors import InputError
 from keras_transformer.files import write_atomically
 from keras_transformer.run import Run
-from keras_transformer.trainers.data.corpora import Pair, read_lines
+from keras_transformer.trainers.data.corpora import Pair, read_lines, split_files
+from keras_transformer.trainers.data.languages import Languages, tagged
 from keras_transformer.translator import Translator
 
 logger = logging.getLogger(__name__)
@@ -25,27 +26,49 @@ BACK_TRANSLATED = "back-translated-{}.txt"  # such a file; its name has a hash
 CAN_CONTINUE = "Finished translations are kept: give the command again, `train` with --resume"
 
 
-def monolingual_pairs(path: str) -> Iterator[Pair]:
-    """Yields the lines of a file that are not blank, as targets of pairs without a source."""
-    return (Pair("", line, is_synthetic=True) for line in read_lines(path) if line.strip())
+def monolingual_files(path: str, pairs: Sequence[Languages]) -> dict[Languages, Path]:
+    """Returns the file of target sentences of each pair of languages: of several, in a folder."""
+    if len(pairs) == 1:
+        return {pairs[0]: Path(path)}
+    files = split_files(Path(path), "", ".txt") if Path(path).is_dir() else {}
+    found = {pair: files[pair[1]] for pair in pairs if pair[1] in files}
+    if not found:
+        targets = ", ".join(dict.fromkeys(f"{target}.txt" for _, target in pairs))
+        raise InputError(
+            f"`monolingual` must be a folder with some of the files {targets}. Received: {path}"
+        )
+    return found
+
+
+def monolingual_pairs(path: str, pairs: Sequence[Languages]) -> Iterator[Pair]:
+    """Yields the lines of files that are not blank, as targets of pairs without a source."""
+    for languages, file in monolingual_files(path, pairs).items():
+        source = tagged("", languages) if len(pairs) > 1 else ""
+        yield from (
+            Pair(source, line, is_synthetic=True) for line in read_lines(file) if line.strip()
+        )
 
 
 class BackTranslator:
-    """A model from the target language to the source language of pairs.
+    """A model from the target languages to the source languages of pairs.
 
     Its translations are kept in `folder`, so that an interrupted call continues.
     """
 
     def __init__(
-        self, run_dir: str, languages: tuple[str, str], folder: Path, sample_from: int | None
+        self, run_dir: str, pairs: Sequence[Languages], folder: Path, sample_from: int | None
     ) -> None:
         run = Run.load(run_dir)
-        source, target = languages
-        if (run.source, run.target) != (target, source):
-            raise InputError(
-                f"`back_translator` must be a run from {target} to {source}. "
-                f"Received: {run_dir}, from {run.source} to {run.target}"
-            )
+        known = run.tokenizer().known_languages
+        for source, target in pairs:
+            if known.targets:
+                known.tag(target, source)  # raises
+            elif (run.source, run.target) != (target, source):
+                raise InputError(
+                    f"`back_translator` must be a run from {target} to {source}. "
+                    f"Received: {run_dir}, from {run.source} to {run.target}"
+                )
+        self.languages = pairs[0]  # of pairs that name none
         self.run, self.folder, self.sample_from = run, folder, sample_from
         self.weights = run.checkpoint().sha256
 
@@ -61,11 +84,17 @@ class BackTranslator:
                 yield from group
                 continue
             while chunk := list(itertools.islice(group, LINES_PER_FILE)):
-                sources = self._sources([pair.target for pair in chunk])
+                sources = self._sources(self._asked(chunk))
                 for pair, source in zip(chunk, sources, strict=True):
-                    yield pair._replace(source=source)
+                    yield pair._replace(source=pair.source + source)
                 count += len(chunk)
                 logger.info("Back-translated: %s lines", f"{count:,}")
+
+    def _asked(self, pairs: Sequence[Pair]) -> list[str]:
+        """Returns the targets of pairs, which ask the model for the languages of their sources."""
+        sources, targets = zip(*(pair.languages or self.languages for pair in pairs), strict=True)
+        texts = [pair.target for pair in pairs]
+        return self._translator.tokenizer.known_languages.tagged(texts, targets, sources)
 
     def _sources(self, targets: Sequence[str]) -> list[str]:
         """Translates lines, or reads the translations that an earlier call wrote."""

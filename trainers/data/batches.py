@@ -16,6 +16,7 @@ from keras_transformer.config import PAD_ID
 from keras_transformer.errors import InputError
 from keras_transformer.tokenizers import shifted
 from keras_transformer.trainers.data.prepared import StoredPairs
+from keras_transformer.trainers.settings import TrainSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,10 +26,6 @@ class Bucket:
     rows: np.ndarray  # row numbers
     length: int  # longest side of a pair
     batch_rows: int  # maximum
-
-    @property
-    def num_batches(self) -> int:
-        return -(-len(self.rows) // self.batch_rows)
 
 
 class BatchPlan:
@@ -44,13 +41,21 @@ class BatchPlan:
         lengths: int [rows, 2], tokens of both sides.
         tokens_per_batch: maximum number of tokens of each side of a batch, padding included.
         seed: of the shuffles; None for batches in order of length, for evaluation.
+        rates: how often an epoch has each row on average, float [rows], as of
+            `StoredPairs.rates`; None for once.
 
     Raises:
         InputError: if a pair is longer than a batch may be.
     """
 
-    def __init__(self, lengths: np.ndarray, tokens_per_batch: int, seed: int | None) -> None:
-        self.lengths = lengths
+    def __init__(
+        self,
+        lengths: np.ndarray,
+        tokens_per_batch: int,
+        seed: int | None,
+        rates: np.ndarray | None = None,
+    ) -> None:
+        self.lengths, self.rates = lengths, rates
         self.seed = seed
         longest = int(lengths.max())
         if longest > tokens_per_batch:
@@ -59,9 +64,9 @@ class BatchPlan:
                 f"{longest}. Received: tokens_per_batch={tokens_per_batch}"
             )
         self.buckets = _make_buckets(lengths.max(axis=1), tokens_per_batch)
-        self.batches_per_epoch = sum(bucket.num_batches for bucket in self.buckets)
         # Two, because an input pipeline reads ahead into the next epoch.
         self._epoch = functools.lru_cache(maxsize=2)(self._plan_epoch)
+        self.batches_per_epoch = len(self._epoch(0))
 
     def batch(self, step: int) -> tuple[Bucket, np.ndarray]:
         """Returns the bucket and the row numbers of the batch of a step, counted from 0."""
@@ -72,11 +77,35 @@ class BatchPlan:
         random = None if self.seed is None else np.random.default_rng([self.seed, epoch])
         batches = []
         for bucket in self.buckets:
-            rows = bucket.rows if random is None else random.permutation(bucket.rows)
-            batches += [(bucket, batch) for batch in np.array_split(rows, bucket.num_batches)]
+            rows = (
+                bucket.rows if random is None else random.permutation(self._drawn(bucket, random))
+            )
+            num_batches = -(-len(rows) // bucket.batch_rows)
+            batches += [(bucket, batch) for batch in np.array_split(rows, num_batches)]
         if random is not None:
             random.shuffle(batches)
         return batches
+
+    def _drawn(self, bucket: Bucket, random: np.random.Generator) -> np.ndarray:
+        """Returns the rows of a bucket in an epoch, as many in each."""
+        if self.rates is None:
+            return bucket.rows
+        rates, drawn = self.rates[bucket.rows], []
+        for rate in np.unique(rates):
+            rows = bucket.rows[rates == rate]
+            whole, rest = divmod(max(1, round(len(rows) * rate)), len(rows))
+            drawn += [np.tile(rows, whole), random.permutation(rows)[:rest]]
+        return np.concatenate(drawn)
+
+    @functools.cached_property
+    def first_epoch(self) -> np.ndarray:
+        """The row numbers of an epoch."""
+        return np.concatenate([rows for _, rows in self._epoch(0)])
+
+    @property
+    def mean_tokens(self) -> np.ndarray:
+        """Numbers of tokens of both sides of a batch on average, without padding, float [2]."""
+        return self.lengths[self.first_epoch].sum(axis=0) / self.batches_per_epoch
 
     @property
     def padding_share(self) -> float:
@@ -84,7 +113,13 @@ class BatchPlan:
         positions = sum(
             len(rows) * int(self.lengths[rows].max(axis=0).sum()) for _, rows in self._epoch(0)
         )
-        return 1.0 - float(self.lengths.sum()) / positions
+        return 1.0 - float(self.lengths[self.first_epoch].sum()) / positions
+
+
+def plan_of(pairs: StoredPairs, settings: TrainSettings) -> BatchPlan:
+    """Returns the batches of a training."""
+    rates = pairs.rates(settings.sampling_temperature)
+    return BatchPlan(pairs.lengths, settings.tokens_per_batch, settings.seed, rates)
 
 
 def _make_buckets(lengths: np.ndarray, tokens_per_batch: int) -> list[Bucket]:

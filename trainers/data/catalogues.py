@@ -32,16 +32,19 @@ class OtherLanguagesError(InputError):
     """A file has no text of the languages that are asked for."""
 
 
-def read_catalogue(path: Path, source: str, target: str) -> Callable[[], Iterator[Texts]]:
+def read_catalogue(
+    path: Path, source: str, target: str, unnamed: Languages = (None, None)
+) -> Callable[[], Iterator[Texts]]:
     """Opens a file of translators, and logs what is left out; returns a function that reads it.
 
     Only TMX is read as a stream. In a catalogue of one language, `source` may be the messages' own.
+    A source and a target without a language have those of `unnamed`; None fits any.
     """
     left_out: Counter[str] = Counter()
     if kind_of(path) == ".tmx":
         total = sum(1 for _ in _memory(path, source, target, left_out))
     else:
-        pairs = list(_pairs(path, source, target, left_out))
+        pairs = list(_pairs(path, source, target, left_out, unnamed))
         total = len(pairs)
     reasons = dict.fromkeys(("fuzzy", "empty", *sorted(left_out)))
     listed = ", ".join(f"{left_out[reason]} {reason}" for reason in reasons)
@@ -121,14 +124,17 @@ def forms_of(text: Any) -> list[str]:
     return list(map(str, getattr(text, "strings", [text])))
 
 
-def _pairs(path: Path, source: str, target: str, left_out: Counter[str]) -> Iterator[Texts]:
+def _pairs(
+    path: Path, source: str, target: str, left_out: Counter[str], unnamed: Languages
+) -> Iterator[Texts]:
     store = open_store(path)
     own = store.getsourcelanguage(), store.gettargetlanguage()
     others: set[str] = set()
     total = 0
     for unit in filter(is_message, store.units):
         total += 1
-        codes = languages_of(unit, own)
+        one, other = languages_of(unit, own)
+        codes = one or unnamed[0], other or unnamed[1]
         swapped = is_swapped(codes, source, target)
         if swapped is None:
             known = set(filter(None, codes))
@@ -142,9 +148,10 @@ def _pairs(path: Path, source: str, target: str, left_out: Counter[str]) -> Iter
         elif any(map(_has_codes, sides_of(unit))):
             left_out["with inline codes"] += 1
         else:
-            one, other = forms_of(unit.source), forms_of(unit.target)
+            forms = forms_of(unit.source), forms_of(unit.target)
             # Of plural forms, the first and the last ones are translations of each other.
-            for texts in filter(all, dict.fromkeys([(one[0], other[0]), (one[-1], other[-1])])):
+            ends = ((forms[0][place], forms[1][place]) for place in (0, -1))
+            for texts in filter(all, dict.fromkeys(ends)):
                 pair = " ".join(texts[0].splitlines()), " ".join(texts[1].splitlines())
                 yield pair[::-1] if swapped else pair
     if 0 < total == left_out["of other languages"]:

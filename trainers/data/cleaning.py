@@ -54,6 +54,7 @@ class Cleaner:
         drops_unknown: bool,
     ) -> None:
         self.tokenizer, self.settings = tokenizer, settings
+        self.language = settings.pairs[0][0]  # of sources that name none
         self.scripts = scripts  # of source and target
         self.drops_unknown = drops_unknown
         self.first_slot: int | None = getattr(tokenizer, "first_slot", None)
@@ -87,9 +88,7 @@ class Cleaner:
             copies = [
                 copy
                 for row in np.flatnonzero(reasons == "").tolist()
-                for copy in changed_copies(
-                    chunk[row], first + start + row, rates, self.settings.source
-                )
+                for copy in changed_copies(chunk[row], first + start + row, rates, self.language)
             ]
             if copies:
                 kinds, changed = zip(*copies, strict=True)
@@ -109,10 +108,10 @@ class Cleaner:
         """Returns ids of both sides, [B, (ids)], their numbers, [B, 2], and whether sides agree."""
         pairs = self.tokenizer.read_pairs(sources, targets)
         # What a model wrote begins with the start symbol, which no other source has.
-        is_marked = tf.logical_and(is_synthetic, tf.not_equal(sources, ""))
+        source = self.tokenizer.source.tokenize(pairs.sources)
+        is_marked = is_synthetic & (source.row_lengths() > 0)
         mark = tf.ragged.boolean_mask(tf.fill([tf.size(sources), 1], BOS_ID), is_marked[:, None])
-        source = self.tokenizer.delimit(self.tokenizer.source.tokenize(pairs.sources))
-        source = tf.concat([mark, source], axis=1)
+        source = tf.concat([mark, self.tokenizer.delimit(source)], axis=1)
         target = with_end(self.tokenizer.target.tokenize(pairs.targets))
         sizes = [side.row_lengths() for side in (source, target)]
         return tf.concat([source, target], axis=1), tf.stack(sizes, axis=1), pairs.agree
@@ -127,13 +126,14 @@ class Cleaner:
         is_unknown = np.zeros(len(pairs), bool)
         if self.drops_unknown:
             is_unknown = tf.reduce_any(tokens == UNK_ID, axis=1).numpy()
+        texts = [pair.without_languages().sides for pair in pairs]
         shorter, longer = lengths.min(axis=1), lengths.max(axis=1)
         ratio = self.settings.max_length_ratio
         applies = {  # the first one counts
             "empty": shorter == 0,
             "too_long": sizes.max(axis=1) > self.settings.max_length,
             "length_ratio": longer > (np.inf if ratio is None else ratio) * np.maximum(shorter, 1),
-            "script": np.array([not all(map(_is_of, pair.sides, self.scripts)) for pair in pairs]),
+            "script": np.array([not all(map(_is_of, sides, self.scripts)) for sides in texts]),
             "duplicate": is_repeated,
             "unknown": is_unknown,
             "protected": ~agree.numpy(),

@@ -1,27 +1,27 @@
 """Parallel corpora, read as streams: bundled, folders of text, tables, TensorFlow Datasets."""
 
-import csv
 import functools
 import itertools
 import logging
 import lzma
 import re
-import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
 from keras_transformer.errors import InputError, one_line
 from keras_transformer.files import decode_lines, kind_of, open_binary, read_failure
 from keras_transformer.trainers.data.catalogues import PAIRED, OtherLanguagesError, read_catalogue
+from keras_transformer.trainers.data.languages import Languages, pairs_of, split_tag, tagged
+from keras_transformer.trainers.data.tables import TABLES, read_table
 
 logger = logging.getLogger(__name__)
 
 VALIDATION_SPLITS = ("val", "valid", "validation", "dev")
-TABLES = (".tsv", ".csv")
 KINDS = (
     "'bundled', 'tfds:NAME', a folder of files {language}.{split}.txt, a "
     f"{', '.join((*TABLES, *PAIRED[:-1]))} or {PAIRED[-1]} file, or a folder of such files"
@@ -45,6 +45,14 @@ class Pair(NamedTuple):
         """Returns the pair with both sides changed."""
         return self._replace(source=change(self.source), target=change(self.target))
 
+    @property
+    def languages(self) -> Languages | None:
+        """The languages that the source begins with, in a corpus of several pairs."""
+        return split_tag(self.source)[0]
+
+    def without_languages(self) -> "Pair":
+        return self._replace(source=split_tag(self.source)[1])
+
 
 Read = Callable[[], Iterator[Pair]]
 
@@ -55,6 +63,7 @@ class Corpus(NamedTuple):
     name: str  # for messages
     splits: tuple[str, ...]  # names
     read: Callable[[str], Iterator[Pair]]  # yields the pairs of a split
+    parts: "Mapping[Languages, Corpus]" = MappingProxyType({})  # if it has several languages
 
     def pairs(self, split: str) -> Iterator[Pair]:
         """Yields the pairs of a split; `InputError` if there are none, or they are unreadable."""
@@ -74,7 +83,23 @@ class Corpus(NamedTuple):
         return next((name for name in VALIDATION_SPLITS if name in self.splits), None)
 
 
-def load_corpus(data: str | Sequence[str], source: str, target: str) -> Corpus:
+class Wanted(NamedTuple):
+    """The pair of languages to load."""
+
+    source: str
+    target: str
+    unnamed: tuple[str | None, str | None] = (None, None)  # those of gettext that names none
+    is_only: bool = True  # so that all data must have it
+    by_target: bool = False  # whether the target decides what is held out: of both directions, once
+
+    @property
+    def names(self) -> Languages:
+        return self.source, self.target
+
+
+def load_corpus(
+    data: str | Sequence[str], source: str, target: str, has_all: bool = True
+) -> Corpus:
     """Finds a corpus, or several that are read as one.
 
     Files without splits are all held out from together: about a twentieth of the pairs, and 1,000
@@ -87,38 +112,85 @@ def load_corpus(data: str | Sequence[str], source: str, target: str) -> Corpus:
             or a folder of such tables and catalogues, of which those of other languages are left
             out; files also as `.gz`. Or several of these, of which the validation splits together
             become "val".
-        source: source language, for example "en".
-        target: target language, for example "de".
+        source: source language, for example "en"; or several, "en,de".
+        target: target language, for example "de"; or several. Then the corpus has all pairs of
+            them that the data has, one after another, and each source begins with its languages.
+        has_all: whether the data must have all languages, or some.
 
     Raises:
-        InputError: if there is no such corpus, or it does not hold both languages.
+        InputError: if there is no such corpus, or it does not hold the languages.
     """
-    if source == target:
-        raise InputError(f"Source and target language must differ. Received: {source!r} twice")
     names = list(dict.fromkeys([data] if isinstance(data, str) else data))
     if not names or not all(names):
         raise InputError(f"data must not be empty: it must be {KINDS}")
+    pairs = pairs_of(source, target)
+    if not pairs:
+        raise InputError(f"Source and target language must differ. Received: {source!r} twice")
+    if len(pairs) == 1:
+        return _load_pair(names, Wanted(*pairs[0]))
+    parts: dict[Languages, Corpus] = {}
+    order = [name for side in zip(*pairs, strict=True) for name in side]
+    missing: dict[Languages, OtherLanguagesError] = {}
+    for one, other in pairs:
+        by_target = order.index(other) < order.index(one)
+        wanted = Wanted(one, other, (order[0], "und"), is_only=False, by_target=by_target)
+        try:
+            parts[one, other] = _with_tags(_load_pair(names, wanted), (one, other))
+        except OtherLanguagesError as error:
+            missing[one, other] = error
+    found = set(itertools.chain.from_iterable(parts))
+    for languages, error in missing.items():
+        if not found.issuperset(languages) and (has_all or not found):
+            raise error
+    return _joined(names, [*parts.values()])._replace(parts=parts)
+
+
+def _load_pair(names: Sequence[str], wanted: Wanted) -> Corpus:
     corpora: list[Corpus] = []
     files: list[tuple[str, Read]] = []
     for name in names:
-        path = Path(name)
-        if name == "bundled":
-            corpora.append(_bundled(source, target))
-        elif name.startswith("tfds:"):
-            corpora.append(_tfds(name, source, target))
-        elif path.is_file():
-            files.append((name, _open_file(path, source, target)))
-        elif corpus := _folder_of_lines(path, source, target):
-            corpora.append(corpus)
-            if others := [file.name for file in _data_files(path)]:
-                listed = ", ".join(others[:3])
-                logger.warning("%s has files of lines: %s is not read", name, listed)
-        else:
-            files += _open_folder(path, source, target)
-    name = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+        try:
+            found = _find(name, wanted)
+        except OtherLanguagesError:
+            if wanted.is_only or len(names) == 1:
+                raise
+            continue
+        corpora += [found] if isinstance(found, Corpus) else []
+        files += [] if isinstance(found, Corpus) else found
+    if not (corpora or files):
+        raise OtherLanguagesError(
+            f"{', '.join(names)}: no text has the languages {wanted.source} and {wanted.target}"
+        )
     if files:
-        corpora.append(hold_out(name, files))
-    return corpora[0] if len(corpora) == 1 else _joined(name, corpora)
+        corpora.append(hold_out(_name_of(names), files, wanted.by_target))
+    return corpora[0] if len(corpora) == 1 else _joined(names, corpora)
+
+
+def _find(name: str, wanted: Wanted) -> Corpus | list[tuple[str, Read]]:
+    """Finds a corpus, or files without splits."""
+    path = Path(name)
+    if name == "bundled":
+        return _bundled(wanted)
+    if name.startswith("tfds:"):
+        return _tfds(name, wanted)
+    if path.is_file():
+        return [(name, _open_file(path, wanted))]
+    if corpus := _folder_of_lines(path, wanted):
+        if others := [file.name for file in _data_files(path)]:
+            listed = ", ".join(others[:3])
+            logger.warning("%s has files of lines: %s is not read", name, listed)
+        return corpus
+    return _open_folder(path, wanted)
+
+
+def _with_tags(corpus: Corpus, languages: Languages) -> Corpus:
+    """Returns a corpus whose sources begin with its languages."""
+
+    def read(split: str) -> Iterator[Pair]:
+        for pair in corpus.read(split):
+            yield pair._replace(source=tagged(pair.source, languages))
+
+    return corpus._replace(read=read)
 
 
 def is_prepared(data: str | Path | Sequence[str]) -> bool:
@@ -126,22 +198,27 @@ def is_prepared(data: str | Path | Sequence[str]) -> bool:
     return isinstance(data, str | Path) and (Path(data) / "corpus.json").is_file()
 
 
-def _joined(name: str, corpora: Sequence[Corpus]) -> Corpus:
+def _name_of(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+
+def _joined(names: Sequence[str], corpora: Sequence[Corpus]) -> Corpus:
     parts: dict[str, list[Read]] = {}
     for corpus in corpora:
         for split in corpus.splits:
             joined = "val" if split == corpus.validation_split else split
             parts.setdefault(joined, []).append(functools.partial(corpus.pairs, split))
     return Corpus(
-        name,
+        _name_of(names),
         tuple(parts),
         lambda split: itertools.chain.from_iterable(read() for read in parts[split]),
     )
 
 
-def _bundled(source: str, target: str) -> Corpus:
+def _bundled(wanted: Wanted) -> Corpus:
+    source, target = wanted.names
     if {source, target} != {"en", "de"}:
-        raise InputError(
+        raise OtherLanguagesError(
             f"The bundled corpus holds the languages en and de. Received: {source!r}, {target!r}"
         )
 
@@ -164,7 +241,7 @@ def bundled_splits() -> dict[str, list[Pair]]:
     return {split: list(itertools.islice(pairs, size)) for split, size in BUNDLED_SPLITS.items()}
 
 
-def _folder_of_lines(folder: Path, source: str, target: str) -> Corpus | None:
+def _folder_of_lines(folder: Path, wanted: Wanted) -> Corpus | None:
     """Finds the files of lines in a folder; None if they have no split of both languages."""
     if not folder.is_dir():
         raise InputError(f"There is no folder {folder}: data must be {KINDS}; see docs/tutorial.md")
@@ -173,7 +250,7 @@ def _folder_of_lines(folder: Path, source: str, target: str) -> Corpus | None:
             f"{folder} is a prepared corpus, for `train`, and holds no text: name the folder that "
             "it was prepared from"
         )
-    files = [split_files(folder, f"{language}.", ".txt") for language in (source, target)]
+    files = [split_files(folder, f"{language}.", ".txt") for language in wanted.names]
     common = sorted(set.intersection(*map(set, files)))
 
     def read(split: str) -> Iterator[Pair]:
@@ -213,15 +290,16 @@ def _data_files(folder: Path) -> list[Path]:
     ]
 
 
-def _open_folder(folder: Path, source: str, target: str) -> list[tuple[str, Read]]:
+def _open_folder(folder: Path, wanted: Wanted) -> list[tuple[str, Read]]:
     files, num_others = [], 0
+    source, target = wanted.names
     for path in _data_files(folder):
         try:
-            files.append((str(path), _open_file(path, source, target)))
+            files.append((str(path), _open_file(path, wanted)))
         except OtherLanguagesError:
             num_others += 1
     if not files:
-        raise InputError(
+        raise OtherLanguagesError(
             f"{folder} must hold files {source}.SPLIT.txt and {target}.SPLIT.txt of a split, such "
             f"as {source}.train.txt and {target}.train.txt, or tables or catalogues of both "
             f"languages. It holds {num_others} tables and catalogues of others"
@@ -231,58 +309,23 @@ def _open_folder(folder: Path, source: str, target: str) -> list[tuple[str, Read
     return files
 
 
-def _open_file(path: Path, source: str, target: str) -> Read:
+def _open_file(path: Path, wanted: Wanted) -> Read:
     if kind_of(path) in PAIRED:
-        read = read_catalogue(path, source, target)
+        read = read_catalogue(path, *wanted.names, wanted.unnamed)
         return lambda: itertools.starmap(Pair, read())
     if kind_of(path) not in TABLES:
         raise InputError(
             f"{path} must end in .tsv, .csv, .tsv.gz or .csv.gz, or data must be {KINDS}"
         )
-    next(_table_pairs(path, source, target), None)  # an error in its first lines shows at once
-    return functools.partial(_table_pairs, path, source, target)
+
+    def read_rows() -> Iterator[Pair]:
+        return itertools.starmap(Pair, read_table(path, read_lines(path), *wanted.names))
+
+    next(read_rows(), None)  # an error in its first lines shows at once
+    return read_rows
 
 
-def _table_pairs(path: Path, source: str, target: str) -> Iterator[Pair]:
-    csv.field_size_limit(sys.maxsize)  # of the whole process
-    lines = (line.replace("\r", " ") + "\n" for line in read_lines(path))
-    header = next(lines, "")
-    # Quotes are text in a TSV file.
-    form: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
-    if kind_of(path) == ".csv":
-        form = {"skipinitialspace": True}
-        named = {mark: next(csv.reader([header], delimiter=mark, **form), []) for mark in ",;\t"}
-        suitable = (mark for mark in named if {source, target} <= {*named[mark]})
-        form["delimiter"] = next(suitable, ",")
-    rows = csv.reader(itertools.chain([header], lines), strict=True, **form)
-    before = 0
-    try:
-        columns = next(rows)
-        if not {source, target} <= {*columns}:
-            raise OtherLanguagesError(
-                f"{path}: the first line must name the columns, {source} and {target} "
-                f"among them. Received: {', '.join(columns)[:80]}"
-            )
-        sides, before = (columns.index(source), columns.index(target)), rows.line_num
-        for row in filter(None, rows):
-            place = f"{path}, line {rows.line_num}"
-            if len(row) <= max(sides):
-                raise InputError(f"{place}: a column is missing")
-            if any(row[len(columns) :]):
-                raise InputError(
-                    f"{place}: more columns than the first line names. In a .csv file, quote a "
-                    "text that has a comma"
-                )
-            one, other = (" ".join(row[side].splitlines()) for side in sides)
-            yield Pair(one, other)
-            before = rows.line_num
-    except csv.Error as error:
-        raise InputError(
-            f"{path}: after line {before}, a quote is not closed or does not enclose a column"
-        ) from error
-
-
-def hold_out(name: str, files: Sequence[tuple[str, Read]]) -> Corpus:
+def hold_out(name: str, files: Sequence[tuple[str, Read]], by_target: bool = False) -> Corpus:
     """Splits the pairs of named files into train, val and test by the hash of the source.
 
     Where pairs are added, a training pair stays one: no model is scored on what it has seen.
@@ -290,7 +333,7 @@ def hold_out(name: str, files: Sequence[tuple[str, Read]]) -> Corpus:
 
     def hash_of(pair: Pair) -> int:
         # Spreads the checksums of short texts, whose first bits may be alike.
-        return zlib.crc32(pair.source.encode()) * 2_654_435_761 % 2**32
+        return zlib.crc32(pair.sides[by_target].encode()) * 2_654_435_761 % 2**32
 
     parts = []
     for file, read_file in files:
@@ -324,7 +367,7 @@ def read_lines(path: str | Path) -> Iterator[str]:
         yield from decode_lines(file, path)
 
 
-def _tfds(data: str, source: str, target: str) -> Corpus:
+def _tfds(data: str, wanted: Wanted) -> Corpus:
     # These imports take seconds.
     import tensorflow as tf
     import tensorflow_datasets as tfds
@@ -338,9 +381,12 @@ def _tfds(data: str, source: str, target: str) -> Corpus:
             f"{one_line(error)}"
         ) from error
     languages = list(builder.info.features or {})
-    for language in (source, target):
+    source, target = wanted.names
+    for language in wanted.names:
         if language not in languages:
-            raise InputError(f"{data} holds {', '.join(languages)}. Received: {language!r}")
+            raise OtherLanguagesError(
+                f"{data} holds {', '.join(languages)}. Received: {language!r}"
+            )
     try:
         builder.download_and_prepare()  # does nothing the second time
     except Exception as error:  # of the network, the disk, the archive, ...

@@ -30,7 +30,11 @@ from keras_transformer.trainers.data.augmentation import (
     changed_copies,
     supported,
 )
-from keras_transformer.trainers.data.back_translation import BackTranslator, monolingual_pairs
+from keras_transformer.trainers.data.back_translation import (
+    BackTranslator,
+    monolingual_files,
+    monolingual_pairs,
+)
 from keras_transformer.trainers.data.cleaning import (
     REASONS,
     Cleaner,
@@ -40,6 +44,7 @@ from keras_transformer.trainers.data.cleaning import (
     script_patterns,
 )
 from keras_transformer.trainers.data.corpora import VALIDATION_SPLITS, Corpus, Pair, is_prepared
+from keras_transformer.trainers.data.languages import drawn, rates_of
 from keras_transformer.trainers.data.prepared import (
     CAN_CONTINUE,
     CorpusShard,
@@ -83,7 +88,7 @@ def prepare(
         settings = completed(settings)
     task, languages = find_task(settings.task), (settings.source, settings.target)
     corpus = task.load_data(settings.data, *languages)
-    others = task.load_data(settings.mix, *languages) if settings.mix else None
+    others = task.load_data(settings.mix, *languages, has_all=False) if settings.mix else None
     if tokenizer is None and settings.init_from is not None:
         tokenizer = Run.load(settings.init_from).tokenizer()
     if tokenizer is not None:
@@ -123,6 +128,10 @@ def _check(corpus: Corpus, others: Corpus | None) -> None:
     """Warns of a corpus that a model will not learn from as it should."""
     if others is not None:
         next(others.pairs("train"), None)  # an error in it shows at once
+    for part in corpus.parts.values():
+        _check(part, None)
+    if corpus.parts:
+        return
     first = list(itertools.islice(corpus.pairs("train"), 1_000))
     if sum(pair.source == pair.target for pair in first) > len(first) / 10:
         logger.warning("%s: both sides are equal in many pairs", corpus.name)
@@ -146,11 +155,11 @@ def _back_translator(settings: TrainSettings, folder: Path) -> BackTranslator | 
         return None
     back_translator = BackTranslator(
         settings.back_translator,
-        (settings.source, settings.target),
+        list(monolingual_files(settings.monolingual, settings.pairs)),
         folder,
         settings.monolingual_sample,
     )
-    if next(monolingual_pairs(settings.monolingual), None) is None:
+    if next(monolingual_pairs(settings.monolingual, settings.pairs), None) is None:
         raise InputError(
             f"{settings.monolingual} holds no text: it must have one sentence per line"
         )
@@ -167,7 +176,7 @@ def _training_pairs(
     if others is not None:
         pairs = mixed(pairs, partial(others.pairs, "train"), settings.mix_share)
     if back_translator is not None and settings.monolingual:
-        lines = partial(monolingual_pairs, settings.monolingual)
+        lines = partial(monolingual_pairs, settings.monolingual, settings.pairs)
         pairs = mixed(pairs, lines, settings.monolingual_share, "monolingual lines")
         pairs = back_translator.completed(pairs)
     return pairs
@@ -201,6 +210,17 @@ def mixed(
             yield pair
 
 
+def sampled(corpus: Corpus, split: str, temperature: float) -> Iterator[Pair]:
+    """Yields the pairs of a split, those of each pair of languages as often as training does."""
+    if temperature == 1 or not corpus.parts:
+        return corpus.read(split)
+    parts = [partial(part.read, split) for part in corpus.parts.values() if split in part.splits]
+    rates = rates_of([sum(1 for _ in read()) for read in parts], temperature)
+    return itertools.chain.from_iterable(
+        drawn(read(), rate) for read, rate in zip(parts, rates, strict=True)
+    )
+
+
 def _learn_tokenizer(
     settings: TrainSettings, corpus: Corpus, rates: Mapping[Change, float]
 ) -> Tokenizer:
@@ -208,11 +228,12 @@ def _learn_tokenizer(
     learned = {kind: rate for kind, rate in rates.items() if kind in kinds}
 
     def read(split: str) -> Iterator[Pair]:
-        for number, pair in enumerate(corpus.read(split)):
-            yield pair
-            if split == "train" and all(map(str.strip, pair.sides)):
-                copies = changed_copies(pair, number, learned, settings.source)
-                yield from (copy for _, copy in copies)
+        for number, pair in enumerate(sampled(corpus, split, settings.sampling_temperature)):
+            text = pair.without_languages()
+            yield text
+            if split == "train" and all(map(str.strip, text.sides)):
+                for _, copy in changed_copies(pair, number, learned, settings.pairs[0][0]):
+                    yield copy.without_languages()
 
     started, vocab_size = time.monotonic(), settings.vocab_size or DEFAULT_VOCAB_SIZE
     with_copies = corpus._replace(read=read)
@@ -275,9 +296,9 @@ def _write_split(
     manifest.check_shards(name)
     if split.is_complete:
         return
-    finished, seen, iterator = list(split.shards), SeenPairs(), iter(pairs)
-    for index in itertools.count():
-        chunk = list(itertools.islice(iterator, PAIRS_PER_SHARD))
+    finished, seen = list(split.shards), SeenPairs()
+    several = len(cleaner.settings.pairs) > 1
+    for index, chunk in enumerate(_chunks(pairs, several)):
         text = "\n".join(hashed_text(pair, "\t") for pair in chunk)
         text_sha256 = hashlib.sha256(text.encode()).hexdigest()
         path = manifest.shard_path(name, index)
@@ -298,7 +319,12 @@ def _write_split(
         content = file.getvalue()
         write_atomically(path, content, CAN_CONTINUE)
         sha256 = hashlib.sha256(content).hexdigest()
-        shard = CorpusShard(text_sha256=text_sha256, sha256=sha256, kept=cleaned.kept)
+        shard = CorpusShard(
+            text_sha256=text_sha256,
+            sha256=sha256,
+            kept=cleaned.kept,
+            languages=chunk[0].languages if several else None,
+        )
         split.add(shard, cleaned.copies, cleaned.dropped)
         if cleaner.first_slot is not None:
             split.protected = (split.protected or 0) + cleaned.protected
@@ -309,4 +335,14 @@ def _write_split(
     split.is_complete = True
     manifest.write()
     seconds = time.monotonic() - started
+    for (source, target), part in split.parts.items():
+        logger.info("Corpus, %s, %s to %s: %s", name, source, target, part)
     logger.info("Corpus, %s: %s in %.1f s: %s", name, split, seconds, manifest.folder)
+
+
+def _chunks(pairs: Iterable[Pair], several: bool) -> Iterator[list[Pair]]:
+    """Yields the pairs of shards, each of one of several languages, and then an empty list."""
+    for _, group in itertools.groupby(pairs, lambda pair: several and pair.languages):
+        while chunk := list(itertools.islice(group, PAIRS_PER_SHARD)):
+            yield chunk
+    yield []

@@ -16,6 +16,7 @@ import hashlib
 import json
 import logging
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +30,7 @@ from keras_transformer.files import check_file, write_atomically
 from keras_transformer.run import Run
 from keras_transformer.tokenizers import Tokenizer
 from keras_transformer.trainers.data.corpora import Pair, is_prepared
+from keras_transformer.trainers.data.languages import Languages, first_pair, rates_of
 from keras_transformer.trainers.settings import DECIDED, TrainSettings
 
 logger = logging.getLogger(__name__)
@@ -45,6 +47,10 @@ class CorpusShard(pydantic.BaseModel):
     text_sha256: str  # of the text that it was made from
     sha256: str  # of the file
     kept: int  # number of pairs
+    # Of a corpus of several pairs of languages: those of the shard, and what is in `Split`.
+    languages: Languages | None = None
+    copies: dict[str, int] = {}
+    dropped: dict[str, int] = {}
 
 
 class Split(pydantic.BaseModel):
@@ -61,16 +67,32 @@ class Split(pydantic.BaseModel):
     def kept(self) -> int:
         return sum(shard.kept for shard in self.shards)
 
+    @property
+    def parts(self) -> "dict[Languages, Split]":
+        """What was written of each pair of languages; {} if there is one."""
+        parts: dict[Languages, Split] = {}
+        for shard in self.shards:
+            if shard.languages:
+                part = parts.setdefault(shard.languages, Split())
+                part.shards.append(shard)
+                part.count(shard.copies, shard.dropped)
+        return parts
+
     def add(
         self, shard: CorpusShard, copies: Mapping[Any, int], dropped: Mapping[str, Sequence[Pair]]
     ) -> None:
         self.shards.append(shard)
-        for kind, count in copies.items():
-            self.copies[kind] = self.copies.get(kind, 0) + count
+        counts = {reason: len(pairs) for reason, pairs in dropped.items()}
+        if shard.languages:
+            shard.copies, shard.dropped = {**copies}, counts
+        self.count(copies, counts)
         for reason, pairs in dropped.items():
-            self.dropped[reason] = self.dropped.get(reason, 0) + len(pairs)
             examples = [(_cut(pair.source), _cut(pair.target)) for pair in pairs[:NUM_EXAMPLES]]
             self.examples.setdefault(reason, examples)
+
+    def count(self, copies: Mapping[Any, int], dropped: Mapping[str, int]) -> None:
+        for total, counts in ((self.copies, copies), (self.dropped, dropped)):
+            total |= {name: total.get(name, 0) + count for name, count in counts.items()}
 
     def log_protected(self) -> None:
         """Logs how many pairs have protected strings, and warns if they are too few."""
@@ -131,9 +153,10 @@ class Manifest(pydantic.BaseModel):
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Raises `InputError` if the corpus was prepared with other settings."""
         for name, value in settings.items():
+            own = self.made_from.get(name, value)  # an older corpus has fewer settings
             require(
-                self.made_from[name] == value,
-                f"{self.folder} was prepared with {name}={self.made_from[name]!r}: give the same "
+                own == value,
+                f"{self.folder} was prepared with {name}={own!r}: give the same "
                 "value or another folder",
                 **{name: value},
             )
@@ -155,7 +178,7 @@ class Manifest(pydantic.BaseModel):
         """Reads the tokenizer; `InputError` if it is missing or another one."""
         path = self.folder / "tokenizer.model"
         check_file(path, self.tokenizer_sha256, _advice(self.folder))
-        languages = self.made_from["source"], self.made_from["target"]
+        languages = first_pair(self.made_from["source"], self.made_from["target"])
         return Tokenizer.load(path).of_languages(languages)
 
 
@@ -189,8 +212,19 @@ class StoredPairs:
             starts.append(sizes.cumsum() - sizes)
             self._ids.append(values[2 * shard.kept :])
         self.lengths = np.concatenate(lengths)
+        self.shards = written.shards
         self._starts: np.ndarray = np.concatenate(starts)  # [rows], in the row's shard
         self._last_rows: np.ndarray = np.cumsum([shard.kept for shard in written.shards]) - 1
+
+    def rates(self, temperature: float) -> np.ndarray | None:
+        """Returns how often an epoch has each row on average, float [rows]; None if once."""
+        parts = Split(shards=self.shards).parts
+        if temperature == 1 or len(parts) < 2:
+            return None
+        counts = [part.kept for part in parts.values()]
+        rate_of = dict(zip(parts, rates_of(counts, temperature), strict=True))
+        rates = [rate_of[shard.languages] for shard in self.shards if shard.languages]
+        return np.repeat(rates, [shard.kept for shard in self.shards])
 
     def read(self, rows: Sequence[int]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Returns the (source, target) token ids of rows, int32, each with its `EOS_ID`."""
@@ -222,6 +256,16 @@ class PreparedCorpus(NamedTuple):
     validation: StoredPairs | None
     validation_pairs: list[Pair]  # the text of `validation`
     training_sha256: str  # of all shards
+
+    def first_validation_pairs(self, count: int) -> list[Pair]:
+        """Returns the first pairs, so many of each of several languages."""
+        seen: Counter[Languages | None] = Counter()
+        chosen = []
+        for pair in self.validation_pairs:
+            seen[pair.languages] += 1
+            if seen[pair.languages] <= count:
+                chosen.append(pair)
+        return chosen
 
     @classmethod
     def of(cls, manifest: Manifest, tokenizer: Tokenizer, check_files: bool) -> Self:

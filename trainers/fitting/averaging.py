@@ -71,7 +71,7 @@ def _validate(run: Run, model: EncoderDecoder, settings: TrainSettings) -> dict[
         corpus = PreparedCorpus.of(manifest, run.tokenizer(), check_files=True)
         if corpus.validation is None:
             return {}
-        pairs = corpus.validation_pairs[: settings.bleu_sentences]
+        pairs = corpus.first_validation_pairs(settings.bleu_sentences)
         if settings.bleu_sentences and not pairs:
             raise InputError(f"the validation text of {run.path} is not there")
     except InputError as error:

@@ -1,6 +1,7 @@
 """The first sizes and weights of a run: its own, or those of the run that it starts from."""
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_transformer.config import ModelConfig
@@ -19,38 +20,49 @@ def initial_config(settings: TrainSettings, tokenizer: Tokenizer) -> ModelConfig
     if initial.tokenizer_sha256 == tokenizer.fingerprint:
         sizes = {name: getattr(initial.config, name) for name in initial.config.of_tokenizer}
         return settings.config(sizes)
-    if not _extends(tokenizer, initial.tokenizer()):
+    if _places(initial.tokenizer(), tokenizer) is None:
         raise InputError(
             f"{settings.data} was prepared with another tokenizer than that of {initial.path}: "
             f"prepare it with --set init_from={initial.path}"
         )
     require(
         settings.freeze != "embeddings",
-        "`freeze` must not be embeddings, because `protect` adds some",
+        "`freeze` must not be embeddings, because `protect` or a language adds some",
         freeze=settings.freeze,
     )
     return settings.config(tokenizer.sizes)
 
 
-def _extends(tokenizer: Tokenizer, initial: Tokenizer) -> bool:
-    """Returns whether a tokenizer is another one with protection added."""
-    if not tokenizer.protect or initial.protect:
-        return False
-    ids = tf.range(initial.vocab_size)
-    same = tokenizer.source.pieces(ids) == initial.source.pieces(ids)
-    return bool(tf.reduce_all(same))
+def _places(initial: Tokenizer, tokenizer: Tokenizer) -> np.ndarray | None:
+    """Returns the ids of the pieces of a run's tokenizer in one with protection or tags added.
+
+    None if it is another tokenizer.
+    """
+    pieces, more = (
+        tokenizer.source.pieces(tf.range(tokenizer.vocab_size)).numpy().tolist()
+        for tokenizer in (initial, tokenizer)
+    )
+    known = set(pieces)
+    places = np.array([place for place, piece in enumerate(more) if piece in known])
+    adds_some = len(tokenizer.protect) > len(initial.protect) or tokenizer.source.tags
+    return places if adds_some and [more[place] for place in places] == pieces else None
 
 
-def initialize(model: EncoderDecoder, settings: TrainSettings, is_new: bool) -> None:
+def initialize(
+    model: EncoderDecoder, tokenizer: Tokenizer, settings: TrainSettings, is_new: bool
+) -> None:
     """Gives the model of a new run the weights that it starts from, and freezes some layers."""
     if settings.init_from is not None and is_new:
         initial = Run.load(settings.init_from)
         if initial.config.vocab_size == model.config.vocab_size:
             initial.load_weights(model, initial.checkpoint())
         else:  # new ids keep their fresh weights
+            places = _places(initial.tokenizer(), tokenizer)
             for weight, trained in zip(model.weights, initial.model().weights, strict=True):
                 values = keras.ops.convert_to_numpy(weight)
-                values[tuple(map(slice, trained.shape))] = keras.ops.convert_to_numpy(trained)
+                sizes = zip(weight.shape, trained.shape, strict=True)
+                rows = (np.arange(old) if old == new else places for new, old in sizes)
+                values[np.ix_(*rows)] = keras.ops.convert_to_numpy(trained)
                 weight.assign(values)
     frozen = {
         None: [],

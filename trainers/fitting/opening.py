@@ -109,7 +109,7 @@ def _open_as_chief(
     )
     if run is None:
         config = initial_config(settings, corpus.tokenizer)
-        languages = settings.source, settings.target
+        languages = settings.pairs[0]
         values, sha256 = settings.to_dict(), corpus.training_sha256
         run = Run.create(path, config, corpus.tokenizer, *languages, values, sha256)
     elif (

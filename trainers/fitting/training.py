@@ -12,7 +12,7 @@ from keras_transformer.model.encoder_decoder import EncoderDecoder
 from keras_transformer.model.tensor import precision
 from keras_transformer.registry import build_model
 from keras_transformer.run import Run
-from keras_transformer.trainers.data.batches import BatchPlan, distribute
+from keras_transformer.trainers.data.batches import BatchPlan, distribute, plan_of
 from keras_transformer.trainers.data.cleaning import Progress
 from keras_transformer.trainers.data.prepared import PreparedCorpus
 from keras_transformer.trainers.fitting.averaging import average
@@ -85,10 +85,10 @@ def _fit(
     workers: Workers,
 ) -> None:
     strategy = workers.strategy
-    plan = BatchPlan(corpus.training.lengths, settings.tokens_per_batch, settings.seed)
+    plan = plan_of(corpus.training, settings)
     _log_plan(plan, strategy, settings)
     model = build_model(run.config)
-    initialize(model, settings, is_new=not run.states)
+    initialize(model, corpus.tokenizer, settings, is_new=not run.states)
     trained, metrics = _compile(model, settings)
     interval = settings.steps_per_validation or min(
         plan.batches_per_epoch, MAX_STEPS_PER_VALIDATION
@@ -98,7 +98,7 @@ def _fit(
         val_plan = BatchPlan(corpus.validation.lengths, settings.tokens_per_batch, seed=None)
         num_batches = val_plan.batches_per_epoch
         validation = distribute(strategy, corpus.validation, val_plan, range(num_batches))
-    pairs = corpus.validation_pairs[: settings.bleu_sentences]
+    pairs = corpus.first_validation_pairs(settings.bleu_sentences)
     translator = make_translator(model, corpus.tokenizer, settings)
     with stop_signals() as signals:
         saved = SaveRun(
@@ -132,7 +132,7 @@ def _fit(
 
 
 def _log_plan(plan: BatchPlan, strategy: tf.distribute.Strategy, settings: TrainSettings) -> None:
-    source, target = plan.lengths.sum(axis=0) / plan.batches_per_epoch
+    source, target = plan.mean_tokens
     logger.info(
         f"Batches: {plan.batches_per_epoch} an epoch, of {source:.0f} + {target:.0f} tokens on "
         f"average, {plan.padding_share:.0%} padding"

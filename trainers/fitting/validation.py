@@ -1,5 +1,7 @@
 """What a validation measures: the loss of a split, and the scores of results."""
 
+import dataclasses
+import statistics
 from collections.abc import Sequence
 
 import keras
@@ -40,6 +42,8 @@ def validation_scores(
 ) -> dict[str, float]:
     """Translates sentences greedily, and scores the results; no scores without sentences.
 
+    Of several pairs of languages, each has its own scores; the usual ones are their means.
+
     There are no scores either if those of the model are not finite: then the loss is not finite,
     which ends the training.
     """
@@ -49,6 +53,18 @@ def validation_scores(
         results = translator.translate([pair.source for pair in pairs], beam_size=1)
     except NotFiniteError:
         return {}
-    metrics = find_task(settings.task).validation_metrics(settings, translator.tokenizer.lowercase)
-    texts = [result.text for result in results]
-    return {name: metric(texts, pairs) for name, metric in metrics.items()}
+    task, lowercase = find_task(settings.task), translator.tokenizer.lowercase
+    scores: dict[str, dict[str, float]] = {}
+    for languages in dict.fromkeys(pair.languages for pair in pairs):
+        rows = [row for row, pair in enumerate(pairs) if pair.languages == languages]
+        texts, own = [results[row].text for row in rows], [pairs[row] for row in rows]
+        source, target = languages or settings.pairs[0]
+        of_pair = dataclasses.replace(settings, source=source, target=target)
+        metrics = task.validation_metrics(of_pair, lowercase)
+        scores[f"_{source}-{target}"] = {
+            name: metric(texts, own) for name, metric in metrics.items()
+        }
+    of_all, *others = scores.values()
+    means = {name: statistics.fmean(x[name] for x in scores.values()) for name in of_all}
+    each = {name + pair: x for pair, own in scores.items() for name, x in own.items()}
+    return means | (each if others else {})

@@ -35,7 +35,7 @@ def _check_settings(settings: "TrainSettings", config: "ModelConfig") -> None:
         require(is_met, f"`task` parsing needs {needed}", **{name: getattr(settings, name)})
 
 
-def _load_data(data: str | list[str], source: str, target: str) -> Corpus:
+def _load_data(data: str | list[str], source: str, target: str, has_all: bool = True) -> Corpus:
     if not isinstance(data, str):
         raise InputError(f"`task` parsing needs one file or folder as data. Received: {data}")
     return load_treebank(data)

@@ -8,7 +8,12 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.run import Run
-from keras_transformer.tokenizers import SentencePieceTokenizer, Tokenizer, WordPieceTokenizer
+from keras_transformer.tokenizers import (
+    EncodedTexts,
+    SentencePieceTokenizer,
+    Tokenizer,
+    WordPieceTokenizer,
+)
 from keras_transformer.tokenizers.case import as_sentences, in_small_letters, upper
 from keras_transformer.trainers.data.preparation import prepare
 from keras_transformer.trainers.data.prepared import StoredPairs
@@ -101,3 +106,19 @@ def test_runs_and_corpora_know_their_languages(tiny_run, tiny_settings, tmp_path
     (source, target), *_ = StoredPairs(tmp_path / "corpus", "train").read([2])
     assert corpus.tokenizer.source.decode([source]) == ["Ankara ve istanbul"]
     assert corpus.tokenizer.target.decode([target]) == ["Go to izmir"]
+
+
+def test_capitals_of_several_languages():
+    """A translation is written by the rules of its own language, and a result without a tag by
+    those of the first."""
+    tokenizer = SentencePieceTokenizer.train(["ein Beispiel i"] * 3, 290)
+    several = tokenizer.with_languages(["en"], ["de", "tr", "el"]).of_languages(("en", "de"))
+    texts = [">>tr<< IN THE CITY", ">>en:el<< IN THE CITY", "IN THE CITY", ">>tr<< in the city"]
+    read, context = several.read(tf.constant(texts))
+    assert read.numpy()[2] == b">>de<< In the city"
+    ids = several.target.tokenize(["şehirde i", "ήλιος", "beispiel", "içinde"]).to_tensor()
+    source = EncodedTexts(None, None, None, context)
+    written = several.write(source, ids[:, None]).numpy()[:, 0]
+    assert [text.decode() for text in written] == ["ŞEHİRDE İ", "ΗΛΙΟΣ", "BEISPIEL", "içinde"]
+    pairs = several.read_pairs(tf.constant(texts), tf.constant(["X I"] * 4))
+    assert [text.decode() for text in pairs.targets.numpy()] == ["X ı", "X i", "X i", "X I"]

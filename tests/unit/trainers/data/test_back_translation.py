@@ -98,7 +98,7 @@ def test_a_training_that_fails_keeps_what_is_translated(settings, tmp_path, monk
 def test_samples(back_translator, tmp_path):
     pairs = [Pair("red", "rot"), *(Pair("", line, is_synthetic=True) for line in LINES if line)]
     searched, sampled = (
-        list(BackTranslator(str(back_translator), ("en", "de"), tmp_path, count).completed(pairs))
+        list(BackTranslator(str(back_translator), [("en", "de")], tmp_path, count).completed(pairs))
         for count in (None, 5)
     )
     assert searched[0] == sampled[0] == pairs[0]

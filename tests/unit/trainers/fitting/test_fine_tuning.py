@@ -53,9 +53,10 @@ def test_frozen_layers_keep_their_weights(freeze, kept, tuning, tiny_run, tmp_pa
     assert frozen == {path for path in before if path.startswith(kept)}
 
 
-def test_frozen_encoder_includes_its_last_norm(tuning):
+def test_frozen_encoder_includes_its_last_norm(tuning, tiny_run):
     model = layer_weights.make_model(norm_first=True)
-    initialize(model, dataclasses.replace(tuning, freeze="encoder"), is_new=False)
+    tuning = dataclasses.replace(tuning, freeze="encoder")
+    initialize(model, tiny_run.tokenizer(), tuning, is_new=False)
     trained = {weight.path.split("_")[0] for weight in model.trainable_weights}
     assert trained == {"embedding/token", "decoder"}
 

@@ -5,12 +5,14 @@ import logging
 from types import SimpleNamespace
 
 import pytest
+import sacrebleu
 
 from keras_transformer.checkpoints import quality
 from keras_transformer.errors import InputError, NotFiniteError
 from keras_transformer.trainers.data.corpora import Pair
 from keras_transformer.trainers.fitting.training import train
 from keras_transformer.trainers.fitting.validation import validation_scores
+from keras_transformer.trainers.scoring.scores import bleu_tokenizer
 from keras_transformer.trainers.settings import TrainSettings
 from keras_transformer.translator import Translator
 
@@ -126,3 +128,29 @@ def test_quality():
     assert quality({}) == quality({"loss": 2.0})  # no validation
     worse = {"val_bleu": 3.0, "val_token_loss": 2.1}
     assert quality({"val_bleu": 2.0, "val_token_loss": 2.0}, "loss") > quality(worse, "loss")
+
+
+def test_several_languages_have_scores_of_their_own():
+    """sacreBLEU's scores of each pair, by the tokenizer of its language, and their mean."""
+    references = {
+        "ja": [*JAPANESE.values()],
+        "de": ["ein roter Hund ist da", "zwei Katzen sind da"],
+    }
+    results = {"ja": [CLOSE(text) for text in references["ja"]], "de": [*references["de"][:1], "x"]}
+    pairs = [
+        Pair(f">>en:{language}<< {number}", text)
+        for language, texts in references.items()
+        for number, text in enumerate(texts)
+    ]
+    texts = [SimpleNamespace(text=text) for each in results.values() for text in each]
+    settings = TrainSettings(data="x", source="en", target="de,ja", metric="chrf", bleu_sentences=3)
+    found = validation_scores(translator(lambda *_, **__: texts), pairs, settings)
+    for language, tokenize in {"ja": bleu_tokenizer("ja"), "de": "13a"}.items():
+        both = results[language], [references[language]]
+        bleu = sacrebleu.corpus_bleu(*both, tokenize=tokenize, force=True).score
+        assert found[f"val_bleu_en-{language}"] == pytest.approx(bleu)
+        assert found[f"val_chrf_en-{language}"] == pytest.approx(sacrebleu.corpus_chrf(*both).score)
+    for name in ("val_bleu", "val_chrf"):
+        assert found[name] == pytest.approx((found[f"{name}_en-ja"] + found[f"{name}_en-de"]) / 2)
+    assert min(found.values()) > 10
+    assert next(iter(found)) == "val_bleu"  # decides, without `metric`

@@ -1,0 +1,62 @@
+"""Several pairs of languages in one corpus: a source begins with its own, ">>en:de<< A dog"."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+Languages = tuple[str, str]  # of source and target
+_Item = TypeVar("_Item")
+
+NAME = r"[^\s<>:,]+"
+_HEAD = re.compile(rf">>({NAME}):({NAME})<< ")
+
+
+def split_names(side: str) -> list[str]:
+    """Returns the names of a setting such as "de,fr"."""
+    return [*dict.fromkeys(filter(None, map(str.strip, side.split(","))))]
+
+
+def is_name(text: str) -> bool:
+    """Returns whether a text may be the name of a language."""
+    return re.fullmatch(NAME, text) is not None
+
+
+def pairs_of(source: str, target: str) -> list[Languages]:
+    """Returns the pairs of the languages that settings name, and none of a language with itself."""
+    pairs = ((one, other) for one in split_names(source) for other in split_names(target))
+    return [(one, other) for one, other in pairs if one != other]
+
+
+def first_pair(source: str, target: str) -> Languages:
+    """Returns the first of `pairs_of`; of a task that is no translation, the settings."""
+    return next(iter(pairs_of(source, target)), (source, target))
+
+
+def tagged(text: str, languages: Languages) -> str:
+    """Puts the languages before a text."""
+    return f">>{languages[0]}:{languages[1]}<< {text}"
+
+
+def split_tag(text: str) -> tuple[Languages | None, str]:
+    """Returns the languages before a text, if there are any, and the text."""
+    match = _HEAD.match(text)
+    return ((match[1], match[2]), text[match.end() :]) if match else (None, text)
+
+
+def rates_of(counts: Sequence[int], temperature: float) -> np.ndarray:
+    """Returns how often to draw each text of parts of a corpus, float [parts].
+
+    The shares of the parts are proportional to (their sizes) ** (1 / temperature), and the number
+    of texts stays.
+    """
+    sizes = np.asarray(counts, float)
+    shares = sizes ** (1 / temperature)
+    return shares / shares.sum() * sizes.sum() / sizes
+
+
+def drawn(items: Iterable[_Item], rate: float) -> Iterator[_Item]:
+    """Yields items so often on average, spread evenly."""
+    for number, item in enumerate(items):
+        yield from [item] * (int((number + 1) * rate) - int(number * rate))

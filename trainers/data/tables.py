@@ -1,0 +1,56 @@
+"""Tables of texts, `.tsv` and `.csv`, whose first line names the languages of their columns."""
+
+import csv
+import itertools
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from keras_transformer.errors import InputError
+from keras_transformer.files import kind_of
+from keras_transformer.trainers.data.catalogues import OtherLanguagesError
+
+TABLES = (".tsv", ".csv")
+
+
+def read_table(
+    path: Path, lines: Iterator[str], source: str, target: str
+) -> Iterator[tuple[str, str]]:
+    """Yields the texts of two columns, in the order of `source` and `target`."""
+    csv.field_size_limit(sys.maxsize)  # of the whole process
+    lines = (line.replace("\r", " ") + "\n" for line in lines)
+    header = next(lines, "")
+    # Quotes are text in a TSV file.
+    form: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+    if kind_of(path) == ".csv":
+        form = {"skipinitialspace": True}
+        named = {mark: next(csv.reader([header], delimiter=mark, **form), []) for mark in ",;\t"}
+        suitable = (mark for mark in named if {source, target} <= {*named[mark]})
+        form["delimiter"] = next(suitable, ",")
+    rows = csv.reader(itertools.chain([header], lines), strict=True, **form)
+    before = 0
+    try:
+        columns = next(rows)
+        if not {source, target} <= {*columns}:
+            raise OtherLanguagesError(
+                f"{path}: the first line must name the columns, {source} and {target} "
+                f"among them. Received: {', '.join(columns)[:80]}"
+            )
+        sides, before = (columns.index(source), columns.index(target)), rows.line_num
+        for row in filter(None, rows):
+            place = f"{path}, line {rows.line_num}"
+            if len(row) <= max(sides):
+                raise InputError(f"{place}: a column is missing")
+            if any(row[len(columns) :]):
+                raise InputError(
+                    f"{place}: more columns than the first line names. In a .csv file, quote a "
+                    "text that has a comma"
+                )
+            one, other = (" ".join(row[side].splitlines()) for side in sides)
+            yield one, other
+            before = rows.line_num
+    except csv.Error as error:
+        raise InputError(
+            f"{path}: after line {before}, a quote is not closed or does not enclose a column"
+        ) from error
