@@ -112,16 +112,17 @@ def test_long_text_is_marked_and_fits_a_phone(open_page, server):
 def test_menus_of_a_model_of_several_languages(open_page, tmp_path):
     folder = tmp_path / "fake"
     version = save_model(folder, 2)
-    names = ["zho_Hans", "eng_Latn", "deu_Latn"]
-    known = {"source": "eng_Latn", "target": "zho_Hans", "sources": names[1:], "targets": names}
+    names = ["zho_Hans", "eng_Latn", "deu_Latn", "apc_Arab"]
+    known = {"source": "eng_Latn", "target": "zho_Hans", "sources": names[1:3], "targets": names}
     (version / "assets.extra").mkdir()
     (version / "assets.extra" / "metadata.json").write_text(json.dumps({"languages": known}))
     with serving(folder) as server:
         page = open_page(server)
-        expect(page.locator("#about")).to_have_text("3 languages, version 2")
+        expect(page.locator("#about")).to_have_text("4 languages, version 2")
         source, target = page.get_by_label("From"), page.get_by_label("To", exact=True)
         assert source.locator("option").all_inner_texts() == ["English", "German"]
-        assert target.locator("option").all_inner_texts() == ["Chinese", "English", "German"]
+        targets = target.locator("option").all_inner_texts()
+        assert targets == ["apc_Arab", "Chinese", "English", "German"]
         assert (source.input_value(), target.input_value()) == ("eng_Latn", "zho_Hans")
         page.get_by_label("Text to translate").fill("ab")
         page.keyboard.press("Control+Enter")
