@@ -43,7 +43,8 @@ class ServingModule(tf.Module):
             for weight in model.weights
         ]
         if options.compute == "bfloat16":
-            with precision("mixed_bfloat16"):
+            # Keras converts what stands for a variable to the variable's dtype.
+            with precision("bfloat16" if options.weights == "bfloat16" else "mixed_bfloat16"):
                 model = build_model(model.config)
         is_exact = model.compute_dtype == options.weights  # then products need no float32
         dtype = options.weights if is_exact else "float32"
