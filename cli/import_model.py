@@ -1,17 +1,52 @@
 """`keras-transformer import`."""
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument, Option
 
 from keras_transformer.cli.console import cleaned_up, load_tensorflow, say, say_next
+from keras_transformer.errors import InputError
+
+if TYPE_CHECKING:
+    from keras_transformer.run import Run
+
+# What OpenNMT-tf's folders may not say.
+Config = Annotated[
+    Path | None,
+    Option(
+        metavar="FILE",
+        help="OpenNMT-tf: the YAML file of the training. [default: the one in FOLDER or in one "
+        "of the two folders above it]",
+    ),
+]
+SentencePiece = Annotated[
+    list[Path] | None,
+    Option(
+        metavar="FILE",
+        help="OpenNMT-tf: the SentencePiece model that cut the text beforehand; if there are "
+        "two, first that of the source. May be repeated.",
+    ),
+]
+NumHeads = Annotated[
+    int | None,
+    Option(
+        min=1,
+        help="OpenNMT-tf: number of attention heads. [default: what model_description.py says]",
+    ),
+]
 
 
 def import_command(
     folder: Annotated[
         Path,
-        Argument(metavar="FOLDER", help="A Marian model, in Marian's own files or Hugging Face's."),
+        Argument(
+            metavar="FOLDER",
+            help="A Marian model, in Marian's own files or Hugging Face's, or a model directory of "
+            "OpenNMT-tf 2.",
+        ),
     ],
     run: Annotated[Path, Argument(metavar="RUN", help="New run directory.")],
     source: Annotated[str | None, Option(help="Source language. [default: the folder's]")] = None,
@@ -36,27 +71,42 @@ def import_command(
             "--normalize-punctuation", help="Normalize the punctuation of sources as Moses does."
         ),
     ] = False,
+    config: Config = None,
+    sentencepiece: SentencePiece = None,
+    num_heads: NumHeads = None,
 ) -> None:
-    """Write a Marian or OPUS-MT model as a run directory.
+    """Write a model of Marian, OPUS-MT or OpenNMT-tf as a run directory.
 
     All commands that read a run then work with the model.
     """
     load_tensorflow()
-    from keras_transformer.trainers.models.importing import import_marian
-
+    of_marian = {
+        "like": like,
+        "target_tag": target_tag,
+        "normalize_punctuation": normalize_punctuation,
+    }
+    of_opennmt = {"config": config, "sentencepiece": sentencepiece or [], "num_heads": num_heads}
     with cleaned_up():
-        imported = import_marian(
-            folder,
-            run,
-            source,
-            target,
-            like=like,
-            target_tag=target_tag,
-            normalize_punctuation=normalize_punctuation,
-        )
+        imported = _import(folder, of_marian, of_opennmt)(run, source, target)
     parameters = imported.folder.count_parameters(imported.checkpoint())
     say(
         f"Import: {imported.source} to {imported.target}, {parameters:,} parameters, "
         f"{imported.config.vocab_size:,} subwords: {run}"
     )
     say_next(["translate", run, "TEXT"], ["export", run, "MODELS/NAME"])
+
+
+def _import(
+    folder: Path, of_marian: dict[str, Any], of_opennmt: dict[str, Any]
+) -> Callable[..., "Run"]:
+    """Returns the function that imports a folder; `InputError` for options of other folders."""
+    from keras_transformer.trainers.models.importing import import_marian
+    from keras_transformer.trainers.models.opennmt import import_opennmt, is_opennmt
+
+    kinds = [(import_marian, of_marian), (import_opennmt, of_opennmt)]
+    (import_model, options), (_, others) = kinds[::-1] if is_opennmt(folder) else kinds
+    for name, value in others.items():
+        if value not in (None, [], False, "marian"):
+            option = name.replace("_", "-")
+            raise InputError(f"{folder} holds another kind of model: --{option} is not for it")
+    return functools.partial(import_model, folder, **options)

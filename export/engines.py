@@ -216,7 +216,7 @@ def _ctranslate2_spec(translator: Translator) -> Any:
         spec.decoder.projection.bias = np.asarray(bias.value)
     spec.register_source_vocabulary(_pieces(translator.tokenizer.source))
     spec.register_target_vocabulary(_pieces(translator.tokenizer.target))
-    spec.config.add_source_eos = True
+    spec.config.add_source_bos, spec.config.add_source_eos = translator.tokenizer.source.delimiters
     spec.config.layer_norm_epsilon = config.layer_norm_epsilon
     return spec
 

@@ -108,6 +108,7 @@ class MarianTokenizer(Tokenizer):
             vocab_size = max(map(len, vocabularies))
             rest: tuple[Any, Any] = content["substitutions"], content["cuts_tag"]
             source = MarianSource(models[0], vocabularies[0], vocab_size, *rest)
+            source.delimiters = tuple(content.get("delimiters", source.delimiters))
             target = MarianSide(models[1], vocabularies[-1], vocab_size)
         except (ValueError, KeyError, IndexError, TypeError, RuntimeError) as error:
             raise InputError("The tokenizer is damaged") from error
@@ -122,6 +123,7 @@ class MarianTokenizer(Tokenizer):
         vocabularies: Sequence[Sequence[str]],
         substitutions: Sequence[tuple[str, str]] = (),
         cuts_tag: bool = True,
+        delimiters: tuple[bool, bool] = (False, True),
     ) -> Self:
         """Makes a tokenizer.
 
@@ -130,12 +132,14 @@ class MarianTokenizer(Tokenizer):
             vocabularies: the pieces by id, the four special ones first; one for both, or two.
             substitutions: regular expressions and what replaces them in a source.
             cuts_tag: whether a target's tag is a token that SentencePiece does not see.
+            delimiters: whether sources begin with `BOS_ID`, and whether they end with `EOS_ID`.
         """
         content = {
             "sentencepiece": [base64.b64encode(model).decode() for model in sentencepiece_models],
             "vocabularies": vocabularies,
             "substitutions": substitutions,
             "cuts_tag": cuts_tag,
+            "delimiters": delimiters,
         }
         return cls(HEADER + json.dumps(content).encode())
 

@@ -85,7 +85,6 @@ class Tokenizer:
         source_languages: the names of those that a text may name; () for a model of one source.
         target_languages: those that a text may ask for; () for a model of one pair.
         splits_sentences: whether a text may be searched sentence by sentence.
-        num_delimiters: number of ids that `delimit` adds.
 
     Raises:
         InputError: if a file is missing or is not a tokenizer, or a vocabulary is too small.
@@ -96,7 +95,6 @@ class Tokenizer:
     source_languages: Sequence[str] = ()
     target_languages: Sequence[str] = ()
     splits_sentences: bool = True
-    num_delimiters: int = 1
 
     def __init__(self, model: bytes, source: Side, target: Side | None = None) -> None:
         self.model, self.source, self.target = model, source, target or source
@@ -168,6 +166,11 @@ class Tokenizer:
     def known_languages(self) -> Languages:
         """The languages of the model, where a request asks for some."""
         return Languages.of(self.languages, self.source_languages, self.target_languages)
+
+    @property
+    def num_delimiters(self) -> int:
+        """Number of ids that `delimit` adds."""
+        return sum(self.source.delimiters)
 
     @property
     def vocab_size(self) -> int:
@@ -304,7 +307,15 @@ class Tokenizer:
 
         These are the tokens and then `EOS_ID`; other models may have others.
         """
-        return with_end(tokens)
+        begins, ends = self.source.delimiters
+        if begins:
+            tokens = tf.concat([tf.fill([tokens.nrows(), 1], BOS_ID), tokens], axis=1)
+        if ends:
+            return with_end(tokens)
+        is_empty = tokens.row_lengths()[:, None] == 0  # an empty source has an id nevertheless
+        return tf.concat(
+            [tokens, tf.ragged.boolean_mask(with_end(tokens[:, :0]), is_empty)], axis=1
+        )
 
     def encode_tokens(
         self, tokens: tf.RaggedTensor, contexts: Any, max_length: int | None = None

@@ -28,7 +28,7 @@ MAX_SENTENCE_BYTES = 2**20  # SentencePiece leaves longer lines out; its default
 # The fields of sentencepiece_model.proto that matter here. SentencePiece's own Python module needs
 # protobuf 7, which Apache Beam (the extra `bulk`) excludes. Fields from 200 are extensions: ours
 # mark a model that reads lower-cased text, and hold the normalizer of the target language and the
-# names of several source languages.
+# names of several source languages, and the special pieces around a source.
 _FIELDS: dict[str, tuple[tuple[Any, ...], ...]] = {  # name, number, type, and perhaps the default
     "SentencePiece": (("piece", 1, "STRING"), ("type", 3, "INT32")),
     "TrainerSpec": (
@@ -54,6 +54,7 @@ _FIELDS: dict[str, tuple[tuple[Any, ...], ...]] = {  # name, number, type, and p
         ("lowercase", 200, "STRING"),
         ("target_normalizer_spec", 201, "NormalizerSpec"),
         ("source_languages", 202, "STRING"),
+        ("delimiters", 203, "STRING"),
     ),
 }
 

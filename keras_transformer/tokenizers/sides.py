@@ -24,6 +24,7 @@ class Side(abc.ABC):
     language: str = ""  # its code, which decides how capitals are written
     lowercase: bool = False  # whether it lower-cases all text
     first_byte: int | None = None  # the id of the byte 0, if 256 ids in a row are bytes
+    delimiters: tuple[bool, bool] = (False, True)  # whether sources have `BOS_ID`, and `EOS_ID`
     # Of a model of several languages: the pieces that ask for targets, and the names of sources.
     tags: Mapping[str, int] = MappingProxyType({})
     source_languages: Sequence[str] = ()
@@ -88,6 +89,7 @@ class SharedSide(Side):
         self._side = side
         self.vocab_size, self.first_byte = side.vocab_size, side.first_byte
         self.language, self.lowercase, self.tags = side.language, side.lowercase, side.tags
+        self.delimiters = side.delimiters
         texts, ids = tf.TensorSpec([None], tf.string), tf.TensorSpec([None, None], tf.int32)
         specs = {"tokenize": texts, "split_words": texts, "detokenize": ids, "pieces": ids}
         self._graphs: dict[str, Any] = {

@@ -45,6 +45,9 @@ class SentencePieceSide(Side):
         self.tags, self.source_languages = tags_of(message), message.source_languages.split()
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self.vocab_size = len(message.pieces)
+        if message.HasField("delimiters"):
+            named = message.delimiters.split()
+            self.delimiters = "<s>" in named, "</s>" in named
         # A model of `from_keras_nlp` may fold case by itself.
         self.lowercase = lowercase or "A" not in processor.normalize("A")
         types = [piece.type for piece in message.pieces]

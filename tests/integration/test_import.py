@@ -22,6 +22,22 @@ def imported(tmp_path_factory):
     return run, json.loads((folder / "expected.json").read_text("utf-8"))["sentences"]
 
 
+def test_opennmt(tmp_path):
+    folder = extract("opennmt", tmp_path) / "all/run"
+    code, _, err = cli("import", folder, tmp_path / "run", "--source", "en", "--target", "de")
+    assert code == 0, err
+    assert "Import: en to de, " in err
+    assert_refused(
+        cli("import", folder, tmp_path / "x", "--like", "huggingface"),
+        f"{folder} holds another kind of model: --like is not for it",
+    )
+    # A source has no end symbol. The check compares a Session's answers with the run's.
+    findings, texts = [], ["The girl listens to her woman.", "", "No."]
+    translator = Translator.load(tmp_path / "run")
+    export_saved_model(translator, tmp_path / "models/x", examples=texts, report=findings.append)
+    assert "answers 3 examples as the model does" in findings[-1].detail
+
+
 @pytest.mark.usefixtures("eager")
 def test_evaluate_and_plot(imported, tmp_path):
     run, _ = imported
