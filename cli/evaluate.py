@@ -150,10 +150,10 @@ def _read_tests(
     split = options.split or split or "test"
     if not corpus.parts:
         return {pairs[0]: list(corpus.pairs(split))}, split, data
-    tests: dict[Languages, list[Pair]] = {}
+    by_pair: dict[Languages, list[Pair]] = {}
     for pair in corpus.pairs(split):
-        tests.setdefault(pair.languages or pairs[0], []).append(pair.without_languages())
-    return tests, split, data
+        by_pair.setdefault(pair.languages or pairs[0], []).append(pair.without_languages())
+    return by_pair, split, data
 
 
 class _Setup(NamedTuple):
@@ -196,7 +196,7 @@ class _Setup(NamedTuple):
 
         pairs, options, (source, target) = texts[""], self.options, languages
         baseline, prepared = (
-            path and read_sentences(path, len(pairs))
+            None if path is None else read_sentences(path, len(pairs))
             for path in (options.baseline, options.tokenized_references)
         )
         notes = {"data": self.data, "checkpoint": self.run.checkpoint(self.checkpoint).file}

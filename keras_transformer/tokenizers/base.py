@@ -158,7 +158,8 @@ class Tokenizer:
     def wrappers(self) -> Sequence[Wrapper]:
         """What wraps the sides, the first one outermost."""
         case = [] if self.lowercase else [Case(self.source, self.target, self.known_languages)]
-        is_tag = np.isin(np.arange(self.vocab_size), list(self.source.tags.values()))
+        tag_ids = list(self.source.tags.values())
+        is_tag = np.isin(np.arange(self.vocab_size), tag_ids).tolist()
         tags = [LanguageTag(is_tag, self.known_languages)] if self.source.tags else []
         return [Visible(), *case, *tags]
 

@@ -139,9 +139,9 @@ def load_corpus(
         except OtherLanguagesError as error:
             missing[one, other] = error
     found = set(itertools.chain.from_iterable(parts))
-    for languages, error in missing.items():
+    for languages, failure in missing.items():
         if not found.issuperset(languages) and (has_all or not found):
-            raise error
+            raise failure
     return _joined(names, [*parts.values()])._replace(parts=parts)
 
 
