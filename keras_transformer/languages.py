@@ -47,7 +47,7 @@ class Languages(NamedTuple):
     """The languages of a model, by the names that it knows."""
 
     source: str  # of a text that asks for none; "" if it is not known
-    target: str
+    target: str  # that it gets then; "" if it is not known
     sources: Sequence[str] = ()  # which a text may name; () for a model of one pair
     targets: Sequence[str] = ()  # which a text may ask for
 

@@ -14,6 +14,7 @@ from keras_transformer.export.options import ExportOptions
 from keras_transformer.export.rows import columns_of
 from keras_transformer.export.saved_model import warmup_requests
 from keras_transformer.export.session import SavedModelSession, SessionError
+from keras_transformer.languages import Languages
 
 LIMITS = ExportOptions()  # of the fixture `exported`
 WAIT = 10_000_000  # microseconds, the maximum; all batches are full, so none waits
@@ -69,7 +70,7 @@ def test_many_bytes_are_refused(served):
 
 def test_warm_up_is_a_short_request_to_each_signature_and_one_of_all_texts():
     inputs = {name: names for name, (names, _) in SIGNATURES.items()}
-    requests = warmup_requests(["one two", "red", "one dog"], inputs)
+    requests = warmup_requests(["one two", "red", "one dog"], inputs, Languages("en", "de"))
     expected = [(name, ["red"]) for name in SIGNATURES]
     expected.append(("serving_default", ["one two", "red", "one dog"]))
     assert sorted((name, inputs["text"]) for name, inputs in requests) == sorted(expected)
