@@ -103,7 +103,10 @@ def _import(
     from keras_transformer.trainers.models.importing import import_marian
     from keras_transformer.trainers.models.opennmt import import_opennmt, is_opennmt
 
-    kinds = [(import_marian, of_marian), (import_opennmt, of_opennmt)]
+    kinds: list[tuple[Callable[..., Run], dict[str, Any]]] = [
+        (import_marian, of_marian),
+        (import_opennmt, of_opennmt),
+    ]
     (import_model, options), (_, others) = kinds[::-1] if is_opennmt(folder) else kinds
     for name, value in others.items():
         if value not in (None, [], False, "marian"):

@@ -191,20 +191,23 @@ def _config(
     if not {inner, SOURCE} <= weights.keys():
         raise InputError(f"{path} must hold a Transformer of OpenNMT-tf 2 with one source")
     layers = {match[1] for name in weights if (match := re.match(r"(model/\w+/layers/\d+)/", name))}
+    described: dict[str, Any] = {
+        "num_heads": description.num_heads,
+        "activation": description.activation,
+    }
     return TransformerConfig(
         vocab_size=max(map(len, vocabularies)) + 1,
         d_model=weights[inner].shape[0],
         d_ff=weights[inner].shape[1],
-        num_heads=description.num_heads,
         num_encoder_layers=sum("/encoder/" in layer for layer in layers),
         num_decoder_layers=sum("/decoder/" in layer for layer in layers),
-        activation=description.activation,
         norm_first="model/encoder/layer_norm/gamma" in weights,
         layer_norm_epsilon=LAYER_NORM_EPSILON,
         position_encoding="marian",
         first_position=1,
         output_bias=True,
         share_embeddings=not {TARGET, KERNEL} & weights.keys(),
+        **described,
     )
 
 

@@ -45,8 +45,13 @@ POSSIBLE_OPTIONS = {
     ],
 }
 # Options of `params` that the search here does not have.
-NO_SEARCH_OPTIONS = ("coverage_penalty", "decoding_noise", "minimum_decoding_length")
-NO_SEARCH_OPTIONS += ("replace_unknown_target", "sampling_topk")
+NO_SEARCH_OPTIONS = (
+    "coverage_penalty",
+    "decoding_noise",
+    "minimum_decoding_length",
+    "replace_unknown_target",
+    "sampling_topk",
+)
 
 
 class _SentencePiece(pydantic.BaseModel, extra="forbid"):
