@@ -44,8 +44,8 @@ def import_command(
         Path,
         Argument(
             metavar="FOLDER",
-            help="A Marian model, in Marian's own files or Hugging Face's, or a model directory of "
-            "OpenNMT-tf 2.",
+            help="A Marian model, in Marian's own files or Hugging Face's; M2M-100, NLLB-200 or "
+            "SMaLL-100 in Hugging Face's; or a model directory of OpenNMT-tf 2.",
         ),
     ],
     run: Annotated[Path, Argument(metavar="RUN", help="New run directory.")],
@@ -75,7 +75,7 @@ def import_command(
     sentencepiece: SentencePiece = None,
     num_heads: NumHeads = None,
 ) -> None:
-    """Write a model of Marian, OPUS-MT or OpenNMT-tf as a run directory.
+    """Write a published model as a run directory: OPUS-MT, M2M-100, NLLB-200, OpenNMT-tf.
 
     All commands that read a run then work with the model.
     """
@@ -100,16 +100,16 @@ def _import(
     folder: Path, of_marian: dict[str, Any], of_opennmt: dict[str, Any]
 ) -> Callable[..., "Run"]:
     """Returns the function that imports a folder; `InputError` for options of other folders."""
-    from keras_transformer.trainers.models.importing import import_marian
     from keras_transformer.trainers.models.opennmt import import_opennmt, is_opennmt
+    from keras_transformer.trainers.models.published import import_model
 
     kinds: list[tuple[Callable[..., Run], dict[str, Any]]] = [
-        (import_marian, of_marian),
+        (import_model, of_marian),
         (import_opennmt, of_opennmt),
     ]
-    (import_model, options), (_, others) = kinds[::-1] if is_opennmt(folder) else kinds
+    (import_folder, options), (_, others) = kinds[::-1] if is_opennmt(folder) else kinds
     for name, value in others.items():
         if value not in (None, [], False, "marian"):
             option = name.replace("_", "-")
             raise InputError(f"{folder} holds another kind of model: --{option} is not for it")
-    return functools.partial(import_model, folder, **options)
+    return functools.partial(import_folder, folder, **options)

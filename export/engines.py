@@ -273,6 +273,8 @@ def _transformer(translator: Translator, engine: str) -> Transformer:
         d_k=config.d_k,
         d_v=config.d_v,
     )
+    if translator.tokenizer.source.source_tag == "source at end":
+        raise InputError(f"{engine} cannot have the language of a source behind its end")
     translator.tokenizer.source.sentencepiece_model()  # raises an error if there is none
     return model
 

@@ -90,6 +90,35 @@ def constrained(
     return step, (cache, states), (row_state, max_lengths, row_states)
 
 
+class FirstToken(NamedTuple):
+    """A result begins with a certain token, which adds nothing to its score.
+
+    It stands after all other constraints, which see that they are one token later.
+    """
+
+    ids: tf.Tensor  # int32 [B]
+
+    @property
+    def exempt(self) -> None:
+        return None
+
+    @property
+    def min_tokens(self) -> tf.Tensor:
+        return tf.constant(1)
+
+    def start(self, rows: tf.Tensor, beam_size: int) -> tuple[tf.Tensor, tf.Tensor]:
+        return tf.zeros([tf.size(rows), beam_size]), tf.gather(self.ids, rows)
+
+    def restrict(
+        self, logits: tf.Tensor, step: SearchStep, state: tf.Tensor, row_state: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        def forced() -> tf.Tensor:
+            first = tf.one_hot(row_state[:, None], logits.shape[2], 0.0, -float("inf"))  # [B, 1, V]
+            return tf.broadcast_to(first, tf.shape(logits))
+
+        return tf.cond(step.position == 0, forced, lambda: logits), state
+
+
 FREE_TOKENS = 4  # the most tokens at the end of a prefix that the search may choose anew
 
 
@@ -103,8 +132,8 @@ class PrefixConstraint(NamedTuple):
 
     ids: tf.Tensor  # int32 [B, tokens], then padding
     text: tf.Tensor  # int32 [B, bytes], then zeros
-    # int32 [V, M], the bytes of each id, then zeros; only zeros for an id that no text has.
-    spellings: tf.Tensor
+    spellings: "_Spellings"
+    start_position: int = 0  # of the first token after those that are given
 
     @property
     def exempt(self) -> None:
@@ -112,29 +141,33 @@ class PrefixConstraint(NamedTuple):
 
     @classmethod
     def of(
-        cls, tokens: tf.RaggedTensor, is_word_over: tf.Tensor, spellings: Sequence[bytes]
+        cls,
+        tokens: tf.RaggedTensor,
+        is_word_over: tf.Tensor,
+        spellings: Sequence[bytes],
+        start_position: int = 0,
     ) -> Self:
         """Divides prefixes, int32 [B, (tokens)], before their last words, if not over, bool [B].
 
         The spellings are the bytes of each id; of one that begins a word, a space is the first.
         """
-        table = np.zeros([len(spellings), max(map(len, spellings))], np.int32)
-        for row, spelling in zip(table, spellings, strict=True):
-            row[: len(spelling)] = list(spelling)
+        table = _Spellings.of(spellings)
         ids, lengths = tokens.to_tensor(PAD_ID), tf.cast(tokens.row_lengths(), tf.int32)
         place = tf.range(tf.shape(ids)[1])
-        begins_word = tf.gather(table[:, 0] == ord(" "), ids)  # [B, T]
+        begins_word = tf.gather([each.startswith(b" ") for each in spellings], ids)  # [B, T]
         # A language without spaces has long words.
         first = tf.reduce_max(tf.where(begins_word, place, 0), axis=1, keepdims=True)
         first = tf.maximum(first, lengths[:, None] - FREE_TOKENS)
         first = tf.where(is_word_over, lengths, first[:, 0])[:, None]  # [B, 1]
         free = tf.ragged.boolean_mask(ids, (place >= first) & (ids != PAD_ID))  # [B, (tokens)]
-        text = tf.gather(table, free.to_tensor(PAD_ID))  # [B, tokens, M]
-        text = tf.reshape(text, [tf.shape(text)[0], -1])
-        space = tf.where(is_word_over, ord(" "), 0)[:, None]
-        text = tf.concat([text, space], axis=1)
-        text = tf.ragged.boolean_mask(text, text != 0).to_tensor(0)
-        return cls(tf.where(place < first, ids, PAD_ID), text, tf.constant(table))
+        sizes = table.sizes.astype(np.int64)
+        written = tf.RaggedTensor.from_row_lengths(table.values, sizes)  # [V, (bytes)]
+        text = tf.gather(written, free).merge_dims(1, 2)  # [B, (bytes)]
+        space = tf.fill([tf.size(lengths), 1], tf.constant(ord(" "), tf.uint8))
+        space = tf.ragged.boolean_mask(space, is_word_over[:, None])
+        text = tf.cast(tf.concat([text, space], axis=1).to_tensor(0), tf.int32)
+        before = tf.where(place < first, ids, PAD_ID)
+        return cls(before, text, table, start_position)
 
     @property
     def min_tokens(self) -> tf.Tensor:
@@ -149,22 +182,23 @@ class PrefixConstraint(NamedTuple):
         self, logits: tf.Tensor, step: SearchStep, state: tf.Tensor, row_state: Any
     ) -> tuple[tf.Tensor, tf.Tensor]:
         ids, text = row_state
+        position = tf.maximum(step.position - self.start_position, 0)
         num_ids, num_bytes = _num_nonzero(ids)[:, None], _num_nonzero(text)[:, None]  # [B, 1]
-        sizes = tf.gather(_num_nonzero(self.spellings), step.newest)
-        num_written = state + tf.where(step.position > num_ids, sizes, 0)
+        sizes, vocab_size = tf.gather(self.spellings.sizes, step.newest), logits.shape[2]
+        num_written = state + tf.where(position > num_ids, sizes, 0)
         num_left = num_bytes - tf.minimum(num_written, num_bytes)  # [B, K]
-        is_id = step.position < num_ids
+        is_id = position < num_ids
 
         def restricted() -> tf.Tensor:
-            place = tf.minimum(step.position, tf.shape(ids)[1])
+            place = tf.minimum(position, tf.shape(ids)[1])
             next_id = tf.gather(tf.pad(ids, [[0, 0], [0, 1]]), place, axis=1)
-            is_next = tf.range(self.spellings.shape[0]) == next_id[:, None, None]
+            is_next = tf.range(vocab_size) == next_id[:, None, None]
 
             def next_or_text() -> tf.Tensor:
                 continues = self._continues(text, num_bytes - num_left, num_left)
                 return tf.where(is_id[:, :, None], is_next, continues)
 
-            shape = tf.concat([tf.shape(num_left), [self.spellings.shape[0]]], axis=0)
+            shape = tf.concat([tf.shape(num_left), [vocab_size]], axis=0)
             are_ids = tf.reduce_all(is_id)
             may_follow = tf.cond(are_ids, lambda: tf.broadcast_to(is_next, shape), next_or_text)
             allowed = forbid(step.logits, may_follow[:, :, 1:])
@@ -178,21 +212,36 @@ class PrefixConstraint(NamedTuple):
 
         The text, int32 [B, bytes], goes on for `num_left` bytes from `start`, both int32 [B, K].
         """
-        vocab_size, longest = self.spellings.shape
-        places = start[:, :, None] + tf.range(longest)  # [B, K, M]
-        left = tf.gather(tf.pad(text, [[0, 0], [0, longest]]), places, batch_dims=1)
-        factors = np.random.default_rng(0).integers(2**62, size=longest)
-
-        def hashes(spelled: tf.Tensor) -> tf.Tensor:
-            """Returns a hash of each beginning, [..., M] -> int64 [..., M + 1]."""
-            sums = tf.cumsum(tf.cast(spelled, tf.int64) * factors, axis=-1)
-            return tf.concat([tf.zeros_like(sums[..., :1]), sums], axis=-1)
-
-        sizes = _num_nonzero(self.spellings)
+        starts, sizes, sums, factors = self.spellings[1:]
+        places = start[:, :, None] + tf.range(len(factors))  # [B, K, M]
+        left = tf.gather(tf.pad(text, [[0, 0], [0, len(factors)]]), places, batch_dims=1)
+        left = tf.cumsum(tf.cast(left, tf.int64) * factors, axis=2)
+        left = tf.pad(left, [[0, 0], [0, 0], [1, 0]])  # hashes of each beginning, [B, K, M + 1]
         length = tf.minimum(sizes, num_left[:, :, None])  # [B, K, V], bytes to compare
-        table = tf.reshape(hashes(self.spellings), [-1])
-        own = tf.gather(table, tf.range(vocab_size) * (longest + 1) + length)
-        return (own == tf.gather(hashes(left), length, batch_dims=2)) & (sizes > 0)
+        own = tf.gather(sums, starts + length) - tf.gather(sums, starts)
+        return (own == tf.gather(left, length, batch_dims=2)) & (sizes > 0)
+
+
+class _Spellings(NamedTuple):
+    """The bytes that V ids write, one after another, M at most; none for an id that no text has.
+
+    The hash of some bytes is the sum of their products with `factors`.
+    """
+
+    values: np.ndarray  # uint8 [bytes]
+    starts: np.ndarray  # int32 [V]
+    sizes: np.ndarray  # int32 [V]
+    sums: np.ndarray  # int64 [bytes + 1], of the products of all bytes before
+    factors: np.ndarray  # int64 [M]
+
+    @classmethod
+    def of(cls, spellings: Sequence[bytes]) -> Self:
+        sizes = np.array([*map(len, spellings)], np.int32)
+        starts = sizes.cumsum(dtype=np.int32) - sizes
+        values = np.frombuffer(b"".join(spellings), np.uint8)
+        factors = np.random.default_rng(0).integers(2**62, size=sizes.max())
+        products = values * factors[np.arange(len(values)) - starts.repeat(sizes)]
+        return cls(values, starts, sizes, np.append(0, products.cumsum()), factors)
 
 
 CONTINUATION = 0x80, 0xC0  # in UTF-8, the bytes of a character after its first, end excluded

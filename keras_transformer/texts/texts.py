@@ -18,6 +18,7 @@ from keras_transformer.registry import step_of
 from keras_transformer.search.beam_search import Hypotheses, beam_search, length_divisor
 from keras_transformer.search.constraints import (
     Constraint,
+    FirstToken,
     PrefixConstraint,
     RepeatConstraint,
     constrained,
@@ -113,15 +114,17 @@ class TextSearch:
 
     def _constraints(self, source: EncodedTexts, prefixes: Prefixes | None) -> list[Constraint]:
         options, target = self.options, self.tokenizer.target
-        constraints = self.tokenizer.constraints(source)
+        own = self.tokenizer.constraints(source)
+        first = [each for each in own if isinstance(each, FirstToken)]
+        constraints = [each for each in own if not isinstance(each, FirstToken)]
         if options.no_repeat_ngram > 0:
             exempt = next((each.exempt for each in constraints if each.exempt), None)
             constraints.append(RepeatConstraint(options.no_repeat_ngram, target.first_byte, exempt))
         if prefixes is not None:  # which hold whatever those before forbid
-            constraints.append(PrefixConstraint.of(*prefixes, target.spellings()))
+            constraints.append(PrefixConstraint.of(*prefixes, target.spellings(), len(first)))
         if options.sample_from is not None:
             constraints.append(SampleConstraint.of(source.ids, options, self.sample_seed))
-        return constraints
+        return [*constraints, *first]
 
     def _search(
         self, source: EncodedTexts, num_best: int | tf.Tensor, prefixes: Prefixes | None
@@ -135,7 +138,7 @@ class TextSearch:
         min_tokens = sum((each.min_tokens for each in constraints), tf.constant(0))
         max_lengths = tf.maximum(max_lengths, min_tokens + 1)
         if prefixes is not None:
-            is_empty &= min_tokens == 0
+            is_empty &= min_tokens == self.tokenizer.num_forced
         max_positions = self.model.config.max_positions
         if max_positions is not None:
             max_lengths = tf.minimum(max_lengths, max_positions)
@@ -213,8 +216,9 @@ class TextSearch:
         """Returns the words of ids, int32 [B, T] -> string [B, n], and their log probabilities."""
         spellings = self.tokenizer.target.spellings()
         begins_word = [spelling.startswith(b" ") for spelling in spellings]
-        is_text = (ids != PAD_ID) & (ids != EOS_ID)
-        is_first = tf.range(tf.shape(ids)[1]) == 0
+        place, first = tf.range(tf.shape(ids)[1]), self.tokenizer.num_forced
+        is_text = (ids != PAD_ID) & (ids != EOS_ID) & (place >= first)
+        is_first = place == first
         word = tf.cumsum(tf.cast(tf.gather(begins_word, ids) | is_first, tf.int32), axis=1) - 1
         num_words = tf.maximum(tf.reduce_max(tf.where(is_text, word, -1)), -1) + 1
         is_in = tf.one_hot(tf.where(is_text, word, -1), num_words, True, False, axis=1)  # [B, n, T]
@@ -295,7 +299,9 @@ class TextSearch:
             logits = self.model(
                 {"source_ids": source_ids, "target_ids": _decoder_ids(target_ids)}, training=False
             )  # [G, T, V]
-            return tf.where(target_ids != PAD_ID, -cross_entropy(logits, target_ids), 0.0)
+            is_chosen = tf.range(tf.shape(target_ids)[1]) >= self.tokenizer.num_forced
+            is_chosen &= target_ids != PAD_ID
+            return tf.where(is_chosen, -cross_entropy(logits, target_ids), 0.0)
 
         none = tf.zeros([0, tf.shape(target_ids)[1]])
         return self._map_pairs(log_probs_of, source, target_ids, none)

@@ -158,9 +158,9 @@ class Tokenizer:
     def wrappers(self) -> Sequence[Wrapper]:
         """What wraps the sides, the first one outermost."""
         case = [] if self.lowercase else [Case(self.source, self.target, self.known_languages)]
-        tag_ids = list(self.source.tags.values())
-        is_tag = np.isin(np.arange(self.vocab_size), tag_ids).tolist()
-        tags = [LanguageTag(is_tag, self.known_languages)] if self.source.tags else []
+        is_tag = np.isin(np.arange(self.vocab_size), list(self.source.tags.values())).tolist()
+        known, names_source = self.known_languages, self.source.source_tag != "target"
+        tags = [LanguageTag(is_tag, known, names_source)] if self.source.tags else []
         return [Visible(), *case, *tags]
 
     @property
@@ -308,6 +308,8 @@ class Tokenizer:
 
         These are the tokens and then `EOS_ID`; other models may have others.
         """
+        if self.source.source_tag == "source at end":
+            return tf.concat([with_end(tokens[:, 1:]), tokens[:, :1]], axis=1)
         begins, ends = self.source.delimiters
         if begins:
             tokens = tf.concat([tf.fill([tokens.nrows(), 1], BOS_ID), tokens], axis=1)
@@ -317,6 +319,11 @@ class Tokenizer:
         return tf.concat(
             [tokens, tf.ragged.boolean_mask(with_end(tokens[:, :0]), is_empty)], axis=1
         )
+
+    @property
+    def num_forced(self) -> int:
+        """How many tokens at the start of a translation are given: 1 for a language's, or 0."""
+        return int(self.source.source_tag != "target")
 
     def encode_tokens(
         self, tokens: tf.RaggedTensor, contexts: Any, max_length: int | None = None

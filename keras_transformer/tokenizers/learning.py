@@ -8,7 +8,7 @@ import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from tempfile import NamedTemporaryFile
-from typing import Any
+from typing import Any, Literal
 
 import sentencepiece
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -21,14 +21,18 @@ from keras_transformer.languages import LANGUAGE_TAG
 WORD_MARK = "\u2581"  # begins the first piece of a word
 CONTROL, USER_DEFINED = 3, 4  # the types of pieces that no text has, and that are never cut
 
+# The tag that a source has in a model of several languages: before it the one of its target, or its
+# own, before it or behind its end. In the last two cases, a translation begins with its own.
+SourceTag = Literal["target", "source", "source at end"]
+
 # SentencePiece keeps its training sentences in memory; more of them hardly improve the subwords.
 MAX_TRAINING_SENTENCES = 4_000_000
 MAX_SENTENCE_BYTES = 2**20  # SentencePiece leaves longer lines out; its default is 4,192
 
 # The fields of sentencepiece_model.proto that matter here. SentencePiece's own Python module needs
 # protobuf 7, which Apache Beam (the extra `bulk`) excludes. Fields from 200 are extensions: ours
-# mark a model that reads lower-cased text, and hold the normalizer of the target language and the
-# names of several source languages, and the special pieces around a source.
+# mark a model that reads lower-cased text, and hold the normalizer of the target language, the
+# names of several source languages, the special pieces around a source, and a `SourceTag`.
 _FIELDS: dict[str, tuple[tuple[Any, ...], ...]] = {  # name, number, type, and perhaps the default
     "SentencePiece": (("piece", 1, "STRING"), ("type", 3, "INT32")),
     "TrainerSpec": (
@@ -55,6 +59,7 @@ _FIELDS: dict[str, tuple[tuple[Any, ...], ...]] = {  # name, number, type, and p
         ("target_normalizer_spec", 201, "NormalizerSpec"),
         ("source_languages", 202, "STRING"),
         ("delimiters", 203, "STRING"),
+        ("source_tag", 204, "STRING", "target"),
     ),
 }
 

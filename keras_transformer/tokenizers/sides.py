@@ -28,6 +28,7 @@ class Side(abc.ABC):
     # Of a model of several languages: the pieces that ask for targets, and the names of sources.
     tags: Mapping[str, int] = MappingProxyType({})
     source_languages: Sequence[str] = ()
+    source_tag: str = "target"
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Splits texts, string [B], into ids, int32 [B, (tokens)], without bos and eos."""
@@ -90,6 +91,7 @@ class SharedSide(Side):
         self.vocab_size, self.first_byte = side.vocab_size, side.first_byte
         self.language, self.lowercase, self.tags = side.language, side.lowercase, side.tags
         self.delimiters = side.delimiters
+        self.source_tag = side.source_tag
         texts, ids = tf.TensorSpec([None], tf.string), tf.TensorSpec([None, None], tf.int32)
         specs = {"tokenize": texts, "split_words": texts, "detokenize": ids, "pieces": ids}
         self._graphs: dict[str, Any] = {

@@ -43,6 +43,7 @@ class SentencePieceSide(Side):
         self._lowers, self._is_source = lowercase, is_source  # whether by TF.Text
         message = parse_sentencepiece(model)
         self.tags, self.source_languages = tags_of(message), message.source_languages.split()
+        self.source_tag = message.source_tag
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self.vocab_size = len(message.pieces)
         if message.HasField("delimiters"):

@@ -34,6 +34,7 @@ from keras_transformer.trainers.models.options import (
     HuggingFaceSearch,
     MarianOptions,
     check,
+    check_decoder,
 )
 from keras_transformer.trainers.models.tensors import read_tensors
 
@@ -121,14 +122,13 @@ def _read_huggingface(folder: Path) -> MarianModel:
     for name, expected in {
         "eos_token_id": vocabularies[-1]["</s>"],
         "decoder_start_token_id": vocabularies[-1]["<pad>"],
-        "decoder_ffn_dim": options.d_ff,
-        "decoder_attention_heads": options.num_heads,
     }.items():
         if (value := config.get(name, expected)) != expected:
             raise InputError(f"{path}: `{name}` must be {expected}. Received: {value!r}")
+    check_decoder(path, config, options)
     return MarianModel(
         sizes=sizes | {"activation": options.activation.replace("silu", "swish")},
-        weights=_distinct(folder, read_weights(folder), is_shared, is_tied),
+        weights=distinct(folder, read_weights(folder), is_shared, is_tied),
         vocabularies=vocabularies,
         sentencepiece=[read_sentencepiece(folder / f"{side}.spm") for side in SIDES],
         search=search.model_dump(),
@@ -193,7 +193,7 @@ def _read_marian(folder: Path) -> MarianModel:
     is_shared, is_tied = SHARED_EMBEDDING in weights, OUTPUT_WEIGHT not in weights
     return MarianModel(
         sizes=options.model_dump(include=SIZES),
-        weights=_distinct(path, weights, is_shared, is_tied),
+        weights=distinct(path, weights, is_shared, is_tied),
         vocabularies=vocabularies,
         sentencepiece=list(map(read_sentencepiece, models)),
         search=release.model_dump(include={"beam_size", "length_penalty"}),
@@ -202,7 +202,7 @@ def _read_marian(folder: Path) -> MarianModel:
     )
 
 
-def _distinct(
+def distinct(
     path: Path, weights: dict[str, ArrayLike], is_shared: bool, is_tied: bool
 ) -> dict[str, ArrayLike]:
     """Returns the weights; each matrix of embeddings has one name, where a file may have more."""

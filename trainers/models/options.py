@@ -113,6 +113,16 @@ class HuggingFaceSearch(pydantic.BaseModel, strict=True, allow_inf_nan=False):
     no_repeat_ngram: int = Field(default=0, alias="no_repeat_ngram_size")
 
 
+def check_decoder(path: Path, config: dict[str, Any], options: _OfHuggingFace) -> None:
+    """Raises `InputError` unless the decoder's layers have the encoder's sizes."""
+    for name, expected in {
+        "decoder_ffn_dim": options.d_ff,
+        "decoder_attention_heads": options.num_heads,
+    }.items():
+        if (value := config.get(name, expected)) != expected:
+            raise InputError(f"{path}: `{name}` must be {expected}. Received: {value!r}")
+
+
 def check(path: Path, kind: type[_Options], values: dict[str, Any]) -> _Options:
     """Returns the options of a file; `InputError` for one that must have another value."""
     try:

@@ -37,7 +37,7 @@ def huggingface(request, tmp_path_factory):
 
 
 def translate(folder, texts, **options):
-    """The program of docs/howto/opus-mt.md."""
+    """The program of docs/howto/published-models.md."""
     source = sentencepiece.SentencePieceProcessor(str(folder / "source.spm"))
     target = sentencepiece.SentencePieceProcessor(str(folder / "target.spm"))
     engine = ctranslate2.Translator(str(folder))

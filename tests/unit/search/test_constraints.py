@@ -9,7 +9,12 @@ import tensorflow as tf
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID
 from keras_transformer.protection.counts import CountConstraint, Counts
 from keras_transformer.search.beam_search import beam_search
-from keras_transformer.search.constraints import PrefixConstraint, RepeatConstraint, constrained
+from keras_transformer.search.constraints import (
+    FirstToken,
+    PrefixConstraint,
+    RepeatConstraint,
+    constrained,
+)
 
 WORD, OPEN, CLOSE, OTHER = 4, 5, 6, 7  # the last three ids are counted
 VOCAB_SIZE = 8
@@ -178,6 +183,27 @@ def is_enough(ids, head, text, least):
     counted = (AB, B, WORD_AB)
     in_prefix, in_all = ([part.count(each) for each in counted] for part in (ids[:length], ids))
     return (in_all == np.maximum(in_prefix, least)).all()
+
+
+@pytest.mark.parametrize("has_prefix", [False, True])
+def test_the_first_token_costs_nothing(has_prefix):
+    logits, first = logits_of(2), [WORD_AB, B, EOS_ID]
+    logits[:, EOS_ID] -= 3
+    prefix = PrefixConstraint.of(
+        tf.ragged.constant([[A, B], [B], []], tf.int32), tf.fill([3], False), SPELLINGS, 1
+    )
+    text = [b" ab", b"b", b""] if has_prefix else [b""] * 3
+    constraints = [prefix, FirstToken(first)] if has_prefix else [FirstToken(first)]
+    limits = [5, 4, 3]
+    found, scores = search(logits, constraints, limits, 90)
+    for row, start in enumerate(first):
+        allowed = [ids for ids in all_sequences(limits[row]) if begins(ids, (start,), text[row])]
+        assert np.isfinite(scores[row]).sum() == min(len(allowed), 90)
+        free = logits.copy()  # as if no other token could come first
+        free[BOS_ID] = np.where(np.arange(VOCAB_SIZE) == start, 0.0, -99.0)
+        best = max(allowed, key=lambda ids: score(ids, free))
+        assert tuple(found[row, 0][found[row, 0] != PAD_ID].tolist()) == best
+        np.testing.assert_allclose(scores[row, 0], score(best, free), rtol=1e-5)
 
 
 # No repetition.
