@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_transformer.config import BOS_ID, PAD_ID, TransformerConfig
+from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, TransformerConfig
 from keras_transformer.errors import InputError
 from keras_transformer.files import atomic_folder
 from keras_transformer.model.transformer import Transformer
@@ -69,7 +69,8 @@ def _assign(transformer: Transformer, model: PublishedModel) -> None:
                 )
             fill = NEVER if is_bias else 0.0
             weight = reorder(weight, order, transformer.config.vocab_size, fill)
-            if is_bias and order[PAD_ID] < 0:  # its start symbol is its padding
+            # A start symbol of its own counts; its padding or its end would count twice.
+            if is_bias and (order[PAD_ID] < 0 or order[BOS_ID] == order[EOS_ID]):
                 weight[BOS_ID] = NEVER
         weight = from_huggingface(path, weight)
         if weight.shape != tuple(variable.shape):
