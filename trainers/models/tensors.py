@@ -55,6 +55,8 @@ class Tensor(NamedTuple):
         # Python's integers do not overflow.
         if self.start + max(self._span, math.prod(self.shape)) * width > end:
             raise ValueError("a tensor is longer than its storage")
+        if max((*self.shape, *self.strides), default=0) >= 2**59:  # in bytes, NumPy's maximum
+            raise ValueError("a tensor has a size or a stride of 2^59 or more")
         return self
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
