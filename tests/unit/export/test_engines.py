@@ -147,7 +147,7 @@ def test_huggingface_folder_comes_back(huggingface, tmp_path):
     _, translator = huggingface
     options = dataclasses.replace(translator.defaults, no_repeat_ngram=4)
     translator = Translator(translator.model, translator.tokenizer, options)
-    export_marian(translator, tmp_path / "x", "en", "de")
+    export_marian(translator, tmp_path / "x", *translator.tokenizer.languages)
     again = Translator.of(import_marian(tmp_path / "x", tmp_path / "run", like="huggingface"))
     assert ours(again, TEXTS[:2]) == ours(translator, TEXTS[:2])
     assert again.defaults == translator.defaults
