@@ -24,7 +24,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.records import checked_dataclass, setting
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.corpora import Pair
-from keras_transformer.trainers.data.languages import Languages, pairs_of
+from keras_transformer.trainers.data.languages import LanguagePair, pairs_of
 from keras_transformer.trainers.settings import TrainSettings
 from keras_transformer.trainers.tasks import Task, task_of
 
@@ -127,7 +127,7 @@ def evaluate_command(
 
 def _read_tests(
     run: Run, task: Task, options: EvaluateOptions
-) -> tuple[dict[Languages, list[Pair]], str, Any]:
+) -> tuple[dict[LanguagePair, list[Pair]], str, Any]:
     """Reads the test set of each pair of languages; also returns its name and where it is from."""
     from keras_transformer.trainers.scoring.evaluation import load_test_set
 
@@ -150,7 +150,7 @@ def _read_tests(
     split = options.split or split or "test"
     if not corpus.parts:
         return {pairs[0]: list(corpus.pairs(split))}, split, data
-    by_pair: dict[Languages, list[Pair]] = {}
+    by_pair: dict[LanguagePair, list[Pair]] = {}
     for pair in corpus.pairs(split):
         by_pair.setdefault(pair.languages or pairs[0], []).append(pair.without_languages())
     return by_pair, split, data
@@ -172,7 +172,7 @@ class _Setup(NamedTuple):
         """The score that a baseline and noise are compared by."""
         return "bleu_lowercased" if self.translator.tokenizer.lowercase else "bleu"
 
-    def texts(self, languages: Languages, pairs: list[Pair]) -> dict[str, list[Pair]]:
+    def texts(self, languages: LanguagePair, pairs: list[Pair]) -> dict[str, list[Pair]]:
         """Returns pairs, with a tag where the model needs one, as they are and changed."""
         from keras_transformer.trainers.data.augmentation import changed_in_all_ways
 
@@ -183,13 +183,16 @@ class _Setup(NamedTuple):
         changed = changed_in_all_ways(pairs, languages) if self.options.noise else {}
         return {"": pairs, **changed}
 
-    def _is_named(self, languages: Languages) -> bool:
+    def _is_named(self, languages: LanguagePair) -> bool:
         """Returns whether a pair of languages is not the only one of the run."""
         own = TrainSettings.of_run(self.run).pairs
         return len(own) > 1 or languages != (self.run.source, self.run.target)
 
     def evaluate(
-        self, languages: Languages, texts: Mapping[str, list[Pair]], progress: Callable[[int], None]
+        self,
+        languages: LanguagePair,
+        texts: Mapping[str, list[Pair]],
+        progress: Callable[[int], None],
     ) -> dict[str, Any]:
         """Writes the results of a pair of languages, and returns the scores."""
         from keras_transformer.trainers.scoring.evaluation import evaluate, read_sentences
@@ -296,7 +299,7 @@ def _all_scores(
 
 
 def _print_all(
-    evaluated: Mapping[Languages, dict[str, Any]],
+    evaluated: Mapping[LanguagePair, dict[str, Any]],
     labels: Mapping[str, str],
     bleu: str,
     as_json: bool,

@@ -1,18 +1,21 @@
 """`keras-transformer import`."""
 
-import functools
-from collections.abc import Callable
+import inspect
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from typer import Argument, Option
 
 from keras_transformer.cli.console import cleaned_up, load_tensorflow, say, say_next
 from keras_transformer.errors import InputError
 
-if TYPE_CHECKING:
-    from keras_transformer.run import Run
-
+Like = Annotated[
+    Literal["marian", "huggingface"] | None,
+    Option(
+        help="The implementation to reproduce. Marian trained the published models; "
+        "transformers has different positions and another epsilon. [default: marian]"
+    ),
+]
 # What OpenNMT-tf's folders may not say.
 Config = Annotated[
     Path | None,
@@ -51,13 +54,7 @@ def import_command(
     run: Annotated[Path, Argument(metavar="RUN", help="New run directory.")],
     source: Annotated[str | None, Option(help="Source language. [default: the folder's]")] = None,
     target: Annotated[str | None, Option(help="Target language. [default: the folder's]")] = None,
-    like: Annotated[
-        Literal["marian", "huggingface"],
-        Option(
-            help="The implementation to reproduce. Marian trained the published models; "
-            "transformers has different positions and another epsilon."
-        ),
-    ] = "marian",
+    like: Like = None,
     target_tag: Annotated[
         str | None,
         Option(
@@ -80,36 +77,26 @@ def import_command(
     All commands that read a run then work with the model.
     """
     load_tensorflow()
-    of_marian = {
+    from keras_transformer.trainers.models.published import importer_of
+
+    options: dict[str, Any] = {
         "like": like,
         "target_tag": target_tag,
         "normalize_punctuation": normalize_punctuation,
+        "config": config,
+        "sentencepiece": sentencepiece,
+        "num_heads": num_heads,
     }
-    of_opennmt = {"config": config, "sentencepiece": sentencepiece or [], "num_heads": num_heads}
+    given = {name: value for name, value in options.items() if value}
+    importer = importer_of(folder)
+    for name in given.keys() - inspect.signature(importer).parameters.keys():
+        option = name.replace("_", "-")
+        raise InputError(f"{folder} holds another kind of model: --{option} is not for it")
     with cleaned_up():
-        imported = _import(folder, of_marian, of_opennmt)(run, source, target)
+        imported = importer(folder, run, source, target, **given)
     parameters = imported.folder.count_parameters(imported.checkpoint())
     say(
         f"Import: {imported.source} to {imported.target}, {parameters:,} parameters, "
         f"{imported.config.vocab_size:,} subwords: {run}"
     )
     say_next(["translate", run, "TEXT"], ["export", run, "MODELS/NAME"])
-
-
-def _import(
-    folder: Path, of_marian: dict[str, Any], of_opennmt: dict[str, Any]
-) -> Callable[..., "Run"]:
-    """Returns the function that imports a folder; `InputError` for options of other folders."""
-    from keras_transformer.trainers.models.opennmt import import_opennmt, is_opennmt
-    from keras_transformer.trainers.models.published import import_model
-
-    kinds: list[tuple[Callable[..., Run], dict[str, Any]]] = [
-        (import_model, of_marian),
-        (import_opennmt, of_opennmt),
-    ]
-    (import_folder, options), (_, others) = kinds[::-1] if is_opennmt(folder) else kinds
-    for name, value in others.items():
-        if value not in (None, [], False, "marian"):
-            option = name.replace("_", "-")
-            raise InputError(f"{folder} holds another kind of model: --{option} is not for it")
-    return functools.partial(import_folder, folder, **options)

@@ -37,7 +37,7 @@ from keras_transformer.export.rows import Row, rows_of
 __all__ = ["INVALID_ARGUMENT", "SavedModelSession", "SessionError", "open_saved_model"]
 
 SHORT_BYTES = 1_000  # a text of more is likely to be a document of several sentences
-SMALL_BYTES = 2**25  # weights whose products take less time than to hand one to another thread
+SMALL_BYTES = 2**25  # weights of a model whose matmuls are too short to be handed to a thread
 
 
 class SavedModelSession:

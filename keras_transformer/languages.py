@@ -24,6 +24,7 @@ UNSPACED = (
 )
 
 
+@functools.cache
 def language_of(code: str) -> str:
     """Returns the shortest code of a language: "en" of "en_US", "eng" and "eng_Latn".
 

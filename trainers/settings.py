@@ -18,7 +18,7 @@ from keras_transformer.records import checked_dataclass, setting, settings_of, u
 from keras_transformer.registry import ARCHITECTURES, PROTECTED_SETS, TASKS, config_type
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.augmentation import Change
-from keras_transformer.trainers.data.languages import Languages, is_name, pairs_of, split_names
+from keras_transformer.trainers.data.languages import LanguagePair, is_name, pairs_of, split_names
 from keras_transformer.trainers.tasks import find_task, task_of
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ class TrainSettings(DecodingOptions, TrainingSettings, ModelSettings, DataSettin
         find_task(self.task).check(self, config)
 
     @property
-    def pairs(self) -> list[Languages]:
+    def pairs(self) -> list[LanguagePair]:
         """The pairs of languages, of which the first is that of a text without a tag."""
         return pairs_of(self.source, self.target) or [(self.source, self.target)]
 

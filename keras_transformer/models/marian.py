@@ -1,6 +1,7 @@
 """The tokenizer of an imported Marian model."""
 
 import base64
+import itertools
 import json
 import re
 from collections.abc import Sequence
@@ -63,7 +64,8 @@ class MarianSource(MarianSide):
     ) -> None:
         super().__init__(model, pieces, vocab_size)
         self._substitutions, self.cuts_tag = substitutions, cuts_tag
-        self.is_tag = [re.fullmatch(f"▁?{LANGUAGE_TAG}", piece) is not None for piece in pieces]
+        is_tag = [re.fullmatch(f"▁?{LANGUAGE_TAG}", piece) is not None for piece in pieces]
+        self.tag_ids = [*itertools.compress(itertools.count(), is_tag)]
         self.names = [piece[2:-2] for piece in pieces if re.fullmatch(LANGUAGE_TAG, piece)]
 
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
@@ -114,7 +116,7 @@ class MarianTokenizer(Tokenizer):
             raise InputError("The tokenizer is damaged") from error
         super().__init__(model, source, target)
         self.sees_tag = bool(source.names) and not source.cuts_tag
-        self._is_tag, self.target_languages = source.is_tag, source.names
+        self._tag_ids, self.target_languages = source.tag_ids, source.names
 
     @classmethod
     def from_files(
@@ -146,5 +148,5 @@ class MarianTokenizer(Tokenizer):
     @property
     def wrappers(self) -> Sequence[Wrapper]:
         known = self.known_languages
-        tags = [LanguageTag(self._is_tag, known)] if known.targets else []
+        tags = [LanguageTag(self._tag_ids, known)] if known.targets else []
         return [*super().wrappers, *tags]

@@ -3,12 +3,16 @@
 import itertools
 from collections.abc import Sequence
 
-from keras_transformer.config import UNK_ID
 from keras_transformer.models.marian import MarianTokenizer
 from keras_transformer.tokenizers import SPECIAL_PIECES, SentencePieceTokenizer, Tokenizer
-from keras_transformer.tokenizers.learning import parse_sentencepiece
-
-UNKNOWN, CONTROL, UNUSED = 2, 3, 5  # types of pieces
+from keras_transformer.tokenizers.learning import (
+    CONTROL,
+    UNKNOWN,
+    UNUSED,
+    parse_sentencepiece,
+    replace_pieces,
+    special_pieces,
+)
 
 
 def make_tokenizer(
@@ -35,15 +39,7 @@ def make_tokenizer(
         named = [[*SPECIAL_PIECES, *tokens[3:]] for tokens in vocabularies]
         return MarianTokenizer.from_files(models, named, cuts_tag=False, delimiters=delimiters)
     make = type(message.pieces[0])
-    types = [UNKNOWN if index == UNK_ID else CONTROL for index in range(4)]
-    special = [
-        make(piece=piece, type=kind) for piece, kind in zip(SPECIAL_PIECES, types, strict=True)
-    ]
     rest = [pieces.get(token) or make(piece=token, type=UNUSED) for token in tokens]
-    del message.pieces[:]
-    message.pieces.extend([*special, *rest])
-    for index, name in enumerate(("pad", "unk", "bos", "eos")):
-        setattr(message.trainer_spec, f"{name}_id", index)
-        setattr(message.trainer_spec, f"{name}_piece", SPECIAL_PIECES[index])
+    replace_pieces(message, [*special_pieces(message), *rest])
     message.delimiters = " ".join(itertools.compress(("<s>", "</s>"), delimiters))
     return SentencePieceTokenizer(message.SerializeToString())

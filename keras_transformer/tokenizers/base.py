@@ -158,10 +158,10 @@ class Tokenizer:
     def wrappers(self) -> Sequence[Wrapper]:
         """What wraps the sides, the first one outermost."""
         case = [] if self.lowercase else [Case(self.source, self.target, self.known_languages)]
-        is_tag = np.isin(np.arange(self.vocab_size), list(self.source.tags.values())).tolist()
-        known, names_source = self.known_languages, self.source.source_tag != "target"
-        tags = [LanguageTag(is_tag, known, names_source)] if self.source.tags else []
-        return [Visible(), *case, *tags]
+        if not self.source.tags:
+            return [Visible(), *case]
+        ids, names_source = [*self.source.tags.values()], self.source.source_tag != "target"
+        return [Visible(), *case, LanguageTag(ids, self.known_languages, names_source)]
 
     @property
     def known_languages(self) -> Languages:

@@ -1,9 +1,7 @@
 """Tokenizers of KerasNLP (KerasHub) as tokenizers of this package."""
 
 import keras
-from google.protobuf.message import Message
 
-from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from keras_transformer.errors import InputError
 from keras_transformer.tokenizers import (
     SPECIAL_PIECES,
@@ -11,10 +9,12 @@ from keras_transformer.tokenizers import (
     Tokenizer,
     WordPieceTokenizer,
 )
-from keras_transformer.tokenizers.learning import parse_sentencepiece
-
-SPECIAL_IDS = {"pad": PAD_ID, "unk": UNK_ID, "bos": BOS_ID, "eos": EOS_ID}
-UNKNOWN_TYPE, CONTROL_TYPE = 2, 3
+from keras_transformer.tokenizers.learning import (
+    SPECIAL_IDS,
+    parse_sentencepiece,
+    replace_pieces,
+    special_pieces,
+)
 
 
 def from_keras_nlp(tokenizer: keras.layers.Layer) -> Tokenizer:
@@ -66,18 +66,11 @@ def from_keras_nlp(tokenizer: keras.layers.Layer) -> Tokenizer:
 def _with_special_ids(proto: bytes) -> bytes:
     """Moves the special pieces of a SentencePiece model to the front and adds missing ones."""
     model = parse_sentencepiece(proto)
-    spec, pieces = model.trainer_spec, list(model.pieces)
-    special: list[Message] = []
-    for (name, new_id), text in zip(SPECIAL_IDS.items(), SPECIAL_PIECES, strict=True):
-        index = getattr(spec, f"{name}_id")
+    pieces, special = list(model.pieces), special_pieces(model)
+    for name, new_id in SPECIAL_IDS.items():
+        index = getattr(model.trainer_spec, f"{name}_id")
         if 0 <= index < len(pieces):
-            special.append(pieces[index])
-        else:
-            kind = UNKNOWN_TYPE if name == "unk" else CONTROL_TYPE
-            special.append(type(pieces[0])(piece=text, type=kind))
-        setattr(spec, f"{name}_id", new_id)
-        setattr(spec, f"{name}_piece", special[-1].piece)
+            special[new_id] = pieces[index]
     rest = [piece for piece in pieces if all(piece is not other for other in special)]
-    del model.pieces[:]
-    model.pieces.extend([*special, *rest])
+    replace_pieces(model, [*special, *rest])
     return model.SerializeToString()

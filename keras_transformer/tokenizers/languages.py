@@ -4,7 +4,6 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from keras_transformer.config import PAD_ID
@@ -25,9 +24,9 @@ class LanguageTag(Wrapper):
     """
 
     def __init__(
-        self, is_tag: Sequence[bool], known: Languages, names_source: bool = False
+        self, tag_ids: Sequence[int], known: Languages, names_source: bool = False
     ) -> None:
-        self.is_tag = is_tag  # of each id
+        self.tag_ids = tf.constant(tag_ids)  # int32 [tags], in the order of `known.targets`
         self.known, self.names_source = known, names_source
         sources, targets = ("|".join(map(re.escape, names)) for names in known[2:])
         self.tag = rf"^\s*(>>(?:({sources}):)?({targets})<<)"
@@ -55,7 +54,7 @@ class LanguageTag(Wrapper):
     def constraints(self, ids: tf.Tensor, lengths: tf.Tensor, context: Any) -> Sequence[Constraint]:
         if not self.names_source:
             return []
-        return [FirstToken(tf.gather(np.flatnonzero(self.is_tag).astype(np.int32), context))]
+        return [FirstToken(tf.gather(self.tag_ids, context))]
 
     def _asked(self, texts: tf.Tensor, group: int) -> tf.Tensor:
         """Returns a group of the tags of texts, "" without a tag."""
@@ -78,5 +77,5 @@ class LanguageTag(Wrapper):
 
     def head_lengths(self, tokens: tf.RaggedTensor) -> tf.Tensor:
         first = tokens[:, :2].to_tensor(PAD_ID, shape=[None, 2])  # SentencePiece may add a space
-        first_is_tag, second_is_tag = (tf.gather(self.is_tag, first[:, place]) for place in (0, 1))
-        return tf.where(first_is_tag, 1, tf.where(second_is_tag, 2, 0))
+        is_tag = tf.reduce_any(first[:, :, None] == self.tag_ids, axis=2)  # [B, 2]
+        return tf.where(is_tag[:, 0], 1, tf.where(is_tag[:, 1], 2, 0))

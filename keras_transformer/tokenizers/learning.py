@@ -17,9 +17,12 @@ from google.protobuf.message import Message
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from keras_transformer.errors import InputError, one_line
 from keras_transformer.languages import LANGUAGE_TAG
+from keras_transformer.tokenizers.sides import SPECIAL_PIECES
 
 WORD_MARK = "\u2581"  # begins the first piece of a word
-CONTROL, USER_DEFINED = 3, 4  # the types of pieces that no text has, and that are never cut
+# Types of pieces; no text has a control piece, and a text is never cut inside a user-defined one.
+UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 2, 3, 4, 5
+SPECIAL_IDS = {"pad": PAD_ID, "unk": UNK_ID, "bos": BOS_ID, "eos": EOS_ID}
 
 # The tag that a source has in a model of several languages: before it the one of its target, or its
 # own, before it or behind its end. In the last two cases, a translation begins with its own.
@@ -176,6 +179,25 @@ def add_languages(model: bytes, sources: Sequence[str], targets: Sequence[str]) 
     del message.pieces[:]
     message.pieces.extend([*pieces[: len(pieces) - len(symbols)], *new, *symbols])
     return message.SerializeToString()
+
+
+def special_pieces(message: Message) -> list[Message]:
+    """Makes the special pieces of this package, in the order of their ids."""
+    make = type(message.pieces[0])
+    kinds = {UNK_ID: UNKNOWN}
+    return [
+        make(piece=piece, type=kinds.get(index, CONTROL))
+        for index, piece in enumerate(SPECIAL_PIECES)
+    ]
+
+
+def replace_pieces(message: Message, pieces: Sequence[Message]) -> None:
+    """Replaces the pieces of a model; the first four are special, in the order of their ids."""
+    for name, index in SPECIAL_IDS.items():
+        setattr(message.trainer_spec, f"{name}_id", index)
+        setattr(message.trainer_spec, f"{name}_piece", pieces[index].piece)
+    del message.pieces[:]
+    message.pieces.extend(pieces)
 
 
 def parse_sentencepiece(model: bytes) -> Message:

@@ -16,7 +16,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.files import write_atomically
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.corpora import Pair, read_lines, split_files
-from keras_transformer.trainers.data.languages import Languages, tagged
+from keras_transformer.trainers.data.languages import LanguagePair, tagged
 from keras_transformer.translator import Translator
 
 logger = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ BACK_TRANSLATED = "back-translated-{}.txt"  # such a file; its name has a hash
 CAN_CONTINUE = "Finished translations are kept: give the command again, `train` with --resume"
 
 
-def monolingual_files(path: str, pairs: Sequence[Languages]) -> dict[Languages, Path]:
+def monolingual_files(path: str, pairs: Sequence[LanguagePair]) -> dict[LanguagePair, Path]:
     """Returns the file of target sentences of each pair of languages: of several, in a folder."""
     if len(pairs) == 1:
         return {pairs[0]: Path(path)}
@@ -40,7 +40,7 @@ def monolingual_files(path: str, pairs: Sequence[Languages]) -> dict[Languages, 
     return found
 
 
-def monolingual_pairs(path: str, pairs: Sequence[Languages]) -> Iterator[Pair]:
+def monolingual_pairs(path: str, pairs: Sequence[LanguagePair]) -> Iterator[Pair]:
     """Yields the lines of files that are not blank, as targets of pairs without a source."""
     for languages, file in monolingual_files(path, pairs).items():
         source = tagged("", languages) if len(pairs) > 1 else ""
@@ -56,7 +56,7 @@ class BackTranslator:
     """
 
     def __init__(
-        self, run_dir: str, pairs: Sequence[Languages], folder: Path, sample_from: int | None
+        self, run_dir: str, pairs: Sequence[LanguagePair], folder: Path, sample_from: int | None
     ) -> None:
         run = Run.load(run_dir)
         known = run.tokenizer().known_languages

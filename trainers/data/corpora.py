@@ -16,7 +16,7 @@ import numpy as np
 from keras_transformer.errors import InputError, one_line
 from keras_transformer.files import decode_lines, kind_of, open_binary, read_failure
 from keras_transformer.trainers.data.catalogues import PAIRED, OtherLanguagesError, read_catalogue
-from keras_transformer.trainers.data.languages import Languages, pairs_of, split_tag, tagged
+from keras_transformer.trainers.data.languages import LanguagePair, pairs_of, split_tag, tagged
 from keras_transformer.trainers.data.tables import TABLES, read_table
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class Pair(NamedTuple):
         return self._replace(source=change(self.source), target=change(self.target))
 
     @property
-    def languages(self) -> Languages | None:
+    def languages(self) -> LanguagePair | None:
         """The languages that the source begins with, in a corpus of several pairs."""
         return split_tag(self.source)[0]
 
@@ -63,7 +63,7 @@ class Corpus(NamedTuple):
     name: str  # for messages
     splits: tuple[str, ...]  # names
     read: Callable[[str], Iterator[Pair]]  # yields the pairs of a split
-    parts: "Mapping[Languages, Corpus]" = MappingProxyType({})  # if it has several languages
+    parts: "Mapping[LanguagePair, Corpus]" = MappingProxyType({})  # if it has several languages
 
     def pairs(self, split: str) -> Iterator[Pair]:
         """Yields the pairs of a split; `InputError` if there are none, or they are unreadable."""
@@ -93,7 +93,7 @@ class Wanted(NamedTuple):
     by_target: bool = False  # whether the target decides what is held out: of both directions, once
 
     @property
-    def names(self) -> Languages:
+    def names(self) -> LanguagePair:
         return self.source, self.target
 
 
@@ -128,9 +128,9 @@ def load_corpus(
         raise InputError(f"Source and target language must differ. Received: {source!r} twice")
     if len(pairs) == 1:
         return _load_pair(names, Wanted(*pairs[0]))
-    parts: dict[Languages, Corpus] = {}
+    parts: dict[LanguagePair, Corpus] = {}
     order = [name for side in zip(*pairs, strict=True) for name in side]
-    missing: dict[Languages, OtherLanguagesError] = {}
+    missing: dict[LanguagePair, OtherLanguagesError] = {}
     for one, other in pairs:
         by_target = order.index(other) < order.index(one)
         wanted = Wanted(one, other, (order[0], "und"), is_only=False, by_target=by_target)
@@ -183,7 +183,7 @@ def _find(name: str, wanted: Wanted) -> Corpus | list[tuple[str, Read]]:
     return _open_folder(path, wanted)
 
 
-def _with_tags(corpus: Corpus, languages: Languages) -> Corpus:
+def _with_tags(corpus: Corpus, languages: LanguagePair) -> Corpus:
     """Returns a corpus whose sources begin with its languages."""
 
     def read(split: str) -> Iterator[Pair]:

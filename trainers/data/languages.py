@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import numpy as np
 
-Languages = tuple[str, str]  # of source and target
+LanguagePair = tuple[str, str]  # of source and target
 _Item = TypeVar("_Item")
 
 NAME = r"[^\s<>:,]+"
@@ -23,23 +23,18 @@ def is_name(text: str) -> bool:
     return re.fullmatch(NAME, text) is not None
 
 
-def pairs_of(source: str, target: str) -> list[Languages]:
+def pairs_of(source: str, target: str) -> list[LanguagePair]:
     """Returns the pairs of the languages that settings name, and none of a language with itself."""
     pairs = ((one, other) for one in split_names(source) for other in split_names(target))
     return [(one, other) for one, other in pairs if one != other]
 
 
-def first_pair(source: str, target: str) -> Languages:
-    """Returns the first of `pairs_of`; of a task that is no translation, the settings."""
-    return next(iter(pairs_of(source, target)), (source, target))
-
-
-def tagged(text: str, languages: Languages) -> str:
+def tagged(text: str, languages: LanguagePair) -> str:
     """Puts the languages before a text."""
     return f">>{languages[0]}:{languages[1]}<< {text}"
 
 
-def split_tag(text: str) -> tuple[Languages | None, str]:
+def split_tag(text: str) -> tuple[LanguagePair | None, str]:
     """Returns the languages before a text, if there are any, and the text."""
     match = _HEAD.match(text)
     return ((match[1], match[2]), text[match.end() :]) if match else (None, text)

@@ -30,7 +30,7 @@ from keras_transformer.files import check_file, write_atomically
 from keras_transformer.run import Run
 from keras_transformer.tokenizers import Tokenizer
 from keras_transformer.trainers.data.corpora import Pair, is_prepared
-from keras_transformer.trainers.data.languages import Languages, first_pair, rates_of
+from keras_transformer.trainers.data.languages import LanguagePair, pairs_of, rates_of
 from keras_transformer.trainers.settings import DECIDED, TrainSettings
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class CorpusShard(pydantic.BaseModel):
     sha256: str  # of the file
     kept: int  # number of pairs
     # Of a corpus of several pairs of languages: those of the shard, and what is in `Split`.
-    languages: Languages | None = None
+    languages: LanguagePair | None = None
     copies: dict[str, int] = {}
     dropped: dict[str, int] = {}
 
@@ -68,9 +68,9 @@ class Split(pydantic.BaseModel):
         return sum(shard.kept for shard in self.shards)
 
     @property
-    def parts(self) -> "dict[Languages, Split]":
+    def parts(self) -> "dict[LanguagePair, Split]":
         """What was written of each pair of languages; {} if there is one."""
-        parts: dict[Languages, Split] = {}
+        parts: dict[LanguagePair, Split] = {}
         for shard in self.shards:
             if shard.languages:
                 part = parts.setdefault(shard.languages, Split())
@@ -178,7 +178,7 @@ class Manifest(pydantic.BaseModel):
         """Reads the tokenizer; `InputError` if it is missing or another one."""
         path = self.folder / "tokenizer.model"
         check_file(path, self.tokenizer_sha256, _advice(self.folder))
-        languages = first_pair(self.made_from["source"], self.made_from["target"])
+        languages = pairs_of(self.made_from["source"], self.made_from["target"])[0]
         return Tokenizer.load(path).of_languages(languages)
 
 
@@ -259,7 +259,7 @@ class PreparedCorpus(NamedTuple):
 
     def first_validation_pairs(self, count: int) -> list[Pair]:
         """Returns the first pairs, so many of each of several languages."""
-        seen: Counter[Languages | None] = Counter()
+        seen: Counter[LanguagePair | None] = Counter()
         chosen = []
         for pair in self.validation_pairs:
             seen[pair.languages] += 1

@@ -9,12 +9,20 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID, TransformerConfig
+from keras_transformer.config import TransformerConfig
 from keras_transformer.errors import InputError
 from keras_transformer.languages import find_language
 from keras_transformer.run import Run
-from keras_transformer.tokenizers import SPECIAL_PIECES, SentencePieceTokenizer
-from keras_transformer.tokenizers.learning import CONTROL, SourceTag, parse_sentencepiece
+from keras_transformer.tokenizers import SentencePieceTokenizer
+from keras_transformer.tokenizers.learning import (
+    CONTROL,
+    UNKNOWN,
+    UNUSED,
+    SourceTag,
+    parse_sentencepiece,
+    replace_pieces,
+    special_pieces,
+)
 from keras_transformer.trainers.models.files import read_json, read_sentencepiece, read_vocabulary
 from keras_transformer.trainers.models.folders import distinct, read_weights
 from keras_transformer.trainers.models.options import (
@@ -28,7 +36,6 @@ from keras_transformer.trainers.models.runs import Order, PublishedModel, write_
 
 SENTENCEPIECE = "sentencepiece.bpe.model"
 SPECIAL_IDS = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
-UNKNOWN, UNUSED = 2, 5  # types of SentencePiece's pieces
 LANGUAGE_TOKEN = re.compile(r"__(\w+)__|([a-z]{3}_[A-Z][a-z]{3})")
 # The languages of M2M-100, by their ids, where a folder does not list them.
 LANGUAGES = {
@@ -176,24 +183,18 @@ def _tokenizer(
     message = parse_sentencepiece(model)
     own = {piece.piece: piece for piece in message.pieces if piece.type not in (UNKNOWN, CONTROL)}
     new = type(message.pieces[0])
-    pieces = [
-        new(piece=piece, type=UNKNOWN if piece == "<unk>" else CONTROL) for piece in SPECIAL_PIECES
-    ]
+    pieces = special_pieces(message)
     name_of = {index: piece for piece, index in vocabulary.pieces.items()}
     name_of |= {index: f">>{name}<<" for name, index in vocabulary.languages.items()}
     # The decoder starts with </s>. No translation has <s>, whose logit counts.
     order = [*(SPECIAL_IDS[piece] for piece in ("<pad>", "<unk>", "</s>", "</s>", "<s>"))]
     order += range(len(SPECIAL_IDS), size)
-    for index in order[len(SPECIAL_PIECES) :]:
+    for index in order[len(pieces) :]:
         name = name_of.get(index) if index else None
         pieces.append(own.pop(name, None) or new(piece=name or f"<unused_{index}>", type=CONTROL))
     for piece in own.values():  # which the model does not have
         piece.type = UNUSED
-    message.trainer_spec.pad_id, message.trainer_spec.unk_id = PAD_ID, UNK_ID
-    message.trainer_spec.bos_id, message.trainer_spec.eos_id = BOS_ID, EOS_ID
-    pieces += own.values()
-    del message.pieces[:]
-    message.pieces.extend(pieces)
+    replace_pieces(message, [*pieces, *own.values()])
     message.source_languages, message.source_tag = " ".join(vocabulary.languages), source_tag
     order += [-1] * len(own)
     return SentencePieceTokenizer(message.SerializeToString()), order

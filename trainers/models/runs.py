@@ -31,9 +31,7 @@ class PublishedModel(NamedTuple):
     config: TransformerConfig
     tokenizer: Tokenizer
     weights: Mapping[str, ArrayLike]  # by Hugging Face's names
-    orders: Sequence[
-        Order
-    ]  # of the source's vocabulary, and the target's; one if they are the same
+    orders: Sequence[Order]  # of the vocabularies of source and target, or of both
     search: Mapping[str, Any]  # settings
     languages: tuple[str, str]  # source and target
 
