@@ -44,12 +44,13 @@ def prepare_command(
     with ProgressBar("Preparing") as progress:
         prepare(settings, folder, progress)
     split = Manifest.read(folder).train
-    say(f"Prepared: {split} in {time.monotonic() - started:.1f} s: {folder}")
+    total = split.total
+    say(f"Prepared: {total} in {time.monotonic() - started:.1f} s: {folder}")
     for languages, part in split.parts.items():
         say(f"  {' to '.join(languages)}: {part}")
-    for reason, count in split.dropped.items():
+    for reason, count in total.dropped.items():
         say(f"Dropped {count:,} because {REASONS[reason]}, for example:")
-        for source_text, target_text in split.examples[reason]:
+        for source_text, target_text in total.examples[reason]:
             say(f"  {source_text}  |  {target_text}")
     words = [] if recipe is None else ["--recipe", recipe]
     for change in changes or ():  # the corpus has its own settings
@@ -58,7 +59,7 @@ def prepare_command(
     say_next(["train", *words, "--data", folder, "--run-dir", "RUN"])
     if as_json:
         names = ("kept", "copies", "dropped", "examples")
-        values = {"corpus": str(folder), **{name: getattr(split, name) for name in names}}
+        values = {"corpus": str(folder), **{name: getattr(total, name) for name in names}}
         pairs = {
             "-".join(languages): {name: getattr(part, name) for name in names[:-1]}
             for languages, part in split.parts.items()

@@ -215,4 +215,4 @@ class _Report:
         drawn = self.draw("lengths", "Lengths of the training sentences.", draw)
         parts = manifest.train.parts.items()
         listed = "; ".join(f"{' to '.join(languages)}: {part}" for languages, part in parts)
-        return {"report": listed or str(manifest.train), "lengths": drawn}
+        return {"report": listed or str(manifest.train.total), "lengths": drawn}

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
 
+import regex
 from pydantic import Field
 
 from keras_transformer.config import DecodingOptions, ModelConfig, Rate, TransformerConfig
@@ -240,6 +241,11 @@ class TrainSettings(DecodingOptions, TrainingSettings, ModelSettings, DataSettin
         )
         for name in settings_of(TrainSettings, "path").keys() - {"data"}:
             self._require(getattr(self, name) != "", f"`{name}` must not be empty")
+        for name in ("source_script", "target_script"):
+            try:
+                script_letters(getattr(self, name))
+            except regex.error:
+                self._require(False, f"`{name}` must be a Unicode script, such as Latin")
         for name in ("lowercase", "protect"):
             self._require(
                 not getattr(self, name) or self.tokenizer != "wordpiece",
@@ -349,6 +355,11 @@ class TrainSettings(DecodingOptions, TrainingSettings, ModelSettings, DataSettin
     def to_dict(self) -> dict[str, Any]:
         """Returns the settings as plain values."""
         return dataclasses.asdict(self)
+
+
+def script_letters(script: str | None) -> "regex.Pattern[str] | None":
+    """Returns a pattern of a letter of a Unicode script; `regex.error` if there is none."""
+    return script and regex.compile(rf"[\p{{L}}&&\p{{Script={script}}}]", regex.V1)
 
 
 # What decides what a prepared corpus holds.

@@ -162,9 +162,9 @@ def test_terms(run, tmp_path):
 
 def test_pairs_whose_sides_do_not_agree_are_dropped(run):
     manifest = Manifest.read(run.path / "corpus")
-    assert manifest.train.dropped == {"protected": 6}
-    assert [*manifest.train.examples["protected"][0]] == ["two", "%s zwei"]
-    assert manifest.train.protected == 24  # four of five pairs, six times
+    assert manifest.train.total.dropped == {"protected": 6}
+    assert [*manifest.train.total.examples["protected"][0]] == ["two", "%s zwei"]
+    assert manifest.train.total.protected == 24  # four of five pairs, six times
     assert run.settings["protect"] == PROTECT
 
 

@@ -4,20 +4,21 @@ import hashlib
 import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import regex
 import tensorflow as tf
 
 from keras_transformer.config import BOS_ID, UNK_ID
-from keras_transformer.errors import InputError
 from keras_transformer.tokenizers import Tokenizer, with_end
 from keras_transformer.trainers.data.augmentation import Change, changed_copies
 from keras_transformer.trainers.data.corpora import Pair
-from keras_transformer.trainers.settings import TrainSettings
+from keras_transformer.trainers.data.prepared import Counts
+from keras_transformer.trainers.settings import TrainSettings, script_letters
 
 PAIRS_PER_CALL = 2_000
+NUM_EXAMPLES = 3  # of dropped pairs, for each reason
+EXAMPLE_LENGTH = 100  # characters of a side; the rest is cut
 REASONS = {
     "empty": "a side has no token",
     "too_long": "a side has more than `max_length` tokens, the end symbol included",
@@ -30,32 +31,18 @@ REASONS = {
 SYNTHETIC = "\ufdd0"  # before a source that a model wrote, in what is hashed: in no text
 
 Progress = Callable[[int], None]
-Script: TypeAlias = "regex.Pattern[str] | None"  # its letters; None for those of all scripts
-
-
-class CleanedPairs(NamedTuple):
-    """What is left of the pairs of a shard."""
-
-    values: np.ndarray  # the content of the shard's file
-    kept: int  # number of pairs, changed copies among them
-    protected: int  # number of pairs with protected strings, without copies
-    copies: Counter[Change]  # number of changed copies by kind
-    dropped: dict[str, list[Pair]]  # by reason
 
 
 class Cleaner:
     """Tokenizes pairs, and drops some."""
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        settings: TrainSettings,
-        scripts: Sequence[Script],
-        drops_unknown: bool,
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, settings: TrainSettings, drops_unknown: bool) -> None:
         self.tokenizer, self.settings = tokenizer, settings
         self.language = settings.pairs[0][0]  # of sources that name none
-        self.scripts = scripts  # of source and target
+        self.scripts = (
+            script_letters(settings.source_script),
+            script_letters(settings.target_script),
+        )
         self.drops_unknown = drops_unknown
         self.first_slot: int | None = getattr(tokenizer, "first_slot", None)
         # Traced once: the tokenizer's op is made anew for each graph, which takes long.
@@ -69,14 +56,14 @@ class Cleaner:
         first: int,
         rates: Mapping[Change, float],
         progress: Progress,
-    ) -> CleanedPairs:
-        """Cleans the pairs of a shard, of which the first has the number `first`.
+    ) -> tuple[np.ndarray, Counts]:
+        """Returns the content of a shard's file; the first of its pairs has the number `first`.
 
         Changed copies of the pairs that are kept follow them; copies are not compared.
         """
         parts: list[tuple[np.ndarray, np.ndarray]] = []  # lengths and ids
         dropped: dict[str, list[Pair]] = {}
-        counts: Counter[Change] = Counter()
+        num_copies: Counter[str] = Counter()
         num_protected = 0
         for start in range(0, len(pairs), PAIRS_PER_CALL):
             chunk = pairs[start : start + PAIRS_PER_CALL]
@@ -94,13 +81,21 @@ class Cleaner:
                 kinds, changed = zip(*copies, strict=True)
                 reasons, part = self._kept(changed, np.zeros(len(changed), bool))
                 parts.append(part)
-                counts.update(itertools.compress(kinds, reasons == ""))
+                num_copies.update(itertools.compress(kinds, reasons == ""))
             progress(len(chunk))
         lengths, ids = zip(*parts, strict=True)
         values = np.concatenate([*lengths, *ids])
         dtype = np.uint16 if values.max(initial=0) < 2**16 else np.int32
-        kept = len(pairs) - sum(map(len, dropped.values())) + counts.total()
-        return CleanedPairs(values.astype(dtype), kept, num_protected, counts, dropped)
+        return values.astype(dtype), Counts(
+            kept=len(pairs) - sum(map(len, dropped.values())) + num_copies.total(),
+            protected=None if self.first_slot is None else num_protected,
+            copies=num_copies,
+            dropped={reason: len(some) for reason, some in dropped.items()},
+            examples={
+                reason: [(_cut(pair.source), _cut(pair.target)) for pair in some[:NUM_EXAMPLES]]
+                for reason, some in dropped.items()
+            },
+        )
 
     def _read(
         self, sources: tf.Tensor, targets: tf.Tensor, is_synthetic: tf.Tensor
@@ -181,22 +176,10 @@ def hashed_text(pair: Pair, separator: str) -> str:
     return f"{SYNTHETIC * pair.is_synthetic}{pair.source}{separator}{pair.target}"
 
 
-def script_patterns(settings: TrainSettings) -> list[Script]:
-    """Returns the scripts that the settings name; `InputError` if Unicode has no such script."""
-    scripts: list[Script] = []
-    for name in ("source_script", "target_script"):
-        script = getattr(settings, name)
-        try:
-            letters = rf"[\p{{L}}&&\p{{Script={script}}}]"
-            scripts.append(None if script is None else regex.compile(letters, regex.V1))
-        except regex.error as error:
-            raise InputError(
-                f"`{name}` must be a Unicode script, such as Latin or Cyrillic. "
-                f"Received: {name}={script!r}"
-            ) from error
-    return scripts
+def _cut(text: str) -> str:
+    return text if len(text) <= EXAMPLE_LENGTH else f"{text[: EXAMPLE_LENGTH - 1]}…"
 
 
-def _is_of(text: str, script: Script) -> bool:
-    """Returns whether at least half of a text's letters are of a script."""
-    return script is None or 2 * len(script.findall(text)) >= len(regex.findall(r"\p{L}", text))
+def _is_of(text: str, letters: "regex.Pattern[str] | None") -> bool:
+    """Returns whether at least half of a text's letters are of a script, if one is given."""
+    return letters is None or 2 * len(letters.findall(text)) >= len(regex.findall(r"\p{L}", text))

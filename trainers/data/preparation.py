@@ -41,7 +41,6 @@ from keras_transformer.trainers.data.cleaning import (
     Progress,
     SeenPairs,
     hashed_text,
-    script_patterns,
 )
 from keras_transformer.trainers.data.corpora import VALIDATION_SPLITS, Corpus, Pair, is_prepared
 from keras_transformer.trainers.data.languages import drawn, rates_of
@@ -95,7 +94,7 @@ def prepare(
         tokenizer = task.adapt_tokenizer(settings, corpus, tokenizer)
     _check(corpus, others)
     validation = list(corpus.pairs(corpus.validation_split)) if corpus.validation_split else []
-    scripts, folder = script_patterns(settings), Path(folder)
+    folder = Path(folder)
     back_translator = None if complete_corpus(folder) else _back_translator(settings, folder)
     rates = DEFAULT_RATES if settings.augment == "all" else settings.augment
     with named_failure(folder):
@@ -111,7 +110,7 @@ def prepare(
             raise InputError(
                 f"{folder} was prepared with another tokenizer: delete it, or choose another folder"
             )
-        cleaner = Cleaner(saved, settings, scripts, task.drops_unknown)
+        cleaner = Cleaner(saved, settings, task.drops_unknown)
         # The validation split is first, so that an error in it shows at once and not after hours.
         if manifest.val is not None:
             if not manifest.val.is_complete:
@@ -120,7 +119,7 @@ def prepare(
             _write_split(manifest, "val", validation, cleaner)
         pairs = _training_pairs(settings, corpus, others, back_translator)
         _write_split(manifest, "train", pairs, cleaner, supported(rates, saved), progress)
-        manifest.train.log_protected()
+        manifest.train.total.log_protected()
         return PreparedCorpus.of(manifest, saved, check_files=False)
 
 
@@ -313,31 +312,28 @@ def _write_split(
             progress(len(chunk))
             continue
         first = index * PAIRS_PER_SHARD
-        cleaned = cleaner.clean(chunk, is_repeated, first, rates or {}, progress)
+        values, counts = cleaner.clean(chunk, is_repeated, first, rates or {}, progress)
         file = io.BytesIO()
-        np.save(file, cleaned.values)
-        content = file.getvalue()
-        write_atomically(path, content, CAN_CONTINUE)
-        sha256 = hashlib.sha256(content).hexdigest()
+        np.save(file, values)
+        write_atomically(path, file.getvalue(), CAN_CONTINUE)
         shard = CorpusShard(
             text_sha256=text_sha256,
-            sha256=sha256,
-            kept=cleaned.kept,
+            sha256=hashlib.sha256(file.getvalue()).hexdigest(),
             languages=chunk[0].languages if several else None,
+            **counts.model_dump(),
         )
-        split.add(shard, cleaned.copies, cleaned.dropped)
-        if cleaner.first_slot is not None:
-            split.protected = (split.protected or 0) + cleaned.protected
+        split.shards.append(shard)
         manifest.write()
-    if not split.kept:
-        listed = ", ".join(f"{n} because {REASONS[reason]}" for reason, n in split.dropped.items())
+    total = split.total
+    if not total.kept:
+        listed = ", ".join(f"{n} because {REASONS[reason]}" for reason, n in total.dropped.items())
         raise InputError(f"No sentence pair of {name} is left: {listed}")
     split.is_complete = True
     manifest.write()
     seconds = time.monotonic() - started
     for (source, target), part in split.parts.items():
         logger.info("Corpus, %s, %s to %s: %s", name, source, target, part)
-    logger.info("Corpus, %s: %s in %.1f s: %s", name, split, seconds, manifest.folder)
+    logger.info("Corpus, %s: %s in %.1f s: %s", name, total, seconds, manifest.folder)
 
 
 def _chunks(pairs: Iterable[Pair], several: bool) -> Iterator[list[Pair]]:

@@ -37,62 +37,27 @@ logger = logging.getLogger(__name__)
 
 FEWEST_PROTECTED = 300  # pairs from which a model learns to place protected strings
 CAN_CONTINUE = "Finished shards are kept, and a new call continues from them"
-NUM_EXAMPLES = 3  # of dropped pairs, for each reason
-EXAMPLE_LENGTH = 100  # characters of a side; the rest is cut
 
 
-class CorpusShard(pydantic.BaseModel):
-    """A file of token ids."""
+class Counts(pydantic.BaseModel):
+    """What is left of some pairs."""
 
-    text_sha256: str  # of the text that it was made from
-    sha256: str  # of the file
-    kept: int  # number of pairs
-    # Of a corpus of several pairs of languages: those of the shard, and what is in `Split`.
-    languages: LanguagePair | None = None
-    copies: dict[str, int] = {}
-    dropped: dict[str, int] = {}
-
-
-class Split(pydantic.BaseModel):
-    """What was written of a split."""
-
-    shards: list[CorpusShard] = []
-    is_complete: bool = False
+    kept: int = 0  # number of pairs, changed copies among them
     protected: int | None = None  # number of pairs with protected strings; None without `protect`
     copies: dict[str, int] = {}  # number of changed copies by kind, a key of `augmentation.KINDS`
     dropped: dict[str, int] = {}  # number of pairs by reason, a key of `cleaning.REASONS`
     examples: dict[str, list[tuple[str, str]]] = {}  # some of them, cut
 
-    @property
-    def kept(self) -> int:
-        return sum(shard.kept for shard in self.shards)
-
-    @property
-    def parts(self) -> "dict[LanguagePair, Split]":
-        """What was written of each pair of languages; {} if there is one."""
-        parts: dict[LanguagePair, Split] = {}
-        for shard in self.shards:
-            if shard.languages:
-                part = parts.setdefault(shard.languages, Split())
-                part.shards.append(shard)
-                part.count(shard.copies, shard.dropped)
-        return parts
-
-    def add(
-        self, shard: CorpusShard, copies: Mapping[Any, int], dropped: Mapping[str, Sequence[Pair]]
-    ) -> None:
-        self.shards.append(shard)
-        counts = {reason: len(pairs) for reason, pairs in dropped.items()}
-        if shard.languages:
-            shard.copies, shard.dropped = {**copies}, counts
-        self.count(copies, counts)
-        for reason, pairs in dropped.items():
-            examples = [(_cut(pair.source), _cut(pair.target)) for pair in pairs[:NUM_EXAMPLES]]
-            self.examples.setdefault(reason, examples)
-
-    def count(self, copies: Mapping[Any, int], dropped: Mapping[str, int]) -> None:
-        for total, counts in ((self.copies, copies), (self.dropped, dropped)):
-            total |= {name: total.get(name, 0) + count for name, count in counts.items()}
+    @classmethod
+    def sum(cls, parts: Sequence["Counts"]) -> Self:
+        protected = [part.protected for part in parts if part.protected is not None]
+        return cls(
+            kept=sum(part.kept for part in parts),
+            protected=sum(protected) if protected else None,
+            copies=sum((Counter(part.copies) for part in parts), Counter()),
+            dropped=sum((Counter(part.dropped) for part in parts), Counter()),
+            examples={key: some for part in parts[::-1] for key, some in part.examples.items()},
+        )
 
     def log_protected(self) -> None:
         """Logs how many pairs have protected strings, and warns if they are too few."""
@@ -116,8 +81,32 @@ def _listed(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items())
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= EXAMPLE_LENGTH else f"{text[: EXAMPLE_LENGTH - 1]}…"
+class CorpusShard(Counts):
+    """A file of token ids."""
+
+    text_sha256: str  # of the text that it was made from
+    sha256: str  # of the file
+    languages: LanguagePair | None = None  # of a corpus of several pairs of languages
+
+
+class Split(pydantic.BaseModel):
+    """What was written of a split."""
+
+    shards: list[CorpusShard] = []
+    is_complete: bool = False
+
+    @property
+    def total(self) -> Counts:
+        return Counts.sum(self.shards)
+
+    @property
+    def parts(self) -> dict[LanguagePair, Counts]:
+        """What was written of each pair of languages; {} if there is one."""
+        pairs = dict.fromkeys(shard.languages for shard in self.shards if shard.languages)
+        return {
+            pair: Counts.sum([shard for shard in self.shards if shard.languages == pair])
+            for pair in pairs
+        }
 
 
 class Manifest(pydantic.BaseModel):
@@ -218,13 +207,14 @@ class StoredPairs:
 
     def rates(self, temperature: float) -> np.ndarray | None:
         """Returns how often an epoch has each row on average, float [rows]; None if once."""
-        parts = Split(shards=self.shards).parts
-        if temperature == 1 or len(parts) < 2:
+        counts: Counter[LanguagePair | None] = Counter()
+        for shard in self.shards:
+            counts[shard.languages] += shard.kept
+        if temperature == 1 or len(counts) < 2:
             return None
-        counts = [part.kept for part in parts.values()]
-        rate_of = dict(zip(parts, rates_of(counts, temperature), strict=True))
-        rates = [rate_of[shard.languages] for shard in self.shards if shard.languages]
-        return np.repeat(rates, [shard.kept for shard in self.shards])
+        rates = dict(zip(counts, rates_of([*counts.values()], temperature), strict=True))
+        each = [rates[shard.languages] for shard in self.shards]
+        return np.repeat(each, [shard.kept for shard in self.shards])
 
     def read(self, rows: Sequence[int]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Returns the (source, target) token ids of rows, int32, each with its `EOS_ID`."""
@@ -306,7 +296,7 @@ def open_prepared(folder: str | Path, settings: TrainSettings | None = None) -> 
         names = manifest.settings(settings.init_from)  # the tokenizer is compared later
         manifest.check_settings({name: getattr(settings, name) for name in names})
     corpus = PreparedCorpus.of(manifest, manifest.tokenizer(), check_files=True)
-    manifest.train.log_protected()
+    manifest.train.total.log_protected()
     return corpus
 
 

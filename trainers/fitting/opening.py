@@ -65,7 +65,7 @@ def _holds_work(path: Path) -> bool:
     corpus = path / "corpus"
     return (
         (path / "run.json").is_file()
-        or (is_prepared(corpus) and Manifest.read(corpus).train.kept > 0)
+        or (is_prepared(corpus) and Manifest.read(corpus).train.total.kept > 0)
         or any(corpus.glob(BACK_TRANSLATED.format("*")))
     )
 

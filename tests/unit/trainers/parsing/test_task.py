@@ -61,7 +61,7 @@ def test_trees_with_symbols_that_the_tokenizer_lacks(tmp_path):
     tokenizer = TreeTokenizer.train([("a b", "S NN VB /S")], vocab_size=270)
     settings = TrainSettings(data=str(tmp_path), task="parsing", target="trees", augment={})
     prepare(settings, tmp_path / "corpus", tokenizer=tokenizer)
-    split = Manifest.read(tmp_path / "corpus").train
+    split = Manifest.read(tmp_path / "corpus").train.total
     assert (split.kept, split.dropped) == (2, {"unknown": 2})
     assert split.examples == {"unknown": [("a b", "S NN RB /S"), ("a", "X NN /X")]}
 
