@@ -153,6 +153,14 @@ def exported(tiny_translator, tmp_path_factory) -> Export:
 
 
 @pytest.fixture(scope="session")
+def kinds(exported, tmp_path_factory):
+    """Exports by their kind: see export_kinds.py."""
+    from export_kinds import Kind, Kinds
+
+    return Kinds(tmp_path_factory.mktemp("kinds"), Kind(exported.translator, exported.path))
+
+
+@pytest.fixture(scope="session")
 def served(exported) -> SavedModelSession:
     """The export, opened as a server opens it."""
     return SavedModelSession(exported.path, optimize=True)

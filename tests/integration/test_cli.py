@@ -26,6 +26,7 @@ from keras_transformer.cli.translate import print_translations
 from keras_transformer.export.bulk import BulkReport
 from keras_transformer.export.check import CHECKS
 from keras_transformer.export.metadata import read_metadata
+from keras_transformer.export.options import ExportOptions
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.prepared import read_validation_pairs
 
@@ -57,15 +58,22 @@ def test_examples_are_the_run_s_own_short_sentences(tiny_run, saved_model):
     assert [each["text"] for each in written] == [pair.source for pair in pairs[:3]]
 
 
-@pytest.mark.programs
-def test_rounded_weights_and_products(tiny_run, tmp_path):
+def test_rounded_weights_and_products(tiny_run, saved_model, tmp_path, monkeypatch):
+    """What an export is asked for, and how its answers compare with the run's."""
+    asked = []
+
+    def export(translator, folder, version, options, **_):
+        asked.extend([translator.defaults, options])
+        return shutil.copytree(saved_model / "3", folder / str(version))
+
+    monkeypatch.setattr("keras_transformer.export.saved_model.export_saved_model", export)
     options = ("--weights", "float16", "--compute", "bfloat16")
     options += ("--beam-size", 2, "--early-stopping", "first")
     code, out, err = cli("export", tiny_run.path, tmp_path / "tiny", *options)
     assert (code, out) == (0, ""), err
-    written = json.loads((tmp_path / "tiny/1/assets.extra/metadata.json").read_text())
-    assert (written["weights"], written["compute"]) == ("float16", "bfloat16")
-    assert written["decoding"]["early_stopping"] == "first"
+    defaults, options = asked
+    assert options == ExportOptions(weights="float16", compute="bfloat16")
+    assert (defaults.beam_size, defaults.early_stopping) == (2, "first")
     assert "of 12 validation sentences have the same translation" in err
 
 
@@ -127,26 +135,36 @@ print({set(HEAVY)} & set(sys.modules))
 
 
 def test_an_export_is_translated_without_tensorflows_python(saved_model):
-    """Its import takes seconds. What is imported afterwards is complete."""
+    """Its import takes seconds. What is imported afterwards is complete.
+
+    A session may be open when the process ends, and outlive the modules that it uses.
+    """
     program = f"""
 import os, sys
+import numpy
 from keras_transformer.cli.main import main
+from keras_transformer.export.session import SavedModelSession
 os.environ.pop("TF_ENABLE_ONEDNN_OPTS", None)
 sys.argv = ["keras-transformer", "translate", {str(saved_model)!r}, "one"]
 try:
     main()
 except SystemExit as error:
     assert not error.code
-assert "tensorflow" not in sys.modules
+numpy.kept = SavedModelSession({str(saved_model / "3")!r})
+assert not {{"tensorflow", "tensorflow_text", "keras"}} & set(sys.modules)
 assert os.environ["TF_ENABLE_ONEDNN_OPTS"] == "1"
-assert "keras" not in sys.modules
 import keras, tensorflow
 assert tensorflow.keras.optimizers.Adam is keras.optimizers.Adam
+try:
+    SavedModelSession()
+except TypeError:
+    pass
 """
     process = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert process.returncode == 0, process.stderr
+    assert "Error" not in process.stderr
 
 
 def test_version():
@@ -189,23 +207,19 @@ def test_a_pipe_that_pauses(capsys):
     assert capsys.readouterr().out.split() == ["ONE", "TWO", "THREE", "FOUR", "FÜNF"]
 
 
-def test_files_in_and_out(tiny_run, tmp_path):
+def test_files_in_and_out(saved_model, tmp_path):
+    expected = cli("translate", saved_model, "red dog", "öl")[1]
     texts, output = tmp_path / "texts.txt", tmp_path / "output.txt"
-    texts.write_text("red dog\ncat\n")
-    expected = cli("translate", tiny_run.path, "red dog", "cat")[1]
-    arguments = ("translate", tiny_run.path, "--input", texts, "--output", output)
+    texts.write_text("red dog\nöl\n")
+    arguments = ("translate", saved_model, "--input", texts, "--output", output)
     assert cli(*arguments)[:2] == (0, "")
     assert output.read_text() == expected
     assert_refused(cli(*arguments), f"{output} .*")
     assert_refused(cli(*arguments[:4], "cat"), ".*--input")
-    assert f"--input {texts}" in cli("translate", tiny_run.path, texts)[2]
-
-
-def test_compressed_files_in_and_out(tiny_run, tmp_path):
+    assert f"--input {texts}" in cli("translate", saved_model, texts)[2]
     texts, output = tmp_path / "texts.txt.gz", tmp_path / "output.gz"
     texts.write_bytes(gzip.compress("red dog\nöl\n".encode()))
-    expected = cli("translate", tiny_run.path, "red dog", "öl")[1]
-    arguments = ("translate", tiny_run.path, "--input", texts)
+    arguments = ("translate", saved_model, "--input", texts)
     assert cli(*arguments, "--output", output)[:2] == (0, "")
     assert gzip.decompress(output.read_bytes()).decode() == expected
     for content in (b"red dog\n", texts.read_bytes()[:-9]):
@@ -221,17 +235,17 @@ def test_compressed_files_in_and_out(tiny_run, tmp_path):
         ("film.srt", b"1\n0:01 --> 0:02\nred dog\n", "needs --output"),
     ],
 )
-def test_files_that_are_not_lines(tiny_run, tmp_path, name, content, message):
+def test_files_that_are_not_lines(saved_model, tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
-    result = cli("translate", tiny_run.path, "--input", tmp_path / name)
+    result = cli("translate", saved_model, "--input", tmp_path / name)
     assert_refused(result, f"{tmp_path / name} {message}.*")
 
 
-def test_subtitles(tiny_run, tmp_path):
+def test_subtitles(saved_model, tmp_path):
     (tmp_path / "a.srt").write_text("1\n0:01 --> 0:02\n<i>red dog</i>\n")
     files = ("--input", tmp_path / "a.srt", "--output", tmp_path / "b.srt")
-    code, out, err = cli("translate", tiny_run.path, *files)
-    expected = cli("translate", tiny_run.path, "red dog")[1].strip()
+    code, out, err = cli("translate", saved_model, *files)
+    expected = cli("translate", saved_model, "red dog")[1].strip()
     assert (code, out) == (0, ""), err
     assert (tmp_path / "b.srt").read_text() == f"1\n0:01 --> 0:02\n<i>{expected}</i>\n"
 
@@ -243,9 +257,9 @@ def test_a_text_that_looks_like_an_option(text):
     assert f"-- '{text}'" in err
 
 
-def test_output_of_a_failure(tiny_run, tmp_path):
+def test_output_of_a_failure(saved_model, tmp_path):
     texts, output = tmp_path / "texts.txt", tmp_path / "output.txt"
-    arguments = ("translate", tiny_run.path, "--input", texts, "--output", output)
+    arguments = ("translate", saved_model, "--input", texts, "--output", output)
     texts.write_bytes(b"\xff\n")
     assert cli(*arguments)[0] == 1
     assert not output.exists()  # so that the same command can be repeated
@@ -253,21 +267,6 @@ def test_output_of_a_failure(tiny_run, tmp_path):
     code, _, err = cli(*arguments)
     assert (code, f"{output} is incomplete" in err) == (1, True)
     assert len(output.read_text().splitlines()) == CHUNK_LINES
-
-
-def test_evaluate_writes_files_and_prints_scores(tiny_run, corpus_dir, tiny_translator):
-    code, out, err = cli("evaluate", tiny_run.path, "--beam-size", 1)  # on the run's own data
-    assert code == 0, err
-    lines = [re.split("  +", line, maxsplit=2) for line in out.splitlines()]
-    assert len(lines) == 5
-    output = tiny_run.path / "evaluation" / "test-beam_size=1"
-    sources = (corpus_dir / "en.test.txt").read_text(encoding="utf-8").splitlines()
-    expected = [one_line(found.text) for found in tiny_translator.translate(sources, beam_size=1)]
-    assert Path(f"{output}.hypothesis").read_text(encoding="utf-8").splitlines() == expected
-    scores = json.loads(Path(f"{output}.scores.json").read_text())
-    assert lines[0][1:] == [f"{scores['bleu']['value']:.2f}", scores["bleu"]["signature"]]
-    assert (scores["data"], scores["checkpoint"]) == (str(corpus_dir), tiny_run.best.file)
-    assert (scores["num_pairs"], scores["beam_size"]) == (9, 1)
 
 
 def test_evaluate_for_a_machine(tiny_run, corpus_dir):
@@ -306,49 +305,44 @@ def test_translate_for_a_machine(tiny_run, tiny_translator, saved_model):
             }
 
 
-def test_num_best(exported, tiny_run, tiny_translator):
-    options = ("--num-best", 2, "--beam-size", 3)
-    code, out, err = cli("translate", tiny_run.path, "red dog .", "one", *options)
-    assert code == 0, err
-    found = tiny_translator.translate(["red dog .", "one"], beam_size=3, num_best=2)
-    expected = [hypothesis for each in found for hypothesis in each.hypotheses]
-    printed = [line.split("\t") for line in out.splitlines()]
-    assert [text for _, text in printed] == [one_line(each.text) for each in expected]
-    assert [float(score) for score, _ in printed] == pytest.approx(
-        [each.score for each in expected], abs=1e-3
-    )
-    command = ("translate", exported.path, "red dog .", "")
-    code, out, err = cli(*command, "--num-best", 2, "--json")
+def test_num_best(exported, tiny_run):
+    command = ("translate", exported.path, "red dog .", "", "--num-best")
+    code, out, err = cli(*command, 2, "--json")
     assert code == 0, err
     rows = [json.loads(line) for line in out.splitlines()]
-    search = {"beam_size": 3, "length_penalty": 0.7, "max_source_length": 23}
-    found = exported.translator.translate(["red dog .", ""], num_best=2, **search)
+    found = exported.translator.translate(["red dog .", ""], num_best=2)
     for row, expected in zip(rows, found, strict=True):
         assert_documented("translate", row)
         assert row["translations"] == [each.text for each in expected.hypotheses]
         assert row["scores"] == pytest.approx([e.score for e in expected.hypotheses], abs=1e-4)
     assert len(rows[1]["translations"]) == 1  # nothing has one translation
-    assert_refused(
-        cli(*command, "--num-best", 4), "--num-best must be at most 3, the beams .*Received: 4"
-    )
-    assert_refused(cli(*command, "--num-best", 2, "--signature", "greedy"), "Give --num-best .*")
+    printed = [line.split("\t") for line in cli(*command, 2)[1].splitlines()]
+    hypotheses = [hypothesis for each in found for hypothesis in each.hypotheses]
+    assert [text for _, text in printed] == [one_line(each.text) for each in hypotheses]
+    scores = [each.score for each in hypotheses]
+    assert [float(score) for score, _ in printed] == pytest.approx(scores, abs=1e-3)
+    assert cli("translate", tiny_run.path, "red dog .", "--num-best", 2)[1].count("\n") == 2
+    message = "--num-best must be at most 3, the beams .*Received: 4"
+    assert_refused(cli(*command, 4), message)
+    assert_refused(cli(*command, 2, "--signature", "greedy"), "Give --num-best .*")
 
 
 def test_lines_go_sentence_by_sentence(tiny_run, tiny_translator, saved_model, tmp_path):
     text = "One two. Red dog."
-    one, red, whole = (
-        one_line(each.text) for each in tiny_translator.translate(["One two.", "Red dog.", text])
-    )
+    found = tiny_translator.translate(["One two.", "Red dog.", text], beam_size=1)
+    one, red, whole = (one_line(each.text) for each in found)
     assert len({f"{one} {red}", whole}) == 2
-    assert cli("translate", tiny_run.path, text)[1] == f"{one} {red}\n"
-    assert cli("translate", tiny_run.path, "--whole", text)[1] == f"{whole}\n"
-    assert cli("translate", tiny_run.path, text, "--num-best", 2)[1].count("\n") == 1
+    greedy = ("translate", tiny_run.path, text, "--beam-size", 1)
+    assert cli(*greedy)[1] == f"{one} {red}\n"
+    assert cli(*greedy, "--whole")[1] == f"{whole}\n"
+    assert cli("translate", saved_model, text, "--sentences")[1] == f"{one} {red}\n"
     catalogue, output = tmp_path / "a.po", tmp_path / "b.po"
     catalogue.write_text(f'msgid "{text}"\nmsgstr ""\n')
-    greedy = tiny_translator.translate([text], sentences=True, beam_size=1, max_source_length=23)
     code, _, err = cli("translate", saved_model, "--input", catalogue, "--output", output)
     assert code == 0, err
-    assert greedy[0].text.replace('"', '\\"') in output.read_text().replace('"\n"', "")
+    written = output.read_text().replace('"\n"', "")
+    assert one.replace('"', '\\"') in written
+    assert red.replace('"', '\\"') in written
 
 
 def test_a_text_in_place_of_a_model():

@@ -8,15 +8,18 @@ import io
 import re
 import shlex
 import subprocess
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import typer
+from eager import eagerly
 
 import keras_transformer
 from keras_transformer.cli.main import app, main
+from keras_transformer.export import check
 from keras_transformer.run import Run
 
 ROOT = Path(__file__).parents[2]
@@ -109,6 +112,7 @@ def test_commands_within_text_exist():
 @pytest.mark.programs
 def test_tutorial_and_fine_tuning(corpus_dir, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(check.CHECKS, "Session", lambda export: "")  # a process; see test_cli.py
     sides = [
         "".join(
             (corpus_dir / f"{language}.{split}.txt").read_text("utf-8")
@@ -169,7 +173,8 @@ def run_line(line, monkeypatch, capfd):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given)))
     monkeypatch.setattr("sys.argv", ["keras-transformer", *arguments])
     capfd.readouterr()
-    with pytest.raises(SystemExit) as exit_info:
+    is_training = arguments[0] == "train"
+    with pytest.raises(SystemExit) as exit_info, eagerly() if is_training else nullcontext():
         main()
     output = capfd.readouterr()
     assert exit_info.value.code == 0, (line, output.err)

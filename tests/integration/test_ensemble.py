@@ -6,14 +6,9 @@ import numpy as np
 import pytest
 from command_line import assert_refused, cli
 from disk import full_disk
-from export_answers import answer, assert_same_translations
 from layer_weights import randomize
 
-from keras_transformer import RecurrentConfig, Run, Translator
-from keras_transformer.config import DecodingOptions
-from keras_transformer.export.metadata import read_metadata
-from keras_transformer.export.saved_model import export_saved_model
-from keras_transformer.export.session import SavedModelSession
+from keras_transformer import RecurrentConfig, Run
 from keras_transformer.registry import build_model
 from keras_transformer.trainers.data.prepared import corpus_folder, read_validation_pairs
 
@@ -68,24 +63,6 @@ def test_it_evaluates_and_draws(ensemble):
         assert ("BLEU, title" in out) == (command == "evaluate")
     assert (ensemble / "report" / "noise-test.png").exists()
     assert (ensemble / "evaluation" / "test-typing.hypothesis").exists()
-
-
-@pytest.mark.distributed
-def test_the_export_answers_as_the_translator(ensemble, tmp_path):
-    run = Run.load(ensemble)
-    options = DecodingOptions(beam_size=3, length_penalty=0.7, max_source_length=23)
-    translator = Translator(run.model(), run.tokenizer(), options)
-    path = export_saved_model(translator, tmp_path, examples=TEXTS[:1])
-    assert read_metadata(path)["architecture"] == "ensemble"
-    served = SavedModelSession(path)
-    expected = assert_same_translations(served, translator, TEXTS)
-    shown, attention = answer(served, "attention", text=TEXTS[:1]), translator.attention(TEXTS[0])
-    mean = attention.cross[-1].mean(axis=0)
-    np.testing.assert_allclose(shown["attention"][0], mean, atol=1e-5)
-    # The model scores what the search found as the steps of the search do.
-    log_probs = shown["log_probabilities"][0]
-    score = log_probs.sum() / ((5 + len(log_probs)) / 6) ** options.length_penalty
-    np.testing.assert_allclose(score, expected[0].score, atol=1e-4)
 
 
 def test_refused(members, ensemble, tiny_run, tmp_path):

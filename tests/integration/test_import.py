@@ -7,9 +7,6 @@ import pytest
 from command_line import assert_refused, cli
 from marian_models import extract
 
-from keras_transformer.export.saved_model import export_saved_model
-from keras_transformer.translator import Translator
-
 
 @pytest.fixture(scope="module")
 def imported(tmp_path_factory):
@@ -31,14 +28,8 @@ def test_opennmt(tmp_path):
         cli("import", folder, tmp_path / "x", "--like", "huggingface"),
         f"{folder} holds another kind of model: --like is not for it",
     )
-    # A source has no end symbol. The check compares a Session's answers with the run's.
-    findings, texts = [], ["The girl listens to her woman.", "", "No."]
-    translator = Translator.load(tmp_path / "run")
-    export_saved_model(translator, tmp_path / "models/x", examples=texts, report=findings.append)
-    assert "answers 3 examples as the model does" in findings[-1].detail
 
 
-@pytest.mark.usefixtures("eager")
 def test_evaluate_and_plot(imported, tmp_path):
     run, _ = imported
     assert_refused(cli("evaluate", run), f"{run} was trained elsewhere: give --data or --test-set")
@@ -66,15 +57,3 @@ def test_convert(imported, tmp_path):
     )
     assert code == 0
     assert (Path(tmp_path) / "ct2/model.bin").is_file()
-
-
-@pytest.mark.distributed  # a process that loads a SavedModel, and its graphs
-def test_export_answers_as_the_run_does(imported, tmp_path):
-    run, sentences = imported
-    findings = []
-    # Without tags in two of the texts; the check compares a Session's answers with the run's.
-    texts = [*sentences[:4], "Warum?"]
-    export_saved_model(
-        Translator.load(run), tmp_path / "models/x", examples=texts, report=findings.append
-    )
-    assert "answers 5 examples as the model does" in findings[-1].detail

@@ -15,7 +15,6 @@ from running_servers import running_app
 from keras_transformer.errors import InputError
 from keras_transformer.export.clients import GrpcClient, RestClient
 from keras_transformer.export.gateway import make_gateway
-from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.session import SavedModelSession, SessionError
 from keras_transformer.languages import Languages
 from keras_transformer.trainers.models.importing import import_marian
@@ -40,10 +39,10 @@ def translations(run):
     return expected["beam"][:2]
 
 
-@pytest.fixture(scope="module")
-def export(run, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("exports") / "model"
-    return export_saved_model(Translator.of(run[0]), folder, examples=TEXTS, check=False)
+@pytest.fixture
+def export(kinds):
+    """Its target is French, if a text asks for none."""
+    return kinds["several"].path
 
 
 @pytest.mark.usefixtures("eager")
@@ -94,11 +93,9 @@ def test_the_command_line(run, translations, tmp_path):
 @pytest.mark.distributed  # it loads a SavedModel, and its graphs
 def test_the_signatures(export, translations):
     session = SavedModelSession(export)
-    known = Languages("en", "", ("en",), ("deu", "fra"))
+    known = Languages("en", "fra", ("en",), ("deu", "fra"))
     (row,) = session.translate(["x"], "languages")
-    assert row == {
-        name: list(v) if v and type(v) is tuple else v for name, v in known._asdict().items()
-    }
+    assert row == {**known._asdict(), "sources": ["en"], "targets": ["deu", "fra"]}
     texts = [text.encode() for text in TEXTS]
 
     def best(**inputs):
@@ -109,7 +106,7 @@ def test_the_signatures(export, translations):
     assert best(target=["deu", "fra"]) == translations
     to_french = best(target=["fra"])
     assert to_french[1] == translations[1]
-    assert best() == best(source=["en"], target=[""])
+    assert best() == best(source=["en"], target=[""]) == to_french
     tagged = [f">>{tag}<< {text}" for tag, text in zip(known.targets, TEXTS, strict=True)]
     assert [each["translation"] for each in session.translate(tagged, "document")] == translations
     assert session.run("translate", {"text": [b" "], "target": ["deu"]})["translation"] == [b""]
@@ -125,8 +122,8 @@ def test_the_signatures(export, translations):
 @pytest.mark.distributed
 def test_servers_clients_and_the_gateway(export, translations, tmp_path):
     with serving(export.parent) as server:
-        url = f"{server.url}/v1/models/model"
-        clients = RestClient(url), GrpcClient(server.grpc, "model")
+        url = f"{server.url}/v1/models/several"
+        clients = RestClient(url), GrpcClient(server.grpc, "several")
         for client in clients:
             known = client.languages()
             rows = client.translate(known.tagged(TEXTS, target=["de", "fr"]))
@@ -136,7 +133,7 @@ def test_servers_clients_and_the_gateway(export, translations, tmp_path):
         assert (code, out) == (0, f"{translations[1]}\n"), err
         code, out, _ = cli("translate", export.parent, TEXTS[1], "--target", "fr")
         assert (code, out) == (0, f"{translations[1]}\n")
-        grpc = "--grpc", server.grpc, "--model", "model"
+        grpc = "--grpc", server.grpc, "--model", "several"
         assert_refused(cli("translate", *grpc, TEXTS[1], "--target", "es"), UNKNOWN)
         with running_app(make_gateway({}, 500, 9, 60, several=[url])) as gateway:
             asked = {"q": TEXTS[0], "source": "en", "target": "de"}

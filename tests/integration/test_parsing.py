@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from command_line import assert_refused, cli
 
-from keras_transformer.export import saved_model
-from keras_transformer.export.session import SavedModelSession
 from keras_transformer.parsing.trees import parse_trees
 from keras_transformer.run import Run
 from keras_transformer.trainers.parsing.bracketing import score_brackets
@@ -99,22 +97,6 @@ def test_any_text_becomes_a_tree_with_its_words(run):
         for hypothesis in each.hypotheses:
             trees = list(parse_trees([hypothesis.text], "found"))
             assert [tree.words for tree in trees] == ([expected] if expected else [])
-
-
-@pytest.mark.programs
-def test_an_export_answers_as_the_run_does(run, tmp_path, monkeypatch):
-    # The check compares the same answers as this test, and takes longer.
-    monkeypatch.setattr(saved_model, "check_saved_model", lambda *args: [])
-    code, _, err = cli("export", run, tmp_path / "parser", "--beam-size", 2)
-    assert code == 0, err
-    session = SavedModelSession(tmp_path / "parser" / "1")
-    expected = Translator.load(run).translate(SENTENCES, beam_size=2)
-    found = session.translate(SENTENCES)
-    assert [row["translation"] for row in found] == [each.text for each in expected]
-    document = session.translate(["the dog sleeps . Ann sees the cat ."], "document")[0]
-    trees = parse_trees([document["translation"]], "document")
-    words = ["the dog sleeps .", "Ann sees the cat ."]
-    assert [" ".join(tree.words) for tree in trees] == words
 
 
 @pytest.mark.usefixtures("eager")

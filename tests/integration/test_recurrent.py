@@ -6,16 +6,9 @@ import json
 import numpy as np
 import pytest
 from eager import eagerly
-from export_answers import answer, assert_same_translations
-from layer_weights import randomize
 
-from keras_transformer.config import DecodingOptions
 from keras_transformer.errors import InputError
 from keras_transformer.export.engines import export_ctranslate2, export_marian
-from keras_transformer.export.metadata import read_metadata
-from keras_transformer.export.options import ExportOptions
-from keras_transformer.export.saved_model import export_saved_model
-from keras_transformer.export.session import SavedModelSession
 from keras_transformer.recurrent.model import Recurrent
 from keras_transformer.trainers.data.corpora import Pair
 from keras_transformer.trainers.fitting.training import train
@@ -58,24 +51,6 @@ def test_trains_and_translates(run, tmp_path):
 def test_learns(run):
     losses = [line["val_token_loss"] for line in run.metrics()]
     assert losses[1] < losses[0] < np.log(run.config.vocab_size) + 0.1
-
-
-@pytest.mark.programs
-def test_the_export_answers_as_the_translator(run, tmp_path):
-    options = DecodingOptions(beam_size=3, length_penalty=0.7, max_source_length=23)
-    model = randomize(Recurrent(run.config))  # no two hypotheses score alike
-    translator = Translator(model, run.tokenizer(), options)
-    with pytest.raises(InputError, match="`attention_layer` must be at least -1 and below 1"):
-        export_saved_model(translator, tmp_path, options=ExportOptions(attention_layer=1))
-    path = export_saved_model(translator, tmp_path, examples=TEXTS[:1], check=False)
-    metadata = read_metadata(path)
-    assert (metadata["architecture"], metadata["model"]) == ("recurrent", run.config.to_dict())
-    served = SavedModelSession(path)
-    assert_same_translations(served, translator, TEXTS)
-    shown, attention = answer(served, "attention", text=TEXTS[:1]), translator.attention(TEXTS[0])
-    assert attention.encoder.shape == attention.decoder.shape == (0, 1, 0, 0)
-    np.testing.assert_allclose(shown["attention"][0], attention.cross[0, 0], atol=1e-5)
-    assert answer(served, "document", text=[f"{TEXTS[0]}\n\n{TEXTS[0]}"])["sentences"] == [2]
 
 
 def test_no_other_engine_has_a_form_for_it(run, tmp_path):

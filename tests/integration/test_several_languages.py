@@ -11,7 +11,7 @@ from command_line import cli
 from eager import eagerly
 from shared_fixtures import TINY, WORDS
 
-from keras_transformer import InputError, Run, Translator
+from keras_transformer import InputError, Translator
 from keras_transformer.config import BOS_ID
 from keras_transformer.model.transformer import Transformer
 from keras_transformer.trainers.data.preparation import prepare
@@ -50,6 +50,7 @@ def settings(texts):
         warmup_steps=3,
         steps_per_validation=2,
         bleu_sentences=2,
+        extra_length=3,  # so that searches are short
         model=TINY,
     )
 
@@ -60,10 +61,6 @@ def run(settings, tmp_path_factory):
         return train(settings, tmp_path_factory.mktemp("several-run") / "run", verbose=0)
 
 
-def weights_of(run):
-    return {weight.path: np.array(weight.value) for weight in run.model("last").weights}
-
-
 def test_a_run_of_several_languages(run):
     assert (run.source, run.target) == ("en", "de")  # of a text that asks for none
     tokenizer = run.tokenizer()
@@ -72,16 +69,6 @@ def test_a_run_of_several_languages(run):
         each = [line["val_bleu_en-de"], line["val_bleu_en-fr"]]
         assert line["val_bleu"] == pytest.approx(sum(each) / 2)
         assert "val_chrf_en-de" not in line
-
-
-def test_resumes_to_the_bit(settings, run, tmp_path):
-    first = dataclasses.replace(settings, steps=3)
-    with eagerly():
-        train(first, tmp_path / "run", verbose=0)
-        resumed = train(settings, tmp_path / "run", verbose=0, resume=True)
-    expected = weights_of(run)
-    for path, weight in weights_of(resumed).items():
-        np.testing.assert_array_equal(weight, expected[path])
 
 
 def test_evaluation_of_each_pair_and_their_mean(run, texts):
@@ -113,22 +100,16 @@ def test_evaluation_of_one_pair_with_noise(run):
     assert source.read_text("utf-8").startswith(">>en:fr<< ONE")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--target", "cs"], "There is no target language 'cs', but de, fr"),
-        (["--baseline", "x"], "give --source and --target"),
-    ],
-)
-def test_evaluation_refuses(run, options, message):
-    code, _, err = cli("evaluate", run.path, *options)
-    assert (code, message in err) == (1, True), err
+def test_a_baseline_is_of_one_pair(run):
+    code, _, err = cli("evaluate", run.path, "--baseline", "x")
+    assert (code, "give --source and --target" in err) == (1, True), err
 
 
 @pytest.mark.parametrize("protect", [[], ["placeholders"]])
 def test_more_languages(settings, run, tmp_path, protect):
     """Tags are added before protected strings; all other ids keep their embeddings."""
     changes = {"init_from": str(run.path), "target": "de,fr,cs", "steps": 1, "model": {}}
+    changes["bleu_sentences"] = 0
     more = dataclasses.replace(settings, protect=protect, **changes)
     with eagerly():
         tuned = train(more, tmp_path / "tuned", verbose=0)
@@ -153,6 +134,7 @@ def test_more_languages(settings, run, tmp_path, protect):
 
 def test_from_one_pair_to_several(tiny_run, settings, tmp_path):
     changes = {"init_from": str(tiny_run.path), "vocab_size": None, "model": {}, "steps": 1}
+    changes["bleu_sentences"] = 0
     with eagerly():
         tuned = train(dataclasses.replace(settings, **changes), tmp_path / "tuned", verbose=0)
     assert tuned.config.vocab_size == tiny_run.config.vocab_size + 2
@@ -166,7 +148,7 @@ def test_back_translation(settings, texts, run, tmp_path):
     """Monolingual French comes from the run of French to English; its sources are marked."""
     with eagerly():
         back = train(
-            dataclasses.replace(settings, source="de,fr", target="en", steps=1),
+            dataclasses.replace(settings, source="de,fr", target="en", steps=1, bleu_sentences=0),
             tmp_path / "back",
             verbose=0,
         )
@@ -217,9 +199,3 @@ def test_a_tag_is_one_token_before_a_text(run):
     assert (alone, empty) == ([], [])
     target = run.tokenizer().target  # a tag in a translation is text
     assert target.decode([target.tokenize(tf.constant([">>fr<< x"])).to_list()[0]]) == [">>fr<< x"]
-
-
-def test_loads_as_any_run(run):
-    assert Run.load(run.path).settings["target"] == "de,fr"
-    with pytest.raises(InputError, match="no target language 'cs'"):
-        Translator.load(run.path).translate(["red"], target="cs")

@@ -15,33 +15,20 @@ import pytest
 import tensorflow as tf
 import urllib3
 from fake_models import predict_request
-from layer_weights import randomize
 from libretranslatepy import LibreTranslateAPI
-from marian_models import extract
 from running_servers import running_app
 from serving_binary import tensorflow_serving
 from tensorflow_serving.apis.prediction_service_pb2_grpc import PredictionServiceStub
 
-from keras_transformer import Transformer, TransformerConfig, Translator
-from keras_transformer.config import DecodingOptions
 from keras_transformer.export.clients import GrpcClient, RestClient
 from keras_transformer.export.gateway import Direction, make_gateway
-from keras_transformer.export.options import ExportOptions
-from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.session import SavedModelSession
-from keras_transformer.parsing.tokenizer import TreeTokenizer
-from keras_transformer.protection.tokenizer import ProtectingTokenizer
-from keras_transformer.recurrent.model import Recurrent, RecurrentConfig
-from keras_transformer.tokenizers import WordPieceTokenizer
-from keras_transformer.trainers.models.importing import import_marian
 
 pytestmark = [pytest.mark.programs, pytest.mark.timeout(900)]
 
 TEXTS = ["red dog .", "", "öl two one", "one two " * 31, "\u200bשלם 😀", "red %s <b>dog</b>"]
-SIZES = {"d_model": 10, "d_ff": 17, "num_heads": 2}
-SIZES |= {"num_encoder_layers": 1, "num_decoder_layers": 1}
-OPTIONS = DecodingOptions(beam_size=3, length_penalty=0.7, max_source_length=23)
-TREES = [("red dog .", "S NP JJ NN /NP . /S"), ("öl two one", "NP NN CD CD /NP")]
+KINDS = ["sentencepiece", "word_pieces", "marian", "float16", "bfloat16", "parser", "protected"]
+KINDS += ["recurrent", "several"]
 BAD = [
     b"",
     b"{",
@@ -58,43 +45,9 @@ BAD = [
 
 
 @pytest.fixture(scope="module")
-def models(exported, tmp_path_factory):
-    """Folders of exports by their kind, with random weights: no two hypotheses score alike."""
-    folder = tmp_path_factory.mktemp("kinds")
-    tokenizer = exported.translator.tokenizer
-    words = WordPieceTokenizer.train(["red dog two", "one öl"] * 3, 40)
-    trees = TreeTokenizer.train(TREES * 3, vocab_size=290)
-    run = import_marian(extract("marian", folder / "archive") / "relu", folder / "run", "en", "de")
-    hub = extract("huggingface", folder / "archive") / "shared"
-    several = import_marian(hub, folder / "several", target="fra", like="huggingface")
-    protecting = ProtectingTokenizer.learn(lambda: TREES * 3, 330, ["tags", "placeholders"])
-    recurrent = RecurrentConfig(vocab_size=tokenizer.vocab_size, d_model=10, units=7)
-    own_target = {"target_vocab_size": trees.target.vocab_size, "share_embeddings": False}
-
-    def transformer(vocab_size, **sizes):
-        return Transformer(TransformerConfig(vocab_size=vocab_size, **SIZES, **sizes))
-
-    plain = exported.translator
-    kinds = {
-        "word-pieces": (Translator(randomize(transformer(words.vocab_size)), words, OPTIONS), {}),
-        "marian": (Translator.of(run), {}),
-        "float16": (plain, {"weights": "float16"}),
-        "bfloat16": (plain, {"weights": "bfloat16", "compute": "bfloat16"}),
-        "parser": (
-            Translator(randomize(transformer(trees.vocab_size, **own_target)), trees, OPTIONS),
-            {},
-        ),
-        "protected": (
-            Translator(randomize(transformer(protecting.vocab_size)), protecting, OPTIONS),
-            {"complete": True},
-        ),
-        "recurrent": (Translator(randomize(Recurrent(recurrent)), tokenizer, OPTIONS), {}),
-        "several": (Translator.of(several), {}),
-    }
-    for name, (translator, options) in kinds.items():
-        # Its warm-up is a server's work here.
-        export_saved_model(translator, folder / name, options=ExportOptions(**options), check=False)
-    return {"sentencepiece": exported.path.parent} | {name: folder / name for name in kinds}
+def models(kinds):
+    """Folders of exports by their kind."""
+    return {name: kinds[name].path.parent for name in KINDS}
 
 
 @pytest.fixture(scope="module")
@@ -123,10 +76,6 @@ def post(server):
             return response.status, response.json()
 
         yield post
-
-
-KINDS = ["sentencepiece", "word-pieces", "marian", "float16", "bfloat16", "parser", "protected"]
-KINDS += ["recurrent", "several"]
 
 
 @pytest.mark.parametrize("name", KINDS)

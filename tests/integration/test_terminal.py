@@ -86,6 +86,7 @@ def test_a_line_a_minute_where_there_is_no_terminal(monkeypatch, capsys):
     ]
 
 
+@pytest.mark.usefixtures("eager")
 def test_training_where_there_is_no_terminal(monkeypatch, short_settings, tmp_path, capsys):
     monkeypatch.setattr(console, "FIRST_LINE", 0.0)
     monkeypatch.setattr(console, "LINES_APART", 0.0)
@@ -111,7 +112,7 @@ def test_speed_of_a_training(monkeypatch):
     ]
 
 
-@pytest.mark.programs
+@pytest.mark.usefixtures("eager")
 def test_training_on_a_terminal(seen, monkeypatch, short_settings, tmp_path, capsys):
     monkeypatch.setenv("NO_COLOR", "1")
     run_dir = tmp_path / "run"

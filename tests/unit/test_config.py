@@ -51,24 +51,20 @@ def test_numbers_of_numpy():
 
 
 @pytest.mark.parametrize(
-    ("record", "name", "value", "expected"),
+    ("record", "name", "value"),
     [
-        (TransformerConfig, "vocab_size", 0, "than or equal to 1"),
-        (TransformerConfig, "num_encoder_layers", 2**20, "less than 1048576"),
-        (TransformerConfig, "d_v", True, "integer"),
-        (TransformerConfig, "feed_forward_dropout_rate", float("nan"), "finite"),
-        (TransformerConfig, "position_encoding", "rotary", "'marian' or 'learned'"),
-        (DecodingOptions, "beam_size", 1_001, "than or equal to 1000"),
+        (TransformerConfig, "vocab_size", 0),
+        (TransformerConfig, "num_encoder_layers", 2**20),
+        (TransformerConfig, "d_v", True),
+        (TransformerConfig, "feed_forward_dropout_rate", float("nan")),
+        (TransformerConfig, "position_encoding", "rotary"),
+        (DecodingOptions, "beam_size", 1_001),
     ],
 )
-def test_wrong_values(record, name, value, expected):
+def test_wrong_values(record, name, value):
     values = {"vocab_size": V} if record is TransformerConfig else {}
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=rf"^`{name}`: .*Received: {name}={value!r}$"):
         record(**{**values, name: value})
-    message = str(caught.value)
-    assert expected in message
-    assert message.startswith(f"`{name}`: ")
-    assert message.endswith(f"Received: {name}={value!r}")
 
 
 def test_unknown_and_missing_settings():
@@ -76,7 +72,7 @@ def test_unknown_and_missing_settings():
         InputError, match=r"^Unknown setting depth, cls\. .*: vocab_size, target_vocab_size, "
     ):
         TransformerConfig.from_preset("tiny", vocab_size=V, depth=2, **{"cls": 1})
-    with pytest.raises(InputError, match="`vocab_size`: Field required"):
+    with pytest.raises(InputError, match=r"^`vocab_size`: "):
         TransformerConfig(d_model=10)
     with pytest.raises(InputError, match=r"^`preset` must be one of tiny, .*preset='huge'$"):
         TransformerConfig.from_preset("huge", vocab_size=V)

@@ -14,7 +14,6 @@ from disk import full_disk
 from keras_transformer.checkpoints import Checkpoint, State
 from keras_transformer.config import TransformerConfig
 from keras_transformer.errors import InputError
-from keras_transformer.files import locked
 from keras_transformer.model.transformer import Transformer
 from keras_transformer.run import Run
 from keras_transformer.tokenizers import SentencePieceTokenizer
@@ -239,14 +238,6 @@ def test_files_of_the_user_are_kept(saved_run, model):
     names = {path.name for path in folder.iterdir()}
     assert {"keep.weights.h5", "backup", "step-00000009.weights.h5"} <= names
     assert not names & {"step-00000007.weights.h5", "tmp-state-00000005.npz"}
-
-
-def test_lock(tmp_path):
-    refused = pytest.raises(InputError, match=f"Another call is writing {tmp_path}: wait")
-    with locked(tmp_path), refused, locked(tmp_path):
-        pass
-    with locked(tmp_path):
-        assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -73,13 +73,9 @@ def test_long_text_is_truncated(tiny_translator):
     assert_close(cut[:1], cut[1:])
 
 
-@pytest.mark.parametrize("beam_size", [1, 3])
-def test_a_prefix_is_continued(tiny_translator, beam_size):
-    def best(texts, **options):
-        return tiny_translator.translate(texts, beam_size=beam_size, **options)
-
-    free = best(TEXTS)
-    assert_close(best(TEXTS, prefixes=[""] * len(TEXTS)), free)
+def test_a_prefix_is_continued(tiny_translator, one_by_one):
+    best = tiny_translator.translate
+    assert_close(best(TEXTS, prefixes=[""] * len(TEXTS)), one_by_one)
     prefixes = ["ei", "zwei ", "grünHund", "  ö \u2581", "日本 Hu", "o\u0308", "eins\n", "<b>😀"]
     kept = ["ei", "zwei ", "grünHund", "ö _", "日本 Hu", "ö", "eins ", "<b>😀"]
     for found, prefix in zip(best(TEXTS, prefixes=prefixes), kept, strict=True):
@@ -99,7 +95,7 @@ PREFIXES_IN_CAPITALS = {  # whether capitals follow, as the prefix is one in cap
 
 def test_a_prefix_in_capitals_is_kept_byte_for_byte(tiny_translator):
     texts = ["RED DOG ÖL TWO"] * len(PREFIXES_IN_CAPITALS)
-    found = tiny_translator.translate(texts, prefixes=PREFIXES_IN_CAPITALS)
+    found = tiny_translator.translate(texts, prefixes=PREFIXES_IN_CAPITALS, beam_size=1)
     for (prefix, is_upper), (text, *_) in zip(PREFIXES_IN_CAPITALS.items(), found, strict=True):
         assert text.startswith(prefix)
         assert (text == text.upper()) == is_upper
@@ -161,12 +157,11 @@ def test_lone_surrogate_reads_as_question_mark(tiny_translator):
     )
 
 
-@pytest.mark.parametrize(("beam_size", "num_best"), [(1, 1), (4, 3)])
-def test_hypotheses_are_sorted(tiny_translator, beam_size, num_best):
-    translations = tiny_translator.translate(TEXTS, beam_size=beam_size, num_best=num_best)
+def test_hypotheses_are_sorted(tiny_translator):
+    translations = tiny_translator.translate(TEXTS, num_best=3)
     for text, translation in zip(TEXTS, translations, strict=True):
         scores = [hypothesis.score for hypothesis in translation.hypotheses]
-        assert 1 <= len(scores) <= (num_best if text.strip() else 1)
+        assert 1 <= len(scores) <= (3 if text.strip() else 1)
         assert len({hypothesis.text for hypothesis in translation.hypotheses}) == len(scores)
         assert scores == sorted(scores, reverse=True)
         assert translation.hypotheses[0] == (translation.text, translation.score)

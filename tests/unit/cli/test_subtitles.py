@@ -1,80 +1,17 @@
 """Subtitles: their text is translated, and every other byte stays."""
 
 import gzip
+from pathlib import Path
 
 import pytest
 
 from keras_transformer.cli.subtitles import translate_subtitles
 from keras_transformer.errors import InputError
 
-SRT = """1
-00:00:01,000 --> 00:00:02,500
-Two dogs are playing in the
-green park today.
-
-2
-00:00:03,000 --> 00:00:04,000 X1:40
-- Hello.
-- Good-bye, my
-friend.
-
-3
-00:00:05,000 --> 00:00:06,000
-{\\an8}<i>It rains.</i>
-4
-00:00:07,000 --> 00:00:08,000
-1984
-
-5
-00:00:09,000 --> 00:00:10,000
--5 <b>big</b> dogs
-
-after a gap"""
-SRT_IN_CAPITALS = """1
-00:00:01,000 --> 00:00:02,500
-TWO DOGS ARE PLAYING IN
-THE GREEN PARK TODAY.
-
-2
-00:00:03,000 --> 00:00:04,000 X1:40
-- HELLO.
-- GOOD-BYE,
-MY FRIEND.
-
-3
-00:00:05,000 --> 00:00:06,000
-{\\an8}<i>IT RAINS.</i>
-4
-00:00:07,000 --> 00:00:08,000
-1984
-
-5
-00:00:09,000 --> 00:00:10,000
--5 BIG DOGS
-
-AFTER A GAP"""
-VTT = """WEBVTT - a title
-Kind: captions
-
-NOTE
-a note
-of two lines
-
-STYLE
-::cue { color: red }
-
-intro
-00:01.000 --> 00:02.000 align:start
-<v Ann>Tom &amp; two &lt;dogs
-<v Bob>Hi <i>you</i>!
-
-2
-01:00:05.000 --> 01:00:06.000
-a
-dog
-
-NOTE end
-"""
+FOLDER = Path(__file__).parents[2] / "data" / "subtitles"
+SRT, SRT_IN_CAPITALS, VTT = (
+    (FOLDER / name).read_text("utf-8") for name in ("film.srt", "capitals.srt", "film.vtt")
+)
 VTT_IN_CAPITALS = (
     VTT.replace("Tom &amp; two &lt;dogs", "TOM &amp; TWO &lt;DOGS")
     .replace("Hi <i>you</i>!", "HI YOU!")

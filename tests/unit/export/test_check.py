@@ -1,23 +1,16 @@
 """The check of an export finds each fault that would stop a server."""
 
-import json
 import shutil
 
-import layer_weights
 import pytest
-import tensorflow as tf
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-from keras_transformer.config import DecodingOptions
 from keras_transformer.errors import InputError
 from keras_transformer.export import check
 from keras_transformer.export.check import check_saved_model
 from keras_transformer.export.metadata import FOLDER, METADATA
-from keras_transformer.export.saved_model import export_saved_model
+from keras_transformer.export.rows import columns_of
 from keras_transformer.export.warmup import WARMUP
-from keras_transformer.model.transformer import Transformer
-from keras_transformer.texts.texts import TextSearch
-from keras_transformer.translator import Translator
 
 
 @pytest.fixture
@@ -108,42 +101,42 @@ def test_no_warmup(copy):
         check.check_warmup(check.open_export(copy))
 
 
-@pytest.mark.distributed
-def test_other_answers(copy):
-    file = copy / FOLDER / METADATA
-    metadata = json.loads(file.read_text())
-    metadata["examples"][1]["translation"] += "!"
-    file.write_text(json.dumps(metadata))
-    found = {finding.name: finding.problem for finding in check_saved_model(copy)}
-    assert "but the model gives" in found.pop("Session")
-    assert set(found.values()) == {None}
+@pytest.fixture
+def answers(export, served, monkeypatch):
+    """The session's outputs by signature, some of them replaced; it runs in this process."""
+    replaced = {}
+
+    def run_session(path, requests):
+        found = []
+        for name, inputs in requests:
+            outputs = columns_of(served.run(name, inputs))
+            found.append(outputs | (replaced.get(name, {}) if inputs["text"] else {}))
+        return found
+
+    monkeypatch.setattr(check, "_run_session", run_session)
+    return replaced
 
 
-@pytest.mark.distributed
-def test_a_model_with_two_hypotheses_that_tie(tiny_translator, tmp_path):
-    """Two pieces have the same embedding, so that each may stand for the other."""
-    # So few tokens that the beams hold all hypotheses with equal scores.
-    tokenizer, text = tiny_translator.tokenizer, "."
-    options = DecodingOptions(beam_size=6, max_source_length=23, extra_length=0)
-    model = layer_weights.randomize(Transformer(tiny_translator.model.config))
-    source = tokenizer.encode(tf.constant([text]))
-    first = int(TextSearch(model, tokenizer, options).search(source).ids[0, 0, 0])
-    (embeddings,) = (each for each in model.weights if each.shape == (290, 16))
-    other = 288 if first == 289 else 289
-    embeddings.assign(tf.tensor_scatter_nd_update(embeddings, [[other]], [embeddings[first]]))
-    tied = Translator(model, tokenizer, options)
-    (found,) = tied.translate([text], num_best=3)
-    best, second, *_ = found.hypotheses
-    assert best.text != second.text
-    assert best.score == pytest.approx(second.score, abs=1e-5)
-    path = export_saved_model(tied, tmp_path, examples=[text], check=False)
-    exported = check.open_export(path)
-    (example,) = exported.metadata["examples"]
-    example["translation"] = second.text
-    check.check_session(exported)
-    example["translation"] += "!"
+def test_other_answers(export, answers):
+    assert "answers 2 examples" in check.check_session(export)
+    export.metadata["examples"][1]["translation"] += "!"
     with pytest.raises(InputError, match="but the model gives"):
-        check.check_session(exported)
+        check.check_session(export)
+
+
+def test_hypotheses_that_tie(export, answers):
+    """The model gives the second of two hypotheses with the same score."""
+    example = export.metadata["examples"][1]
+    scores = [example["score"]] * 2
+    text = example["translation"]
+    example["translation"] = "other"
+    answers["nbest"] = {"translations": [[text, "other"]], "scores": [scores]}
+    check.check_session(export)
+    answers["nbest"] = {"translations": [[text, "third"]], "scores": [scores]}
+    with pytest.raises(InputError, match="but the model gives"):
+        check.check_session(export)
+    answers["score"] = {"score": scores[:1]}  # the signature finds that they score alike
+    check.check_session(export)
 
 
 def test_foreign_op(copy):

@@ -3,13 +3,12 @@
 import dataclasses
 
 import keras
-import layer_weights
 import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-from keras_transformer.config import DecodingOptions, TransformerConfig
+from keras_transformer.config import DecodingOptions
 from keras_transformer.errors import InputError
 from keras_transformer.export import saved_model
 from keras_transformer.export.check import SIGNATURES, Finding
@@ -18,10 +17,8 @@ from keras_transformer.export.metadata import read_metadata
 from keras_transformer.export.options import ExportOptions
 from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.session import SavedModelSession
-from keras_transformer.model.tensor import precision
 from keras_transformer.model.transformer import Transformer
 from keras_transformer.texts.texts import TextSearch
-from keras_transformer.tokenizers import WordPieceTokenizer
 from keras_transformer.translator import Translator
 
 # Those of the fixture `exported`.
@@ -85,27 +82,6 @@ def test_nbest_and_greedy(served, graph):
     assert_outputs(greedy, translation=best, score=found.scores[:, 0], truncated=found.truncated)
 
 
-@pytest.mark.programs
-def test_bfloat16_products(translator, tmp_path):
-    options = ExportOptions(compute="bfloat16")
-    path = export_saved_model(translator, tmp_path, 1, options, examples=TEXTS[:1], check=False)
-    assert read_metadata(path)["compute"] == "bfloat16"
-    proto = SavedModel.FromString((path / "saved_model.pb").read_bytes()).meta_graphs[0].graph_def
-    products = {
-        node.attr["T"].type
-        for function in proto.library.function
-        for node in function.node_def
-        if node.op == "MatMul"
-    }
-    assert products == {tf.bfloat16.as_datatype_enum}
-    with precision("mixed_bfloat16"):
-        model = Transformer(translator.model.config)
-    model.set_weights(translator.model.get_weights())
-    mixed = Translator(model, translator.tokenizer, OPTIONS)
-    rows = SavedModelSession(path).translate(TEXTS)
-    assert [row["translation"] for row in rows] == [each.text for each in mixed.translate(TEXTS)]
-
-
 def test_attention(served, graph):
     outputs = served.run("attention", {"text": TEXTS})
     assert_outputs(outputs, **graph(TextSearch.align, 0)._asdict())
@@ -140,52 +116,6 @@ def test_metadata(exported, translator):
     assert metadata["tokenizer_sha256"] == translator.tokenizer.fingerprint
     assert metadata["decoding"] == dataclasses.asdict(OPTIONS)
     assert metadata["versions"]["keras"] == keras.__version__
-
-
-@pytest.mark.distributed
-def test_rounded_weights(exported, translator, tmp_path):
-    weights = "bfloat16"
-    options = ExportOptions(weights=weights)
-    path = export_saved_model(translator, tmp_path / "tiny", options=options, check=False)
-    sizes = [
-        sum(file.stat().st_size for file in (folder / "variables").glob("*.data-*"))
-        for folder in (path, exported.path)
-    ]
-    overhead = 8_192  # of the names
-    assert sizes[0] < sizes[1] / 2 + overhead
-    rounded = Transformer(translator.model.config)
-    for weight, exact in zip(rounded.weights, translator.model.weights, strict=True):
-        weight.assign(tf.cast(tf.cast(exact.value, weights), tf.float32))
-    expected = Translator(rounded, translator.tokenizer, OPTIONS).translate(TEXTS)
-    assert_answers(SavedModelSession(path).translate(TEXTS), expected)
-
-
-def test_pre_norm(translator, tmp_path):
-    changes = {"norm_first": True, "activation": "gelu", "first_position": 2}
-    model = layer_weights.randomize(
-        Transformer(dataclasses.replace(translator.model.config, **changes))
-    )
-    pre_norm = Translator(model, translator.tokenizer, OPTIONS)
-    path = export_saved_model(pre_norm, tmp_path / "tiny", check=False)
-    assert_answers(SavedModelSession(path).translate(TEXTS), pre_norm.translate(TEXTS))
-
-
-@pytest.mark.distributed
-def test_other_models(translator, tmp_path):
-    """Learned positions, untied embeddings and mixed precision all reach the stored weights."""
-    config = dataclasses.replace(
-        translator.model.config, share_embeddings=False, position_encoding="learned", max_length=13
-    )
-    with precision("mixed_bfloat16"):
-        model = layer_weights.randomize(Transformer(config))
-    translator = Translator(model, translator.tokenizer, OPTIONS)
-    expected = translator.translate(TEXTS)
-    path = export_saved_model(translator, tmp_path / "tiny", check=False)
-    rows = SavedModelSession(path).translate(TEXTS)
-    assert [row["truncated"] for row in rows] == [len(text) > 12 for text in TEXTS]
-    for row, answer in zip(rows, expected, strict=True):
-        # bfloat16 rounds in another order once TensorFlow has optimised the graph.
-        assert row["score"] == pytest.approx(answer.score, rel=0.05)
 
 
 def test_diverged_model_answers_in_json(translator):
@@ -260,24 +190,3 @@ def test_wrong_options(tiny_translator, tmp_path, option, value):
     with pytest.raises(InputError, match=rf"`{option}` .*={value}"):
         export_saved_model(tiny_translator, tmp_path / "tiny", **arguments)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.distributed
-def test_word_pieces(tmp_path):
-    tokenizer = WordPieceTokenizer.train(["ab ba abba", "baab bab"] * 3, 17)
-    config = TransformerConfig(
-        vocab_size=tokenizer.vocab_size,
-        d_model=10,
-        d_ff=14,
-        num_heads=2,
-        num_encoder_layers=1,
-        num_decoder_layers=1,
-    )
-    translator = Translator(Transformer(config), tokenizer, OPTIONS)
-    path = export_saved_model(translator, tmp_path / "pieces")  # its check runs in fresh processes
-    texts = ["ab baab", "", "abba unknown"]
-    loaded = SavedModelSession(path)
-    assert_answers(loaded.translate(texts), translator.translate(texts))
-    pieces = loaded.run("attention", {"text": [b"ab baab"]})["source_pieces"][0].tolist()
-    joined = b" ".join(pieces[:-1]).replace(b" ##", b"")
-    assert (joined, pieces[-1]) == (b"ab baab", b"</s>")

@@ -1,8 +1,5 @@
 """A session of TensorFlow's C API: what it takes and returns, and how it ends."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -11,27 +8,6 @@ from keras_transformer.errors import InputError
 from keras_transformer.export.session import SavedModelSession
 
 LENGTHS = [0, 1, 22, 23, 24, 5_000]  # TensorFlow keeps up to 22 bytes in the tensor
-
-SCRIPT = """
-import sys
-import numpy
-from keras_transformer.export.session import SavedModelSession
-
-numpy.kept = SavedModelSession(sys.argv[1])  # outlives the modules that it uses
-assert not {"tensorflow", "tensorflow_text", "keras"} & set(sys.modules)
-import tensorflow
-assert tensorflow.config  # the package itself
-try:
-    SavedModelSession()
-except TypeError:
-    pass
-"""
-
-
-def test_imports_no_tensorflow_and_may_be_open_at_the_end(exported):
-    command = [sys.executable, "-c", SCRIPT, str(exported.path)]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "Error" not in result.stderr
 
 
 def test_strings_and_numbers(tmp_path):

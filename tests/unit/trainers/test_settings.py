@@ -191,9 +191,7 @@ def test_malformed_changes(change):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"data": 7}, "`data`: .* data=7"),
         ({"steps": 0}, "`steps`: .* steps=0"),
-        ({"strategy": "tpu"}, "`strategy`: .*'multiworker'.* strategy='tpu'"),
         ({"augment": {"end": 1.5}}, r"`augment\.end`: .* augment\.end=1\.5"),
         ({"sample_from": 3}, "`sample_from` needs a `beam_size` of 1"),
         ({"warmup": 7}, r"^Unknown setting warmup\. Did you mean warmup_steps\?$"),
@@ -205,8 +203,8 @@ def test_malformed_changes(change):
         ({"model": {"d_modle": 7}}, r"^Unknown setting d_modle\. Did you mean d_model"),
         ({"model": {"vocab_size": 7}}, "`vocab_size` must not be in `model`"),
         ({"augment": {"typo": 0.1}}, r"^Unknown setting augment\.typo: .* 'quotes', .*'typing'$"),
-        ({"augment": 3}, r"^`augment`: .* dictionary or 'all'\. Received: augment=3$"),
-        ({"preset": "huge"}, "`preset` must be one of tiny, base, big, .*A-1-head, .*'huge'"),
+        ({"augment": 3}, "^`augment`: .*augment=3$"),
+        ({"preset": "huge"}, "`preset` must be one of tiny, base, big, A-1-head, .*'huge'"),
         ({"task": "singing"}, "`task` must be one of translation.*'singing'"),
         ({"metric": "f1", "bleu_sentences": 7}, "`metric` must be bleu, chrf or loss .*'f1'"),
         ({"metric": "chrf"}, "metric='chrf', bleu_sentences=0"),

@@ -1,7 +1,9 @@
 """The files of translators: as training pairs, and filled by a model."""
 
 import gzip
+import shutil
 import struct
+from pathlib import Path
 
 import pytest
 
@@ -10,91 +12,10 @@ from keras_transformer.errors import InputError
 from keras_transformer.languages import Languages
 from keras_transformer.trainers.data.corpora import load_corpus
 
-CATALOGUE = """
-msgid ""
-msgstr ""
-"Content-Type: text/plain; charset=UTF-8\\n"
-"Language: cs_CZ\\n"
-"Plural-Forms: nplurals=3; plural=(n==1) ? 0 : (n>=2 && n<=4) ? 1 : 2;\\n"
-
-#, fuzzy
-msgid "doubtful"
-msgstr "x"
-
-msgctxt "menu"
-msgid "Open"
-msgstr "Otevřít"
-
-msgid "%d file"
-msgid_plural "%d files"
-msgstr[0] "%d soubor"
-msgstr[1] "%d soubory"
-msgstr[2] "%d souborů"
-
-msgid "empty"
-msgstr ""
-
-msgid "two\\n"
-"  lines %s\\n"
-msgstr ""
-
-msgid "%d disk"
-msgid_plural "%d disks"
-msgstr[0] ""
-msgstr[1] ""
-msgstr[2] ""
-
-msgid "translator-credits"
-msgstr "Jan Novák"
-
-msgctxt "EMAIL OF TRANSLATORS"
-msgid "Your emails"
-msgstr ""
-
-#~ msgid "old"
-#~ msgstr "starý"
-"""
-XLIFF = """<?xml version="1.0"?>
-<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2">
-<file original="f" source-language="en-US" target-language="cs" datatype="plaintext"><body>
-<trans-unit id="1"><source>Open</source><target>Otevřít</target></trans-unit>
-<trans-unit id="2"><source>Close</source></trans-unit>
-<trans-unit id="4"><source>A <x id="1"/></source></trans-unit>
-<trans-unit id="5" translate="no"><source>Never</source></trans-unit>
-<group translate="no"><trans-unit id="6"><source>Nor this</source></trans-unit></group>
-<trans-unit id="3"><source>A</source><target state="needs-translation">B</target></trans-unit>
-</body></file></xliff>"""
-XLIFF_2 = """<?xml version="1.0"?>
-<xliff version="2.0" xmlns="urn:oasis:names:tc:xliff:document:2.0" srcLang="en" trgLang="cs">
-<file id="f"><unit id="1"><segment><source>Open</source><target>Otevřít</target></segment></unit>
-<unit id="2" translate="no"><segment><source>Never</source><target>x</target></segment></unit>
-</file></xliff>"""
-TMX = """<?xml version="1.0"?><tmx version="1.4"><header srclang="en" datatype="plaintext"
-segtype="sentence" adminlang="en" o-tmf="x" creationtool="x" creationtoolversion="1"/><body>
-<tu><tuv xml:lang="en-GB"><seg>Open</seg></tuv><tuv xml:lang="de"><seg>Öffnen</seg></tuv>
-<tuv xml:lang="CS"><seg>Otevřít</seg></tuv></tu>
-<tu><tuv xml:lang="en"><seg>Close</seg></tuv><tuv xml:lang="de"><seg>Zu</seg></tuv></tu>
-<tu><tuv lang="cs"><seg>Učitel</seg></tuv>
-<tuv lang="en"><seg><bpt i="1">{\\b </bpt>Teacher<ept i="1">}</ept></seg></tuv></tu>
-</body></tmx>"""
-SEVERAL = """<?xml version="1.0"?>
-<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2">
-<file original="f" source-language="en" target-language="cs"><body>
-<trans-unit id="1"><source>Open</source><target>Otevřít</target></trans-unit>
-<trans-unit id="2"><source>Red</source><target state="new">Red</target>
-<alt-trans><source>A <x id="1"/></source><target state="final">B</target></alt-trans></trans-unit>
-<trans-unit id="3"><source>OK</source><target state="translated">OK</target>
-<alt-trans><source>A</source><target state="needs-translation">B</target></alt-trans></trans-unit>
-<trans-unit id="4"><source>Old</source><target state="needs-translation">Starý</target></trans-unit>
-<trans-unit id="5"><source>One.</source><seg-source><mrk mtype="seg" mid="1">One.</mrk></seg-source>
-</trans-unit>
-<trans-unit id="6"><source>Two.</source><target><mrk mtype="seg" mid="1">Dva.</mrk></target>
-</trans-unit></body></file>
-<file original="g" source-language="en" target-language="fr"><body>
-<trans-unit id="1"><source>Open</source><target>Ouvrir</target></trans-unit>
-<trans-unit id="2"><source>Blue</source></trans-unit>
-<trans-unit id="3"><source>A</source><target>B <ph id="1">x</ph></target></trans-unit>
-</body></file></xliff>"""
+FOLDER = Path(__file__).parents[3] / "data" / "catalogues"
+CATALOGUE, XLIFF_2, SEVERAL = (
+    (FOLDER / name).read_text("utf-8") for name in ("a.po", "B.XLIFF", "several.xlf")
+)
 OPEN = ("Open", "Otevřít")
 FILES = ("%d file", "%d soubor"), ("%d files", "%d souborů")
 
@@ -117,11 +38,11 @@ def sides_of(path, target):
 
 
 def write(folder, name):
-    contents = {"a.po": CATALOGUE, "a.xlf": XLIFF, "B.XLIFF": XLIFF_2, "a.tmx": TMX}
+    if name != "a.mo":
+        return Path(shutil.copy(FOLDER / name, folder))
     entries = {"": "Content-Type: text/plain; charset=UTF-8\n", "menu\4Open": "Otevřít"}
     entries["%d file\0%d files"] = "%d soubor\0%d soubory\0%d souborů"
-    content = compiled(entries) if name == "a.mo" else contents[name].lstrip().encode()
-    (folder / name).write_bytes(content)
+    (folder / name).write_bytes(compiled(entries))
     return folder / name
 
 
@@ -233,7 +154,7 @@ def test_segments_of_xliff_2(tmp_path):
 
 
 def test_variants_of_one_language_are_not_swapped(tmp_path):
-    (tmp_path / "a.po").write_text(CATALOGUE.lstrip().replace("cs_CZ", "en_GB"), "utf-8")
+    (tmp_path / "a.po").write_text(CATALOGUE.replace("cs_CZ", "en_GB"), "utf-8")
     corpus = load_corpus(str(tmp_path / "a.po"), "en", "en-gb")
     assert OPEN in {pair.sides for pair in corpus.pairs("train")}
 
@@ -280,7 +201,7 @@ def test_empty_entries_are_filled_and_fuzzy(tmp_path, capsys):
     assert "a.xlf has the language en-US, and the model has de" in capsys.readouterr().err
     fill_catalogue(tmp_path / "a.po", tmp_path / "c.po", translate, Languages("en", "de"))
     assert "a.po has the language cs_CZ, and the model has de" in capsys.readouterr().err
-    partly = CATALOGUE.lstrip().replace('msgstr[1] "%d soubory"', 'msgstr[1] ""')
+    partly = CATALOGUE.replace('msgstr[1] "%d soubory"', 'msgstr[1] ""')
     partly = partly.replace('msgstr[0] "%d soubor"', 'msgstr[0] ""')
     (tmp_path / "partly.po").write_text(partly, "utf-8")
     fill_catalogue(tmp_path / "partly.po", tmp_path / "whole.po", translate)
@@ -290,9 +211,7 @@ def test_empty_entries_are_filled_and_fuzzy(tmp_path, capsys):
     (tmp_path / "none.po").write_text(no_header, "utf-8")
     fill_catalogue(tmp_path / "none.po", tmp_path / "three.po", translate)
     assert expected in (tmp_path / "three.po").read_text("utf-8")
-    one_form = CATALOGUE.lstrip().replace(
-        "nplurals=3; plural=(n==1) ? 0 : ", "nplurals=1; plural=0;"
-    )
+    one_form = CATALOGUE.replace("nplurals=3; plural=(n==1) ? 0 : ", "nplurals=1; plural=0;")
     (tmp_path / "ja.po").write_text(one_form, "utf-8")
     fill_catalogue(tmp_path / "ja.po", tmp_path / "filled.po", translate)
     assert 'msgstr[0] "%d DISKS"\n\n' in (tmp_path / "filled.po").read_text("utf-8")

@@ -16,6 +16,8 @@ from keras_transformer.trainers.data.preparation import prepare, sampled
 from keras_transformer.trainers.data.prepared import Manifest
 from keras_transformer.trainers.settings import TrainSettings
 
+pytestmark = pytest.mark.usefixtures("eager")
+
 NUMBERS = {"en": "one two three", "de": "eins zwei drei", "fr": "un deux trois"}
 
 

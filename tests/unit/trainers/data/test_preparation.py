@@ -20,6 +20,8 @@ from keras_transformer.trainers.data.prepared import (
 )
 from keras_transformer.trainers.settings import TrainSettings
 
+pytestmark = pytest.mark.usefixtures("eager")  # a corpus has a handful of pairs
+
 E = EOS_ID
 FIRST_WORD = 4  # after pad, unk, bos, eos
 WORDS = [f"w{number}" for number in range(40)]

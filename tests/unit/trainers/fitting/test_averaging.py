@@ -8,6 +8,8 @@ from keras_transformer.registry import build_model
 from keras_transformer.run import Run
 from keras_transformer.trainers.fitting.averaging import average_checkpoints
 
+pytestmark = pytest.mark.usefixtures("eager")
+
 WEIGHTS = {3: 100.0, 5: 1.0, 7: 2.0, 11: 6.0}  # by step; the mean of the last three is 3
 
 

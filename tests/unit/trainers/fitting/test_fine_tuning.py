@@ -34,23 +34,36 @@ def weights_of(run, checkpoint="last"):
 
 def test_starts_from_the_runs_weights_sizes_and_tokenizer(tuning, tiny_run, tmp_path):
     # A rate so small that the weights stay where they were.
-    settings = dataclasses.replace(tuning, peak_rate=1e-30, model={"dropout_rate": 0.3})
+    changes = {"steps": 1, "peak_rate": 1e-30, "model": {"dropout_rate": 0.3}}
+    settings = dataclasses.replace(tuning, **changes)
     run = train(settings, tmp_path / "run", verbose=0)
     assert run.config == dataclasses.replace(tiny_run.config, dropout_rate=0.3)
     assert run.tokenizer_sha256 == tiny_run.tokenizer_sha256
     expected = weights_of(tiny_run, "best")
     for path, weight in weights_of(run).items():
         np.testing.assert_allclose(weight, expected[path], rtol=1e-6)
+    # Its settings are true, and a recipe of it is accepted.
+    sizes = {"vocab_size": run.config.vocab_size}
+    assert TrainSettings.from_dict(run.settings).config(sizes) == run.config
+    again = resolve([Layer("", {**run.settings, "init_from": str(run.path)})])
+    assert completed(TrainSettings.from_dict(again)).config(sizes) == run.config
+    with pytest.raises(InputError, match=r"exists and is not empty"):
+        train(settings, run.path, verbose=0)
+    changed = dataclasses.replace(settings, steps=2, model={"dropout_rate": 0.4})
+    with pytest.raises(InputError, match=r"with model=.*cannot change"):
+        train(changed, run.path, verbose=0, resume=True)
 
 
-@pytest.mark.parametrize(
-    ("freeze", "kept"), [("embeddings", "embedding/"), ("encoder", "encoder_")]
-)
-def test_frozen_layers_keep_their_weights(freeze, kept, tuning, tiny_run, tmp_path):
-    run = train(dataclasses.replace(tuning, freeze=freeze), tmp_path / "run", verbose=0)
+def assert_kept(run, tiny_run, kept):
+    """Only layers whose names begin so have the weights of the first run."""
     before, after = weights_of(tiny_run, "best"), weights_of(run)
     frozen = {path for path in before if np.array_equal(before[path], after[path])}
     assert frozen == {path for path in before if path.startswith(kept)}
+
+
+def test_frozen_layers_keep_their_weights(tuning, tiny_run, tmp_path):
+    run = train(dataclasses.replace(tuning, freeze="embeddings"), tmp_path / "run", verbose=0)
+    assert_kept(run, tiny_run, "embedding/")
 
 
 def test_frozen_encoder_includes_its_last_norm(tuning, tiny_run):
@@ -61,9 +74,10 @@ def test_frozen_encoder_includes_its_last_norm(tuning, tiny_run):
     assert trained == {"embedding/token", "decoder"}
 
 
-def test_resumes_exactly_without_the_initial_run(tuning, tmp_path):
+def test_resumes_exactly_without_the_initial_run(tuning, tiny_run, tmp_path):
     settings = dataclasses.replace(tuning, steps=2, steps_per_validation=1, freeze="encoder")
     complete = train(settings, tmp_path / "complete", verbose=0)
+    assert_kept(complete, tiny_run, "encoder_")
     train(dataclasses.replace(settings, steps=1), tmp_path / "run", verbose=0)
     shutil.rmtree(settings.init_from)
     shutil.rmtree(tmp_path / "run" / "corpus")  # made again, with the run's tokenizer
@@ -97,23 +111,6 @@ def test_what_the_run_decides_is_refused(changes, tuning, tmp_path):
     with pytest.raises(InputError, match=message):
         resolve([Layer("", {"init_from": tuning.init_from, **changes})])
     assert not (tmp_path / "run").exists()
-
-
-def test_the_settings_of_a_tuned_run_are_true(tuning, tmp_path):
-    settings = dataclasses.replace(tuning, steps=1, model={"dropout_rate": 0.3})
-    run = train(settings, tmp_path / "run", verbose=0)
-    saved = TrainSettings.from_dict(run.settings)
-    sizes = {"vocab_size": run.config.vocab_size}
-    assert saved.config(sizes) == run.config
-    again = {**run.settings, "init_from": str(run.path)}  # a recipe of the run is accepted
-    assert (
-        completed(TrainSettings.from_dict(resolve([Layer("", again)]))).config(sizes) == run.config
-    )
-    changed = dataclasses.replace(settings, steps=2, model={"dropout_rate": 0.4})
-    with pytest.raises(InputError, match=r"exists and is not empty"):
-        train(settings, run.path, verbose=0)
-    with pytest.raises(InputError, match=r"with model=.*cannot change"):
-        train(changed, run.path, verbose=0, resume=True)
 
 
 def test_mixed_corpus(tuning, corpus_dir, tmp_path):

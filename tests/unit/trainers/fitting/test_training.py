@@ -179,7 +179,8 @@ def test_moving_average_is_what_is_saved(short_settings, tmp_path):
 
 @pytest.mark.usefixtures("eager")
 def test_validation_bleu_is_that_of_greedy_search(tiny_settings, tmp_path):
-    settings = dataclasses.replace(tiny_settings, steps=2, bleu_sentences=7, lowercase=True)
+    changes = {"steps": 2, "bleu_sentences": 7, "lowercase": True, "extra_length": 5}
+    settings = dataclasses.replace(tiny_settings, **changes)
     run = train(settings, tmp_path / "run", verbose=0)
     assert run.tokenizer().lowercase
     pairs = list(load_corpus(settings.data, "en", "de").pairs("val"))[:7]
