@@ -16,7 +16,7 @@ CorpusOptions = Annotated[
     options.Fields(
         TrainSettings,
         (
-            *("data", "task", "source", "target", "vocab_size", "monolingual"),
+            *("data", "task", "source", "target", "vocab_size", "teacher", "monolingual"),
             *("back_translator", "protect", "protect_free"),
         ),
     ),

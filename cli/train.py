@@ -24,7 +24,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.registry import PROTECTED_SETS
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.corpora import is_prepared
-from keras_transformer.trainers.recipes import Layer, load_recipe, resolve
+from keras_transformer.trainers.recipes import Layer, load_recipe, recipe_of_student, resolve
 from keras_transformer.trainers.settings import TrainSettings
 
 TrainOptions = Annotated[
@@ -32,7 +32,7 @@ TrainOptions = Annotated[
     options.Fields(
         TrainSettings,
         (
-            *("data", "task", "source", "target", "init_from", "mix", "monolingual"),
+            *("data", "task", "source", "target", "init_from", "mix", "teacher", "monolingual"),
             *("back_translator", "freeze", "architecture", "preset", "vocab_size", "protect"),
             *("protect_free", "steps", "seed", "metric", "strategy", "accumulate", "precision"),
             "jit",
@@ -123,6 +123,8 @@ def make_settings(
     layers = [Layer("the command line", values)]
     if recipe is not None:
         layers.append(Layer(f"the recipe {recipe}", load_recipe(recipe)))
+    elif "teacher" in given:
+        layers.append(Layer(f"the teacher {given['teacher']}", recipe_of_student(given["teacher"])))
     settings = resolve(layers, changes)
     if "data" not in settings:
         raise InputError("The setting `data` is missing: give --data, or a --recipe that has it")

@@ -93,6 +93,10 @@ class DataSettings:
     mix_share: Rate = 0.2
     """Share of the pairs of `mix` in all training pairs but those of `monolingual`, before pairs
     are dropped."""
+    teacher: Annotated[str | None, setting("path", metavar="RUN")] = None
+    """A run of the same languages that translates the sources of `data`, repeating no sequence of
+    four tokens: the model learns its translations instead of the targets
+    (docs/howto/fast-model.md)."""
     monolingual: Annotated[str | None, setting("path", metavar="FILE")] = None
     """A file of sentences of the target language, plain or .gz, or a folder of files LANGUAGE.txt
     of several; their sources are made by `back_translator`, and marked."""
@@ -119,8 +123,9 @@ class ModelSettings:
     """The model: "transformer"; "recurrent" for what it replaces, GRUs with attention; or
     "next_word" for a parser whose decoder also reads the next word."""
     preset: Annotated[str, setting("decided", choices=TransformerConfig.presets)] = "tiny"
-    """Sizes of the model: "tiny", "base", "big", or a row of the paper's Table 3, such as
-    "A-16-heads"; of a recurrent model, "tiny" or "base"."""
+    """Sizes of the model: "tiny", "base", "big", "tiny-fast" and "base-fast" with one decoder layer
+    (docs/howto/fast-model.md), or a row of the paper's Table 3, such as "A-16-heads"; of a
+    recurrent model, "tiny" or "base"."""
     model: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Attributes of the model's configuration that differ from the preset's."""
 

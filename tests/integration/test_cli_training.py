@@ -70,6 +70,20 @@ def test_prepare_for_a_machine(corpus_dir, tmp_path):
     assert (found.vocab_size, found.max_length) == (285, 8)  # which `train` refuses
 
 
+def test_a_student_has_the_settings_of_its_teacher(recipe_run, corpus_dir, tmp_path):
+    given = {"teacher": str(recipe_run), "preset": "tiny-fast", "steps": 7}
+    teacher, student = Run.load(recipe_run).settings, make_settings(given).to_dict()
+    of_model = {"model", "preset"}  # its sizes are its own
+    differing = {name for name, value in student.items() if value != teacher[name]}
+    assert differing - of_model == given.keys() - of_model
+    config = make_settings(given).config()
+    assert (config.num_encoder_layers, config.num_decoder_layers) == (6, 1)
+    file = tmp_path / "recipe.toml"
+    file.write_text(f'data = "{corpus_dir}"\nseed = 9\n')
+    assert make_settings(given, str(file)).seed == 9
+    assert make_settings(given, str(file)).source == "en"
+
+
 def test_the_other_commands_take_the_average_or_the_best(recipe_run, corpus_dir):
     code, out, err = cli("average", recipe_run, "--last", 2)
     assert (code, out) == (0, "")

@@ -30,11 +30,6 @@ from keras_transformer.trainers.data.augmentation import (
     changed_copies,
     supported,
 )
-from keras_transformer.trainers.data.back_translation import (
-    BackTranslator,
-    monolingual_files,
-    monolingual_pairs,
-)
 from keras_transformer.trainers.data.cleaning import (
     REASONS,
     Cleaner,
@@ -51,6 +46,13 @@ from keras_transformer.trainers.data.prepared import (
     PreparedCorpus,
     Split,
     complete_corpus,
+)
+from keras_transformer.trainers.data.writers import (
+    Writer,
+    monolingual_files,
+    monolingual_pairs,
+    with_sources,
+    with_targets,
 )
 from keras_transformer.trainers.recipes import completed
 from keras_transformer.trainers.settings import OF_CORPUS, TrainSettings
@@ -95,7 +97,7 @@ def prepare(
     _check(corpus, others)
     validation = list(corpus.pairs(corpus.validation_split)) if corpus.validation_split else []
     folder = Path(folder)
-    back_translator = None if complete_corpus(folder) else _back_translator(settings, folder)
+    writers = (None, None) if complete_corpus(folder) else _writers(settings, folder)
     rates = DEFAULT_RATES if settings.augment == "all" else settings.augment
     with named_failure(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -117,7 +119,7 @@ def prepare(
                 text = json.dumps([pair.sides for pair in validation], ensure_ascii=False)
                 write_atomically(folder / "val.pairs.json", text.encode(), CAN_CONTINUE)
             _write_split(manifest, "val", validation, cleaner)
-        pairs = _training_pairs(settings, corpus, others, back_translator)
+        pairs = _training_pairs(settings, corpus, others, *writers)
         _write_split(manifest, "train", pairs, cleaner, supported(rates, saved), progress)
         manifest.train.total.log_protected()
         return PreparedCorpus.of(manifest, saved, check_files=False)
@@ -149,35 +151,40 @@ def _check(corpus: Corpus, others: Corpus | None) -> None:
         logger.warning("No validation: %s has none of the splits %s", corpus.name, names)
 
 
-def _back_translator(settings: TrainSettings, folder: Path) -> BackTranslator | None:
-    if not (settings.monolingual and settings.back_translator):
-        return None
-    back_translator = BackTranslator(
-        settings.back_translator,
-        list(monolingual_files(settings.monolingual, settings.pairs)),
-        folder,
-        settings.monolingual_sample,
-    )
-    if next(monolingual_pairs(settings.monolingual, settings.pairs), None) is None:
-        raise InputError(
-            f"{settings.monolingual} holds no text: it must have one sentence per line"
+def _writers(settings: TrainSettings, folder: Path) -> tuple[Writer | None, Writer | None]:
+    """Opens the models that write text: the teacher, and the back-translator."""
+    teacher = back_translator = None
+    if settings.teacher:  # a student would learn its loops
+        teacher = Writer("teacher", settings.teacher, settings.pairs, folder, no_repeat_ngram=4)
+    if settings.monolingual and settings.back_translator:
+        pairs = [pair[::-1] for pair in monolingual_files(settings.monolingual, settings.pairs)]
+        back_translator = Writer(
+            *("back_translator", settings.back_translator, pairs, folder),
+            sample_from=settings.monolingual_sample,
         )
-    return back_translator
+        if next(monolingual_pairs(settings.monolingual, settings.pairs), None) is None:
+            raise InputError(
+                f"{settings.monolingual} holds no text: it must have one sentence per line"
+            )
+    return teacher, back_translator
 
 
 def _training_pairs(
     settings: TrainSettings,
     corpus: Corpus,
     others: Corpus | None,
-    back_translator: BackTranslator | None,
+    teacher: Writer | None,
+    back_translator: Writer | None,
 ) -> Iterator[Pair]:
     pairs = corpus.pairs("train")
+    if teacher is not None:
+        pairs = with_targets(pairs, teacher)
     if others is not None:
         pairs = mixed(pairs, partial(others.pairs, "train"), settings.mix_share)
     if back_translator is not None and settings.monolingual:
         lines = partial(monolingual_pairs, settings.monolingual, settings.pairs)
         pairs = mixed(pairs, lines, settings.monolingual_share, "monolingual lines")
-        pairs = back_translator.completed(pairs)
+        pairs = with_sources(pairs, back_translator, settings.pairs[0])
     return pairs
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from keras_transformer.errors import InputError, require
 from keras_transformer.files import locked, named_failure
 from keras_transformer.run import Run
-from keras_transformer.trainers.data.back_translation import BACK_TRANSLATED
 from keras_transformer.trainers.data.cleaning import Progress
 from keras_transformer.trainers.data.corpora import is_prepared
 from keras_transformer.trainers.data.preparation import prepare
@@ -21,6 +20,7 @@ from keras_transformer.trainers.data.prepared import (
     corpus_folder,
     open_prepared,
 )
+from keras_transformer.trainers.data.writers import TRANSLATED
 from keras_transformer.trainers.fitting.callbacks import is_over
 from keras_transformer.trainers.fitting.fine_tuning import initial_config
 from keras_transformer.trainers.fitting.strategies import Workers
@@ -36,7 +36,7 @@ BEFORE_MANIFEST = {"checkpoints", "tokenizer.model", "tmp-run.json"}
 def locked_run_dir(path: Path, resume: bool) -> Iterator[None]:
     """Creates or opens the run directory, and locks it.
 
-    An `InputError` before a pair is prepared or back-translated leaves the directory as it was.
+    An `InputError` before a pair is prepared or translated leaves the directory as it was.
     """
     is_new = not path.exists()
     with named_failure(path):
@@ -61,12 +61,12 @@ def locked_run_dir(path: Path, resume: bool) -> Iterator[None]:
 
 
 def _holds_work(path: Path) -> bool:
-    """Returns whether there is a run, or a pair is prepared or back-translated."""
+    """Returns whether there is a run, or a pair is prepared or translated."""
     corpus = path / "corpus"
     return (
         (path / "run.json").is_file()
         or (is_prepared(corpus) and Manifest.read(corpus).train.total.kept > 0)
-        or any(corpus.glob(BACK_TRANSLATED.format("*")))
+        or any(corpus.glob(TRANSLATED.format("*")))
     )
 
 

@@ -17,7 +17,14 @@ from keras_transformer.records import settings_of
 from keras_transformer.registry import config_type
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.augmentation import DEFAULT_RATES
-from keras_transformer.trainers.settings import DECIDED, GROUPS, TrainSettings, flat, names_in
+from keras_transformer.trainers.settings import (
+    DECIDED,
+    GROUPS,
+    ModelSettings,
+    TrainSettings,
+    flat,
+    names_in,
+)
 
 _FOLDER = Path(__file__).parent
 
@@ -129,6 +136,12 @@ def load_recipe(recipe: str | Path) -> dict[str, Any]:
         f"Cannot read the recipe {recipe}: {reason}. "
         f"It must be a TOML file, a run directory, or one of: {', '.join(names)}"
     )
+
+
+def recipe_of_student(teacher: str | Path) -> dict[str, Any]:
+    """Returns the settings of a run for a student that learns from it, but for those of a model."""
+    of_model = settings_of(ModelSettings)
+    return {name: x for name, x in Run.load(teacher).settings.items() if name not in of_model}
 
 
 def change_recipe(recipe: Mapping[str, Any], changes: Iterable[str]) -> dict[str, Any]:

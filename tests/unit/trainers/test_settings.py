@@ -204,7 +204,7 @@ def test_malformed_changes(change):
         ({"model": {"vocab_size": 7}}, "`vocab_size` must not be in `model`"),
         ({"augment": {"typo": 0.1}}, r"^Unknown setting augment\.typo: .* 'quotes', .*'typing'$"),
         ({"augment": 3}, "^`augment`: .*augment=3$"),
-        ({"preset": "huge"}, "`preset` must be one of tiny, base, big, A-1-head, .*'huge'"),
+        ({"preset": "huge"}, "`preset` must be one of tiny, base, big, .*A-1-head, .*'huge'"),
         ({"task": "singing"}, "`task` must be one of translation.*'singing'"),
         ({"metric": "f1", "bleu_sentences": 7}, "`metric` must be bleu, chrf or loss .*'f1'"),
         ({"metric": "chrf"}, "metric='chrf', bleu_sentences=0"),

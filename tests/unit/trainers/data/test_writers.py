@@ -1,4 +1,4 @@
-"""Monolingual text as training pairs."""
+"""Monolingual text as training pairs, and targets of a teacher."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -9,10 +9,10 @@ from layer_weights import randomize
 from keras_transformer import InputError, Run, Translator
 from keras_transformer.config import BOS_ID
 from keras_transformer.registry import build_model
-from keras_transformer.trainers.data import back_translation
-from keras_transformer.trainers.data.back_translation import BackTranslator
-from keras_transformer.trainers.data.corpora import Pair
+from keras_transformer.trainers.data import writers
+from keras_transformer.trainers.data.corpora import Pair, load_corpus
 from keras_transformer.trainers.data.preparation import prepare
+from keras_transformer.trainers.data.writers import Writer, with_sources, with_targets
 from keras_transformer.trainers.fitting.training import train
 
 LINES = ["rot Hund .", "eins zwei", "Katze", "", "Hund Hund .", "öl rot ."]
@@ -51,7 +51,7 @@ def english(text):
 
 def test_an_interrupted_stage_continues(settings, tmp_path, monkeypatch):
     """The second call translates only what the first one did not."""
-    monkeypatch.setattr(back_translation, "LINES_PER_FILE", 3)
+    monkeypatch.setattr(writers, "LINES_PER_FILE", 3)
     done = []
 
     def counted(self, texts, **options):
@@ -85,7 +85,7 @@ def test_an_interrupted_stage_continues(settings, tmp_path, monkeypatch):
 
 
 def test_a_training_that_fails_keeps_what_is_translated(settings, tmp_path, monkeypatch):
-    monkeypatch.setattr(back_translation, "LINES_PER_FILE", 3)
+    monkeypatch.setattr(writers, "LINES_PER_FILE", 3)
 
     def failing(self, texts, **options):
         if len(texts) < 3:  # the second file
@@ -95,14 +95,17 @@ def test_a_training_that_fails_keeps_what_is_translated(settings, tmp_path, monk
     monkeypatch.setattr(Translator, "translate", failing)
     with pytest.raises(InputError, match="The disk is full"):
         train(settings, tmp_path / "run", verbose=0)
-    assert len([*(tmp_path / "run" / "corpus").glob("back-translated-*")]) == 1
+    assert len([*(tmp_path / "run" / "corpus").glob("translated-*")]) == 1
 
 
 def test_samples(back_translator, tmp_path):
     pairs = [Pair("red", "rot"), *(Pair("", line, is_synthetic=True) for line in LINES if line)]
     searched, sampled = (
-        list(BackTranslator(str(back_translator), [("en", "de")], tmp_path, count).completed(pairs))
+        list(with_sources(pairs, writer, ("en", "de")))
         for count in (None, 5)
+        for writer in [
+            Writer("name", str(back_translator), [("de", "en")], tmp_path, sample_from=count)
+        ]
     )
     assert searched[0] == sampled[0] == pairs[0]
     for one, other, pair in zip(searched[1:], sampled[1:], pairs[1:], strict=True):
@@ -111,11 +114,47 @@ def test_samples(back_translator, tmp_path):
     assert searched != sampled
 
 
+def test_a_student_learns_from_its_teacher(settings, tiny_run, tmp_path):
+    """It is prepared as a corpus with the teacher's translations; those of `mix` stay."""
+    common = dataclasses.replace(settings, mix=settings.data, mix_share=0.5, augment={})
+    student = dataclasses.replace(common, teacher=str(tiny_run.path))
+    corpus = prepare(student, tmp_path / "corpus")
+    sources = [pair.source for pair in load_corpus(settings.data, "en", "de").pairs("train")]
+    teacher = Translator.load(tiny_run.path, no_repeat_ngram=4)
+    written = [" ".join(result.text.split()) for result in teacher.translate(sources)]
+    assert sum(map(bool, written)) > len(sources) / 2
+    (tmp_path / "written").mkdir()
+    for name, lines in (("en", sources), ("de", written)):
+        (tmp_path / "written" / f"{name}.train.txt").write_text("\n".join([*lines, ""]), "utf-8")
+    same = dataclasses.replace(common, data=str(tmp_path / "written"))
+    expected = prepare(same, tmp_path / "expected", tokenizer=corpus.tokenizer)
+    count = len(expected.training.lengths)
+    found, wanted = (
+        [[side.tolist() for side in pair] for pair in each.training.read(range(count))]
+        for each in (corpus, expected)
+    )
+    assert found == wanted
+    assert len(corpus.training.lengths) == count
+
+
+def test_texts_that_a_model_wrote_keep_their_targets(tiny_run, tmp_path):
+    teacher = Writer("teacher", str(tiny_run.path), [("en", "de")], tmp_path)
+    pairs = [Pair("red dog .", "x"), Pair("a", "b", is_synthetic=True), Pair("one", "y")]
+    first, second, third = with_targets(pairs, teacher)
+    assert second == pairs[1]
+    assert (first.source, third.source) == ("red dog .", "one")
+    found = Translator.load(tiny_run.path).translate(["red dog .", "one"])
+    assert [first.target, third.target] == [" ".join(each.text.split()) for each in found]
+
+
 def test_refused(settings, tiny_run, tmp_path):
     with pytest.raises(InputError, match="`monolingual` and `back_translator` need each other"):
         dataclasses.replace(settings, back_translator=None)
     wrong = dataclasses.replace(settings, back_translator=str(tiny_run.path))
     with pytest.raises(InputError, match="`back_translator` must be a run from de to en"):
+        prepare(wrong, tmp_path / "corpus")
+    wrong = dataclasses.replace(settings, teacher=settings.back_translator)
+    with pytest.raises(InputError, match="`teacher` must be a run from en to de"):
         prepare(wrong, tmp_path / "corpus")
     with pytest.raises(InputError, match=r"Cannot read .*nothing"):
         prepare(dataclasses.replace(settings, monolingual="nothing"), tmp_path / "corpus")
