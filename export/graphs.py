@@ -13,7 +13,7 @@ from keras_transformer.export.check import COMPLETE, LANGUAGES, SIGNATURES
 from keras_transformer.export.options import NO_SCORE, ExportOptions
 from keras_transformer.languages import Languages
 from keras_transformer.model.tensor import precision
-from keras_transformer.registry import build_model
+from keras_transformer.registry import allocate_model
 from keras_transformer.texts.sentences import are_blank
 from keras_transformer.texts.texts import TextSearch, TranslatedTexts
 from keras_transformer.translator import Translator
@@ -45,7 +45,7 @@ class ServingModule(tf.Module):
         if options.compute == "bfloat16":
             # Keras converts what stands for a variable to the variable's dtype.
             with precision("bfloat16" if options.weights == "bfloat16" else "mixed_bfloat16"):
-                model = build_model(model.config)
+                model = allocate_model(model.config)
         is_exact = model.compute_dtype == options.weights  # then products need no float32
         dtype = options.weights if is_exact else "float32"
 

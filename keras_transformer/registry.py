@@ -8,6 +8,7 @@ public names in `__init__.pyi`; of `ensemble`, the command of this name; of `mod
 `import` and `convert --to marian`; of `protection`, the setting `protect`.
 """
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -96,6 +97,22 @@ def build_model(config: "ModelConfig") -> "EncoderDecoder":
     """Builds a model with fresh weights."""
     model: EncoderDecoder = load(ARCHITECTURES[config.architecture].model)(config)
     return model
+
+
+def allocate_model(config: "ModelConfig") -> "EncoderDecoder":
+    """Builds a model whose weights get their values later, for little time and memory."""
+    import tensorflow as tf
+
+    def allocate(make: Callable[..., Any], initial_value: Any, **options: Any) -> Any:
+        if callable(initial_value):
+            with tf.Graph().as_default():  # which computes nothing
+                value = initial_value()
+            if value.dtype.is_floating:
+                initial_value = tf.raw_ops.Empty(shape=value.shape, dtype=value.dtype)
+        return make(initial_value=initial_value, **options)
+
+    with tf.variable_creator_scope(allocate):
+        return build_model(config)
 
 
 def step_of(model: "EncoderDecoder", max_length: Any, num_sequences: Any) -> "Step":

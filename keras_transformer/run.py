@@ -36,7 +36,7 @@ from keras_transformer.config import CheckpointName, ModelConfig
 from keras_transformer.errors import InputError
 from keras_transformer.files import check_file, named_failure, read_failure, write_atomically
 from keras_transformer.manifest import Manifest
-from keras_transformer.registry import build_model
+from keras_transformer.registry import allocate_model
 
 if TYPE_CHECKING:
     from keras_transformer.model.encoder_decoder import EncoderDecoder
@@ -125,7 +125,7 @@ class Run(Manifest):
 
     def model(self, checkpoint: CheckpointName | None = None) -> "EncoderDecoder":
         """Builds the model with the weights of a checkpoint, as `checkpoint` names it."""
-        model = build_model(self.config)
+        model = allocate_model(self.config)
         self.load_weights(model, self.checkpoint(checkpoint))
         return model
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from keras_transformer.config import PAD_ID, UNK_ID
 from keras_transformer.protection.counts import CountConstraint, counts_of, ranks_of
 from keras_transformer.protection.patterns import BEFORE_ENTITY, CUT, TEXT, without_text
 from keras_transformer.protection.terms import TERM
@@ -140,10 +141,14 @@ class Protection(Wrapper):
         return Kept(strings.to_tensor(""), slots.to_tensor(-1))
 
     def constraints(self, ids: tf.Tensor, lengths: tf.Tensor, context: Kept) -> list[Constraint]:
+        is_text = tf.gather([*map(bool, self._spellings)], ids) | (ids == UNK_ID)
+        texts = tf.ragged.boolean_mask(ids, is_text)  # no delimiters and tags
+        lengths = tf.cast(texts.row_lengths(), tf.int32)
+        texts = texts.to_tensor(PAD_ID)  # [B, S]
         begins_word = [spelling.startswith(b" ") for spelling in self._spellings]
-        after_space = tf.reduce_any(tf.gather(begins_word, ids[:, 1:]), axis=1)
+        after_space = tf.reduce_any(tf.gather(begins_word, texts[:, 1:]), axis=1)
         strings = _results(context.strings)
-        slots = ids - self._first_slot
+        slots = texts - self._first_slot
         counts = counts_of(slots, lengths, strings, after_space, NUM_SLOTS, self._is_free)
         return [CountConstraint.of(counts, self._spellings, self._is_free)]
 

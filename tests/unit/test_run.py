@@ -7,8 +7,10 @@ import math
 import re
 import shutil
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from disk import full_disk
 
 from keras_transformer.checkpoints import Checkpoint, State
@@ -62,6 +64,21 @@ def replace_file(run, content):
     (run.path / run.best.file).write_bytes(content)
     digest = hashlib.sha256(content).hexdigest()
     edit_manifest(run, best={**dataclasses.asdict(run.best), "sha256": digest})
+
+
+def test_no_initial_values_are_computed_for_a_saved_model(saved_run, model, monkeypatch):
+    were_computed = []
+
+    def compute(initializer, shape, dtype=None):
+        were_computed.append(tf.executing_eagerly())
+        return tf.zeros(shape, dtype)
+
+    monkeypatch.setattr(keras.initializers.GlorotUniform, "__call__", compute)
+    loaded = saved_run.model()
+    assert set(were_computed) == {False}
+    for own, other in zip(loaded.weights, model.weights, strict=True):
+        assert own.path == other.path
+        np.testing.assert_array_equal(own, other)
 
 
 def test_create_and_load(saved_run, tokenizer):

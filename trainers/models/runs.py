@@ -4,14 +4,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, TransformerConfig
 from keras_transformer.errors import InputError
 from keras_transformer.files import atomic_folder
-from keras_transformer.model.transformer import Transformer
 from keras_transformer.models.layout import from_huggingface, huggingface_name
+from keras_transformer.registry import allocate_model
 from keras_transformer.run import Run
 from keras_transformer.tokenizers import Tokenizer
 from keras_transformer.trainers.settings import TrainSettings
@@ -38,49 +39,57 @@ class PublishedModel(NamedTuple):
 
 def write_run(model: PublishedModel, run_dir: Path) -> Run:
     """Writes a model as a run directory, which must not exist; `InputError` if weights differ."""
-    transformer = Transformer(model.config)
-    _assign(transformer, model)
+    transformer = allocate_model(model.config)
+    expected = {huggingface_name(variable.path) for variable in transformer.weights}
+    if missing := sorted(expected - model.weights.keys()):
+        raise InputError(f"{model.folder}: the weight {missing[0]} is missing")
+    if left := sorted(model.weights.keys() - expected):
+        raise InputError(f"{model.folder}: no known model has a weight {', '.join(left[:3])}")
     source, target = model.languages
     settings = TrainSettings(data="", source=source, target=target, **model.search)
     with atomic_folder(run_dir) as written:
         run = Run.create(written, model.config, model.tokenizer, source, target, settings.to_dict())
-        run.save_checkpoint(transformer, step=0, metrics={}, is_best=True)
+        with _PublishedWeights(model):
+            run.save_checkpoint(transformer, step=0, metrics={}, is_best=True)
         run.finish()
     return Run.load(run_dir)
 
 
-def _assign(transformer: Transformer, model: PublishedModel) -> None:
-    left = dict(model.weights)
-    for variable in transformer.weights:
-        path, name = variable.path, huggingface_name(variable.path)
-        if name not in left:
-            raise InputError(f"{model.folder}: the weight {name} is missing")
-        weight = np.asarray(left.pop(name), np.float32)
-        order = model.orders[0 if path.startswith("source_embedding") else -1]
-        is_bias = name == "final_logits_bias"
-        if is_bias or path.endswith("embeddings") or path == "output/kernel":
-            weight = weight.ravel() if is_bias else weight
-            if len(weight) != max(order) + 1:
-                raise InputError(
-                    f"{model.folder}: the weight {name} must have a row for each of the "
-                    f"{max(order) + 1} pieces. Received: {len(weight)} rows"
-                )
-            fill = NEVER if is_bias else 0.0
-            weight = reorder(weight, order, transformer.config.vocab_size, fill)
-            # A start symbol of its own counts; its padding or its end would count twice.
-            if is_bias and (order[PAD_ID] < 0 or order[BOS_ID] == order[EOS_ID]):
-                weight[BOS_ID] = NEVER
-        weight = from_huggingface(path, weight)
-        if weight.shape != tuple(variable.shape):
+class _PublishedWeights(keras.StatelessScope):
+    """In this scope, variables have a model's weights, each of which is read when it is used."""
+
+    def __init__(self, model: PublishedModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def get_current_value(self, variable: keras.Variable) -> np.ndarray:
+        return _weight(self.model, variable)
+
+
+def _weight(model: PublishedModel, variable: keras.Variable) -> np.ndarray:
+    """Reads a weight, in our order."""
+    path, name = variable.path, huggingface_name(variable.path)
+    weight = np.asarray(model.weights[name], np.float32)
+    order = model.orders[0 if path.startswith("source_embedding") else -1]
+    is_bias = name == "final_logits_bias"
+    if is_bias or path.endswith("embeddings") or path == "output/kernel":
+        weight = weight.ravel() if is_bias else weight
+        if len(weight) != max(order) + 1:
             raise InputError(
-                f"{model.folder}: the weight {name} must have the sizes {tuple(variable.shape)}. "
-                f"Received: {weight.shape}"
+                f"{model.folder}: the weight {name} must have a row for each of the "
+                f"{max(order) + 1} pieces. Received: {len(weight)} rows"
             )
-        variable.assign(weight)
-    if left:
+        weight = reorder(weight, order, model.config.vocab_size, NEVER if is_bias else 0.0)
+        # A start symbol of its own counts; its padding or its end would count twice.
+        if is_bias and (order[PAD_ID] < 0 or order[BOS_ID] == order[EOS_ID]):
+            weight[BOS_ID] = NEVER
+    weight = from_huggingface(path, weight)
+    if weight.shape != tuple(variable.shape):
         raise InputError(
-            f"{model.folder}: no known model has a weight {', '.join(sorted(left)[:3])}"
+            f"{model.folder}: the weight {name} must have the sizes {tuple(variable.shape)}. "
+            f"Received: {weight.shape}"
         )
+    return weight
 
 
 def reorder(rows: np.ndarray, order: Order, count: int, fill: float) -> np.ndarray:

@@ -13,6 +13,8 @@ from file_edits import delete, edit_json
 from marian_models import extract
 
 from keras_transformer.errors import InputError
+from keras_transformer.protection.counts import CountConstraint
+from keras_transformer.protection.tokenizer import ProtectingTokenizer
 from keras_transformer.texts.texts import TextSearch
 from keras_transformer.tokenizers import Tokenizer, shifted
 from keras_transformer.trainers.ensemble.combining import combine
@@ -180,6 +182,16 @@ def test_tokenizer_file(imported, tmp_path):
     assert loaded(texts).ids.numpy().tolist() == tokenizer(texts).ids.numpy().tolist()
     assert loaded.target_languages == tokenizer.target_languages
     assert loaded.source_languages == tokenizer.source_languages
+
+
+def test_tags_and_ends_are_no_text_to_protection(imported):
+    tokenizer = ProtectingTokenizer.extend(imported.translator.tokenizer, [], ["placeholders"])
+    texts = ["Delete {a}", "Delete {a} now", "{a}"]
+    source = tokenizer.encode([imported.expected[0].tag + text for text in texts])
+    constraints = tokenizer.constraints(source)
+    (counts,) = (each.counts for each in constraints if isinstance(each, CountConstraint))
+    assert counts.is_last.numpy().tolist() == [True, False, True]
+    assert counts.spaced.numpy().tolist() == [[True], [True], [False]]
 
 
 @pytest.mark.usefixtures("eager")
