@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from keras_transformer.config import PRESETS, DecodingOptions, TransformerConfig
+from keras_transformer.config import FAST, PRESETS, DecodingOptions, TransformerConfig
 
 Case = dict[str, Any]
 
@@ -27,6 +27,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "base": {**PRESETS["base"], "vocab_size": 32_000},
     "tiny": {**PRESETS["tiny"], "vocab_size": 10_000},
     "small": SMALL,
+    "base-fast": {**FAST["base-fast"], "vocab_size": 32_000},
     "big": {**PRESETS["big"], "vocab_size": 37_000},
 }
 MAX_TOKENS = {"forced": 30, "natural": 75}  # of a translation
@@ -60,7 +61,7 @@ QUICK: dict[str, dict[str, Any]] = {
 
 def sizes_of(name: str) -> TransformerConfig:
     """Sizes by name: one of `SIZES`, or with changes, such as "small-V2000" or "small-L6"."""
-    kind, *changes = name.split("-")
+    kind, *changes = [name] if name in SIZES else name.split("-")
     values = dict(SIZES[kind])
     for change in changes:
         names = ["vocab_size"] if change[0] == "V" else LAYERS
@@ -153,6 +154,7 @@ def all_cases() -> Iterator[Case]:
     for size, (stop, shapes) in itertools.product(sizes, SHAPES.items()):
         for shape in shapes:
             yield decoding(size, stop, *shape)
+    yield from (decoding("base-fast", "forced", 25, batch, 4) for batch in (32, 1))
     yield from map(multi30k, (4, 1))
     yield from (serving("tiny", clients) for clients in (1, 8, 32))
     batches = itertools.product(sizes[::-1], ("multi30k", "wmt", "full"))
@@ -166,4 +168,4 @@ def all_cases() -> Iterator[Case]:
         "tokens_per_batch": 25_000,
         "systems": ("pipeline",),
     }
-    yield from map(start, sizes)
+    yield from map(start, (*sizes, "base-fast"))
