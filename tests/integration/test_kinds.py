@@ -24,7 +24,7 @@ def test_answers_as_its_translator(name, kinds):
     assert (metadata["architecture"], metadata["model"]) == (config.architecture, config.to_dict())
     session = SavedModelSession(path)
     expected = assert_same_translations(session, translator, TEXTS)
-    assert any(each.text for each in expected)
+    assert any(text for each in expected for text, _ in each.hypotheses)
     documents = answer(session, "document", text=["One.\n\nTwo. Red", " "])
     assert documents["sentences"].tolist() == [3, 0]
     if name != "parser":  # whose attention is of symbols

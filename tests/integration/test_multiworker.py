@@ -28,8 +28,8 @@ def arguments(corpus_dir):
     """A training of batches that no two workers share evenly; validation every 5 updates."""
     settings = {"augment": "{}", "vocab_size": 290, "tokens_per_batch": 60, "max_length": 40}
     settings |= {"warmup_steps": 3, "peak_rate": 0.003, "steps_per_validation": 5}
-    sizes = {**TINY, "num_decoder_layers": 1, "dropout_rate": 0.0}
-    settings |= {f"model.{name}": value for name, value in sizes.items()}
+    settings |= {"bleu_sentences": 5, "model.dropout_rate": 0.0}
+    settings |= {f"model.{name}": value for name, value in TINY.items()}
     changes = [f"--set={name}={value}" for name, value in settings.items()]
     return ["--data", str(corpus_dir), "--resume", *changes]
 
@@ -135,6 +135,12 @@ def test_two_workers_train_as_one(arguments, one, pair, tmp_path):
     assert len(list((tmp_path / "run" / "tensorboard" / "train").iterdir())) == 1
 
 
+def test_a_cluster_of_one_machine(arguments, one, tmp_path):
+    changed = [*arguments, "--steps", str(STEPS)]
+    run = run_alone(tmp_path / "run", changed, tmp_path / "log", 0, free_ports(1))
+    assert_same_training(run, one)
+
+
 @pytest.mark.parametrize(
     ("changes", "share"),
     [
@@ -146,7 +152,7 @@ def test_two_workers_train_as_one(arguments, one, pair, tmp_path):
 )
 def test_other_ways_to_compute(arguments, pair, tmp_path, changes, share):
     """Two workers differ from one by at most a share of the movement of the last 5 updates."""
-    changes = [*changes, "steps=10", "keep_checkpoints=2", "bleu_sentences=5"]
+    changes = [*changes, "steps=10", "keep_checkpoints=2", "bleu_sentences=0"]
     arguments = [*arguments, *(f"--set={change}" for change in changes)]
     one = run_alone(tmp_path / "one", arguments, tmp_path / "log")
     workers = pair(tmp_path / "run", arguments)
@@ -171,7 +177,7 @@ def test_sigterm_to_one_saves_and_stops_both(arguments, pair, tmp_path):
 
 @pytest.mark.parametrize("lost", [0, 1])
 def test_the_death_of_one_stops_the_other(arguments, one, pair, tmp_path, lost):
-    """After the death of the chief, a cluster of one machine resumes from the last save."""
+    """After the death of the chief, one process resumes from the last save."""
     workers = pair(tmp_path / "run", [*arguments, "--steps", "1000000"])
     workers.wait_for("After 10 updates")
     workers.processes[lost].kill()
@@ -183,8 +189,7 @@ def test_the_death_of_one_stops_the_other(arguments, one, pair, tmp_path, lost):
     assert run.load_state()[1] >= 10
     if lost == 1:
         return
-    more = [*arguments, "--steps", str(STEPS)]
-    run = run_alone(tmp_path / "run", more, tmp_path / "log", 0, free_ports(1))
+    run = run_alone(tmp_path / "run", [*arguments, "--steps", str(STEPS)], tmp_path / "log")
     assert "Resumed after" in (tmp_path / "log").read_text()
     assert_same_training(run, one)
 
