@@ -12,12 +12,12 @@ import tensorflow as tf
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from bench import report
-from bench.cases import CEILINGS, QUICK, all_cases
-from bench.inputs import batches, pair_lengths, pass_flops, write_text
+from bench.cases import CEILINGS, QUICK, all_cases, sizes_of
+from bench.inputs import batches, case_flops, pair_lengths, pass_flops, write_text
 from bench.models import fixed_length
 from bench.processes import take_starts, take_turns
 from bench.profiler import milliseconds
-from bench.systems import SYSTEMS
+from bench.systems import SYSTEMS, Translating
 
 from keras_transformer import DecodingOptions, TransformerConfig
 from keras_transformer.texts.texts import TextSearch
@@ -54,6 +54,15 @@ def test_decoding_flops_by_hand():
     # Encoder, 3 tokens: 3 (4 * 4 + 2 * 2 * 3) = 84, scores and heads 2 * 2 * 9 = 36. Cross: 24.
     # A decoder's token: 6 * 4 + 12 = 36, logits 10. Keys seen in 2 steps: 1 + 2 + 2 * 3 = 9.
     assert pass_flops(SIZES, 3, target=2, beam=2) == 2 * (84 + 36 + 24 + 2 * (2 * 46 + 36))
+
+
+def test_flops_of_cases():
+    tiny = sizes_of("tiny")
+    case = {"kind": "decoding", "size": "tiny", "source": 7, "target": 5, "batch": 3, "beam": 2}
+    assert case_flops(case) == 3 * pass_flops(tiny, 7, 5, 2)
+    batch = ({"source_ids": np.array([[4, 5, 0]])}, np.array([[6, 0]]), None)
+    case = {"kind": "training", "size": "tiny", "batches": [batch, batch]}
+    assert case_flops(case) == 2 * 3 * pass_flops(tiny, 2, 1)
 
 
 def test_cases_are_named_once_and_have_systems():
@@ -133,6 +142,16 @@ def test_systems_that_fail_are_left_out(tmp_path, capsys):
     assert counts["product-tensorflow"]["flops"] == 4 * 2.0 * 2048**3
     assert take_starts({"systems": ("ctranslate2",)}, 2, tmp_path / "log") == ([], {})
     assert capsys.readouterr().out.count("  ctranslate2: skipped, KeyError") == 2
+
+
+def test_a_system_that_has_just_started_translates_all_texts_at_once():
+    class Upper(Translating):
+        def translate(self, texts):
+            return [text.upper() for text in texts]
+
+    system = Upper()
+    system.texts = ["a", "b"]
+    assert system.run() == ["A", "B"]
 
 
 def test_batches_of_an_epoch():
