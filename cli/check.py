@@ -1,5 +1,6 @@
 """`keras-transformer check`, and how other commands find an export."""
 
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,25 +10,22 @@ from typer import Argument
 from keras_transformer.cli.console import ProgressBar, load_tensorflow, print_json, say
 from keras_transformer.cli.options import Json
 from keras_transformer.errors import InputError
-from keras_transformer.export.metadata import read_metadata
+from keras_transformer.export.metadata import find_version, read_metadata
 from keras_transformer.export.options import computes_bfloat16
-from keras_transformer.export.versions import find_version
 from keras_transformer.run import runs_inside
 
 if TYPE_CHECKING:
     from keras_transformer.export.check import Finding
 
 
-def find_export(model: str | Path) -> Path | None:
-    """Returns the newest version of a model, or the version itself; None if there is none.
-
-    It warns of an export in bfloat16, for which this processor has no instructions.
-    """
+def find_export(model: str | Path, expected: str = "an export, with a saved_model.pb") -> Path:
+    """Returns the newest version of a model, or the version itself; warns if it is slow here."""
     version = find_version(model)
-    try:
-        compute = version and read_metadata(version).get("compute")
-    except InputError:  # of another program's export
-        compute = None
+    if version is None:
+        raise InputError(f"{model} must be {expected}{inside(model)}")
+    compute = None
+    with contextlib.suppress(InputError):  # of another program's export
+        compute = read_metadata(version).get("compute")
     if compute == "bfloat16" and not computes_bfloat16():
         say(
             f"warning: {version} computes in bfloat16, for which this processor has no "
@@ -63,11 +61,6 @@ def check_command(
     from keras_transformer.export.check import check_saved_model, require_success
 
     path = find_export(model)
-    if path is None:
-        raise InputError(
-            f"{model} is not an export: neither it nor a version in it holds a saved_model.pb"
-            f"{inside(model)}"
-        )
     with ProgressBar("Checking"):
         findings = check_saved_model(path, (lambda finding: None) if as_json else say_finding)
     if as_json:

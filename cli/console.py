@@ -88,15 +88,15 @@ def show_log() -> None:
 _KERAS = "keras.src.optimizers"  # the module that TensorFlow imports
 
 
-def load_tensorflow() -> None:
+def load_tensorflow(searches: bool = False) -> None:
     """Imports TensorFlow, which takes seconds, without its start-up messages and without Keras.
 
-    TensorFlow also imports Keras, if it is installed, to register optimizers. This function
-    prevents that; a command that needs Keras imports it itself.
-
-    Raises:
-        InputError: if another backend is chosen for Keras.
+    TensorFlow also imports Keras to register optimizers, which is prevented here: a command that
+    needs Keras imports it. One that `searches` computes many texts side by side, and gives each
+    operation one thread. `InputError` if another backend is chosen for Keras.
     """
+    if searches:
+        os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
     # What this variable names goes before the backend of Keras's configuration file.
     backend = os.environ["KERAS_BACKEND"] = os.environ.get("KERAS_BACKEND") or "tensorflow"
     if backend != "tensorflow":
@@ -113,14 +113,6 @@ def load_tensorflow() -> None:
             import tensorflow  # noqa: F401
     finally:
         del sys.modules[_KERAS]
-
-
-def use_one_thread() -> None:
-    """Gives each operation one thread, before TensorFlow is loaded.
-
-    A search computes many texts side by side. Training needs all threads for each operation.
-    """
-    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 
 
 def keep_freed_memory() -> None:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import json
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -16,7 +15,6 @@ from keras_transformer.cli.console import (
     print_json,
     say,
     say_next,
-    use_one_thread,
 )
 from keras_transformer.cli.options import NONE, Checkpoint, Json, RunDirectory, Search, one_or_all
 from keras_transformer.config import CheckpointName, DecodingOptions
@@ -75,12 +73,9 @@ class EvaluateOptions:
 
     def of_scores(self) -> dict[str, Any]:
         """Returns the options that not all tasks have; None where they are not given."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {
-            name: value or None
-            for name, value in values.items()
-            if name not in ("data", "split", "source", "target")
-        }
+        everywhere = ("data", "split", "source", "target")
+        values = dataclasses.asdict(self)
+        return {name: x or None for name, x in values.items() if name not in everywhere}
 
 
 def evaluate_command(
@@ -97,8 +92,7 @@ def evaluate_command(
     replace earlier ones of the same options only. Of several pairs of languages, each has files of
     its own, and the means are printed, too.
     """
-    use_one_thread()
-    load_tensorflow()
+    load_tensorflow(searches=True)
     from keras_transformer.translator import Translator
 
     opened = Run.load(run)
@@ -106,16 +100,16 @@ def evaluate_command(
     task.check_options(options.of_scores())
     tests, split, data = _read_tests(opened, task, options)
     translator = Translator.of(opened, checkpoint, **search)
-    setup = _Setup(opened, task, options, translator, checkpoint, split, data)
-    prepared = {languages: setup.texts(languages, pairs) for languages, pairs in tests.items()}
-    total = sum(len(pairs) for texts in prepared.values() for pairs in texts.values())
+    evaluator = _Evaluator(opened, options, translator, checkpoint, split, data)
+    texts = {languages: evaluator.texts(languages, pairs) for languages, pairs in tests.items()}
+    total = sum(len(pairs) for kinds in texts.values() for pairs in kinds.values())
     with ProgressBar("Evaluating", total) as progress:
-        evaluated = {
-            languages: setup.evaluate(languages, texts, progress)
-            for languages, texts in prepared.items()
+        results = {
+            languages: evaluator.evaluate(languages, kinds, progress)
+            for languages, kinds in texts.items()
         }
-    _print_all(evaluated, task.labels, setup.bleu, as_json)
-    for values in evaluated.values():
+    _print_all(results, task.labels, evaluator.bleu, as_json)
+    for values in results.values():
         if remark := task.remark(values):
             say(remark)
         say(
@@ -148,19 +142,16 @@ def _read_tests(
     corpus = task.load_data(data, source, target)
     split = "test" if "test" in corpus.splits else corpus.validation_split
     split = options.split or split or "test"
-    if not corpus.parts:
-        return {pairs[0]: list(corpus.pairs(split))}, split, data
     by_pair: dict[LanguagePair, list[Pair]] = {}
     for pair in corpus.pairs(split):
-        by_pair.setdefault(pair.languages or pairs[0], []).append(pair.without_languages())
+        by_pair.setdefault(pair.languages or pairs[0], []).append(pair._replace(languages=None))
     return by_pair, split, data
 
 
-class _Setup(NamedTuple):
-    """How to evaluate."""
+class _Evaluator(NamedTuple):
+    """Evaluates a run on the texts of pairs of languages."""
 
     run: Run
-    task: Task
     options: EvaluateOptions
     translator: "Translator"
     checkpoint: CheckpointName | None
@@ -195,107 +186,82 @@ class _Setup(NamedTuple):
         progress: Callable[[int], None],
     ) -> dict[str, Any]:
         """Writes the results of a pair of languages, and returns the scores."""
-        from keras_transformer.trainers.scoring.evaluation import evaluate, read_sentences
+        from keras_transformer.trainers.scoring import evaluation, scores
 
-        pairs, options, (source, target) = texts[""], self.options, languages
+        options, (source, target) = self.options, languages
         baseline, prepared = (
-            None if path is None else read_sentences(path, len(pairs))
+            path and evaluation.read_sentences(path, len(texts[""]))
             for path in (options.baseline, options.tokenized_references)
         )
         notes = {"data": self.data, "checkpoint": self.run.checkpoint(self.checkpoint).file}
         if options.tokenized_references:
             notes["tokenized_references"] = str(options.tokenized_references)
-        name = self.split
         if self._is_named(languages):
-            name, notes = f"{name}-{source}-{target}", {**notes, "source": source, "target": target}
-        name += _other_options(self.run, target, options, self.translator.defaults, self.checkpoint)
-        all_notes = {**notes, **dataclasses.asdict(self.translator.defaults)}
-        output = _output(self.run.path / "evaluation" / name, texts, all_notes)
-        for kind, changed in texts.items():
-            evaluate(
+            notes |= {"source": source, "target": target}
+        outputs = self._outputs(languages, texts, notes)
+        for kind, pairs in texts.items():
+            evaluation.evaluate(
                 self.translator,
-                changed,
-                _with_kind(output, kind),
+                pairs,
+                outputs[kind],
                 target,
-                task=self.task.name,
+                task=task_of(self.run.settings).name,
                 tokenized_references=None if kind else prepared,
                 source_language=source,
                 tokenize=options.tokenize,
                 notes={**notes, "noise": kind} if kind else notes,
                 progress=lambda done, total: progress(done),
             )
-        return _all_scores(output, texts, baseline, self.bleu)
+        written = {kind: evaluation.read_evaluation(path) for kind, path in outputs.items()}
+        values = {**written[""].scores, "baseline": None, "output": str(outputs[""])}
+        if options.noise:
+            noise = {kind: x.scores[self.bleu]["value"] for kind, x in written.items() if kind}
+            values["noise"] = noise
+        if baseline:
+            (value, signature), p_value = scores.compare(
+                written[""].hypotheses,
+                baseline,
+                [pair.target for pair in texts[""]],
+                self.translator.tokenizer.lowercase,
+                values["tokenize"],
+            )
+            values["baseline"] = {"bleu": value, "signature": signature, "p_value": p_value}
+        return values
 
+    def _outputs(
+        self, languages: LanguagePair, kinds: Iterable[str], notes: Mapping[str, Any]
+    ) -> dict[str, Path]:
+        """Returns the path of each kind of text, with a number if it has other options' results."""
+        from keras_transformer.trainers.scoring.evaluation import is_free
 
-def _other_options(
-    run: Run,
-    target: str,
-    options: EvaluateOptions,
-    search: DecodingOptions,
-    checkpoint: CheckpointName | None,
-) -> str:
-    """Returns the options that are not the run's, for the names of the files of the results."""
-    from keras_transformer.trainers.scoring.scores import bleu_tokenizer
+        search = dataclasses.asdict(self.translator.defaults)
+        name = "-".join([self.split, *(languages if self._is_named(languages) else ())])
+        path = self.run.path / "evaluation" / f"{name}{self._named_options(languages[1], search)}"
+        for number in itertools.count(1):
+            numbered = path if number == 1 else Path(f"{path}-{number}")
+            outputs = {kind: Path("-".join(filter(None, (str(numbered), kind)))) for kind in kinds}
+            if all(
+                is_free(output, {**notes, **search, "noise": kind or None})
+                for kind, output in outputs.items()
+            ):
+                break
+        if number > 1:
+            say(f"{path} has results of other data or of another checkpoint, and keeps them")
+        return outputs
 
-    own = DecodingOptions.of(run.settings)
-    values = dataclasses.asdict(search)
-    named = {key: value for key, value in values.items() if value != getattr(own, key)}
-    if run.checkpoint(checkpoint).file != run.checkpoint().file:
-        named["checkpoint"] = checkpoint
-    if options.tokenize not in (None, bleu_tokenizer(target)):
-        named["tokenize"] = options.tokenize
-    if options.tokenized_references:
-        named["tokenized_references"] = options.tokenized_references.name
-    return "".join(f"-{key}={value}" for key, value in named.items())
+    def _named_options(self, target: str, search: Mapping[str, Any]) -> str:
+        """Returns the options that are not the run's, for the names of files."""
+        from keras_transformer.trainers.scoring.scores import bleu_tokenizer
 
-
-def _output(path: Path, kinds: Iterable[str], options: Mapping[str, Any]) -> Path:
-    """Returns a path for all kinds of text, with a number where results of other options are."""
-    from keras_transformer.trainers.scoring.evaluation import is_free
-
-    paths = itertools.chain([path], (Path(f"{path}-{number}") for number in itertools.count(2)))
-    chosen = next(
-        free
-        for free in paths
-        if all(
-            is_free(_with_kind(free, kind), {**options, "noise": kind or None}) for kind in kinds
-        )
-    )
-    if chosen != path:
-        say(f"{path} has results of other data or of another checkpoint, and keeps them")
-    return chosen
-
-
-def _with_kind(output: Path, kind: str) -> str:
-    return f"{output}-{kind}" if kind else str(output)
-
-
-def _read_scores(output: Path | str) -> dict[str, Any]:
-    scores: dict[str, Any] = json.loads(Path(f"{output}.scores.json").read_text(encoding="utf-8"))
-    return scores
-
-
-def _all_scores(
-    output: Path, texts: Mapping[str, list[Pair]], baseline: list[str] | None, bleu: str
-) -> dict[str, Any]:
-    """Returns the scores of all kinds of text, and the significance of a baseline's distance."""
-    from keras_transformer.trainers.scoring.evaluation import read_sentences
-    from keras_transformer.trainers.scoring.scores import compare
-
-    values = {**_read_scores(output), "baseline": None, "output": str(output)}
-    kinds = {kind: _read_scores(_with_kind(output, kind)) for kind in texts if kind}
-    if kinds:
-        values["noise"] = {kind: scores[bleu]["value"] for kind, scores in kinds.items()}
-    if baseline:
-        (value, signature), p_value = compare(
-            read_sentences(f"{output}.hypothesis", len(baseline)),
-            baseline,
-            [pair.target for pair in texts[""]],
-            bleu == "bleu_lowercased",
-            values["tokenize"],
-        )
-        values["baseline"] = {"bleu": value, "signature": signature, "p_value": p_value}
-    return values
+        own = dataclasses.asdict(DecodingOptions.of(self.run.settings))
+        named = {key: value for key, value in search.items() if value != own[key]}
+        if self.run.checkpoint(self.checkpoint).file != self.run.checkpoint().file:
+            named["checkpoint"] = self.checkpoint
+        if self.options.tokenize not in (None, bleu_tokenizer(target)):
+            named["tokenize"] = self.options.tokenize
+        if self.options.tokenized_references:
+            named["tokenized_references"] = self.options.tokenized_references.name
+        return "".join(f"-{key}={value}" for key, value in named.items())
 
 
 def _print_all(

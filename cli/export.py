@@ -53,7 +53,7 @@ def export_command(
     opened = Run.load(run)
     translator = Translator.of(opened, checkpoint, **search)
     pairs = read_validation_pairs(corpus_folder(opened))
-    sources = [pair.source for pair in pairs if pair.source.strip()]
+    sources = [pair.tagged_source for pair in pairs if pair.source.strip()]
     with cleaned_up(), ProgressBar("Exporting"):
         path = export_saved_model(
             translator,
@@ -105,7 +105,7 @@ def _compare(path: Path, translator: "Translator", pairs: list[Pair], run: Run) 
     if not pairs:
         say("The run holds no validation text to compare the rounded model on")
         return
-    sources = [pair.source for pair in pairs]
+    sources = [pair.tagged_source for pair in pairs]
     with ProgressBar("Comparing"):
         exact = [translation.text for translation in translator.translate(sources)]
         rows = by_length(sources, SavedModelSession(path).translate)

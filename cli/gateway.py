@@ -33,24 +33,24 @@ def gateway_command(
     Weblate, Nextcloud and browser extensions can then use a model.
     """
     with needs_extra("serve"):
-        from keras_transformer.export.gateway import Direction, make_gateway
+        from keras_transformer.export.gateway import Direction, Gateway
         from keras_transformer.export.server.http import HttpServer
     urls, several = {}, []
     for model in models:
-        if re.match("https?://", model):
-            several.append(model)
-            continue
-        languages, _, url = model.partition("=")
-        source, _, target = languages.partition(":")
-        if not (source and target and url):
+        match = re.fullmatch(r"([^:=]+):([^:=]+)=(.+)|(https?://.*)", model)
+        if match is None:
             raise InputError(
                 "A model must have the form SOURCE:TARGET=URL, such as "
                 f"en:cs=http://localhost:8501/v1/models/messages. Received: {model}"
             )
-        if Direction(source, target) in urls:
+        source, target, url, alone = match.groups()
+        if alone:
+            several.append(alone)
+        elif Direction(source, target) in urls:
             raise InputError(f"There must be one model from {source} to {target}. Received: two")
-        urls[Direction(source, target)] = url
-    app = make_gateway(urls, max_characters, max_texts, timeout, several)
+        else:
+            urls[Direction(source, target)] = url
+    app = Gateway(urls, max_characters, max_texts, timeout, several).app()
     server = HttpServer(app, host, port)
     say(f"LibreTranslate's API: {server.url}/translate")
     example = f"{server.url}/languages"

@@ -5,14 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
 
+from keras_transformer import files
 from keras_transformer.errors import InputError
-from keras_transformer.files import (
-    decode_lines,
-    kind_of,
-    open_binary,
-    read_failure,
-    write_atomically,
-)
 
 # Enough to sort them by length, and the first result comes soon. A chunk of a pipe or a terminal
 # ends where the next line is not there yet.
@@ -32,11 +26,11 @@ NOT_LINES = (
 def open_lines(path: Path) -> BinaryIO:
     """Opens a file of lines, also `.gz`; `InputError` if it holds something else."""
     advice = "--input takes lines of text, .srt, .vtt, .po, .xlf or .xliff, and each as .gz"
-    if kind_of(path) in NOT_LINES:
+    if files.kind_of(path) in NOT_LINES:
         raise InputError(f"{path} is not lines of text: {advice}")
-    stream = open_binary(path)
+    stream = files.open_binary(path)
     if stream.seekable():  # and not a pipe, which is read once
-        with read_failure(path):
+        with files.read_failure(path):
             start = stream.read(2**13)
             stream.seek(0)
         if b"\0" in start and not start.startswith((b"\xff\xfe", b"\xfe\xff")):  # UTF-16
@@ -55,13 +49,13 @@ def open_new(path: Path) -> TextIO:
 def write_new(path: Path, content: bytes) -> None:
     """Writes a file at once, compressed if its name ends in `.gz`."""
     is_compressed = path.suffix.lower() == ".gz"
-    write_atomically(path, gzip.compress(content) if is_compressed else content)
+    files.write_atomically(path, gzip.compress(content) if is_compressed else content)
 
 
 def read_chunks(stream: Any, name: str) -> Iterator[list[str]]:
     """Yields the lines of a stream; `name` is for messages."""
     lines, chunk = _Lines(stream, name), []
-    for text in decode_lines(lines, name):
+    for text in files.decode_lines(lines, name):
         chunk.append(text)
         if lines.waits or len(chunk) == CHUNK_LINES:
             yield chunk
@@ -89,7 +83,7 @@ class _Lines:
             yield rest
 
     def _read(self) -> bytes:
-        with read_failure(self._name):
+        with files.read_failure(self._name):
             return bytes(self._stream.read1(READ_BYTES))  # what is there, of a pipe
 
 
@@ -97,7 +91,7 @@ def count_lines(stream: Any, name: str) -> int | None:
     """Returns the number of lines; None for a stream that can be read only once."""
     if not stream.seekable():
         return None
-    with read_failure(name):
+    with files.read_failure(name):
         start, count = stream.tell(), sum(1 for _ in stream)
         stream.seek(start)
     return count

@@ -3,31 +3,13 @@
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from importlib import import_module
 from typing import Annotated
 
 import typer
 from typer import Option
 
 from keras_transformer._version import __version__
-from keras_transformer.cli import (
-    average,
-    check,
-    convert,
-    demo,
-    ensemble,
-    evaluate,
-    export,
-    gateway,
-    import_model,
-    plot,
-    prepare,
-    runs,
-    serve,
-    train,
-    translate,
-    translate_corpus,
-)
 from keras_transformer.cli.console import say, show_log
 from keras_transformer.cli.options import with_fields
 from keras_transformer.errors import InputError, TrainingStoppedError, one_line
@@ -46,30 +28,15 @@ app = typer.Typer(
         "`serve MODELS/NAME` serves the export."
     ),
 )
-COMMANDS: dict[str, Callable[..., None]] = {
-    "prepare": prepare.prepare_command,
-    "train": train.train_command,
-    "import": import_model.import_command,
-    "ensemble": ensemble.ensemble_command,
-    "average": average.average_command,
-    "evaluate": evaluate.evaluate_command,
-    "translate": translate.translate_command,
-    "export": export.export_command,
-    "convert": convert.convert_command,
-    "check": check.check_command,
-    "plot": plot.plot_command,
-    "runs": runs.runs_command,
-    "serve": serve.serve_command,
-    "gateway": gateway.gateway_command,
-    "translate-corpus": translate_corpus.translate_corpus_command,
-    "demo": demo.demo_command,
-}
-for name, command in COMMANDS.items():
-    app.command(
-        name,
-        cls=translate.TextsCommand if name == "translate" else None,
-        context_settings=translate_corpus.CONTEXT_SETTINGS if name == "translate-corpus" else None,
-    )(with_fields(command))
+# Modules of this folder, each with a function NAME_command for the command NAME.
+COMMANDS = (
+    *("prepare", "train", "import_", "ensemble", "average", "evaluate", "translate", "export"),
+    *("convert", "check", "plot", "runs", "serve", "gateway", "translate_corpus", "demo"),
+)
+for module_name in COMMANDS:
+    module, name = import_module(f"keras_transformer.cli.{module_name}"), module_name.rstrip("_")
+    command = with_fields(getattr(module, f"{name}_command"))
+    app.command(name.replace("_", "-"), **getattr(module, "TYPER", {}))(command)
 
 
 def _print_version(wanted: bool) -> None:

@@ -109,7 +109,7 @@ def _options(fields: Fields) -> Iterator[inspect.Parameter]:
             *filter(None, [option]),
             metavar=declared.metavar,
             help=_help(declared, fields.default, default) + may_repeat,
-            autocompletion=_completion(declared) if declared.choices else None,
+            autocompletion=declared.complete if declared.choices else None,
         )
         yield inspect.Parameter(
             name,
@@ -122,10 +122,6 @@ def _options(fields: Fields) -> Iterator[inspect.Parameter]:
 def option_of(name: str) -> str:
     """Returns the option of a field of the search."""
     return settings_of(DecodingOptions)[name].option or f"--{name.replace('_', '-')}"
-
-
-def _completion(declared: Setting) -> Callable[[], list[str]]:
-    return lambda: list(declared.choices)
 
 
 def _help(declared: Setting, text: str, default: Any) -> str:

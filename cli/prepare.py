@@ -9,17 +9,11 @@ from typer import Argument
 from keras_transformer.cli import options
 from keras_transformer.cli.console import ProgressBar, load_tensorflow, print_json, say, say_next
 from keras_transformer.cli.train import make_settings
-from keras_transformer.trainers.settings import OF_CORPUS, TrainSettings
+from keras_transformer.records import settings_of
+from keras_transformer.trainers.settings import OF_CORPUS, DataSettings
 
 CorpusOptions = Annotated[
-    options.Given,
-    options.Fields(
-        TrainSettings,
-        (
-            *("data", "task", "source", "target", "vocab_size", "teacher", "monolingual"),
-            *("back_translator", "protect", "protect_free"),
-        ),
-    ),
+    options.Given, options.Fields(DataSettings, (*settings_of(DataSettings, "option"),))
 ]
 
 

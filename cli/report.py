@@ -12,11 +12,10 @@ from typing import Any
 import jinja2
 
 from keras_transformer import plots
+from keras_transformer.cli.progress import batch_plan
 from keras_transformer.config import CheckpointName, DecodingOptions
 from keras_transformer.run import Run
-from keras_transformer.trainers.data.batches import plan_of
 from keras_transformer.trainers.data.prepared import (
-    StoredPairs,
     complete_corpus,
     corpus_folder,
     read_validation_pairs,
@@ -45,10 +44,7 @@ Picture = dict[str, str | int]
 def write_report(
     run: Run, folder: Path, text: str | None = None, checkpoint: CheckpointName | None = None
 ) -> Path:
-    """Writes the report of a run into a folder, and returns the path of the page.
-
-    It draws the attention of `text`; None is an evaluated sentence or one of the validation text.
-    """
+    """Writes the report of a run, with the attention of a text; returns the path of its page."""
     report = _Report(run, folder)
     folder.mkdir(parents=True, exist_ok=True)
     chosen = run.checkpoint(checkpoint) if run.last else None
@@ -61,7 +57,7 @@ def write_report(
         settings["Checkpoint"] = {"file": chosen.file, "step": chosen.step, **metrics}
     if text is None:
         known = [source for evaluation in report.evaluations for source in evaluation.sources]
-        known += [pair.source for pair in read_validation_pairs(corpus_folder(run))]
+        known += [pair.tagged_source for pair in read_validation_pairs(corpus_folder(run))]
         text = next(iter(known), None)
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("keras_transformer.cli", ""),
@@ -205,13 +201,11 @@ class _Report:
         return {"texts": texts, "pictures": pictures}
 
     def corpus(self) -> dict[str, Any] | None:
-        manifest = complete_corpus(corpus_folder(self.run))
-        if manifest is None:
+        manifest, plan = complete_corpus(corpus_folder(self.run)), batch_plan(self.run)
+        if manifest is None or plan is None:
             return None
-        pairs = StoredPairs(manifest, "train", check_files=False)
-        plan = plan_of(pairs, TrainSettings.of_run(self.run))
         names, share = (self.run.source, self.run.target), plan.padding_share
-        draw = partial(plots.length_histogram, pairs.lengths, names=names, padding_share=share)
+        draw = partial(plots.length_histogram, plan.lengths, names=names, padding_share=share)
         drawn = self.draw("lengths", "Lengths of the training sentences.", draw)
         parts = manifest.train.parts.items()
         listed = "; ".join(f"{' to '.join(languages)}: {part}" for languages, part in parts)

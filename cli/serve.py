@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 from typer import Argument, Option
 
-from keras_transformer.cli.check import find_export, inside
-from keras_transformer.cli.console import load_tensorflow, say, use_one_thread
+from keras_transformer.cli.check import find_export
+from keras_transformer.cli.console import load_tensorflow, say
 from keras_transformer.errors import InputError, needs_extra
 
 if TYPE_CHECKING:
@@ -52,8 +52,7 @@ def serve_command(
     the model. It loads new versions that appear in the folder.
     """
     say(f"Loading {folder} ...")
-    use_one_thread()
-    load_tensorflow()
+    load_tensorflow(searches=True)
     with needs_extra("serve"):
         from keras_transformer.export.server.grpc import GrpcServer
         from keras_transformer.export.server.http import HttpServer
@@ -61,7 +60,9 @@ def serve_command(
         from keras_transformer.export.server.rest import hosts_at, make_app
     if not host:
         raise InputError("`--host` must be an address, such as 127.0.0.1. Received: an empty one")
-    _require_versions(folder)
+    if find_export(folder, "the folder of a model, with 1/saved_model.pb in it") == folder:
+        parent = folder.absolute().parent
+        raise InputError(f"{folder} is a version of a model: name its folder, {parent}")
     model = ServedModel(folder)
     with contextlib.ExitStack() as stack:
         # The ports come first: loading a model takes long, and a port may be in use.
@@ -78,18 +79,6 @@ def serve_command(
             grpc.start()
             say(f"gRPC: {grpc.address}")
         _answer_requests(http, model)
-
-
-def _require_versions(folder: Path) -> None:
-    version = find_export(folder)
-    if version is None:
-        expected = folder / "1" / "saved_model.pb"
-        raise InputError(
-            f"{folder} holds no model: expected {expected}, as export writes it{inside(folder)}"
-        )
-    if version == folder:
-        parent = folder.absolute().parent
-        raise InputError(f"{folder} is a version of a model: name its folder, {parent}")
 
 
 def _answer_requests(http: "HttpServer", model: "ServedModel") -> None:

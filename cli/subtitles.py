@@ -34,10 +34,7 @@ def translate_subtitles(
 ) -> None:
     """Translates the text of subtitles; numbers, times and all other blocks stay as they are.
 
-    The file is SubRip or WebVTT in UTF-8, or in UTF-16 with a byte order mark. The lines of a
-    subtitle are one text, unless they are the turns of a dialogue. The translation has at most as
-    many lines. Tags around a text stay. Those inside it go to a model that keeps them, or else are
-    lost, and a warning counts these texts.
+    Tags around a text stay. Those inside it go to a model that keeps them, or else are lost.
     """
     lines, encoding = _read(path)
     is_vtt = kind_of(path) == ".vtt"

@@ -21,6 +21,7 @@ from keras_transformer.cli.console import (
 )
 from keras_transformer.cli.settings_table import list_settings
 from keras_transformer.errors import InputError
+from keras_transformer.records import settings_of
 from keras_transformer.registry import PROTECTED_SETS
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.corpora import is_prepared
@@ -28,16 +29,7 @@ from keras_transformer.trainers.recipes import Layer, load_recipe, recipe_of_stu
 from keras_transformer.trainers.settings import TrainSettings
 
 TrainOptions = Annotated[
-    options.Given,
-    options.Fields(
-        TrainSettings,
-        (
-            *("data", "task", "source", "target", "init_from", "mix", "teacher", "monolingual"),
-            *("back_translator", "freeze", "architecture", "preset", "vocab_size", "protect"),
-            *("protect_free", "steps", "seed", "metric", "strategy", "accumulate", "precision"),
-            "jit",
-        ),
-    ),
+    options.Given, options.Fields(TrainSettings, (*settings_of(TrainSettings, "option"),))
 ]
 
 
@@ -69,7 +61,7 @@ def train_command(
         recipe = str(run_dir.absolute())  # a recipe may have its name
     settings = make_settings(given, recipe, changes or ())
     load_tensorflow()
-    from keras_transformer.cli.summary import still_improves, summarize, summary_table
+    from keras_transformer.cli.progress import still_improves, summarize, summary_table
 
     started = time.monotonic()
     run = train_with_progress(settings, run_dir, resume)
@@ -111,10 +103,7 @@ def _sets_of(protect: str) -> list[str]:
 def make_settings(
     given: Mapping[str, Any], recipe: str | None = None, changes: Iterable[str] = ()
 ) -> TrainSettings:
-    """Makes settings of a recipe, changed by given values, then by those of `--set`.
-
-    Those of a prepared corpus, if the data is one, are stronger than the recipe's.
-    """
+    """Makes settings of `--set`, given values, a prepared corpus, and a recipe, by strength."""
     values = dict(given)
     for name in {"data", "mix"} & given.keys():
         values[name] = options.one_or_all(given[name])
@@ -129,16 +118,13 @@ def make_settings(
     if "data" not in settings:
         raise InputError("The setting `data` is missing: give --data, or a --recipe that has it")
     if is_prepared(settings["data"]):
-        corpus = Layer("the corpus", _settings_of_corpus(settings))
+        load_tensorflow()
+        from keras_transformer.trainers.data.prepared import Manifest
+
+        own = Manifest.read(settings["data"]).settings(settings.get("init_from"))
+        corpus = Layer("the corpus", own)
         for name, value in layers[-1].values.items() if recipe is not None else ():
             if corpus.values.get(name, value) != value:
                 say(f"The corpus keeps its own {name}={corpus.values[name]!r}, not the recipe's")
         settings = resolve([layers[0], corpus, *layers[1:]], changes)
     return TrainSettings.from_dict(settings)
-
-
-def _settings_of_corpus(settings: Mapping[str, Any]) -> dict[str, Any]:
-    load_tensorflow()
-    from keras_transformer.trainers.data.prepared import Manifest
-
-    return Manifest.read(settings["data"]).settings(settings.get("init_from"))

@@ -18,15 +18,8 @@ from typer.exceptions import TyperException
 
 from keras_transformer.cli.console import ProgressBar, say
 from keras_transformer.cli.lines import CHUNK_LINES, count_lines, open_lines, open_new, read_chunks
-from keras_transformer.cli.options import NONE, Given, Search, option_of
-from keras_transformer.cli.translators import (
-    Model,
-    Translate,
-    TranslateOptions,
-    find_model,
-    open_model,
-    with_languages,
-)
+from keras_transformer.cli.options import NONE, Search, option_of
+from keras_transformer.cli.translators import Model, Translate, TranslateOptions, find_model
 from keras_transformer.errors import InputError
 from keras_transformer.export.rows import Row
 from keras_transformer.files import kind_of
@@ -47,6 +40,9 @@ class TextsCommand(TyperCommand):
                 hint = f"Give a text that begins with a hyphen after --, as in: -- {texts[0]!r}"
                 ctx.fail(f"{str(error).rstrip()}. {hint}")
             raise
+
+
+TYPER = {"cls": TextsCommand}
 
 
 def translate_command(
@@ -74,11 +70,11 @@ def translate_command(
         texts = [model_or_text, *texts]
     elif model_or_text is None and not has_server:
         context.fail("Missing argument 'RUN|SAVEDMODEL', or --url, or --grpc.")
-    model = find_model(None if has_server else model_or_text, options)
-    _check_options(model, texts, options, search)
+    model = find_model(None if has_server else model_or_text, options, search)
+    _check_options(model, texts)
     if options.input and options.output and _is_document(options.input):
-        translate = open_model(model, options, search, optimize=False, by_sentence=True)
-        _translate_document(model, translate, options, options.input, options.output)
+        translate = model.open(is_document=True)
+        _translate_document(model, translate, options.input, options.output)
         return
     stream, total = None, len(texts) or None
     if not texts:
@@ -89,8 +85,7 @@ def translate_command(
             stream = context.with_resource(open_lines(options.input))
         total = count_lines(stream, _name(options.input))
     is_long = stream is not None and (total or 0) > CHUNK_LINES
-    translate = open_model(model, options, search, optimize=is_long, by_sentence=False)
-    translate = with_languages(translate, model, options)
+    translate = model.with_languages(model.open(is_long=is_long))
     if len(texts) == 1 and os.path.isfile(texts[0]):
         say(f"warning: {texts[0]} is a file: --input {texts[0]} translates its lines")
     with contextlib.ExitStack() as stack:
@@ -104,10 +99,9 @@ def _name(file: Path | None) -> str:
     return str(file or "standard input")
 
 
-def _check_options(
-    model: Model, texts: list[str], options: TranslateOptions, search: Given
-) -> None:
-    is_run, signature, has_best = model.kind == "run", options.signature, bool(options.num_best)
+def _check_options(model: Model, texts: list[str]) -> None:
+    options, is_run = model.options, model.is_run
+    signature, has_best = options.signature, bool(options.num_best)
     has_prefix, file = options.prefix is not None, options.input
     _refuse(texts and file, "Give either texts or --input")
     _refuse(
@@ -123,7 +117,8 @@ def _check_options(
             options.output is None or options.as_json or has_best,
             f"{file} needs --output, and no --json or --num-best",
         )
-    _refuse(options.timeout and model.kind != "server", "--timeout needs --url or --grpc")
+    has_server = options.url or options.grpc
+    _refuse(options.timeout and not has_server, "--timeout needs --url or --grpc")
     _refuse(
         options.model and options.grpc is None,
         "--model needs --grpc: it is the name of a model on the gRPC server",
@@ -152,9 +147,9 @@ def _check_options(
         "--words needs a run directory and --json",
     )
     _refuse(
-        search and not is_run,
+        model.search and not is_run,
         f"The search of {model.name} was fixed when it was exported: "
-        f"{', '.join(map(option_of, search))} cannot be changed",
+        f"{', '.join(map(option_of, model.search))} cannot be changed",
     )
 
 
@@ -168,18 +163,16 @@ def _is_document(file: Path) -> bool:
     return kind_of(file) in (*FORMATS, *SUBTITLES)
 
 
-def _translate_document(
-    model: Model, translate: Translate, options: TranslateOptions, file: Path, output: Path
-) -> None:
+def _translate_document(model: Model, translate: Translate, file: Path, output: Path) -> None:
     from keras_transformer.cli.catalogue import fill_catalogue
     from keras_transformer.cli.subtitles import translate_subtitles
 
     if kind_of(file) in FORMATS:
-        asked = options.source, options.target
-        fill_catalogue(file, output, translate, model.languages(options), asked)
+        asked = model.options.source, model.options.target
+        fill_catalogue(file, output, translate, model.languages(), asked)
     else:
-        translate = with_languages(translate, model, options)
-        translate_subtitles(file, output, translate, "tags" in model.protected())
+        translate = model.with_languages(translate)
+        translate_subtitles(file, output, translate, "tags" in (model.protect or ()))
 
 
 @contextlib.contextmanager

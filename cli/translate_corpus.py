@@ -20,7 +20,7 @@ from keras_transformer.errors import needs_extra
 from keras_transformer.export.options import DEFAULT_SIGNATURE
 
 # Options that the command does not know are passed to Beam.
-CONTEXT_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
+TYPER = {"context_settings": {"allow_extra_args": True, "ignore_unknown_options": True}}
 
 
 def translate_corpus_command(
@@ -60,26 +60,20 @@ def translate_corpus_command(
     load_session()
     with needs_extra("bulk"):
         from keras_transformer.export.bulk import translate_corpus
-    find_export(model)  # warns
+    if os.path.isdir(model):  # and not on a remote file system
+        find_export(model)  # warns
+    others = {**languages, "lines_per_shard": lines_per_shard, "beam_options": context.args}
     with _exit_on_signals(output), ProgressBar("Translating"):
-        report = translate_corpus(
-            pattern,
-            output,
-            model,
-            signature=signature,
-            **languages,
-            lines_per_shard=lines_per_shard,
-            beam_options=context.args,
-        )
+        report = translate_corpus(pattern, output, model, signature=signature, **others)
     if report.failed or report.truncated:
         say(
             f"warning: {report.failed:,} lines failed and are empty, {report.truncated:,} lines "
             f"are too long and their end is not translated: see {output}/problems-*.tsv"
         )
-    rate = report.lines / report.seconds
     say(
-        f"Corpus: {report.lines:,} lines in {report.seconds:.1f} s ({rate:.1f} a second), "
-        f"{report.shards:,} shards: {output}/translation-*"
+        f"Corpus: {report.lines:,} lines in {report.seconds:.1f} s "
+        f"({report.lines / report.seconds:.1f} a second), {report.shards:,} shards: "
+        f"{output}/translation-*"
     )
     if as_json:
         print_json({"output": output, **report._asdict()})

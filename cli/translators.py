@@ -4,22 +4,23 @@ Each gives rows with the names of an export's outputs, for `num_best` the lists 
 """
 
 import contextlib
+import functools
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from keras_transformer.cli.check import find_export, inside
+from keras_transformer.cli.check import find_export
 from keras_transformer.cli.console import (
     ProgressBar,
     load_session,
     load_tensorflow,
     say,
-    use_one_thread,
 )
-from keras_transformer.errors import InputError, NotFiniteError
+from keras_transformer.errors import InputError, NotFiniteError, require
 from keras_transformer.export.metadata import read_metadata
 from keras_transformer.export.options import DEFAULT_SIGNATURE, NO_SCORE, max_size_of
 from keras_transformer.export.rows import Row, by_length
@@ -28,7 +29,8 @@ from keras_transformer.records import checked_dataclass, setting
 from keras_transformer.run import Run
 
 if TYPE_CHECKING:
-    from keras_transformer.export.clients import GrpcClient, RestClient
+    from keras_transformer.export.clients import Client
+    from keras_transformer.tokenizers import Tokenizer
 
 SERVER_TIMEOUT = 60  # seconds
 
@@ -79,108 +81,205 @@ class TranslateOptions:
     """Print a JSON object per line: translation, score, truncated."""
 
 
-class Model(NamedTuple):
-    """What translates."""
+class Model(ABC):
+    """What translates as the options say: a run, an export or a server."""
 
-    kind: Literal["run", "export", "server"]
-    name: str  # for messages
-    path: Path | None = None  # of the run directory, or of a version of the export
+    is_run = False
+    protect: Sequence[str] | None = None  # what the model keeps; a server does not say
+    known: Languages | None  # None if it does not say, such as a model of one pair on a server
 
-    def protected(self) -> list[str]:
-        """Returns what the model protects, or nothing of a server, which does not say."""
-        if self.path is None:
-            return []
-        if self.kind == "export":
-            return list(read_metadata(self.path).get("protect", []))
-        load_tensorflow()
-        return list(Run.load(self.path).tokenizer().protect)
+    def __init__(self, name: str, options: TranslateOptions, search: Mapping[str, Any]) -> None:
+        self.name, self.options, self.search = name, options, search
 
-    def languages(self, options: TranslateOptions) -> Languages | None:
-        """Returns the model's languages, those of the options among them.
+    @abstractmethod
+    def _open(self, is_document: bool, is_long: bool) -> Translate: ...
 
-        It is None for a model that does not say, such as one of one pair on a server.
-        """
-        known = self._languages(options)
-        if known is not None:
-            known.tag(options.source, options.target)
-        elif options.source or options.target:
+    def open(self, is_document: bool = False, is_long: bool = False) -> Translate:
+        """Returns what marks terms in texts, and translates them: a document, or many lines."""
+        if self.options.terms is None:
+            return self._open(is_document, is_long)
+        from keras_transformer.protection.terms import read_glossary, term_marker
+
+        if self.protect is not None and not self.protect:
+            raise InputError(
+                f"--terms needs a model that protects strings. {self.name} protects none"
+            )
+        mark_terms = term_marker(read_glossary(self.options.terms), self.protect or ())
+        translate = self._open(is_document, is_long)
+        return lambda texts, progress: translate(list(map(mark_terms, texts)), progress)
+
+    def languages(self) -> Languages | None:
+        """Returns the languages that are known, with those of the options among them."""
+        source, target = self.options.source, self.options.target
+        if self.known is not None:
+            self.known.tag(source, target)
+        elif source or target:
             raise InputError(
                 f"{self.name} does not say which languages it has: leave out --source and --target"
             )
-        return known
+        return self.known
 
-    def _languages(self, options: TranslateOptions) -> Languages | None:
-        if self.path is None:
-            return _client(options, DEFAULT_SIGNATURE).languages()
-        if self.kind == "run":
-            load_tensorflow()
-            return Run.load(self.path).tokenizer().known_languages
-        with contextlib.suppress(InputError):  # an export of another program
-            return Languages(**read_metadata(self.path)["languages"])
-        return None
+    def with_languages(self, translate: Translate) -> Translate:
+        """Asks for the languages of the options, if there are any."""
+        asked = self.options.source, self.options.target
+        known = self.languages() if any(asked) else None
+        if known is None:
+            return translate
+        return lambda texts, progress: translate(known.tagged(texts, *asked), progress)
 
 
-def find_model(folder: str | None, options: TranslateOptions) -> Model:
+def find_model(folder: str | None, options: TranslateOptions, search: Mapping[str, Any]) -> Model:
     """Returns the model of a folder or, of None, the server that options name."""
     if folder is None:
-        return Model("server", options.url or options.grpc or "")
+        return _Server(options.url or options.grpc or "", options, search)
     if os.path.isfile(os.path.join(folder, "run.json")):
-        return Model("run", folder, Path(folder))
-    version = find_export(folder)
-    if version is None:
-        raise InputError(f"{folder} must be a run directory or a SavedModel{inside(folder)}")
-    return Model("export", folder, version)
+        return _Run(folder, options, search)
+    version = find_export(folder, "a run directory or a SavedModel")
+    return _Export(str(version), options, search)
 
 
-def open_model(
-    model: Model,
-    options: TranslateOptions,
-    search: Mapping[str, Any],
-    *,
-    optimize: bool,
-    by_sentence: bool,
-) -> Translate:
-    """Opens a model, which by default splits texts into sentences if `by_sentence`.
+class _Run(Model):
+    is_run = True
 
-    To `optimize` its graph takes a second or two, and saves a few percent of a search.
-    """
-    protected = model.protected() if options.terms else []
-    if options.terms and model.path and not protected:
-        raise InputError(f"--terms needs a model that protects strings. {model.path} protects none")
-    signature = options.signature or DEFAULT_SIGNATURE
-    by_sentence = by_sentence if options.sentences is None else options.sentences
-    if options.prefix is not None:
-        signature = "complete"
-    elif options.num_best is not None:
-        signature = "nbest"
-    elif options.signature is None and (
-        options.sentences or (options.sentences is None and by_sentence)
-    ):
-        signature = "document"
-    if model.kind == "run":
-        translate = _open_run(str(model.path), options, search, optimize)
-    elif model.kind == "export":
-        translate = _open_export(str(model.path), options, signature, optimize)
-    else:
-        client = _client(options, signature)
+    @functools.cached_property
+    def _tokenizer(self) -> "Tokenizer":
+        load_tensorflow()
+        return Run.load(self.name).tokenizer()
 
-        def translate(texts: list[str], progress: Progress) -> Sequence[Row]:
-            return _counted(client.translate(texts), progress)
+    @property
+    def protect(self) -> Sequence[str]:  # type: ignore[override]
+        return self._tokenizer.protect
 
-    if options.num_best is not None and model.kind != "run":
-        translate = _with_best(translate, options.num_best)
-    if options.terms:
-        translate = _with_terms(translate, options.terms, protected)
-    return translate
+    @property
+    def known(self) -> Languages:  # type: ignore[override]
+        return self._tokenizer.known_languages
 
+    def _open(self, is_document: bool, is_long: bool) -> Translate:
+        load_tensorflow(searches=True)
+        import tensorflow as tf
 
-def with_languages(translate: Translate, model: Model, options: TranslateOptions) -> Translate:
-    """Asks for the languages of the options, if there are any."""
-    asked = options.source, options.target
-    known = model.languages(options) if any(asked) else None
-    if known is None:
+        from keras_transformer.translator import Translation, Translator
+
+        # To optimize the graph takes a second or two, and saves a few percent of a search.
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not is_long})
+        translator, options = Translator.load(self.name, **self.search), self.options
+        sentences = options.prefix is None if options.sentences is None else options.sentences
+
+        def row_of(translation: Translation) -> Row:
+            row: Row = {"translation": translation.text, "score": translation.score}
+            if options.num_best is not None:
+                texts, scores = zip(*translation.hypotheses, strict=True)
+                row = {"translations": list(texts), "scores": list(scores)}
+            if options.words:
+                row["words"] = [word._asdict() for word in translation.words]
+            return {**row, "truncated": translation.truncated}
+
+        def translate(texts: list[str], progress: Progress) -> list[Row]:
+            if sentences:  # which keep the white space at both ends
+                texts = list(map(str.strip, texts))
+            translations = translator.translate(
+                texts,
+                prefixes=None if options.prefix is None else [options.prefix] * len(texts),
+                progress=progress,
+                num_best=options.num_best or 1,
+                words=options.words,
+                sentences=sentences,
+            )
+            return list(map(row_of, translations))
+
         return translate
-    return lambda texts, progress: translate(known.tagged(texts, *asked), progress)
+
+
+class _Served(Model):
+    """A model with signatures."""
+
+    @abstractmethod
+    def _call(self, signature: str, is_long: bool) -> Translate:
+        """Returns what asks a signature."""
+
+    def _open(self, is_document: bool, is_long: bool) -> Translate:
+        options, signature = self.options, self.options.signature
+        if options.prefix is not None:
+            signature = "complete"
+        elif options.num_best is not None:
+            signature = "nbest"
+        elif is_document if options.sentences is None else options.sentences:
+            signature = signature or "document"
+        translate = self._call(signature or DEFAULT_SIGNATURE, is_long)
+        if (count := options.num_best) is None:
+            return translate
+        return lambda texts, progress: [_best(row, count) for row in translate(texts, progress)]
+
+
+class _Export(_Served):
+    @functools.cached_property
+    def _metadata(self) -> dict[str, Any]:
+        with contextlib.suppress(InputError):
+            return read_metadata(Path(self.name))
+        return {}  # of an export of another program
+
+    @property
+    def protect(self) -> Sequence[str]:  # type: ignore[override]
+        return list(self._metadata.get("protect", []))
+
+    @property
+    def known(self) -> Languages | None:  # type: ignore[override]
+        return Languages(**self._metadata["languages"]) if self._metadata else None
+
+    def _call(self, signature: str, is_long: bool) -> Translate:
+        load_session()
+        from keras_transformer.export import session
+
+        output = "translation" if self.options.num_best is None else "translations"
+        others = {} if self.options.prefix is None else {"prefix": self.options.prefix}
+        translate = session.open_saved_model(self.name, signature, is_long, output, **others)
+
+        def translate_batch(batch: list[bytes]) -> list[Row]:
+            try:
+                return translate(batch)
+            except session.SessionError as error:
+                if len(batch) > 1 or error.code != session.INVALID_ARGUMENT:
+                    raise
+                start = batch[0].decode(errors="replace")[:40]
+                message = f"The text that begins with {start!r} is refused: {error}"
+                raise InputError(message) from error
+
+        size = max_size_of(signature)
+        return lambda texts, progress: by_length(
+            texts, translate_batch, max_size=size, progress=progress
+        )
+
+
+class _Server(_Served):
+    @functools.cached_property
+    def known(self) -> Languages | None:  # type: ignore[override]
+        return self._client(DEFAULT_SIGNATURE).languages()
+
+    def _call(self, signature: str, is_long: bool) -> Translate:
+        return self._client(signature).translate
+
+    def _client(self, signature: str) -> "Client":
+        from keras_transformer.export.clients import GrpcClient, RestClient
+
+        options = self.options
+        shared: dict[str, Any] = {"signature": signature, "prefix": options.prefix}
+        shared["timeout"] = options.timeout or SERVER_TIMEOUT
+        if options.url is not None and options.grpc is None:
+            return RestClient(options.url, **shared)
+        if options.url is None and options.grpc is not None and options.model is not None:
+            load_tensorflow()
+            return GrpcClient(options.grpc, options.model, **shared)
+        raise InputError("Give either --url URL, or --grpc HOST:PORT and --model NAME")
+
+
+def _best(row: Row, num_best: int) -> Row:
+    """Returns the best of the signature `nbest`, without the padding of missing translations."""
+    rule = f"--num-best must be at most {len(row['scores'])}, the beams of the export"
+    require(len(row["scores"]) >= num_best, rule, num_best=num_best)
+    scores = [score for score in row["scores"][:num_best] if score > NO_SCORE]
+    if not scores:
+        raise NotFiniteError("The model's scores are not finite: its training has diverged")
+    return {**row, "scores": scores, "translations": row["translations"][: len(scores)]}
 
 
 def translate_distinct(texts: Iterable[str], translate: Translate) -> tuple[dict[str, str], int]:
@@ -195,113 +294,3 @@ def translate_distinct(texts: Iterable[str], translate: Translate) -> tuple[dict
 def warn_truncated(count: int, what: str) -> None:
     if count:
         say(f"warning: the end of {count:,} {what} was too long, and is not translated")
-
-
-def _client(options: TranslateOptions, signature: str) -> "GrpcClient | RestClient":
-    from keras_transformer.export.clients import GrpcClient, RestClient
-
-    shared: dict[str, Any] = {"signature": signature, "prefix": options.prefix}
-    shared["timeout"] = options.timeout or SERVER_TIMEOUT
-    if options.url is not None and options.grpc is None:
-        return RestClient(options.url, **shared)
-    if options.url is None and options.grpc is not None and options.model is not None:
-        load_tensorflow()
-        return GrpcClient(options.grpc, options.model, **shared)
-    raise InputError("Give either --url URL, or --grpc HOST:PORT and --model NAME")
-
-
-def _open_run(
-    folder: str, options: TranslateOptions, search: Mapping[str, Any], optimize: bool
-) -> Translate:
-    use_one_thread()
-    load_tensorflow()
-    import tensorflow as tf
-
-    from keras_transformer.translator import Translation, Translator
-
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not optimize})
-    translator = Translator.load(folder, **search)
-    sentences = options.prefix is None if options.sentences is None else options.sentences
-
-    def row_of(translation: Translation) -> Row:
-        row: Row = {"translation": translation.text, "score": translation.score}
-        if options.num_best is not None:
-            texts, scores = zip(*translation.hypotheses, strict=True)
-            row = {"translations": list(texts), "scores": list(scores)}
-        if options.words:
-            row["words"] = [word._asdict() for word in translation.words]
-        return {**row, "truncated": translation.truncated}
-
-    def translate(texts: list[str], progress: Progress) -> list[Row]:
-        if sentences:  # which keep the white space at both ends
-            texts = list(map(str.strip, texts))
-        translations = translator.translate(
-            texts,
-            prefixes=None if options.prefix is None else [options.prefix] * len(texts),
-            progress=progress,
-            num_best=options.num_best or 1,
-            words=options.words,
-            sentences=sentences,
-        )
-        return list(map(row_of, translations))
-
-    return translate
-
-
-def _open_export(
-    version: str, options: TranslateOptions, signature: str, optimize: bool
-) -> Translate:
-    load_session()
-    from keras_transformer.export.session import INVALID_ARGUMENT, SessionError, open_saved_model
-
-    output = "translation" if options.num_best is None else "translations"
-    others = {} if options.prefix is None else {"prefix": options.prefix}
-    translate = open_saved_model(version, signature, optimize, output, **others)
-
-    def translate_batch(batch: list[bytes]) -> list[Row]:
-        try:
-            return translate(batch)
-        except SessionError as error:
-            if len(batch) > 1 or error.code != INVALID_ARGUMENT:
-                raise
-            start = batch[0].decode(errors="replace")[:40]
-            raise InputError(f"The text that begins with {start!r} is refused: {error}") from error
-
-    return lambda texts, progress: by_length(
-        texts,
-        lambda batch: _counted(translate_batch(batch), progress),
-        max_size=max_size_of(signature),
-    )
-
-
-def _with_best(translate: Translate, num_best: int) -> Translate:
-    """Returns the rows of the signature `nbest`, without the padding of missing translations."""
-
-    def best(texts: list[str], progress: Progress) -> Sequence[Row]:
-        rows = translate(texts, progress)
-        for row in rows:
-            if len(row["scores"]) < num_best:
-                raise InputError(
-                    f"--num-best must be at most {len(row['scores'])}, the beams of the export. "
-                    f"Received: {num_best}"
-                )
-            row["scores"] = [score for score in row["scores"][:num_best] if score > NO_SCORE]
-            if not row["scores"]:
-                raise NotFiniteError("The model's scores are not finite: its training has diverged")
-            row["translations"] = row["translations"][: len(row["scores"])]
-        return rows
-
-    return best
-
-
-def _with_terms(translate: Translate, path: Path, protect: Sequence[str]) -> Translate:
-    """Marks the terms of a glossary in the texts, except in strings that the model protects."""
-    from keras_transformer.protection.terms import read_glossary, term_marker
-
-    mark_terms = term_marker(read_glossary(path), protect)
-    return lambda texts, progress: translate(list(map(mark_terms, texts)), progress)
-
-
-def _counted(rows: Sequence[Row], progress: Progress) -> Sequence[Row]:
-    progress(len(rows))
-    return rows

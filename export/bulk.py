@@ -15,7 +15,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
@@ -28,20 +28,17 @@ from apache_beam.options.pipeline_options import PipelineOptions, StandardOption
 from apache_beam.runners.runner import PipelineResult
 from apache_beam.utils.shared import Shared
 
-from keras_transformer.errors import InputError, one_line, require
-from keras_transformer.export.metadata import read_metadata
+from keras_transformer.errors import InputError, as_input_error, one_line, require
+from keras_transformer.export.metadata import find_version, read_metadata
 from keras_transformer.export.options import BATCH_ROWS, DEFAULT_SIGNATURE, max_size_of
 from keras_transformer.export.rows import Row, by_length
 from keras_transformer.export.session import open_saved_model
-from keras_transformer.export.versions import find_version
 from keras_transformer.languages import Languages
 
 # DirectRunner would first look for a binary of the Prism runner on the network.
 LOCAL_RUNNER = "FnApiRunner"
 METRICS = "translate_corpus"
 TOO_LONG = "too long, its end was not translated"
-
-Translate = Callable[[Sequence[str]], Sequence[Row]]
 
 
 class Shard(NamedTuple):
@@ -128,44 +125,32 @@ def translate_corpus(
 def read_shards(file: tuple[int, str], lines_per_shard: int) -> Iterator[Shard]:
     """Yields the shards of a file; only a line feed ends a line."""
     number, path = file
-    try:
-        with closing(FileSystems.open(path)) as content:
-            lines = (line.rstrip(b"\r\n") for line in iter(content.readline, b""))
-            for shard in itertools.count():
-                chunk = list(itertools.islice(lines, lines_per_shard))
-                if not chunk:
-                    break
-                if shard == 0:
-                    if chunk[0].startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-                        raise InputError("it is UTF-16: convert it to UTF-8")
-                    chunk[0] = chunk[0].removeprefix(codecs.BOM_UTF8)
-                first_line = 1 + shard * lines_per_shard
-                yield Shard(f"{number:06}-{shard:06}", path, first_line, chunk)
-            # Beam does not notice that a compressed file is truncated.
-            decompressor = getattr(content, "_decompressor", None)
-            if decompressor is not None and not decompressor.eof:
-                raise EOFError("the compressed file is truncated")
-    except Exception as error:  # each file system and compression has its own
-        raise InputError(f"Cannot read {path}: {one_line(error)}") from error
+    # Each file system and compression has its own errors.
+    with as_input_error(f"Cannot read {path}"), closing(FileSystems.open(path)) as content:
+        lines = (line.rstrip(b"\r\n") for line in iter(content.readline, b""))
+        for shard in itertools.count():
+            chunk = list(itertools.islice(lines, lines_per_shard))
+            if not chunk:
+                break
+            if shard == 0:
+                if chunk[0].startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                    raise InputError("it is UTF-16: convert it to UTF-8")
+                chunk[0] = chunk[0].removeprefix(codecs.BOM_UTF8)
+            first_line = 1 + shard * lines_per_shard
+            yield Shard(f"{number:06}-{shard:06}", path, first_line, chunk)
+        # Beam does not notice that a compressed file is truncated.
+        decompressor = getattr(content, "_decompressor", None)
+        if decompressor is not None and not decompressor.eof:
+            raise EOFError("the compressed file is truncated")
 
 
 def translate_shard(
     shard: Shard, version: str, signature: str, shared: Shared, tag: str = ""
 ) -> tuple[Shard, list[Row]]:
+    """Returns the model's outputs for each line, or the reason why it `failed`."""
     # The threads of a process share the model.
     translate = shared.acquire(lambda: open_saved_model(version, signature, optimize=True))
     tagged = [f"{tag} ".encode() + line if tag and line.strip() else line for line in shard.lines]
-    rows = _translate_lines(tagged, translate, max_size_of(signature))
-    if len(rows) > BATCH_ROWS and all("failed" in row for row in rows):
-        raise InputError(
-            f"{shard.path}: all of {len(rows):,} lines fail, from line "
-            f"{shard.first_line:,} on: {rows[0]['failed']}"
-        )
-    return shard, rows
-
-
-def _translate_lines(lines: Sequence[bytes], translate: Translate, max_size: int) -> list[Row]:
-    """Returns the model's outputs for each line, or the reason why it `failed`."""
 
     def translate_batch(batch: list[bytes]) -> Sequence[Row]:
         try:
@@ -175,7 +160,13 @@ def _translate_lines(lines: Sequence[bytes], translate: Translate, max_size: int
                 return [{"translation": "", "failed": one_line(error)}]
             return [row for line in batch for row in translate_batch([line])]
 
-    return by_length(lines, translate_batch, max_size=max_size)
+    rows = by_length(tagged, translate_batch, max_size=max_size_of(signature))
+    if len(rows) > BATCH_ROWS and all("failed" in row for row in rows):
+        raise InputError(
+            f"{shard.path}: all of {len(rows):,} lines fail, from line "
+            f"{shard.first_line:,} on: {rows[0]['failed']}"
+        )
+    return shard, rows
 
 
 def write_shard(translated: tuple[Shard, list[Row]], output: str) -> None:
@@ -199,12 +190,10 @@ def _write(path: str, lines: Sequence[str]) -> None:
     """Writes a file under a temporary name first, so that it is complete or absent."""
     folder, name = FileSystems.split(path)
     temporary = FileSystems.join(folder, f".{uuid.uuid4().hex}-{name}")
-    try:
+    with as_input_error(f"Cannot write {path}", OSError, BeamIOError):
         with closing(FileSystems.create(temporary)) as file:
             file.write("".join(f"{line}\n" for line in lines).encode())
         FileSystems.rename([temporary], [path])
-    except (OSError, BeamIOError) as error:
-        raise InputError(f"Cannot write {path}: {one_line(error)}") from error
 
 
 def _require_empty(folder: str) -> None:
@@ -220,10 +209,8 @@ def _absolute(path: str) -> str:
 
 
 def _match(pattern: str) -> list[str]:
-    try:
+    with as_input_error(f"Cannot look for {pattern}"):  # the network, a login, ...
         (result,) = FileSystems.match([pattern])
-    except Exception as error:  # each file system has its own: the network, a login, ...
-        raise InputError(f"Cannot look for {pattern}: {one_line(error)}") from error
     return sorted(metadata.path for metadata in result.metadata_list)
 
 

@@ -16,40 +16,25 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef, SignatureDef
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-from keras_transformer.errors import InputError, one_line
+from keras_transformer.errors import InputError, as_input_error, one_line
 from keras_transformer.export.metadata import read_metadata
+from keras_transformer.export.options import SIGNATURES, Signature
 from keras_transformer.export.rows import Row, columns_of
 from keras_transformer.export.warmup import read_warmup
 from keras_transformer.files import check_file
 
 PYTHON_OPS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}  # only a Python process can run these
 
-PIECES = {"source_pieces", "target_pieces", "source_lengths", "target_lengths"}
-# The inputs and outputs of each signature.
-SIGNATURES = {
-    "serving_default": (("text",), {"translation", "score", "truncated"}),
-    "greedy": (("text",), {"translation", "score", "truncated"}),
-    "nbest": (("text",), {"translations", "scores", "truncated"}),
-    "attention": (("text",), {*PIECES, "attention", "log_probabilities"}),
-    "score": (("text", "target"), {"log_probability", "score", "truncated"}),
-    "document": (("text",), {"translation", "score", "sentences"}),
-}
-# Those of some exports only: with `ExportOptions.complete`, and of models of several languages.
-COMPLETE = {"complete": (("text", "prefix"), {"translation", "score", "truncated"})}
-LANGUAGES = {
-    "translate": (("text", "source", "target"), {"translation", "score", "truncated"}),
-    "languages": (("text",), {"source", "target", "sources", "targets"}),
-}
 SCORE_TOLERANCE = 1e-3  # another runtime adds in another order
 # Answers requests, one a line.
 PROGRAM = """
 import json, sys
-from keras_transformer.export.rows import Row, columns_of
+from keras_transformer.export.rows import rows_of
 from keras_transformer.export.session import SavedModelSession
 
 session = SavedModelSession(sys.argv[1], optimize=True)
 for line in sys.stdin:
-    print(json.dumps(columns_of(session.run(*json.loads(line)))))
+    print(json.dumps(rows_of(session.run(*json.loads(line)))))
 """
 
 Request = tuple[str, dict[str, list[str]]]  # a signature, and its inputs by name
@@ -69,10 +54,9 @@ class Export(NamedTuple):
     meta_graph: MetaGraphDef
 
     @property
-    def signatures(self) -> dict[str, tuple[tuple[str, ...], set[str]]]:
-        optional = (COMPLETE | LANGUAGES).items()
+    def signatures(self) -> dict[str, Signature]:
         has = self.meta_graph.signature_def
-        return SIGNATURES | {name: signature for name, signature in optional if name in has}
+        return {name: x for name, x in SIGNATURES.items() if not x.needs or name in has}
 
 
 def check_saved_model(
@@ -111,11 +95,9 @@ def require_success(findings: Iterable[Finding], failure: str) -> None:
 
 def open_export(path: Path) -> Export:
     metadata = read_metadata(path)
-    try:
-        saved_model = SavedModel.FromString((path / "saved_model.pb").read_bytes())
-        (meta_graph,) = saved_model.meta_graphs
-    except (OSError, ValueError, DecodeError) as error:
-        raise InputError(f"{path / 'saved_model.pb'} is missing or damaged: {error}") from error
+    file = path / "saved_model.pb"
+    with as_input_error(f"{file} is missing or damaged", OSError, ValueError, DecodeError):
+        (meta_graph,) = SavedModel.FromString(file.read_bytes()).meta_graphs
     return Export(path, metadata, meta_graph)
 
 
@@ -127,7 +109,7 @@ def check_files(export: Export) -> str:
 
 def check_signatures(export: Export) -> str:
     signatures = export.meta_graph.signature_def
-    for name, (inputs, outputs) in export.signatures.items():
+    for name, (inputs, outputs, *_) in export.signatures.items():
         signature = signatures[name] if name in signatures else SignatureDef()
         if set(signature.inputs) != set(inputs) or set(signature.outputs) != outputs:
             raise InputError(f"{name} must take {inputs} and return {outputs}")
@@ -173,19 +155,15 @@ def check_session(export: Export) -> str:
     examples = export.metadata["examples"]
     texts = [example["text"] for example in examples]
     requests: list[Request] = [("serving_default", {"text": texts}), *_warmup_requests(export)]
-    signatures = export.signatures.items()
-    requests += [(name, {key: [] for key in inputs}) for name, (inputs, _) in signatures]
+    requests += [(name, {key: [] for key in x.inputs}) for name, x in export.signatures.items()]
     results = _run_session(export.path, requests)
-    for (name, inputs), outputs in zip(requests, results, strict=True):
-        sizes = {len(column) for column in (*inputs.values(), *outputs.values())}
+    for (name, inputs), rows in zip(requests, results, strict=True):
+        sizes = {len(rows), *map(len, inputs.values())}
         if len(sizes) > 1:
             raise InputError(f"{name} must return as many rows as it takes. Received: {sizes}")
-    rows = zip(*results[0].values(), strict=True)
-    answers = [dict(zip(results[0], row, strict=True)) for row in rows]
     ties = []
-    for answer, example in zip(answers, examples, strict=True):
-        answer["text"] = example["text"]
-        same = {"score": example["score"], "translation": example["translation"]}
+    for answer, example in zip(results[0], examples, strict=True):
+        same = {name: example[name] for name in ("text", "score", "translation")}
         if not _is_close(answer["score"], example["score"]) or answer | same != example:
             raise _difference(answer, example)
         if answer["translation"] != example["translation"]:
@@ -218,13 +196,13 @@ def _require_ties(export: Export, pairs: Sequence[tuple[Row, Row]]) -> None:
         targets = [row["translation"] for row in rows]
         requests.append(("score", {"text": texts, "target": targets}))
     nbest, *scored = _run_session(export.path, requests)
-    for number, (answer, example) in enumerate(pairs):
-        best = zip(nbest["translations"][number], nbest["scores"][number], strict=True)
+    for (answer, example), best, *both in zip(pairs, nbest, *scored, strict=True):
+        listed = zip(best["translations"], best["scores"], strict=True)
         is_listed = any(
             text == example["translation"] and _is_close(score, example["score"])
-            for text, score in best
+            for text, score in listed
         )
-        scores = [outputs["score"][number] for outputs in scored]
+        scores = [row["score"] for row in both]
         if not is_listed and not all(map(_is_close, scores, (answer["score"], example["score"]))):
             raise _difference(answer, example)
 
@@ -233,8 +211,8 @@ def _warmup_requests(export: Export) -> list[Request]:
     return [(name, columns_of(arrays)) for name, arrays in read_warmup(export.path)]
 
 
-def _run_session(path: Path, requests: Iterable[Request]) -> list[dict[str, list[Any]]]:
-    """Returns the outputs of each request, computed in a new process."""
+def _run_session(path: Path, requests: Iterable[Request]) -> list[list[Row]]:
+    """Returns the rows that answer each request, computed in a new process."""
     process = subprocess.run(
         [sys.executable, "-P", "-c", PROGRAM, str(path)],
         input="".join(json.dumps(request) + "\n" for request in requests),

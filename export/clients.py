@@ -6,7 +6,7 @@ Both have the method of a `SavedModelSession`, `translate(texts)`. Threads may s
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import urllib3
@@ -66,10 +66,7 @@ class Client(ABC):
         """Closes the connections."""
 
     def languages(self) -> Languages | None:
-        """Asks the server which languages the model has; None if it does not say.
-
-        Only a model of several languages has the signature for it.
-        """
+        """Asks which languages the model has; None if it does not say, as one of one pair."""
         try:
             (row,) = self._predict("languages", [{"text": ""}])
             return Languages(**row)
@@ -78,19 +75,28 @@ class Client(ABC):
         except TypeError as error:
             raise InputError(f"{self._server} must answer with names of languages") from error
 
-    def translate(self, texts: Sequence[str | bytes]) -> list[Row]:
+    def translate(
+        self,
+        texts: Sequence[str | bytes],
+        progress: Callable[[int], None] = lambda count: None,
+    ) -> list[Row]:
         """Returns the signature's outputs for each text, in requests of texts of about one length.
 
         Args:
             texts: any number, with a tag of `Languages` for a model of several languages; bytes are
                 UTF-8, and invalid ones are replaced.
+            progress: called after each request, with its number of texts.
 
         Raises:
             InputError: if the server cannot be reached, takes too long, refuses the request, or
                 does not answer with a translation for each text.
         """
         return by_length(
-            texts, self._translate_batch, max_rows=self._max_rows, max_size=REQUEST_BYTES
+            texts,
+            self._translate_batch,
+            max_rows=self._max_rows,
+            max_size=REQUEST_BYTES,
+            progress=progress,
         )
 
     def _translate_batch(self, texts: list[bytes]) -> list[Row]:

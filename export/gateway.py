@@ -8,7 +8,7 @@ import functools
 import itertools
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
@@ -57,6 +57,23 @@ class _Service:
         """Its languages; None for one pair."""
         return self.document.languages()
 
+    def pairs(self) -> dict[Direction, Direction]:
+        """Returns the pairs of a model of several languages, by common codes."""
+        if self.known is None:
+            raise InputError(
+                f"{self.url} does not say which languages it has: name its pair, as in "
+                f"en:cs={self.url}"
+            )
+        sources, targets = (common_codes(tuple(names)) for names in self.known[2:])
+        return {
+            Direction(sources[source], targets[target]): Direction(source, target)
+            for source, target in itertools.product(sources, targets)
+            if source != target
+        }
+
+    def tagged(self, texts: list[str], pair: Direction) -> list[str]:
+        return self.known.tagged(texts, *pair) if self.known else texts
+
     def keeps_tags(self) -> bool:
         """Returns whether the model protects HTML's tags, which is asked once for each version."""
         version = self.document.version()
@@ -66,36 +83,47 @@ class _Service:
         return self._probed[1]
 
 
-class _Route(NamedTuple):
-    """What translates a pair."""
+class Gateway:
+    """Models on servers, `http://HOST:8501/v1/models/NAME`.
 
-    service: _Service
-    pair: Direction  # as the service names it
+    The `urls` are those of pairs; `several` are models of several languages, which are asked for
+    them now. The maxima are of a request, and the timeout, in seconds, of a model server's answer.
+    """
 
-    def tagged(self, texts: list[str]) -> list[str]:
-        known = self.service.known
-        return known.tagged(texts, *self.pair) if known else texts
-
-
-class _Gateway:
     def __init__(
         self,
         urls: Mapping[Direction, str],
-        several: Sequence[str],
         max_characters: int,
         max_texts: int,
         timeout: float,
+        several: Sequence[str] = (),
     ) -> None:
         self._limits = max_characters, max_texts
         self._services = {url: _Service(url, timeout) for url in (*urls.values(), *several)}
-        self._routes = {pair: _Route(self._services[url], pair) for pair, url in urls.items()}
-        for url in several:
-            for pair, route in _routes_of(self._services[url]):
-                self._routes.setdefault(pair, route)
+        # The service of each pair, and how that names it.
+        self._routes = {pair: (self._services[url], pair) for pair, url in urls.items()}
+        for service in (self._services[url] for url in several):
+            for pair, own_pair in service.pairs().items():
+                self._routes.setdefault(pair, (service, own_pair))
         self._targets: dict[str, list[str]] = defaultdict(list)
         for pair in self._routes:
             self._targets[pair.source].append(pair.target)
         self._codes = sorted({code for pair in self._routes for code in pair})
+
+    def app(self) -> Starlette:
+        """Returns an ASGI application."""
+        return Starlette(
+            routes=[
+                _route("/translate", self.translate, "POST"),
+                _route("/detect", self.detect, "POST"),
+                _route("/languages", self.languages, "GET"),
+                _route("/health", self.health, "GET"),
+            ],
+            # Pages of any origin may ask, as at LibreTranslate.
+            middleware=[Middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["*"])],
+            exception_handlers={HTTPException: _error, InputError: _error},
+            max_body_size=16 * self._limits[0] + 2**16,
+        )
 
     def translate(self, values: Values) -> Any:
         texts, pair = self._texts(values), self._pair(values)
@@ -104,21 +132,26 @@ class _Gateway:
             raise _refusal(f"alternatives must be 0 to {MAX_ALTERNATIVES}")
         if format_name not in FORMATS:
             raise HTTPException(400, f"{format_name} format is not supported")
-        route = self._routes[pair]
+        service, own_pair = self._routes[pair]
 
         def translate(texts: list[str]) -> list[Row]:
-            return route.service.document.translate(route.tagged(texts))
+            return service.document.translate(service.tagged(texts, own_pair))
 
         if format_name == "text":
             rows = translate(texts)
-        elif route.service.keeps_tags():
+        elif service.keeps_tags():
             texts = list(map(html_text.with_marks, texts))
             rows = translate(texts)
         else:
             rows = html_text.translate_between_tags(translate, texts)
         answer: dict[str, list[Any]] = {"translatedText": [row["translation"] for row in rows]}
         if count != "0":
-            answer["alternatives"] = self._alternatives(route, texts, rows, int(count))
+            single = [number for number, row in enumerate(rows) if row.get("sentences") == 1]
+            asked = service.tagged([texts[number] for number in single], own_pair)
+            answer["alternatives"] = [[] for _ in rows]
+            for number, best in zip(single, service.nbest.translate(asked), strict=True):
+                others = _others(best, rows[number]["translation"])
+                answer["alternatives"][number] = others[: int(count)]
         if str(values["source"]).lower() == "auto":
             detected = {"confidence": 100, "language": pair.source}
             answer["detectedLanguage"] = [detected] * len(texts)
@@ -175,64 +208,14 @@ class _Gateway:
             raise HTTPException(400, f"{source} to {target} is not supported")
         return Direction(source, target)
 
-    def _alternatives(
-        self, route: _Route, texts: list[str], rows: list[Row], count: int
-    ) -> list[list[str]]:
-        """Returns other translations of each text that is one sentence."""
-        single = [number for number, row in enumerate(rows) if row.get("sentences") == 1]
-        asked = route.tagged([texts[number] for number in single])
-        best = route.service.nbest.translate(asked)
-        alternatives: list[list[str]] = [[] for _ in rows]
-        for number, row in zip(single, best, strict=True):
-            scored = zip(row["translations"], row["scores"], strict=True)
-            finite = [text for text, score in scored if score > NO_SCORE]
-            if not finite:
-                raise InputError("the model's scores are not finite")
-            if not row.get("truncated"):
-                others = [text for text in finite if text != rows[number]["translation"]]
-                alternatives[number] = others[:count]
-        return alternatives
 
-
-def _routes_of(service: _Service) -> Iterator[tuple[Direction, _Route]]:
-    """Yields the pairs of a model of several languages, by common codes."""
-    if service.known is None:
-        raise InputError(
-            f"{service.url} does not say which languages it has: name its pair, as in "
-            f"en:cs={service.url}"
-        )
-    sources, targets = (common_codes(tuple(names)) for names in service.known[2:])
-    for source, target in itertools.product(sources, targets):
-        if source != target:
-            pair = Direction(sources[source], targets[target])
-            yield pair, _Route(service, Direction(source, target))
-
-
-def make_gateway(
-    urls: Mapping[Direction, str],
-    max_characters: int,
-    max_texts: int,
-    timeout: float,
-    several: Sequence[str] = (),
-) -> Starlette:
-    """Returns an ASGI application for models on servers, `http://HOST:8501/v1/models/NAME`.
-
-    The `urls` are those of pairs; `several` are models of several languages, which are asked for
-    them now. The maxima are of a request, and the timeout, in seconds, of a model server's answer.
-    """
-    gateway = _Gateway(urls, several, max_characters, max_texts, timeout)
-    return Starlette(
-        routes=[
-            _route("/translate", gateway.translate, "POST"),
-            _route("/detect", gateway.detect, "POST"),
-            _route("/languages", gateway.languages, "GET"),
-            _route("/health", gateway.health, "GET"),
-        ],
-        # Pages of any origin may ask, as at LibreTranslate.
-        middleware=[Middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["*"])],
-        exception_handlers={HTTPException: _error, InputError: _error},
-        max_body_size=16 * max_characters + 2**16,
-    )
+def _others(best: Row, translation: str) -> list[str]:
+    """Returns the best translations of a text but one; none if the text was cut."""
+    scored = zip(best["translations"], best["scores"], strict=True)
+    finite = [text for text, score in scored if score > NO_SCORE]
+    if not finite:
+        raise InputError("the model's scores are not finite")
+    return [] if best.get("truncated") else [text for text in finite if text != translation]
 
 
 def _route(path: str, answer: Callable[[Values], Any], method: str) -> Route:

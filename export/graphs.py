@@ -9,8 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_transformer.config import DecodingOptions
-from keras_transformer.export.check import COMPLETE, LANGUAGES, SIGNATURES
-from keras_transformer.export.options import NO_SCORE, ExportOptions
+from keras_transformer.export.options import NO_SCORE, SIGNATURES, ExportOptions
 from keras_transformer.languages import Languages
 from keras_transformer.model.tensor import precision
 from keras_transformer.registry import allocate_model
@@ -20,9 +19,6 @@ from keras_transformer.translator import Translator
 
 MAX_BYTES = 4 << 20  # of the texts of a request: the tokenizer also reads what is cut later
 MAX_ENQUEUED_BATCHES = 64  # of a signature; the server refuses more as unavailable
-# The signatures that merge requests. The outputs of `attention` are as wide as the longest text of
-# a batch, and one request to `document` may be as much work as a full batch.
-MERGED = ("serving_default", "greedy", "nbest", "score", "translate")
 
 Outputs = dict[str, tf.Tensor]
 Compute = Callable[..., Outputs]  # from the inputs of a signature, string [B], to its outputs
@@ -58,16 +54,18 @@ class ServingModule(tf.Module):
         best = [search_options.beam_size]
         row_shapes = {"translations": best, "scores": best}  # of outputs with more than a value
         known = tokenizer.known_languages
-        signatures = SIGNATURES | (COMPLETE if options.complete else {})
-        signatures |= LANGUAGES if known.targets else {}
-        self.inputs = {name: inputs for name, (inputs, _) in signatures.items()}
+        has = {"": True, "complete": options.complete, "languages": bool(known.targets)}
+        self.inputs = {name: x.inputs for name, x in SIGNATURES.items() if has[x.needs]}
         self.graphs: dict[str, Any] = {}  # of each signature
         for name, inputs in self.inputs.items():
             compute = computations[name]
-            if options.batching and name in MERGED:
+            if options.batching and SIGNATURES[name].merges:
                 compute = merge_requests(compute, options, row_shapes)
-            checked = check_requests(compute, options, inputs[:1] if name in LANGUAGES else inputs)
-            self.graphs[name] = with_languages(checked, known) if name == "translate" else checked
+            if name == "translate":
+                graph = with_languages(check_requests(compute, options, ["text"]), known)
+            else:
+                graph = check_requests(compute, options, inputs)
+            self.graphs[name] = graph
 
 
 def _computations(

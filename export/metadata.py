@@ -1,6 +1,8 @@
-"""What an export says of itself, in `assets.extra/metadata.json` of the SavedModel."""
+"""Exports on disk: versions of a model, `MODELS/NAME/VERSION`, and what each says of itself."""
 
 import json
+import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -10,11 +12,28 @@ from pathlib import Path
 from typing import Any
 
 from keras_transformer._version import __version__
-from keras_transformer.errors import InputError
+from keras_transformer.errors import as_input_error
 from keras_transformer.files import file_sha256
 
+GRAPH = "saved_model.pb"
 FOLDER = "assets.extra"
 METADATA = "metadata.json"
+
+
+def version_paths(folder: str | Path) -> list[Path]:
+    """Returns the folders of a model's versions, as TF Serving recognizes them, newest first."""
+    folders = [file.parent for file in Path(folder).glob(f"*/{GRAPH}")]
+    versions = [path for path in folders if re.fullmatch("[0-9]+", path.name)]
+    return sorted(versions, key=lambda path: int(path.name), reverse=True)
+
+
+def find_version(path: str | Path) -> Path | None:
+    """Returns a SavedModel's folder: `path` or its newest version; None if there is none."""
+    if not os.path.isdir(path):  # `glob` raises an error for a name that is too long
+        return None
+    if (Path(path) / GRAPH).is_file():
+        return Path(path)
+    return next(iter(version_paths(path)), None)
 
 
 def write_metadata(path: Path, values: Mapping[str, Any]) -> None:
@@ -36,10 +55,8 @@ def write_metadata(path: Path, values: Mapping[str, Any]) -> None:
 def read_metadata(path: Path) -> dict[str, Any]:
     """Reads what `write_metadata` wrote, or raises `InputError`."""
     file = path / FOLDER / METADATA
-    try:
+    with as_input_error(f"{path} is not an export of this package: {file}", OSError, ValueError):
         values: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} is not an export of this package: cannot read {file}") from error
     return values
 
 

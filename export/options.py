@@ -1,7 +1,7 @@
 """Options of an export: how it stores weights, which requests it merges, how large one may be."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -10,6 +10,36 @@ from keras_transformer.records import checked_dataclass
 
 NO_SCORE = -1e9  # instead of -inf and NaN, which JSON does not have
 DEFAULT_SIGNATURE = "serving_default"
+
+
+class Signature(NamedTuple):
+    """What a signature of an export takes, and what it returns for each text."""
+
+    inputs: tuple[str, ...]
+    outputs: set[str]
+    merges: bool = False  # concurrent requests, with `ExportOptions.batching`
+    needs: Literal["", "complete", "languages"] = ""  # `ExportOptions.complete`, or several
+
+
+TRANSLATION = {"translation", "score", "truncated"}
+PIECES = {"source_pieces", "target_pieces", "source_lengths", "target_lengths"}
+SIGNATURES = {
+    "serving_default": Signature(("text",), TRANSLATION, merges=True),
+    "greedy": Signature(("text",), TRANSLATION, merges=True),
+    "nbest": Signature(("text",), {"translations", "scores", "truncated"}, merges=True),
+    # The outputs are as wide as the longest text of a batch.
+    "attention": Signature(("text",), {*PIECES, "attention", "log_probabilities"}),
+    "score": Signature(("text", "target"), {"log_probability", "score", "truncated"}, merges=True),
+    # One request may be as much work as a full batch.
+    "document": Signature(("text",), {"translation", "score", "sentences"}),
+    "complete": Signature(("text", "prefix"), TRANSLATION, needs="complete"),
+    "translate": Signature(
+        ("text", "source", "target"), TRANSLATION, merges=True, needs="languages"
+    ),
+    "languages": Signature(
+        ("text",), {"source", "target", "sources", "targets"}, needs="languages"
+    ),
+}
 
 # The maximum number of texts in a batch. Every export takes as many in a request (`max_texts`).
 BATCH_ROWS = 64

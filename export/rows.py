@@ -16,11 +16,12 @@ def by_length(
     *,
     max_rows: int = BATCH_ROWS,
     max_size: int = BATCH_BYTES,
+    progress: Callable[[int], None] = lambda count: None,
 ) -> list[Row]:
     """Translates texts in batches of about one length; the rows keep the order of the texts.
 
     A batch has at most `max_rows` texts; their number times the bytes of the longest is at most
-    `max_size`, unless it is one text.
+    `max_size`, unless it is one text. `progress` is called with the number of texts of each batch.
     """
     # A lone surrogate, which UTF-8 does not have, becomes a question mark.
     encoded = [text if isinstance(text, bytes) else text.encode(errors="replace") for text in texts]
@@ -33,6 +34,7 @@ def by_length(
     rows: dict[int, Row] = {}
     for batch in batches:
         rows |= zip(batch, translate([encoded[number] for number in batch]), strict=True)
+        progress(len(batch))
     return [rows[number] for number in range(len(encoded))]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.errors import InputError, one_line, require
+from keras_transformer.errors import InputError, as_input_error, require
 from keras_transformer.export.check import Finding, check_saved_model, require_success
 from keras_transformer.export.graphs import ServingModule
 from keras_transformer.export.metadata import write_metadata
@@ -36,7 +36,7 @@ def export_saved_model(
 ) -> Path:
     """Writes `folder/version/`, a SavedModel that TF Serving loads, and returns its path.
 
-    `check.SIGNATURES` lists its signatures: `serving_default` takes `text`, string [B], and
+    `options.SIGNATURES` lists its signatures: `serving_default` takes `text`, string [B], and
     returns `translation`, string [B], `score`, float32 [B], and `truncated`, bool [B]. The
     version is written under another name, checked, and renamed. So a server that watches the
     folder never loads an incomplete or broken version.
@@ -65,19 +65,17 @@ def export_saved_model(
     module = ServingModule(translator, options)
     texts = list(examples or EXAMPLES)
     name = os.path.basename(os.path.abspath(folder))
-    try:
-        with atomic_folder(path) as written:
-            tf.saved_model.save(module, written, signatures=module.graphs)
-            set_config(written, _function_config())
-            known = translator.tokenizer.known_languages
-            write_warmup(written, name, warmup_requests(texts, module.inputs, known))
-            values = {"examples": _answers(translator, module, texts, options)}
-            write_metadata(written, _metadata(translator, options) | dict(details or {}) | values)
-            if check:
-                findings = check_saved_model(written, report)
-                require_success(findings, "The export failed its check and was deleted")
-    except (OSError, tf.errors.OpError) as error:
-        raise InputError(f"Cannot write {path}: {one_line(error)}") from error
+    failures = as_input_error(f"Cannot write {path}", OSError, tf.errors.OpError)
+    with failures, atomic_folder(path) as written:
+        tf.saved_model.save(module, written, signatures=module.graphs)
+        set_config(written, _function_config())
+        known = translator.tokenizer.known_languages
+        write_warmup(written, name, warmup_requests(texts, module.inputs, known))
+        values = {"examples": _answers(translator, module, texts, options)}
+        write_metadata(written, _metadata(translator, options) | dict(details or {}) | values)
+        if check:
+            findings = check_saved_model(written, report)
+            require_success(findings, "The export failed its check and was deleted")
     return path
 
 

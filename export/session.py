@@ -17,20 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.errors import InputError, one_line, require
-from keras_transformer.export.c_api import (
-    FAILED_PRECONDITION,
-    INVALID_ARGUMENT,
-    Output,
-    SessionError,
-    call,
-    config_pb2,
-    delete_strings,
-    library,
-    make_strings,
-    saved_model_pb2,
-    take_array,
-)
+from keras_transformer.errors import InputError, as_input_error, require
+from keras_transformer.export import c_api
+from keras_transformer.export.c_api import FAILED_PRECONDITION, INVALID_ARGUMENT, SessionError
 from keras_transformer.export.options import DEFAULT_SIGNATURE
 from keras_transformer.export.rows import Row, rows_of
 
@@ -63,16 +52,17 @@ class SavedModelSession:
         num_threads = os.environ.get("TF_NUM_INTRAOP_THREADS") or "1"
         rule = "`TF_NUM_INTRAOP_THREADS` must be a number of threads, or 0 for all cores"
         require(num_threads.isdecimal(), rule, TF_NUM_INTRAOP_THREADS=num_threads)
-        self._graph, self._session = c_void_p(library.TF_NewGraph()), c_void_p()
-        in_caller = config_pb2.RunOptions(inter_op_thread_pool=-1).SerializeToString()
+        self._graph, self._session = c_void_p(c_api.library.TF_NewGraph()), c_void_p()
+        in_caller = c_api.config_pb2.RunOptions(inter_op_thread_pool=-1).SerializeToString()
         length = c_size_t(len(in_caller))
-        self._in_caller = c_void_p(library.TF_NewBufferFromString(in_caller, length))
+        self._in_caller = c_void_p(c_api.library.TF_NewBufferFromString(in_caller, length))
         self._free = weakref.finalize(self, _free, self._graph, self._session, self._in_caller)
         self._free.atexit = False
         # Rows are searched side by side, so an operation needs no threads (docs/speed.md).
-        config = config_pb2.ConfigProto(intra_op_parallelism_threads=int(num_threads))
+        config = c_api.config_pb2.ConfigProto(intra_op_parallelism_threads=int(num_threads))
         config.graph_options.rewrite_options.disable_meta_optimizer = True
-        try:
+        # The files may hold anything.
+        with as_input_error(f"{path} does not hold a complete SavedModel"):
             # TensorFlow's own message says less. It checks paths such as "gs://" itself.
             if Path(path).is_dir() and not Path(path, "variables", "variables.index").is_file():
                 raise ValueError("variables/variables.index is missing")
@@ -83,22 +73,20 @@ class SavedModelSession:
             with tempfile.TemporaryDirectory() as folder:
                 loaded = str(path) if keeps_folder else _unoptimized(Path(path), folder, config)
                 self.signatures = self._load(loaded, config.SerializeToString())
-        except Exception as error:  # the files may hold anything
-            message = f"{path} does not hold a complete SavedModel: {one_line(error)}"
-            raise InputError(message) from error
 
     def _load(self, path: str, config: bytes) -> dict[str, Any]:
-        options, buffer = c_void_p(library.TF_NewSessionOptions()), library.TF_NewBuffer()
+        options = c_void_p(c_api.library.TF_NewSessionOptions())
+        buffer = c_api.library.TF_NewBuffer()
         tags = (c_char_p * 1)(b"serve")
         try:
-            call("TF_SetConfig", options, config, c_size_t(len(config)))
+            c_api.call("TF_SetConfig", options, config, c_size_t(len(config)))
             arguments = (options, None, path.encode(), tags, len(tags), self._graph, buffer)
-            self._session.value = call("TF_LoadSessionFromSavedModel", *arguments)
-            meta_graph = saved_model_pb2.SavedModel().meta_graphs.add()
+            self._session.value = c_api.call("TF_LoadSessionFromSavedModel", *arguments)
+            meta_graph = c_api.saved_model_pb2.SavedModel().meta_graphs.add()
             meta_graph.ParseFromString(ctypes.string_at(buffer[0].data, buffer[0].length))
         finally:
-            library.TF_DeleteBuffer(buffer)
-            library.TF_DeleteSessionOptions(options)
+            c_api.library.TF_DeleteBuffer(buffer)
+            c_api.library.TF_DeleteSessionOptions(options)
         signatures = copy.deepcopy(dict(meta_graph.signature_def))  # without the graph
         return {name: signatures[name] for name in signatures if not name.startswith("__")}
 
@@ -130,23 +118,23 @@ class SavedModelSession:
         feeds: list[c_void_p] = []
         results = (c_void_p * len(tensors.outputs))()
         try:
-            feeds.extend(make_strings(inputs[name]) for name in given)
+            feeds.extend(c_api.make_strings(inputs[name]) for name in given)
             fed = self._places(given), (c_void_p * len(feeds))(*feeds), len(feeds)
             fetched = self._places(tensors.outputs), results, len(results)
             # A short text of a small model is fastest in this thread.
             options = self._in_caller if self._is_small and _is_short(inputs) else None
-            call("TF_SessionRun", self._session, options, *fed, *fetched, None, 0, None)
-            arrays = [take_array(c_void_p(result)) for result in results]
+            c_api.call("TF_SessionRun", self._session, options, *fed, *fetched, None, 0, None)
+            arrays = [c_api.take_array(c_void_p(result)) for result in results]
             return dict(sorted(zip(tensors.outputs, arrays, strict=True)))
         finally:  # no earlier: an output may be an input
             for feed in feeds:
-                delete_strings(feed)
+                c_api.delete_strings(feed)
 
     def _places(self, tensors: Mapping[str, Any]) -> Any:
-        places = (Output * len(tensors))()
+        places = (c_api.Output * len(tensors))()
         for place, tensor in zip(places, tensors.values(), strict=True):
             name, _, index = tensor.name.rpartition(":")
-            place.operation = library.TF_GraphOperationByName(self._graph, name.encode())
+            place.operation = c_api.library.TF_GraphOperationByName(self._graph, name.encode())
             place.index = int(index)
             if place.operation is None:
                 raise SessionError(f"The graph has no operation {name}")
@@ -172,9 +160,9 @@ class SavedModelSession:
 
 def _free(graph: c_void_p, session: c_void_p, options: c_void_p) -> None:
     if session:
-        call("TF_DeleteSession", session)
-    library.TF_DeleteGraph(graph)
-    library.TF_DeleteBuffer(options)
+        c_api.call("TF_DeleteSession", session)
+    c_api.library.TF_DeleteGraph(graph)
+    c_api.library.TF_DeleteBuffer(options)
     session.value = None
 
 
@@ -195,7 +183,7 @@ def _unoptimized(path: Path, folder: str, config: Any) -> str:
 def set_config(path: Path, config: Any) -> None:
     """Changes the config that the functions of a SavedModel are called with, not the session's."""
     file = path / "saved_model.pb"
-    saved_model = saved_model_pb2.SavedModel.FromString(file.read_bytes())
+    saved_model = c_api.saved_model_pb2.SavedModel.FromString(file.read_bytes())
     for meta_graph in saved_model.meta_graphs:
         graph = meta_graph.graph_def
         for node in itertools.chain(graph.node, *(f.node_def for f in graph.library.function)):
@@ -207,11 +195,7 @@ def set_config(path: Path, config: Any) -> None:
 def open_saved_model(
     path: str, signature: str, optimize: bool = False, output: str = "translation", **others: str
 ) -> Callable[[Sequence[str | bytes]], list[Row]]:
-    """Loads a version, and returns a function from texts to the outputs of a signature.
-
-    The arguments are those of `SavedModelSession` and its `translate`. The signature must turn
-    `text`, and the `others`, into `output`.
-    """
+    """Loads a version; returns a function from texts to rows, by a signature that has `output`."""
     session = SavedModelSession(path, optimize)
     suitable = [
         name

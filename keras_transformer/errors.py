@@ -29,6 +29,17 @@ def require(is_met: bool, rule: str, **received: object) -> None:
 
 
 @contextmanager
+def as_input_error(message: str, *kinds: type[BaseException]) -> Iterator[None]:
+    """Turns errors of these kinds, or any, into an `InputError`: the message, and what they say."""
+    caught: tuple[type[BaseException], ...] = kinds or (Exception,)
+    try:
+        yield
+    except caught as error:
+        reason = error if isinstance(error, Exception) else repr(error)  # such as SystemExit(1)
+        raise InputError(f"{message}: {one_line(reason)}") from error
+
+
+@contextmanager
 def needs_extra(extra: str) -> Iterator[None]:
     """Turns the error of a missing library into one that names the extra of the package."""
     try:

@@ -13,9 +13,9 @@ from keras_transformer.errors import InputError
 
 _Record = TypeVar("_Record")
 
-# A setting of a training may be the name of a file or run, free to change when a training resumes,
-# decided by the run of `init_from`, or taken from that run unless it is given.
-Mark = Literal["path", "resumable", "decided", "inherited"]
+# A setting of a training may have an option of its own, and be the name of a file or run, free to
+# change when a training resumes, decided by the run of `init_from`, or taken from it by default.
+Mark = Literal["option", "path", "resumable", "decided", "inherited"]
 
 
 class Setting(NamedTuple):
@@ -26,6 +26,10 @@ class Setting(NamedTuple):
     metavar: str | None = None  # stands for the value in the help of a command
     choices: Iterable[str] = ()  # complete the value at a shell
     help: str = ""  # the string below the field
+
+    def complete(self) -> list[str]:
+        """Returns the choices."""
+        return list(self.choices)
 
 
 def setting(*marks: Mark, **command: Any) -> Setting:

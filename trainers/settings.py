@@ -37,39 +37,40 @@ StrategyName = Literal["one", "mirrored", "multiworker"]
 class DataSettings:
     """What a model learns from: all but `data` itself decides what a prepared corpus holds."""
 
-    data: Annotated[str | list[str], setting("path")]
+    data: Annotated[str | list[str], setting("option", "path")]
     """The corpus: "bundled", "tfds:NAME[/CONFIG]", a folder of files LANGUAGE.SPLIT.txt with a
     sentence per line (en.train.txt, de.train.txt, en.val.txt, ...), one that `prepare` wrote, a
     .tsv or .csv file whose first line names the languages, a catalogue (.po, .mo, .xlf, .xliff,
     .tmx), or a folder of tables and catalogues; files also as .gz. Several of these are one corpus.
     For parsing, a treebank in Penn format."""
-    source: Annotated[str, setting("inherited")] = "en"
+    source: Annotated[str, setting("option", "inherited")] = "en"
     """Source language; several with commas, such as "en,de"."""
-    target: Annotated[str, setting("inherited")] = "de"
+    target: Annotated[str, setting("option", "inherited")] = "de"
     """Target language, or several: a model of all pairs of them that the data has
     (docs/howto/several-languages.md); "trees" for parsing."""
     sampling_temperature: Annotated[float, Field(ge=1)] = 1.0
     """Of several pairs of languages, that with a share p of the training pairs is drawn in
     proportion to p ** (1 / temperature): 1 for the data's own shares, 5 is usual for many pairs."""
-    task: Annotated[str, setting("decided", choices=TASKS)] = "translation"
+    task: Annotated[str, setting("option", "decided", choices=TASKS)] = "translation"
     """What the model learns: "translation", or "parsing" from sentences to constituency trees
     (section 6.3). A task has its own defaults."""
     tokenizer: Annotated[Literal["bpe", "unigram", "wordpiece"], setting("decided")] = "bpe"
     """Its kind: "bpe" or "unigram" (SentencePiece), or "wordpiece"."""
-    vocab_size: Annotated[_Count | None, setting("decided")] = None
+    vocab_size: Annotated[_Count | None, setting("option", "decided")] = None
     """Maximum number of subwords, shared by both languages; a small corpus supports fewer. None for
     8,000."""
     lowercase: Annotated[bool, setting("decided")] = False
     """Whether the tokenizer lower-cases all text, so that translations are in lower case and
     validation BLEU ignores case; not for "wordpiece"."""
     protect: Annotated[
-        list[str], setting("inherited", metavar="SETS|REGEX", choices=PROTECTED_SETS)
+        list[str],
+        setting("option", "inherited", metavar="SETS|REGEX", choices=PROTECTED_SETS),
     ] = dataclasses.field(default_factory=list)
     """What a translation keeps as it is: any of "tags" (XML, HTML and entities), "urls" (also
     addresses of mail), "placeholders" (such as %s), "options" (such as --help), "symbols" (such as
     emoji) and "foreign" (letters of scripts that the training text does not have), and regular
     expressions of RE2; not for "wordpiece"."""
-    protect_free: Annotated[bool, setting("inherited")] = False
+    protect_free: Annotated[bool, setting("option", "inherited")] = False
     """Whether a translation may leave protected strings out, and repeat them."""
     augment: Mapping[Change, Rate] | Literal["all"] = "all"
     """Pairs to add once more in changed form, a rate for each kind: "lower", "end", "quotes",
@@ -87,20 +88,20 @@ class DataSettings:
     other scripts; none drops none."""
     target_script: str | None = None
     """The same for the target."""
-    mix: Annotated[str | list[str] | None, setting("path")] = None
+    mix: Annotated[str | list[str] | None, setting("option", "path")] = None
     """Data of which training pairs are added to those of `data`, such as the data that `init_from`
     was trained on."""
     mix_share: Rate = 0.2
     """Share of the pairs of `mix` in all training pairs but those of `monolingual`, before pairs
     are dropped."""
-    teacher: Annotated[str | None, setting("path", metavar="RUN")] = None
+    teacher: Annotated[str | None, setting("option", "path", metavar="RUN")] = None
     """A run of the same languages that translates the sources of `data`, repeating no sequence of
     four tokens: the model learns its translations instead of the targets
     (docs/howto/fast-model.md)."""
-    monolingual: Annotated[str | None, setting("path", metavar="FILE")] = None
+    monolingual: Annotated[str | None, setting("option", "path", metavar="FILE")] = None
     """A file of sentences of the target language, plain or .gz, or a folder of files LANGUAGE.txt
     of several; their sources are made by `back_translator`, and marked."""
-    back_translator: Annotated[str | None, setting("path", metavar="RUN")] = None
+    back_translator: Annotated[str | None, setting("option", "path", metavar="RUN")] = None
     """A run from the target languages to the source languages."""
     monolingual_share: Rate = 0.5
     """Share of the pairs of `monolingual` in all training pairs, before pairs are dropped."""
@@ -113,16 +114,18 @@ class DataSettings:
 class ModelSettings:
     """What is trained. A recipe's section `[model]` also holds what differs from the preset."""
 
-    init_from: Annotated[str | None, setting("path", metavar="RUN")] = None
+    init_from: Annotated[str | None, setting("option", "path", metavar="RUN")] = None
     """A run to start from: the training takes its tokenizer, sizes, and averaged or best weights.
     It decides `task`, `architecture`, `preset`, `tokenizer`, `vocab_size` and `lowercase`, and
     `model` may change dropout only. None for a new model."""
-    freeze: Literal["embeddings", "encoder"] | None = None
+    freeze: Annotated[Literal["embeddings", "encoder"] | None, setting("option")] = None
     """What keeps the weights of `init_from`: "embeddings", or the layers of the "encoder"."""
-    architecture: Annotated[str, setting("decided", choices=ARCHITECTURES)] = "transformer"
+    architecture: Annotated[str, setting("option", "decided", choices=ARCHITECTURES)] = (
+        "transformer"
+    )
     """The model: "transformer"; "recurrent" for what it replaces, GRUs with attention; or
     "next_word" for a parser whose decoder also reads the next word."""
-    preset: Annotated[str, setting("decided", choices=TransformerConfig.presets)] = "tiny"
+    preset: Annotated[str, setting("option", "decided", choices=TransformerConfig.presets)] = "tiny"
     """Sizes of the model: "tiny", "base", "big", "tiny-fast" and "base-fast" with one decoder layer
     (docs/howto/fast-model.md), or a row of the paper's Table 3, such as "A-16-heads"; of a
     recurrent model, "tiny" or "base"."""
@@ -134,16 +137,16 @@ class ModelSettings:
 class TrainingSettings:
     """How to train, and what to save."""
 
-    steps: Annotated[_Count, setting("resumable")] = 10_000
+    steps: Annotated[_Count, setting("option", "resumable")] = 10_000
     """Maximum number of updates."""
     max_hours: Annotated[_Positive | None, setting("resumable")] = None
     """Training ends at the first validation after this many hours, resumed parts included."""
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
+    seed: Annotated[int, Field(ge=0, lt=2**32), setting("option")] = 1
     """Seed of weights, dropout and batches."""
     tokens_per_batch: _Count = 4096
     """Maximum number of tokens on each side of a batch, padding included, over all replicas.
     Section 5.1 has about 25,000 without padding, which is about 30,000 with."""
-    accumulate: Annotated[int, Field(ge=1, lt=2**16), setting("resumable")] = 1
+    accumulate: Annotated[int, Field(ge=1, lt=2**16), setting("option", "resumable")] = 1
     """Number of micro-batches into which each replica splits its batch; more of them need less
     memory. The result is the same, except for dropout."""
     warmup_steps: _Count = 4000
@@ -169,7 +172,7 @@ class TrainingSettings:
     bleu_sentences: _CountOrZero = 0
     """Number of validation sentences, of each pair of languages, that each validation translates
     greedily, or parses."""
-    metric: str | None = None
+    metric: Annotated[str | None, setting("option")] = None
     """What chooses the best checkpoint, and what `patience` waits for: "bleu" or "chrf" of the
     translated validation sentences, "f1" of the parsed ones, or "loss"; none for BLEU or F1 if
     `bleu_sentences` is not 0, otherwise the loss. Where scores are equal, the loss decides."""
@@ -185,13 +188,13 @@ class TrainingSettings:
     average_last: Annotated[_CountOrZero, setting("resumable")] = 0
     """Number of newest checkpoints to average at the end; 0 for none (5 for base, 20 for big:
     section 6.1)."""
-    strategy: Annotated[StrategyName | None, setting("resumable")] = None
+    strategy: Annotated[StrategyName | None, setting("option", "resumable")] = None
     """Where to train: "one" device, "mirrored" over the GPUs of this machine, or "multiworker" over
     the machines that TF_CONFIG or SLURM names; none for mirrored if there are several GPUs, else
     one."""
-    precision: Precision = "float32"
+    precision: Annotated[Precision, setting("option")] = "float32"
     """Number format of the computation; weights stay float32."""
-    jit: bool = False
+    jit: Annotated[bool, setting("option")] = False
     """Whether XLA compiles the training step, once for each length of the batches."""
 
 
@@ -294,12 +297,7 @@ class TrainSettings(DecodingOptions, TrainingSettings, ModelSettings, DataSettin
         )
 
     def config(self, sizes: Mapping[str, Any] | None = None) -> ModelConfig:
-        """Returns the sizes of the model.
-
-        Args:
-            sizes: `Tokenizer.sizes`, of which it takes those that the architecture has; None to
-                check the settings before there is a tokenizer.
-        """
+        """Returns the model's sizes, those of a `Tokenizer.sizes` among them if it is known."""
         kind = config_type(self.architecture)
         for name in ("preset", *kind.of_tokenizer):
             if name in self.model:
@@ -310,20 +308,13 @@ class TrainSettings(DecodingOptions, TrainingSettings, ModelSettings, DataSettin
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Makes settings of plain values, flat or in sections as in a recipe.
-
-        Those that are missing have the defaults of the task.
-        """
+        """Makes settings of plain values, also in sections; others have the task's defaults."""
         values = flat(values)
-        known = [*settings_of(cls)]
-        if unknown := [name for name in values if name not in known]:
-            kinds = [config_type(name) for name in ARCHITECTURES]
-            of_models = {
-                field.name for kind in kinds for field in dataclasses.fields(cast(Any, kind))
-            }
-            for name in of_models.intersection(unknown):
-                raise InputError(f"Unknown setting {name}: it is the model's, model.{name}")
-            raise unknown_setting(unknown, [*known, *sorted(f"model.{x}" for x in of_models)])
+        if unknown := [name for name in values if name not in settings_of(cls)]:
+            kinds = [cast(Any, config_type(name)) for name in ARCHITECTURES]
+            of_models = {field.name for kind in kinds for field in dataclasses.fields(kind)}
+            known = [*settings_of(cls), *(f"model.{name}" for name in sorted(of_models))]
+            raise unknown_setting(unknown, known)
         return cls(**{**task_of(values).defaults, **values})
 
     @classmethod
@@ -332,6 +323,11 @@ class TrainSettings(DecodingOptions, TrainingSettings, ModelSettings, DataSettin
         return cls.from_dict(
             {"data": "", "source": run.source, "target": run.target, **run.settings}
         )
+
+    @property
+    def search(self) -> DecodingOptions:
+        """The options of the search alone."""
+        return DecodingOptions.of(self.to_dict())
 
     def schedule(self, d_model: int) -> "WarmupSchedule":
         """Returns the learning rate by update, of a model of this width."""

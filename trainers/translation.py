@@ -60,7 +60,7 @@ def _adapt_tokenizer(
     if settings.protect:
         from keras_transformer.protection.tokenizer import ProtectingTokenizer
 
-        pairs = (pair.without_languages().sides for pair in corpus.pairs("train"))
+        pairs = (pair.sides for pair in corpus.pairs("train"))
         protection = settings.protect, settings.protect_free
         tokenizer = ProtectingTokenizer.extend(tokenizer, pairs, *protection)
     return _with_languages(settings, tokenizer)

@@ -112,11 +112,7 @@ def _proto_of(array: np.ndarray) -> TensorProto:
 
 
 class GrpcServer:
-    """Serves a model over gRPC at `address`, from `start` on; with port 0, at a free port.
-
-    Raises:
-        InputError: if it cannot listen there.
-    """
+    """Serves a model over gRPC at `address`, from `start` on; `InputError` if it cannot listen."""
 
     def __init__(self, model: ServedModel, host: str, port: int, max_body_bytes: int) -> None:
         self._server = grpc.server(

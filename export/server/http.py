@@ -19,11 +19,7 @@ def cannot_listen(host: str, port: int, error: Exception) -> InputError:
 
 
 class HttpServer:
-    """Serves an application at `url`, from `run` on; with port 0, at a free port.
-
-    Raises:
-        InputError: if it cannot listen there.
-    """
+    """Serves an application at `url`, from `run` on; `InputError` if it cannot listen there."""
 
     def __init__(self, app: Starlette, host: str, port: int) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET

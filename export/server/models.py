@@ -11,9 +11,9 @@ import tensorflow as tf
 from tensorflow_serving.apis.get_model_metadata_pb2 import SignatureDefMap
 from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusResponse, ModelVersionStatus
 
-from keras_transformer.errors import InputError, one_line
+from keras_transformer.errors import InputError, as_input_error, one_line
+from keras_transformer.export.metadata import version_paths
 from keras_transformer.export.session import SavedModelSession, SessionError
-from keras_transformer.export.versions import version_paths
 from keras_transformer.export.warmup import read_warmup
 
 _logger = logging.getLogger(__name__)
@@ -65,11 +65,9 @@ class ServedModel:
         if path is None or (files := _files(path)) == self._tried:
             return
         self._tried = files
-        try:
+        # The files may hold anything.
+        with as_input_error(f"Version {path.name} of {self.name} cannot be loaded"):
             self._loaded = LoadedVersion(path, wait=self._loaded is not None)
-        except Exception as error:  # the files may hold anything
-            message = f"Version {path.name} of {self.name} cannot be loaded: {one_line(error)}"
-            raise InputError(message) from error
         _logger.info("Version %s of %s is available", path.name, self.name)
 
     @contextmanager

@@ -322,7 +322,7 @@ def test_num_best(exported, tiny_run):
     scores = [each.score for each in hypotheses]
     assert [float(score) for score, _ in printed] == pytest.approx(scores, abs=1e-3)
     assert cli("translate", tiny_run.path, "red dog .", "--num-best", 2)[1].count("\n") == 2
-    message = "--num-best must be at most 3, the beams .*Received: 4"
+    message = "--num-best must be at most 3, the beams .*Received: num_best=4"
     assert_refused(cli(*command, 4), message)
     assert_refused(cli(*command, 2, "--signature", "greedy"), "Give --num-best .*")
 
@@ -403,7 +403,7 @@ def test_a_stopped_export_leaves_nothing(tiny_run, tmp_path, monkeypatch):
         (["translate", "{model}", "x", "--terms", "{none}"], "{model}.* protects none"),
         (["translate", "{model}", "x", "--beam-size", 1], "{model} .*--beam-size"),
         (["translate", "x", "--grpc", "localhost:1"], "--model"),
-        (["check", "{none}"], "{none} is not an export"),
+        (["check", "{none}"], "{none} must be an export"),
         (["evaluate", "{run}", "--split", "dev"], "'dev'"),
         (["evaluate", "{run}", "--test-set", "wmt14", "--split", "val"], "--test-set"),
         (  # the settings of a run have an empty init_from

@@ -11,7 +11,7 @@ import pytest
 from layer_weights import randomize
 
 from keras_transformer import Run, Transformer, Translator
-from keras_transformer.cli.summary import summarize
+from keras_transformer.cli.progress import summarize
 from keras_transformer.trainers.data.preparation import prepare
 from keras_transformer.trainers.settings import TrainSettings
 

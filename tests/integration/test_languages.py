@@ -14,7 +14,7 @@ from running_servers import running_app
 
 from keras_transformer.errors import InputError
 from keras_transformer.export.clients import GrpcClient, RestClient
-from keras_transformer.export.gateway import make_gateway
+from keras_transformer.export.gateway import Gateway
 from keras_transformer.export.session import SavedModelSession, SessionError
 from keras_transformer.languages import Languages
 from keras_transformer.trainers.models.importing import import_marian
@@ -135,7 +135,7 @@ def test_servers_clients_and_the_gateway(export, translations, tmp_path):
         assert (code, out) == (0, f"{translations[1]}\n")
         grpc = "--grpc", server.grpc, "--model", "several"
         assert_refused(cli("translate", *grpc, TEXTS[1], "--target", "es"), UNKNOWN)
-        with running_app(make_gateway({}, 500, 9, 60, several=[url])) as gateway:
+        with running_app(Gateway({}, 500, 9, 60, several=[url]).app()) as gateway:
             asked = {"q": TEXTS[0], "source": "en", "target": "de"}
             answer = urllib3.request("POST", f"{gateway}/translate", json=asked, timeout=60)
             assert answer.json() == {"translatedText": translations[0]}

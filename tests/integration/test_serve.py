@@ -72,7 +72,7 @@ def test_serves_takes_up_versions_and_stops(folder):
 
 def test_folder_that_is_no_model(folder, tmp_path, monkeypatch):
     for empty in (tmp_path, tmp_path / "none"):
-        with pytest.raises(InputError, match=r"holds no model: expected .*/1/saved_model\.pb"):
+        with pytest.raises(InputError, match=r"must be the folder of a model, with 1/"):
             serve_command(empty)
     monkeypatch.chdir(folder / "3")
     for version in (folder / "3", Path()):

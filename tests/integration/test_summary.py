@@ -8,8 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
-from keras_transformer.cli.progress import batch_plan
-from keras_transformer.cli.summary import still_improves, summarize, summary_table
+from keras_transformer.cli.progress import batch_plan, still_improves, summarize, summary_table
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.batches import BatchPlan, make_dataset
 from keras_transformer.trainers.data.prepared import StoredPairs

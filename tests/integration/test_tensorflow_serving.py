@@ -21,7 +21,7 @@ from serving_binary import tensorflow_serving
 from tensorflow_serving.apis.prediction_service_pb2_grpc import PredictionServiceStub
 
 from keras_transformer.export.clients import GrpcClient, RestClient
-from keras_transformer.export.gateway import Direction, make_gateway
+from keras_transformer.export.gateway import Direction, Gateway
 from keras_transformer.export.session import SavedModelSession
 
 pytestmark = [pytest.mark.programs, pytest.mark.timeout(900)]
@@ -164,7 +164,7 @@ def test_libretranslates_client_behind_a_gateway(models, server):
     texts = [TEXTS[0], TEXTS[5]]
     expected = SavedModelSession(path).run("document", {"text": [t.encode() for t in texts]})
     urls = {Direction("en", "cs"): f"{server.url}/v1/models/protected"}
-    app = make_gateway(urls, max_characters=500, max_texts=9, timeout=60)
+    app = Gateway(urls, max_characters=500, max_texts=9, timeout=60).app()
     with running_app(app) as url:
         client = LibreTranslateAPI(url)
         found = [client.translate(text, "en", "cs") for text in texts]

@@ -158,10 +158,7 @@ def supported(rates: Mapping[Change, float], tokenizer: "Tokenizer") -> dict[Cha
 def changed_copies(
     pair: Pair, number: int, rates: Mapping[Change, float], language: str = ""
 ) -> Iterator[tuple[Change, Pair]]:
-    """Yields changed copies of a training pair; the same pair and number give the same copies.
-
-    The source language is that of the pair, or else `language`.
-    """
+    """Yields changed copies of a training pair; the same pair and number give the same copies."""
     if not rates:
         return
     language = pair.languages[0] if pair.languages else language

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from keras_transformer.errors import InputError, needs_extra, one_line
+from keras_transformer.errors import InputError, as_input_error, needs_extra
 from keras_transformer.files import kind_of, open_binary, read_failure
 from keras_transformer.languages import is_language
 
@@ -60,12 +60,10 @@ def open_store(path: Path) -> Any:
         from translate.storage import factory, xliff2
     with read_failure(path), open_binary(path) as file:
         content = file.read()
-    try:
+    with as_input_error(f"Cannot read {path}"):  # errors of XML, of gettext
         if kind_of(path) in (".xlf", ".xliff") and b"xliff:document:2" in content:
             return xliff2.Xliff2File.parsestring(content)
         return factory.getclass(f"x{kind_of(path)}").parsestring(content)
-    except Exception as error:  # of XML, of gettext
-        raise InputError(f"Cannot read {path}: {one_line(error)}") from error
 
 
 def is_message(unit: Any) -> bool:
@@ -93,10 +91,7 @@ def languages_of(unit: Any, store: Languages) -> Languages:
 
 
 def is_swapped(codes: Languages, source: str, target: str) -> bool | None:
-    """Returns whether text goes from the target language to the source; None if neither way.
-
-    A code that is missing fits any language.
-    """
+    """Returns whether text goes from target to source; None if neither way. No code fits any."""
     for names in ((source, target), (target, source)):
         pairs = zip(codes, names, strict=True)
         if all(not code or is_language(code, name) for code, name in pairs):
@@ -184,15 +179,13 @@ def _memory(path: Path, source: str, target: str, left_out: Counter[str]) -> Ite
     with needs_extra("localisation"):
         from lxml import etree
     languages: set[str] = set()
-    with read_failure(path), open_binary(path) as file:
-        try:
-            for _, unit in etree.iterparse(file, tag="{*}tu", resolve_entities=False):
-                yield from _pair_of(unit, source, target, languages, left_out)
-                unit.clear()
-                while unit.getprevious() is not None:
-                    del unit.getparent()[0]
-        except etree.XMLSyntaxError as error:
-            raise InputError(f"Cannot read {path}: {one_line(error)}") from error
+    damaged = as_input_error(f"Cannot read {path}", etree.XMLSyntaxError)
+    with damaged, read_failure(path), open_binary(path) as file:
+        for _, unit in etree.iterparse(file, tag="{*}tu", resolve_entities=False):
+            yield from _pair_of(unit, source, target, languages, left_out)
+            unit.clear()
+            while unit.getprevious() is not None:
+                del unit.getparent()[0]
     for wanted in (source, target):
         if not any(is_language(code, wanted) for code in languages):
             raise OtherLanguagesError(

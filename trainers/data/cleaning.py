@@ -57,10 +57,7 @@ class Cleaner:
         rates: Mapping[Change, float],
         progress: Progress,
     ) -> tuple[np.ndarray, Counts]:
-        """Returns the content of a shard's file; the first of its pairs has the number `first`.
-
-        Changed copies of the pairs that are kept follow them; copies are not compared.
-        """
+        """Returns the content of a shard: the pairs, numbered from `first` on, then copies."""
         parts: list[tuple[np.ndarray, np.ndarray]] = []  # lengths and ids
         dropped: dict[str, list[Pair]] = {}
         num_copies: Counter[str] = Counter()
@@ -115,20 +112,23 @@ class Cleaner:
         self, pairs: Sequence[Pair], is_repeated: np.ndarray
     ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
         """Returns why each pair is dropped, or "", and the lengths and the ids of the others."""
-        tokens, num_ids, agree = self._tokenize(*zip(*pairs, strict=True))
+        tokens, num_ids, agree = self._tokenize(
+            [pair.tagged_source for pair in pairs],
+            [pair.target for pair in pairs],
+            [pair.is_synthetic for pair in pairs],
+        )
         ids, sizes = tokens.flat_values.numpy(), num_ids.numpy()
         lengths = sizes - [self.tokenizer.num_delimiters, 1]
         is_unknown = np.zeros(len(pairs), bool)
         if self.drops_unknown:
             is_unknown = tf.reduce_any(tokens == UNK_ID, axis=1).numpy()
-        texts = [pair.without_languages().sides for pair in pairs]
         shorter, longer = lengths.min(axis=1), lengths.max(axis=1)
         ratio = self.settings.max_length_ratio
         applies = {  # the first one counts
             "empty": shorter == 0,
             "too_long": sizes.max(axis=1) > self.settings.max_length,
             "length_ratio": longer > (np.inf if ratio is None else ratio) * np.maximum(shorter, 1),
-            "script": np.array([not all(map(_is_of, sides, self.scripts)) for sides in texts]),
+            "script": np.array([not all(map(_is_of, x.sides, self.scripts)) for x in pairs]),
             "duplicate": is_repeated,
             "unknown": is_unknown,
             "protected": ~agree.numpy(),
@@ -173,7 +173,7 @@ class SeenPairs:
 
 def hashed_text(pair: Pair, separator: str) -> str:
     """Returns the text that stands for a pair in a hash."""
-    return f"{SYNTHETIC * pair.is_synthetic}{pair.source}{separator}{pair.target}"
+    return f"{SYNTHETIC * pair.is_synthetic}{pair.tagged_source}{separator}{pair.target}"
 
 
 def _cut(text: str) -> str:

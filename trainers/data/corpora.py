@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_transformer.errors import InputError, one_line
+from keras_transformer.errors import InputError, as_input_error
 from keras_transformer.files import decode_lines, kind_of, open_binary, read_failure
 from keras_transformer.trainers.data.catalogues import PAIRED, OtherLanguagesError, read_catalogue
-from keras_transformer.trainers.data.languages import LanguagePair, pairs_of, split_tag, tagged
+from keras_transformer.trainers.data.languages import LanguagePair, pairs_of
 from keras_transformer.trainers.data.tables import TABLES, read_table
 
 logger = logging.getLogger(__name__)
@@ -35,6 +35,7 @@ class Pair(NamedTuple):
 
     source: str
     target: str
+    languages: LanguagePair | None = None  # in a corpus of several pairs
     is_synthetic: bool = False  # whether a model wrote the source
 
     @property
@@ -46,12 +47,9 @@ class Pair(NamedTuple):
         return self._replace(source=change(self.source), target=change(self.target))
 
     @property
-    def languages(self) -> LanguagePair | None:
-        """The languages that the source begins with, in a corpus of several pairs."""
-        return split_tag(self.source)[0]
-
-    def without_languages(self) -> "Pair":
-        return self._replace(source=split_tag(self.source)[1])
+    def tagged_source(self) -> str:
+        """The source as a model reads it: it begins with the languages, ">>en:de<< A dog"."""
+        return f">>{':'.join(self.languages)}<< {self.source}" if self.languages else self.source
 
 
 Read = Callable[[], Iterator[Pair]]
@@ -86,15 +84,10 @@ class Corpus(NamedTuple):
 class Wanted(NamedTuple):
     """The pair of languages to load."""
 
-    source: str
-    target: str
+    names: LanguagePair
     unnamed: tuple[str | None, str | None] = (None, None)  # those of gettext that names none
     is_only: bool = True  # so that all data must have it
     by_target: bool = False  # whether the target decides what is held out: of both directions, once
-
-    @property
-    def names(self) -> LanguagePair:
-        return self.source, self.target
 
 
 def load_corpus(
@@ -114,7 +107,7 @@ def load_corpus(
             become "val".
         source: source language, for example "en"; or several, "en,de".
         target: target language, for example "de"; or several. Then the corpus has all pairs of
-            them that the data has, one after another, and each source begins with its languages.
+            them that the data has, one after another, and each `Pair` names its languages.
         has_all: whether the data must have all languages, or some.
 
     Raises:
@@ -127,15 +120,15 @@ def load_corpus(
     if not pairs:
         raise InputError(f"Source and target language must differ. Received: {source!r} twice")
     if len(pairs) == 1:
-        return _load_pair(names, Wanted(*pairs[0]))
+        return _load_pair(names, Wanted(pairs[0]))
     parts: dict[LanguagePair, Corpus] = {}
     order = [name for side in zip(*pairs, strict=True) for name in side]
     missing: dict[LanguagePair, OtherLanguagesError] = {}
     for one, other in pairs:
         by_target = order.index(other) < order.index(one)
-        wanted = Wanted(one, other, (order[0], "und"), is_only=False, by_target=by_target)
+        wanted = Wanted((one, other), (order[0], "und"), is_only=False, by_target=by_target)
         try:
-            parts[one, other] = _with_tags(_load_pair(names, wanted), (one, other))
+            parts[one, other] = _with_languages(_load_pair(names, wanted), (one, other))
         except OtherLanguagesError as error:
             missing[one, other] = error
     found = set(itertools.chain.from_iterable(parts))
@@ -159,7 +152,7 @@ def _load_pair(names: Sequence[str], wanted: Wanted) -> Corpus:
         files += [] if isinstance(found, Corpus) else found
     if not (corpora or files):
         raise OtherLanguagesError(
-            f"{', '.join(names)}: no text has the languages {wanted.source} and {wanted.target}"
+            f"{', '.join(names)}: no text has the languages {' and '.join(wanted.names)}"
         )
     if files:
         corpora.append(hold_out(_name_of(names), files, wanted.by_target))
@@ -183,14 +176,11 @@ def _find(name: str, wanted: Wanted) -> Corpus | list[tuple[str, Read]]:
     return _open_folder(path, wanted)
 
 
-def _with_tags(corpus: Corpus, languages: LanguagePair) -> Corpus:
-    """Returns a corpus whose sources begin with its languages."""
-
-    def read(split: str) -> Iterator[Pair]:
-        for pair in corpus.read(split):
-            yield pair._replace(source=tagged(pair.source, languages))
-
-    return corpus._replace(read=read)
+def _with_languages(corpus: Corpus, languages: LanguagePair) -> Corpus:
+    """Returns a corpus whose pairs name its languages."""
+    return corpus._replace(
+        read=lambda split: (pair._replace(languages=languages) for pair in corpus.read(split))
+    )
 
 
 def is_prepared(data: str | Path | Sequence[str]) -> bool:
@@ -358,10 +348,7 @@ def hold_out(name: str, files: Sequence[tuple[str, Read]], by_target: bool = Fal
 
 
 def read_lines(path: str | Path) -> Iterator[str]:
-    """Yields the lines of a text file, also compressed (`.gz`); only a line feed ends a line.
-
-    It is UTF-8, or UTF-16 with a byte order mark.
-    """
+    """Yields the lines of a file, UTF-8 or with a byte order mark UTF-16, also `.gz`."""
     path = Path(path)
     with read_failure(path), open_binary(path) as file:
         yield from decode_lines(file, path)
@@ -373,13 +360,9 @@ def _tfds(data: str, wanted: Wanted) -> Corpus:
     import tensorflow_datasets as tfds
 
     name = data.removeprefix("tfds:")
-    try:
+    unknown = f"TensorFlow Datasets has no {name!r}, as it has wmt14_translate/de-en"
+    with as_input_error(unknown, ValueError, AssertionError, TypeError):
         builder = tfds.builder(name)
-    except (ValueError, AssertionError, TypeError) as error:  # of a name or configuration
-        raise InputError(
-            f"TensorFlow Datasets has no {name!r}, as it has wmt14_translate/de-en: "
-            f"{one_line(error)}"
-        ) from error
     languages = list(builder.info.features or {})
     source, target = wanted.names
     for language in wanted.names:
@@ -387,17 +370,13 @@ def _tfds(data: str, wanted: Wanted) -> Corpus:
             raise OtherLanguagesError(
                 f"{data} holds {', '.join(languages)}. Received: {language!r}"
             )
-    try:
+    with as_input_error(f"{data} cannot be prepared"):  # the network, the disk, the archive, ...
         builder.download_and_prepare()  # does nothing the second time
-    except Exception as error:  # of the network, the disk, the archive, ...
-        raise InputError(f"{data} cannot be prepared: {one_line(error)}") from error
 
     def read(split: str) -> Iterator[Pair]:
-        try:
+        unreadable = f"{data}: the split {split!r} cannot be read"
+        with as_input_error(unreadable, tf.errors.OpError, OSError, UnicodeDecodeError):
             for example in builder.as_dataset(split=split).as_numpy_iterator():
                 yield Pair(example[source].decode(), example[target].decode())
-        except (tf.errors.OpError, OSError, UnicodeDecodeError) as error:
-            reason = one_line(error)
-            raise InputError(f"{data}: the split {split!r} cannot be read: {reason}") from error
 
     return Corpus(data, tuple(builder.info.splits), read)

@@ -1,4 +1,4 @@
-"""Several pairs of languages in one corpus: a source begins with its own, ">>en:de<< A dog"."""
+"""Several pairs of languages in one corpus."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,7 +10,6 @@ LanguagePair = tuple[str, str]  # of source and target
 _Item = TypeVar("_Item")
 
 NAME = r"[^\s<>:,]+"
-_HEAD = re.compile(rf">>({NAME}):({NAME})<< ")
 
 
 def split_names(side: str) -> list[str]:
@@ -29,22 +28,10 @@ def pairs_of(source: str, target: str) -> list[LanguagePair]:
     return [(one, other) for one, other in pairs if one != other]
 
 
-def tagged(text: str, languages: LanguagePair) -> str:
-    """Puts the languages before a text."""
-    return f">>{languages[0]}:{languages[1]}<< {text}"
-
-
-def split_tag(text: str) -> tuple[LanguagePair | None, str]:
-    """Returns the languages before a text, if there are any, and the text."""
-    match = _HEAD.match(text)
-    return ((match[1], match[2]), text[match.end() :]) if match else (None, text)
-
-
 def rates_of(counts: Sequence[int], temperature: float) -> np.ndarray:
     """Returns how often to draw each text of parts of a corpus, float [parts].
 
-    The shares of the parts are proportional to (their sizes) ** (1 / temperature), and the number
-    of texts stays.
+    The shares of the parts are proportional to (their sizes) ** (1 / temperature).
     """
     sizes = np.asarray(counts, float)
     shares = sizes ** (1 / temperature)

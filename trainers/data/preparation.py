@@ -8,7 +8,6 @@ after its last finished shard.
 import hashlib
 import io
 import itertools
-import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -46,6 +45,7 @@ from keras_transformer.trainers.data.prepared import (
     PreparedCorpus,
     Split,
     complete_corpus,
+    write_validation_pairs,
 )
 from keras_transformer.trainers.data.writers import (
     Writer,
@@ -116,9 +116,8 @@ def prepare(
         # The validation split is first, so that an error in it shows at once and not after hours.
         if manifest.val is not None:
             if not manifest.val.is_complete:
-                text = json.dumps([pair.sides for pair in validation], ensure_ascii=False)
-                write_atomically(folder / "val.pairs.json", text.encode(), CAN_CONTINUE)
-            _write_split(manifest, "val", validation, cleaner)
+                write_validation_pairs(folder, validation)
+            _write_split(manifest, "val", validation, cleaner, {})
         pairs = _training_pairs(settings, corpus, others, *writers)
         _write_split(manifest, "train", pairs, cleaner, supported(rates, saved), progress)
         manifest.train.total.log_protected()
@@ -235,11 +234,10 @@ def _learn_tokenizer(
 
     def read(split: str) -> Iterator[Pair]:
         for number, pair in enumerate(sampled(corpus, split, settings.sampling_temperature)):
-            text = pair.without_languages()
-            yield text
-            if split == "train" and all(map(str.strip, text.sides)):
+            yield pair
+            if split == "train" and all(map(str.strip, pair.sides)):
                 for _, copy in changed_copies(pair, number, learned, settings.pairs[0][0]):
-                    yield copy.without_languages()
+                    yield copy
 
     started, vocab_size = time.monotonic(), settings.vocab_size or DEFAULT_VOCAB_SIZE
     with_copies = corpus._replace(read=read)
@@ -293,7 +291,7 @@ def _write_split(
     name: Literal["train", "val"],
     pairs: Iterable[Pair],
     cleaner: Cleaner,
-    rates: Mapping[Change, float] | None = None,
+    rates: Mapping[Change, float],
     progress: Progress = lambda pairs: None,
 ) -> None:
     """Checks the shards that are there, and writes the others, and the manifest after each."""
@@ -303,8 +301,7 @@ def _write_split(
     if split.is_complete:
         return
     finished, seen = list(split.shards), SeenPairs()
-    several = len(cleaner.settings.pairs) > 1
-    for index, chunk in enumerate(_chunks(pairs, several)):
+    for index, chunk in enumerate(_chunks(pairs)):
         text = "\n".join(hashed_text(pair, "\t") for pair in chunk)
         text_sha256 = hashlib.sha256(text.encode()).hexdigest()
         path = manifest.shard_path(name, index)
@@ -319,14 +316,14 @@ def _write_split(
             progress(len(chunk))
             continue
         first = index * PAIRS_PER_SHARD
-        values, counts = cleaner.clean(chunk, is_repeated, first, rates or {}, progress)
+        values, counts = cleaner.clean(chunk, is_repeated, first, rates, progress)
         file = io.BytesIO()
         np.save(file, values)
         write_atomically(path, file.getvalue(), CAN_CONTINUE)
         shard = CorpusShard(
             text_sha256=text_sha256,
             sha256=hashlib.sha256(file.getvalue()).hexdigest(),
-            languages=chunk[0].languages if several else None,
+            languages=chunk[0].languages,
             **counts.model_dump(),
         )
         split.shards.append(shard)
@@ -343,9 +340,9 @@ def _write_split(
     logger.info("Corpus, %s: %s in %.1f s: %s", name, total, seconds, manifest.folder)
 
 
-def _chunks(pairs: Iterable[Pair], several: bool) -> Iterator[list[Pair]]:
-    """Yields the pairs of shards, each of one of several languages, and then an empty list."""
-    for _, group in itertools.groupby(pairs, lambda pair: several and pair.languages):
+def _chunks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
+    """Yields the pairs of shards, each of one pair of languages, and then an empty list."""
+    for _, group in itertools.groupby(pairs, lambda pair: pair.languages):
         while chunk := list(itertools.islice(group, PAIRS_PER_SHARD)):
             yield chunk
     yield []

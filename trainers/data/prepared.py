@@ -17,7 +17,7 @@ import json
 import logging
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
@@ -175,9 +175,6 @@ class StoredPairs:
     """Token ids of a split, memory-mapped and read by row number.
 
     `check_files` compares every byte with its hash, which reads gigabytes of a large corpus.
-
-    Raises:
-        InputError: if the split is not complete, or a shard is missing or damaged.
     """
 
     lengths: np.ndarray  # int32 [rows, 2], numbers of tokens of both sides, `EOS_ID` included
@@ -300,11 +297,21 @@ def open_prepared(folder: str | Path, settings: TrainSettings | None = None) -> 
     return corpus
 
 
+def write_validation_pairs(folder: Path, pairs: Iterable[Pair]) -> None:
+    rows = [[*pair.sides, *(pair.languages or ())] for pair in pairs]
+    content = json.dumps(rows, ensure_ascii=False).encode()
+    write_atomically(folder / "val.pairs.json", content, CAN_CONTINUE)
+
+
 def read_validation_pairs(folder: str | Path) -> list[Pair]:
     """Reads the text of the validation pairs; an empty list if there are none."""
     path = Path(folder) / "val.pairs.json"
     try:
-        return [Pair(source, target) for source, target in json.loads(path.read_bytes())]
+        rows = json.loads(path.read_bytes())  # with languages in a corpus of several pairs
+        return [
+            Pair(source, target, (languages[0], languages[1]) if languages else None)
+            for source, target, *languages in rows
+        ]
     except FileNotFoundError:
         return []
     except (OSError, ValueError, TypeError) as error:

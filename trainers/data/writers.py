@@ -17,7 +17,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.files import write_atomically
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.corpora import Pair, read_lines, split_files
-from keras_transformer.trainers.data.languages import LanguagePair, tagged
+from keras_transformer.trainers.data.languages import LanguagePair
 from keras_transformer.translator import Translator
 
 logger = logging.getLogger(__name__)
@@ -44,10 +44,9 @@ def monolingual_files(path: str, pairs: Sequence[LanguagePair]) -> dict[Language
 def monolingual_pairs(path: str, pairs: Sequence[LanguagePair]) -> Iterator[Pair]:
     """Yields the lines of files that are not blank, as targets of pairs without a source."""
     for languages, file in monolingual_files(path, pairs).items():
-        source = tagged("", languages) if len(pairs) > 1 else ""
-        yield from (
-            Pair(source, line, is_synthetic=True) for line in read_lines(file) if line.strip()
-        )
+        named = languages if len(pairs) > 1 else None
+        for line in filter(str.strip, read_lines(file)):
+            yield Pair("", line, named, is_synthetic=True)
 
 
 class Writer:
@@ -114,7 +113,7 @@ def with_sources(
         languages = [(pair.languages or default)[::-1] for pair in chunk]
         sources = back_translator.translate([pair.target for pair in chunk], languages)
         written = zip(chunk, sources, strict=True)
-        return [pair._replace(source=pair.source + source) for pair, source in written]
+        return [pair._replace(source=source) for pair, source in written]
 
     return _rewritten(pairs, write, is_synthetic=True)
 
@@ -123,7 +122,7 @@ def with_targets(pairs: Iterable[Pair], teacher: Writer) -> Iterator[Pair]:
     """Yields pairs, with translations of their sources as targets."""
 
     def write(chunk: Sequence[Pair]) -> list[Pair]:
-        targets = teacher.translate([pair.source for pair in chunk])
+        targets = teacher.translate([pair.tagged_source for pair in chunk])
         return [pair._replace(target=new) for pair, new in zip(chunk, targets, strict=True)]
 
     return _rewritten(pairs, write, is_synthetic=False)

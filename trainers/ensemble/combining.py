@@ -17,14 +17,10 @@ from keras_transformer.trainers.tasks import task_of
 def combine(
     members: Sequence[str | Path], run_dir: str | Path, checkpoint: CheckpointName | None = None
 ) -> Run:
-    """Writes an ensemble of runs as a new run directory, which all commands read.
+    """Writes an ensemble of two or more runs as a new run directory, which all commands read.
 
-    It holds copies of the weights. The settings, such as those of the search, are the first run's.
-
-    Args:
-        members: two or more run directories, with the same tokenizer, languages and task.
-        run_dir: a directory that does not exist yet.
-        checkpoint: the weights of each run; None for those of `Run.choice`.
+    The runs have the same tokenizer, languages and task. The settings, such as those of the search,
+    are the first run's.
     """
     run_dir = Path(run_dir)
     if run_dir.exists():

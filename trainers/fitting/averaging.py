@@ -14,12 +14,9 @@ from keras_transformer.run import Run
 from keras_transformer.trainers.data.batches import BatchPlan, make_dataset
 from keras_transformer.trainers.data.prepared import Manifest, PreparedCorpus, corpus_folder
 from keras_transformer.trainers.fitting.training_model import Adam, TrainingModel
-from keras_transformer.trainers.fitting.validation import (
-    loss_and_metrics,
-    make_translator,
-    validation_scores,
-)
+from keras_transformer.trainers.fitting.validation import loss_and_metrics, validation_scores
 from keras_transformer.trainers.settings import TrainSettings
+from keras_transformer.translator import Translator
 
 logger = logging.getLogger(__name__)
 
@@ -87,5 +84,5 @@ def _validate(run: Run, model: EncoderDecoder, settings: TrainSettings) -> dict[
     logs = trained.evaluate(batches, verbose=0, return_dict=True)
     # The loss itself is a mean over batches.
     metrics = {f"val_{name}": float(value) for name, value in logs.items() if name != "loss"}
-    translator = make_translator(model, corpus.tokenizer, settings)
+    translator = Translator(model, corpus.tokenizer, settings.search)
     return metrics | validation_scores(translator, pairs, settings)

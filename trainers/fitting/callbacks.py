@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import keras
 
 from keras_transformer.checkpoints import State, quality
-from keras_transformer.errors import InputError, TrainingStoppedError
+from keras_transformer.errors import InputError, TrainingStoppedError, as_input_error
 from keras_transformer.model.encoder_decoder import EncoderDecoder
 from keras_transformer.run import Run
 from keras_transformer.trainers.fitting.strategies import Workers
@@ -77,13 +77,10 @@ class SaveRun(keras.callbacks.Callback):
         """Restores the last saved state, if there is one."""
         if self.run.states:
             state, self.step = self.run.load_state()
-            try:
+            file = self.run.path / self.run.states[-1].file
+            of_another = f"{file} does not hold the training state of this model"
+            with as_input_error(of_another, KeyError, ValueError):
                 self.state.restore(state.arrays)
-            except (KeyError, ValueError) as error:
-                file = self.run.path / self.run.states[-1].file
-                raise InputError(
-                    f"{file} does not hold the training state of this model"
-                ) from error
             self.started -= state.seconds
             logger.info("Resumed after %d updates", self.step)
         self.workers.check_same("saved states", str(self.step))

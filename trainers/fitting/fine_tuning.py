@@ -34,10 +34,7 @@ def initial_config(settings: TrainSettings, tokenizer: Tokenizer) -> ModelConfig
 
 
 def _places(initial: Tokenizer, tokenizer: Tokenizer) -> np.ndarray | None:
-    """Returns the ids of the pieces of a run's tokenizer in one with protection or tags added.
-
-    None if it is another tokenizer.
-    """
+    """Returns where a tokenizer that adds protection or tags has a run's pieces, or None."""
     pieces, more = (
         tokenizer.source.pieces(tf.range(tokenizer.vocab_size)).numpy().tolist()
         for tokenizer in (initial, tokenizer)

@@ -22,13 +22,10 @@ from keras_transformer.trainers.fitting.opening import locked_run_dir, open_run
 from keras_transformer.trainers.fitting.strategies import Workers, make_strategy
 from keras_transformer.trainers.fitting.training_model import Adam, TrainingModel
 from keras_transformer.trainers.fitting.training_state import MovingAverage, TrainingState
-from keras_transformer.trainers.fitting.validation import (
-    loss_and_metrics,
-    make_translator,
-    validation_scores,
-)
+from keras_transformer.trainers.fitting.validation import loss_and_metrics, validation_scores
 from keras_transformer.trainers.recipes import completed
 from keras_transformer.trainers.settings import TrainSettings
+from keras_transformer.translator import Translator
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +96,7 @@ def _fit(
         num_batches = val_plan.batches_per_epoch
         validation = distribute(strategy, corpus.validation, val_plan, range(num_batches))
     pairs = corpus.first_validation_pairs(settings.bleu_sentences)
-    translator = make_translator(model, corpus.tokenizer, settings)
+    translator = Translator(model, corpus.tokenizer, settings.search)
     with stop_signals() as signals:
         saved = SaveRun(
             run,

@@ -7,20 +7,13 @@ from pathlib import Path
 from keras_transformer.errors import InputError, one_line
 from keras_transformer.files import kind_of
 from keras_transformer.parsing.trees import Tree, delinearize, linearize, parse_trees
-from keras_transformer.trainers.data.corpora import (
-    VALIDATION_SPLITS,
-    Corpus,
-    Pair,
-    hold_out,
-    read_lines,
-    split_files,
-)
+from keras_transformer.trainers.data import corpora
 
 TRACE = "-NONE-"
 ROOTS = ("", "TOP", "ROOT", "S1")  # labels above the sentence, which say nothing
 JOINED_ROOT = "TOP"
 SUFFIXES = (".mrg", ".parse", ".tree", ".trees")  # .parse: OntoNotes
-SPLITS = ("train", *VALIDATION_SPLITS, "test")
+SPLITS = ("train", *corpora.VALIDATION_SPLITS, "test")
 _NOT_IN_WORDS = re.compile(r"[\s\x00-\x1f\x7f-\x9f\u2581]")
 
 
@@ -53,7 +46,7 @@ def _strip(tree: Tree) -> Tree | None:
     return Tree(label, children) if children else None
 
 
-def load_treebank(data: str | Path) -> Corpus:
+def load_treebank(data: str | Path) -> corpora.Corpus:
     """Finds a treebank: pairs of a sentence and the symbols of its tree, joined by spaces.
 
     `data` is a folder with some of the files `train.trees`, `dev.trees` (or `val.trees`) and
@@ -67,9 +60,9 @@ def load_treebank(data: str | Path) -> Corpus:
     data = Path(data)
     if not data.exists():
         raise InputError(f"{data} does not exist")
-    of_split = split_files(data, "", ".trees") if data.is_dir() else {}
+    of_split = corpora.split_files(data, "", ".trees") if data.is_dir() else {}
     if splits := tuple(split for split in SPLITS if split in of_split):
-        return Corpus(str(data), splits, lambda split: _pairs([of_split[split]]))
+        return corpora.Corpus(str(data), splits, lambda split: _pairs([of_split[split]]))
     paths = [data] if data.is_file() else sorted(data.rglob("*"))
     files = [path for path in paths if path == data or kind_of(path) in SUFFIXES]
     if not files:
@@ -77,19 +70,19 @@ def load_treebank(data: str | Path) -> Corpus:
             f"{data} must be a file of trees in Penn format, a folder with train.trees and "
             f"dev.trees, or a folder of files {', '.join(SUFFIXES)}"
         )
-    return hold_out(str(data), [(str(data), lambda: _pairs(files))])
+    return corpora.hold_out(str(data), [(str(data), lambda: _pairs(files))])
 
 
-def _pairs(paths: Iterable[Path]) -> Iterator[Pair]:
+def _pairs(paths: Iterable[Path]) -> Iterator[corpora.Pair]:
     for path in paths:
-        for tree in filter(None, map(clean, parse_trees(read_lines(path), str(path)))):
+        for tree in filter(None, map(clean, parse_trees(corpora.read_lines(path), str(path)))):
             symbols = linearize(tree)
             if not _stand_for(symbols, tree):
                 raise InputError(
                     f"{path}: no label or tag may be empty or begin with a slash, and no tag may "
                     f"be a label. Received: {one_line(str(tree))}"
                 )
-            yield Pair(" ".join(tree.words), " ".join(symbols))
+            yield corpora.Pair(" ".join(tree.words), " ".join(symbols))
 
 
 def _stand_for(symbols: list[str], tree: Tree) -> bool:

@@ -40,12 +40,7 @@ class Layer(NamedTuple):
 
 
 def resolve(layers: Sequence[Layer], changes: Iterable[str] = ()) -> dict[str, Any]:
-    """Returns the settings of layers, as plain values, with those of the run of `init_from`.
-
-    Args:
-        layers: the strongest first.
-        changes: stronger than all layers; see `change_recipe`.
-    """
+    """Merges layers, the strongest first, changes, and what comes from the run of `init_from`."""
     values = {name: value for layer in reversed(layers) for name, value in layer.values.items()}
     changed = change_recipe(values, changes)
     given = {name: value for name, value in changed.items() if value != values.get(name, ...)}

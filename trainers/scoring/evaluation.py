@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import sacrebleu
 
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, as_input_error
 from keras_transformer.trainers.data.corpora import Pair, read_lines
 from keras_transformer.trainers.tasks import find_task
 from keras_transformer.translator import Translator
@@ -32,11 +32,10 @@ def load_test_set(name: str, source: str, target: str) -> list[Pair]:
             f"sacreBLEU has no test set {name!r} of {languages}. It has, for example, wmt14/full, "
             "wmt16, wmt20, iwslt17 and multi30k/2016"
         )
-    try:
+    # Without a network sacreBLEU ends the program.
+    with as_input_error(f"sacreBLEU cannot download {name}", Exception, SystemExit):
         sources = sacrebleu.get_source_file(name, languages)
         references = sacrebleu.get_reference_files(name, languages)[0]
-    except (Exception, SystemExit) as error:  # without a network sacreBLEU ends the program
-        raise InputError(f"sacreBLEU cannot download {name}: {error!r}") from error
     return list(map(Pair, read_lines(sources), read_lines(references)))
 
 
@@ -125,23 +124,26 @@ def _join_lines(text: str) -> str:
 
 def read_evaluations(folder: Path) -> list[Evaluation]:
     """Reads what `evaluate` wrote to a folder; `InputError` if a file is missing or damaged."""
-    evaluations = []
-    for name, scores in read_scores(folder).items():
-        texts = (
-            read_sentences(folder / f"{name}.{kind}", scores["num_pairs"])
-            for kind in ("source", "reference", "hypothesis")
-        )
-        evaluations.append(Evaluation(name, scores, *texts))
-    return evaluations
+    return [read_evaluation(folder / name) for name in read_scores(folder)]
+
+
+def read_evaluation(path: Path) -> Evaluation:
+    """Reads the files of a path, as of `evaluate`."""
+    scores = _read(Path(f"{path}.scores.json"))
+    texts = (
+        read_sentences(f"{path}.{kind}", scores["num_pairs"])
+        for kind in ("source", "reference", "hypothesis")
+    )
+    return Evaluation(path.name, scores, *texts)
 
 
 def read_scores(folder: Path) -> dict[str, dict[str, Any]]:
     """Reads the `.scores.json` of a folder by split; `InputError` if one is damaged."""
-    scores = {}
-    for file in sorted(folder.glob("*.scores.json")):
-        try:
-            content = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise InputError(f"{file} is damaged: evaluate the split again") from error
-        scores[file.name.removesuffix(".scores.json")] = content
-    return scores
+    files = sorted(folder.glob("*.scores.json"))
+    return {file.name.removesuffix(".scores.json"): _read(file) for file in files}
+
+
+def _read(file: Path) -> dict[str, Any]:
+    with as_input_error(f"{file} is damaged: evaluate the split again", ValueError):
+        content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return content

@@ -10,7 +10,7 @@ import sacrebleu
 from sacrebleu.significance import PairedTest
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
-from keras_transformer.errors import InputError, one_line
+from keras_transformer.errors import InputError, as_input_error
 from keras_transformer.languages import language_of
 
 NUM_RESAMPLES = 1_000
@@ -66,11 +66,10 @@ def make_bleu(tokenize: str, lowercase: bool = False) -> sacrebleu.BLEU:
     if tokenize not in sacrebleu.BLEU.TOKENIZERS:
         names = ", ".join(sacrebleu.BLEU.TOKENIZERS)
         raise InputError(f"`tokenize` must be one of {names}. Received: tokenize={tokenize!r}")
-    try:
+    # A package may be missing, or there is no network.
+    with as_input_error(f"sacreBLEU cannot load {tokenize}", Exception, SystemExit):
         # `force` turns off a warning about tokenized text.
         return sacrebleu.BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
-    except (Exception, SystemExit) as error:  # a missing package, or no network
-        raise InputError(f"sacreBLEU cannot load {tokenize}: {one_line(error)}") from error
 
 
 def score(

@@ -13,7 +13,7 @@ from running_servers import running, running_app
 
 from keras_transformer.errors import InputError
 from keras_transformer.export import clients
-from keras_transformer.export.gateway import Direction, make_gateway
+from keras_transformer.export.gateway import Direction, Gateway
 from keras_transformer.export.html_text import PROBE
 from keras_transformer.protection.terms import TERM
 
@@ -96,7 +96,7 @@ def url(models):
     urls = {Direction("en", "cs"): f"{models}/cs", Direction("en", "ja"): f"{models}/ja"}
     urls[Direction("cs", "en")] = f"{models}/keeps"
     urls[Direction("de", "ja")] = f"http://127.0.0.1:{unused}/v1/models/down"
-    app = make_gateway(urls, max_characters=50, max_texts=3, timeout=5)
+    app = Gateway(urls, max_characters=50, max_texts=3, timeout=5).app()
     with running_app(app) as url:
         yield url
     clients.BACKOFF_SECONDS = before
@@ -201,7 +201,7 @@ def test_what_is_refused(url, values, message):
 
 def test_a_model_of_several_languages_answers_for_its_pairs(models):
     urls = {Direction("en", "cs"): f"{models}/cs"}
-    app = make_gateway(urls, 50, max_texts=3, timeout=5, several=[f"{models}/nllb"])
+    app = Gateway(urls, 50, max_texts=3, timeout=5, several=[f"{models}/nllb"]).app()
     with running_app(app) as url:
         _, known = ask(url, "/languages", "GET")
         assert {each["code"]: each["targets"] for each in known} == {
@@ -227,11 +227,11 @@ def test_a_model_of_several_languages_answers_for_its_pairs(models):
         refused = ask(url, "/translate", q="a", source="en", target="zh-Latn")
         assert refused == (400, {"error": message})
     # Its address with a pair is asked for this pair.
-    with running_app(make_gateway({Direction("en", "zh"): f"{models}/nllb"}, 50, 3, 5)) as url:
+    with running_app(Gateway({Direction("en", "zh"): f"{models}/nllb"}, 50, 3, 5).app()) as url:
         _, answer = ask(url, "/translate", q="a", source="auto", target="zh")
         assert answer["translatedText"] == "nl >>ENG_LATN:ZHO_HANS<< A"
     with pytest.raises(InputError, match=r"/cs does not say which languages it has: name its pair"):
-        make_gateway({}, 50, 3, 5, several=[f"{models}/cs"])
+        Gateway({}, 50, 3, 5, several=[f"{models}/cs"]).app()
 
 
 def test_other_requests(url):

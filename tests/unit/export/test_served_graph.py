@@ -8,14 +8,14 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.errors import InputError
-from keras_transformer.export.check import SIGNATURES
 from keras_transformer.export.graphs import MAX_BYTES, check_requests, merge_requests
-from keras_transformer.export.options import ExportOptions
+from keras_transformer.export.options import SIGNATURES, ExportOptions
 from keras_transformer.export.rows import columns_of
 from keras_transformer.export.saved_model import warmup_requests
 from keras_transformer.export.session import SavedModelSession, SessionError
 from keras_transformer.languages import Languages
 
+INPUTS = {name: x.inputs for name, x in SIGNATURES.items() if not x.needs}
 LIMITS = ExportOptions()  # of the fixture `exported`
 WAIT = 10_000_000  # microseconds, the maximum; all batches are full, so none waits
 
@@ -36,7 +36,7 @@ def send(session, *requests):
 
 def everywhere(value):
     """A request with this value to each signature."""
-    return [(name, dict.fromkeys(inputs, value)) for name, (inputs, _) in SIGNATURES.items()]
+    return [(name, dict.fromkeys(inputs, value)) for name, inputs in INPUTS.items()]
 
 
 @pytest.mark.parametrize("value", [[["red", "dog"]], "red"])
@@ -69,9 +69,8 @@ def test_many_bytes_are_refused(served):
 
 
 def test_warm_up_is_a_short_request_to_each_signature_and_one_of_all_texts():
-    inputs = {name: names for name, (names, _) in SIGNATURES.items()}
-    requests = warmup_requests(["one two", "red", "one dog"], inputs, Languages("en", "de"))
-    expected = [(name, ["red"]) for name in SIGNATURES]
+    requests = warmup_requests(["one two", "red", "one dog"], INPUTS, Languages("en", "de"))
+    expected = [(name, ["red"]) for name in INPUTS]
     expected.append(("serving_default", ["one two", "red", "one dog"]))
     assert sorted((name, inputs["text"]) for name, inputs in requests) == sorted(expected)
 

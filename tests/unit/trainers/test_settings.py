@@ -199,7 +199,7 @@ def test_malformed_changes(change):
             {"droput_rate": 0.2},
             r"^Unknown setting droput_rate\. Did you mean model\.dropout_rate\b",
         ),
-        ({"dropout_rate": 0.2}, "^Unknown setting dropout_rate: .* model.dropout_rate$"),
+        ({"dropout_rate": 0.2}, r"^Unknown setting dropout_rate\. .* model\.dropout_rate\b"),
         ({"model": {"d_modle": 7}}, r"^Unknown setting d_modle\. Did you mean d_model"),
         ({"model": {"vocab_size": 7}}, "`vocab_size` must not be in `model`"),
         ({"augment": {"typo": 0.1}}, r"^Unknown setting augment\.typo: .* 'quotes', .*'typing'$"),

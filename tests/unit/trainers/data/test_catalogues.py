@@ -109,7 +109,7 @@ def test_units_have_the_languages_of_their_file(tmp_path, caplog, capsys):
     assert filled.count("</target>") == SEVERAL.count("</target>")
     messages = capsys.readouterr().err
     assert "Translation: 1 empty entries" in messages
-    assert "has the language fr, and the model has cs: 1 entries stay" in messages
+    assert "There is no target language 'fr', but cs: 1 entries stay" in messages
     with pytest.raises(InputError, match=r"a\.xlf has several languages"):
         fill_catalogue(tmp_path / "a.xlf", tmp_path / "c.xlf", translate)
     with pytest.raises(InputError, match=r"has the language cs, fr\. Received: 'en', 'de'"):
@@ -131,10 +131,10 @@ def test_a_model_of_several_languages_fills_each(tmp_path, capsys):
     filled = (tmp_path / "c.xlf").read_text("utf-8")
     assert "CES_LATN" not in filled
     assert filled.count("ENG_LATN:FRA_LATN") == 1
-    assert "has the language cs, and --target is fr: 2 entries stay" in capsys.readouterr().err
+    assert "--target is fr, and not cs: 2 entries stay" in capsys.readouterr().err
     known = known._replace(targets=["ces_Latn", "pol_Latn"])
     fill_catalogue(tmp_path / "a.xlf", tmp_path / "d.xlf", translate, known)
-    assert "has the language fr, and the model has 2 others: 1 entries" in capsys.readouterr().err
+    assert "There is no target language 'fr', but " in capsys.readouterr().err
 
 
 def test_segments_of_xliff_2(tmp_path):
@@ -196,11 +196,11 @@ def test_empty_entries_are_filled_and_fuzzy(tmp_path, capsys):
     assert filled.count("<target") == 3
     messages = capsys.readouterr().err
     assert "1 entries with inline elements are left empty" in messages
-    assert "the model has" not in messages
+    assert "stay as they are" not in messages
     fill_catalogue(tmp_path / "a.xlf", tmp_path / "c.xlf", translate, Languages("de", "cs"))
-    assert "a.xlf has the language en-US, and the model has de" in capsys.readouterr().err
+    assert "a.xlf: There is no source language 'en-US', but de: " in capsys.readouterr().err
     fill_catalogue(tmp_path / "a.po", tmp_path / "c.po", translate, Languages("en", "de"))
-    assert "a.po has the language cs_CZ, and the model has de" in capsys.readouterr().err
+    assert "a.po: There is no target language 'cs_CZ', but de: " in capsys.readouterr().err
     partly = CATALOGUE.replace('msgstr[1] "%d soubory"', 'msgstr[1] ""')
     partly = partly.replace('msgstr[0] "%d soubor"', 'msgstr[0] ""')
     (tmp_path / "partly.po").write_text(partly, "utf-8")

@@ -58,7 +58,7 @@ def write(tmp_path):
 
 
 def sides_of(corpus, split="train"):
-    return [pair.sides for pair in corpus.pairs(split)]
+    return [(pair.tagged_source, pair.target) for pair in corpus.pairs(split)]
 
 
 def test_a_folder_of_several_languages(write):
@@ -73,8 +73,7 @@ def test_a_folder_of_several_languages(write):
         (">>en:fr<< three", "trois"),
     ]
     first = next(corpus.pairs("train"))
-    assert first.languages == ("en", "de")
-    assert first.without_languages() == Pair("one", "eins")
+    assert first == Pair("one", "eins", ("en", "de"))
     assert [*corpus.parts] == [("en", "de"), ("en", "fr")]
     both = load_corpus(folder, "fr,de", "de,fr")
     assert sides_of(both)[::3] == [(">>fr:de<< un", "eins"), (">>de:fr<< eins", "un")]
@@ -108,8 +107,7 @@ def test_what_is_held_out_is_so_in_both_directions(tmp_path):
     (tmp_path / "a.tsv").write_text(f"en\tde\n{rows}")
     corpus = load_corpus(str(tmp_path / "a.tsv"), "en,de", "en,de")
     there, back = (
-        {frozenset(pair.without_languages().sides) for pair in part.pairs("test")}
-        for part in corpus.parts.values()
+        {frozenset(pair.sides) for pair in part.pairs("test")} for part in corpus.parts.values()
     )
     assert there == back
     assert 20 < len(there) < 100
@@ -180,7 +178,7 @@ def test_prepared_corpus_and_report(settings, tmp_path, caplog):
         "en-fr": 6,
     }
     assert "Corpus, train, en to fr: 6 pairs (dropped: none)" in caplog.text
-    assert corpus.validation_pairs[3] == Pair(">>en:fr<< one", "un")
+    assert corpus.validation_pairs[3] == Pair("one", "un", ("en", "fr"))
     tokenizer = corpus.tokenizer
     assert (tokenizer.languages, tokenizer.target_languages) == (("en", "de"), ["de", "fr"])
     source, target = corpus.training.read([60])[0]

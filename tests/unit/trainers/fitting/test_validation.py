@@ -138,7 +138,7 @@ def test_several_languages_have_scores_of_their_own():
     }
     results = {"ja": [CLOSE(text) for text in references["ja"]], "de": [*references["de"][:1], "x"]}
     pairs = [
-        Pair(f">>en:{language}<< {number}", text)
+        Pair(str(number), text, ("en", language))
         for language, texts in references.items()
         for number, text in enumerate(texts)
     ]
