@@ -22,7 +22,7 @@ def find_export(model: str | Path, expected: str = "an export, with a saved_mode
     """Returns the newest version of a model, or the version itself; warns if it is slow here."""
     version = find_version(model)
     if version is None:
-        raise InputError(f"{model} must be {expected}{inside(model)}")
+        raise InputError(f"{model} must be {expected}{_inside(model)}")
     compute = None
     with contextlib.suppress(InputError):  # of another program's export
         compute = read_metadata(version).get("compute")
@@ -34,7 +34,7 @@ def find_export(model: str | Path, expected: str = "an export, with a saved_mode
     return version
 
 
-def inside(folder: str | Path) -> str:
+def _inside(folder: str | Path) -> str:
     """Returns the end of a message about a folder: the runs and exports below it, if any."""
     if not os.path.lexists(folder):
         return "; it does not exist"
