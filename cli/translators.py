@@ -134,8 +134,7 @@ def find_model(folder: str | None, options: TranslateOptions, search: Mapping[st
         return _Server(options.url or options.grpc or "", options, search)
     if os.path.isfile(os.path.join(folder, "run.json")):
         return _Run(folder, options, search)
-    version = find_export(folder, "a run directory or a SavedModel")
-    return _Export(str(version), options, search)
+    return _Export(folder, options, search)
 
 
 class _Run(Model):
@@ -212,10 +211,14 @@ class _Served(Model):
 
 
 class _Export(_Served):
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._version = find_export(self.name, "a run directory or a SavedModel")
+
     @functools.cached_property
     def _metadata(self) -> dict[str, Any]:
         with contextlib.suppress(InputError):
-            return read_metadata(Path(self.name))
+            return read_metadata(self._version)
         return {}  # of an export of another program
 
     @property
@@ -232,7 +235,8 @@ class _Export(_Served):
 
         output = "translation" if self.options.num_best is None else "translations"
         others = {} if self.options.prefix is None else {"prefix": self.options.prefix}
-        translate = session.open_saved_model(self.name, signature, is_long, output, **others)
+        version = str(self._version)
+        translate = session.open_saved_model(version, signature, is_long, output, **others)
 
         def translate_batch(batch: list[bytes]) -> list[Row]:
             try:
