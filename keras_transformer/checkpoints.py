@@ -123,11 +123,8 @@ class CheckpointFolder(NamedTuple):
 
 
 def quality(metrics: Mapping[str, Any], metric: str | None = None) -> tuple[float, float]:
-    """Returns the score of a validation, and minus its loss, which decides between equal scores.
-
-    The score is 0 if `metric` is "loss". If `metric` is None, it is the first one that is not a
-    mean over tokens: the usual score of the task.
-    """
+    """Returns the score of a validation, and minus its loss, which decides between equal scores."""
+    # Without a `metric`, it is the first that is no mean over tokens: the usual one of the task.
     scores = (name for name in metrics if name.startswith("val_") and name not in PER_TOKEN)
     name = f"val_{metric}" if metric else next(scores, "")
     score = 0.0 if metric == "loss" else metrics.get(name, -math.inf)

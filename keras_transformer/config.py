@@ -112,15 +112,6 @@ class ModelConfig:
         """Returns the attributes as a dictionary that JSON can hold."""
         return dataclasses.asdict(cast(Any, self))
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Makes a configuration of what `to_dict` returned, perhaps in an earlier version.
-
-        An attribute that is gone may be there as None.
-        """
-        known = {field.name for field in dataclasses.fields(cast(Any, cls))}
-        return cls(**{name: x for name, x in values.items() if name in known or x is not None})
-
     def __post_init__(self) -> None:
         """Raises `InputError` if two vocabularies would share one matrix."""
         require(

@@ -85,10 +85,7 @@ def write_atomically(path: Path, content: bytes, advice: str = "") -> None:
 
 
 def decode_lines(lines: Iterable[bytes], name: object) -> Iterator[str]:
-    """Decodes the lines of a file, which line feeds end, without line ends and byte order mark.
-
-    It is UTF-8, or UTF-16 if its byte order mark says so. An `InputError` has the name.
-    """
+    """Decodes lines that end in line feeds: UTF-8, or UTF-16 if a byte order mark says so."""
     lines = iter(lines)
     first = next(lines, b"")
     lines = itertools.chain([first] if first else [], lines)
@@ -104,15 +101,13 @@ def decode_lines(lines: Iterable[bytes], name: object) -> Iterator[str]:
 
 
 def _decode_utf16(lines: Iterable[bytes], name: object) -> Iterator[str]:
-    """As `decode_lines`, for UTF-16, where a line feed's byte may be half of another character."""
-    decoder = codecs.getincrementaldecoder("utf-16")()
+    # A line feed's byte may be half of another character.
     number, rest = 1, ""
     try:
-        for line in itertools.chain(lines, [b""]):
-            *texts, rest = (rest + decoder.decode(line, final=not line)).split("\n")
-            for text in texts:
-                yield text.rstrip("\r")
-                number += 1
+        for text in codecs.iterdecode(lines, "utf-16"):
+            *texts, rest = (rest + text).split("\n")
+            number += len(texts)
+            yield from (line.rstrip("\r") for line in texts)
     except UnicodeDecodeError as error:
         raise InputError(f"{name}, line {number}: not valid UTF-16") from error
     if rest:

@@ -26,15 +26,9 @@ UNSPACED = (
 
 @functools.cache
 def language_of(code: str) -> str:
-    """Returns the shortest code of a language: "en" of "en_US", "eng" and "eng_Latn".
-
-    A text that is no code of ISO 639 is returned in small letters.
-    """
-    tag = re.split("[.@]", code)[0].replace("_", "-")
-    try:
-        return langcodes.Language.get(tag).language or tag
-    except LanguageTagError:
-        return code.lower()
+    """Returns the shortest code of a language, "en" of "en_US" and "eng_Latn", or small letters."""
+    tag = _parsed(code)
+    return str(tag.language) if tag else code.lower()
 
 
 @functools.cache
@@ -140,10 +134,7 @@ def find_language(wanted: str, names: tuple[str, ...], side: str = "") -> str:
 
 
 def common_codes(names: tuple[str, ...]) -> dict[str, str]:
-    """Returns a common code for each name, which `find_language` understands: "en" for "eng_Latn".
-
-    A code has a script where the names have several of a language.
-    """
+    """Returns a code for each name, "en" for "eng_Latn", with a script if it has several."""
     tags = {name: tag.prefer_macrolanguage() for name in names if (tag := _parsed(name))}
     languages = Counter(tag.language for tag in tags.values())
     codes = dict(zip(names, names, strict=True))

@@ -58,7 +58,7 @@ class Manifest:
             values = json.loads(file.read_bytes())
             written = {name: values.pop(name) for name in FORMAT}
             if written == FORMAT:
-                config = config_type(values.pop("architecture")).from_dict(values.pop("config"))
+                config = config_type(values.pop("architecture"))(**values.pop("config"))
                 return cls(config=config, **values, **others)
         except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
             raise InputError(

@@ -57,10 +57,9 @@ def settings_of(record: type, *marks: Mark) -> dict[str, Setting]:
     kw_only_default=True, frozen_default=True, field_specifiers=(dataclasses.field,)
 )
 def checked_dataclass(cls: type[_Record]) -> type[_Record]:
-    """Returns a frozen dataclass that takes keywords and checks them by its annotations.
+    """Returns a frozen dataclass that takes keywords, and raises `InputError` for bad values.
 
-    The constructor raises an `InputError` for a bad value. Only NumPy's numbers are converted. A
-    string below a field says what it is for.
+    Only NumPy's numbers are converted. A string below a field says what it is for.
     """
     strict = pydantic.ConfigDict(
         strict=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True

@@ -52,12 +52,8 @@ class EnsembleConfig(ModelConfig):
 
     @property
     def configs(self) -> list[ModelConfig]:
-        return [
-            config_type(member["architecture"]).from_dict(
-                {name: value for name, value in member.items() if name != "architecture"}
-            )
-            for member in self.members
-        ]
+        members = map(dict, self.members)
+        return [config_type(member.pop("architecture"))(**member) for member in members]
 
     @property
     def vocab_size(self) -> int:  # type: ignore[override]

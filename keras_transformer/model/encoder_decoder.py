@@ -88,4 +88,4 @@ class EncoderDecoder(keras.Model):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
-        return cls(cls.config_type.from_dict(config["config"]), name=config["name"])
+        return cls(cls.config_type(**config["config"]), name=config["name"])

@@ -3,12 +3,13 @@
 `trees.py` explains the symbols.
 """
 
+import dataclasses
 from typing import NamedTuple, Self
 
 import tensorflow as tf
 
 from keras_transformer.config import EOS_ID
-from keras_transformer.search.constraints import SearchStep
+from keras_transformer.search.constraints import Constraint, SearchStep
 
 MAX_DEPTH = 64  # of open constituents; the trees of CRAFT are less than 40 deep
 NUM_SPECIAL_IDS = 4
@@ -47,10 +48,7 @@ class TreeSymbols(NamedTuple):
         return (ids >= self.first_label) & (ids < self.first_closing)
 
     def write(self, words: tf.RaggedTensor, ids: tf.Tensor) -> tf.Tensor:
-        """Writes K trees for each row of words, string [B, (words)], in brackets, string [B, K].
-
-        The symbols are int32 [B, K, T]; a tree is "(S (NP (NNP John)) (VP (VBZ sleeps)))".
-        """
+        """Writes symbols, int32 [B, K, T], and words, string [B, (words)], as trees in brackets."""
         opening = [f" ({symbol}" for symbol in (*self.tags, *self.labels)]
         closing = [")"] * len(self.labels)
         texts = tf.constant([""] * NUM_SPECIAL_IDS + opening + closing)
@@ -79,7 +77,8 @@ class RowWords(NamedTuple):
     num_words: tf.Tensor  # int32 [B]
 
 
-class TreeConstraint(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class TreeConstraint(Constraint):
     """Lets a search produce well-formed trees only, with a tag of the dictionary for each word."""
 
     symbols: TreeSymbols
@@ -88,11 +87,7 @@ class TreeConstraint(NamedTuple):
     num_words: tf.Tensor  # int32 [sources]
 
     @property
-    def exempt(self) -> None:
-        return None
-
-    @property
-    def min_tokens(self) -> tf.Tensor:
+    def min_tokens(self) -> tf.Tensor:  # type: ignore[override]
         return self.num_words + 2  # a label and its closing
 
     def start(self, rows: tf.Tensor, beam_size: int) -> tuple[TreeState, RowWords]:
@@ -147,10 +142,7 @@ class TreeConstraint(NamedTuple):
     def allowed(
         self, state: TreeState, position: tf.Tensor, max_symbols: tf.Tensor, words: RowWords
     ) -> tf.Tensor:
-        """Returns which symbols may follow, bool [B, K, V].
-
-        At most `max_symbols`, int32 [B], more follow `position` symbols, the end included.
-        """
+        """Returns which symbols may follow, bool [B, K, V]; `max_symbols` have room, int32 [B]."""
         is_open = state.depth > 0
         words_left = words.num_words[:, None] - state.num_words  # [B, K]
         has_words = words_left > 0

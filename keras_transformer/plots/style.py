@@ -48,8 +48,7 @@ def drawing(
 ) -> Iterator[tuple["Figure", list["Axes"], Theme]]:
     """Yields an empty figure of a size in inches, its panels row by row, and its theme.
 
-    The user's Matplotlib settings do not apply, and stay as they are. The figure does not belong to
-    pyplot, which would keep it. Fonts are chosen to draw `texts`; `grid` is for `Figure.subplots`.
+    Fonts are chosen to draw `texts`. The user's Matplotlib settings neither apply nor change.
     """
     if style not in THEMES:
         raise InputError(f"`style` must be 'light' or 'dark'. Received: style={style!r}")

@@ -3,6 +3,7 @@
 N is the number of slots, L the number of places of slots in a source.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ import regex
 import tensorflow as tf
 
 from keras_transformer.config import EOS_ID
-from keras_transformer.search.constraints import SearchStep, forbid
+from keras_transformer.search.constraints import Constraint, SearchStep, forbid
 
 LONGEST = 2  # times the tokens of the source: no translation is longer before its last string
 
@@ -39,11 +40,7 @@ def counts_of(
     num_slots: int,
     is_free: bool,
 ) -> Counts:
-    """Counts the slots of sources, int32 [B, S], below 0 for other tokens.
-
-    They stand for `strings`, string [B, L]. The lengths, int32 [B], are without the end;
-    `has_spaces` is bool [B].
-    """
+    """Counts slots, int32 [B, S], below 0 for other tokens, which stand for `strings` [B, L]."""
     is_slot = slots >= 0
     order = tf.ragged.boolean_mask(slots, is_slot).to_tensor(-1)  # [B, L]
     keys = tf.range(tf.shape(slots)[0])[:, None] * num_slots + order
@@ -106,7 +103,8 @@ def ranks_of(keys: tf.Tensor) -> tf.Tensor:
     return tf.gather(rank, tf.math.invert_permutation(order))
 
 
-class CountConstraint(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class CountConstraint(Constraint):
     """Each of the last N ids stands in a result a certain number of times, also in one that is cut.
 
     An id that closes waits for one that opens, as long as one is missing in the result.
@@ -131,13 +129,13 @@ class CountConstraint(NamedTuple):
         return cls(counts, space, tf.constant(is_mark), is_free)
 
     @property
-    def exempt(self) -> tuple[int, int] | None:
+    def exempt(self) -> tuple[int, int] | None:  # type: ignore[override]
         if self.is_free:
             return None
         return self.is_mark.shape[0] - self.counts.least.shape[1], self.space
 
     @property
-    def min_tokens(self) -> tf.Tensor:
+    def min_tokens(self) -> tf.Tensor:  # type: ignore[override]
         return tf.reduce_sum(self.counts.least, axis=1)
 
     def start(self, rows: tf.Tensor, beam_size: int) -> tuple[State, Counts]:

@@ -56,17 +56,17 @@ class ProtectingTokenizer(Tokenizer):
     def __init__(self, model: bytes) -> None:
         try:
             content = json.loads(model.removeprefix(HEADER))
-            sentencepiece = base64.b64decode(content["sentencepiece"])
+            self._sentencepiece = base64.b64decode(content["sentencepiece"])
             self.protect = list(content["protect"])
             self.is_free: bool = content["free"]
-            pattern: str = content["pattern"]
+            self._pattern: str = content["pattern"]
         except (ValueError, KeyError, TypeError) as error:
             raise InputError("The tokenizer is damaged") from error
-        super().__init__(model, *sentencepiece_sides(sentencepiece, SlotSide))
-        pieces = [piece.piece for piece in parse_sentencepiece(sentencepiece).pieces]
+        super().__init__(model, *sentencepiece_sides(self._sentencepiece, SlotSide))
+        pieces = [piece.piece for piece in parse_sentencepiece(self._sentencepiece).pieces]
         if tuple(pieces[-NUM_SLOTS:]) != SLOTS:
             raise InputError("The tokenizer is damaged")
-        self._protection = Protection(pattern, self.source.spellings(), self.is_free)
+        self._protection = Protection(self._pattern, self.source.spellings(), self.is_free)
 
     @property
     def first_slot(self) -> int:
@@ -80,10 +80,8 @@ class ProtectingTokenizer(Tokenizer):
         return [self._protection, *rest]
 
     def with_languages(self, sources: Sequence[str], targets: Sequence[str]) -> Self:
-        content = json.loads(self.model.removeprefix(HEADER))
-        model = add_languages(base64.b64decode(content["sentencepiece"]), sources, targets)
-        changed = {**content, "sentencepiece": base64.b64encode(model).decode()}
-        return type(self)(HEADER + json.dumps(changed).encode())
+        model = add_languages(self._sentencepiece, sources, targets)
+        return self._from_parts(model, self.protect, self._pattern, self.is_free)
 
     @classmethod
     def learn(

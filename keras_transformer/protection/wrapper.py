@@ -105,11 +105,7 @@ class Protection(Wrapper):
         return targets, Kept(strings, context.slots)
 
     def write(self, context: Kept, texts: tf.Tensor) -> tf.Tensor:
-        """Puts strings in place of slots.
-
-        The first place of a slot in a result gets its first string in the source, and so on. If
-        there are more places than strings, the last string is repeated.
-        """
+        """The n-th place of a slot in a result gets the n-th of its strings, or else the last."""
         shape = tf.shape(texts)  # [B, K, W]
         slotted = _Slotted(tf.reshape(texts, [-1]))
         slots = tf.strings.unicode_decode(slotted.strings, "UTF-8").flat_values - FIRST_SLOT

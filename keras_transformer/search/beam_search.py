@@ -71,10 +71,10 @@ class BeamState(NamedTuple):
 def length_divisor(
     length: tf.Tensor, length_penalty: float, kind: LengthPenaltyKind = "gnmt"
 ) -> tf.Tensor:
-    """Computes what divides the log probability of a hypothesis of `length` tokens, EOS included.
+    """Computes what divides the log probability of `length` tokens, EOS included.
 
-    Of an alpha, `length_penalty`, the `kind` "gnmt" is ((5 + length) / 6)^alpha (Wu et al., 2016),
-    and "marian" is length^alpha.
+    It is ((5 + length) / 6)^`length_penalty` for the `kind` "gnmt" (Wu et al., 2016), and
+    length^`length_penalty` for "marian".
     """
     length = tf.cast(length, tf.float32)
     return ((5.0 + length) / 6.0 if kind == "gnmt" else length) ** length_penalty
@@ -196,12 +196,9 @@ class _Steps:
         return best > -float("inf")
 
     def advance(self, state: BeamState) -> BeamState:
-        """Extends every live sequence by its likeliest tokens.
-
-        The candidates are one list: `per_beam` tokens for each of the K live sequences, then
-        `per_beam` padding tokens for each of the K hypotheses. So the same gathers extend a live
-        sequence by a token, and a hypothesis by padding.
-        """
+        """Extends every live sequence by its likeliest tokens, and every hypothesis by padding."""
+        # The candidates are one list, for the same gathers: `per_beam` tokens for each of the K
+        # live sequences, then `per_beam` padding tokens for each of the K hypotheses.
         beam_size = self.beam_size
         logits, cache, row_state = self.step_fn(
             state.newest, state.step, state.cache, state.row_state
@@ -251,10 +248,9 @@ class _Steps:
 
 
 def _top_tokens(logits: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the best tokens of each sequence, `count` (or all) that are allowed among them.
+    """Returns the log probabilities and ids of the `count` best tokens, [B, K, V] -> [B, K, n].
 
-    [B, K, V] -> log probabilities, float32 [B, K, n], and ids, [B, K, n]. The softmax is over all
-    tokens; then those that are suppressed get -inf.
+    Some more are suppressed: these have -inf.
     """
     num_beams, vocab_size = logits.shape[1:]
     rows = tf.reshape(logits, [-1, vocab_size])  # [B * K, V]
@@ -302,12 +298,7 @@ def _merge_beams(x: tf.Tensor) -> tf.Tensor:
 def _search_rows(
     initial: BeamState, max_lengths: tf.Tensor, steps_of: Callable[[tf.Tensor], _Steps]
 ) -> Hypotheses:
-    """Advances a state until all rows have ended.
-
-    The loop advances the rows that are left until enough of them have ended, stores what all of
-    them have so far, and drops those that have ended. `steps_of` takes the maximum lengths of
-    the rows that are left.
-    """
+    """Advances a state until all rows have ended, and drops those that have from time to time."""
     num_rows, beam_size = tf.size(max_lengths), initial.newest.shape[1]
 
     def advance_and_drop(

@@ -1,7 +1,8 @@
 """What the results of a search must keep to."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import tensorflow as tf
@@ -22,19 +23,19 @@ class SearchStep(NamedTuple):
     following: Callable[[tf.Tensor], tf.Tensor]
 
 
-class Constraint(Protocol):
-    """Restricts what a search finds. It is made for all sources of a call."""
+class Constraint:
+    """Restricts what a search finds; it is made for all sources of a call. This one does nothing.
 
-    @property
-    def exempt(self) -> tuple[int, int] | None:
-        """The first of the ids that it counts, and the id of a space, or -1; None for none.
+    Attributes:
+        exempt: the first of the ids that it counts, and the id of a space, or -1: no other rule
+            keeps these ids from repeating, and a space may stand before each. None for no ids.
+        min_tokens: how many tokens a result needs for it, the end not counted, int32 [B] or [].
+        num_given: how many tokens at the start of a result it alone decides, whatever else forbids.
+    """
 
-        No other rule keeps these from repeating, and a space may stand before each.
-        """
-
-    @property
-    def min_tokens(self) -> tf.Tensor:
-        """How many tokens a result needs for it, the end not counted, int32 [B] or []."""
+    exempt: tuple[int, int] | None = None
+    min_tokens: Any = 0
+    num_given: int = 0
 
     def start(self, rows: tf.Tensor, beam_size: int) -> tuple[Any, Any]:
         """Returns its states before the first step of a search for some sources, int32 [B].
@@ -42,6 +43,7 @@ class Constraint(Protocol):
         The state of the hypotheses is a nest of tensors with leading dimensions B, K; the state of
         the rows, which no step changes, is one with a leading dimension of B.
         """
+        return (), ()
 
     def restrict(
         self, logits: tf.Tensor, step: SearchStep, state: Any, row_state: Any
@@ -53,6 +55,7 @@ class Constraint(Protocol):
         `max_lengths` have room for the `min_tokens` of all constraints, unless the model has fewer
         positions.
         """
+        return logits, state
 
 
 def constrained(
@@ -68,6 +71,8 @@ def constrained(
 
     `rows`, int32 [B], are the numbers of the sources that are searched.
     """
+    # What decides a token alone comes last.
+    constraints = sorted(constraints, key=lambda constraint: constraint.num_given)
     started = [constraint.start(rows, beam_size) for constraint in constraints]
 
     def step(
@@ -90,28 +95,19 @@ def constrained(
     return step, (cache, states), (row_state, max_lengths, row_states)
 
 
-class FirstToken(NamedTuple):
-    """A result begins with a certain token, which adds nothing to its score.
-
-    It stands after all other constraints, which see that they are one token later.
-    """
+@dataclasses.dataclass(frozen=True)
+class FirstToken(Constraint):
+    """A result begins with a certain token, which adds nothing to its score."""
 
     ids: tf.Tensor  # int32 [B]
+    min_tokens = num_given = 1
 
-    @property
-    def exempt(self) -> None:
-        return None
-
-    @property
-    def min_tokens(self) -> tf.Tensor:
-        return tf.constant(1)
-
-    def start(self, rows: tf.Tensor, beam_size: int) -> tuple[tf.Tensor, tf.Tensor]:
-        return tf.zeros([tf.size(rows), beam_size]), tf.gather(self.ids, rows)
+    def start(self, rows: tf.Tensor, beam_size: int) -> tuple[tuple[()], tf.Tensor]:
+        return (), tf.gather(self.ids, rows)
 
     def restrict(
-        self, logits: tf.Tensor, step: SearchStep, state: tf.Tensor, row_state: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+        self, logits: tf.Tensor, step: SearchStep, state: Any, row_state: tf.Tensor
+    ) -> tuple[tf.Tensor, Any]:
         def forced() -> tf.Tensor:
             first = tf.one_hot(row_state[:, None], logits.shape[2], 0.0, -float("inf"))  # [B, 1, V]
             return tf.broadcast_to(first, tf.shape(logits))
@@ -122,7 +118,8 @@ class FirstToken(NamedTuple):
 FREE_TOKENS = 4  # the most tokens at the end of a prefix that the search may choose anew
 
 
-class PrefixConstraint(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class PrefixConstraint(Constraint):
     """A result begins with certain tokens, and then with a text.
 
     The text is the last word of a prefix. The search chooses its tokens, because the word may go
@@ -133,11 +130,7 @@ class PrefixConstraint(NamedTuple):
     ids: tf.Tensor  # int32 [B, tokens], then padding
     text: tf.Tensor  # int32 [B, bytes], then zeros
     spellings: "_Spellings"
-    start_position: int = 0  # of the first token after those that are given
-
-    @property
-    def exempt(self) -> None:
-        return None
+    start_position: int = 0  # of its first token, after those that others give
 
     @classmethod
     def of(
@@ -170,7 +163,7 @@ class PrefixConstraint(NamedTuple):
         return cls(before, text, table, start_position)
 
     @property
-    def min_tokens(self) -> tf.Tensor:
+    def min_tokens(self) -> tf.Tensor:  # type: ignore[override]
         # Each token of the text writes at least a byte.
         return _num_nonzero(self.ids) + _num_nonzero(self.text)
 
@@ -247,7 +240,8 @@ class _Spellings(NamedTuple):
 CONTINUATION = 0x80, 0xC0  # in UTF-8, the bytes of a character after its first, end excluded
 
 
-class RepeatConstraint(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class RepeatConstraint(Constraint):
     """No N tokens in a row stand twice in a result, unless nothing else may follow.
 
     They may if one of them is exempt. Where ids are, a space may follow too, but not a space.
@@ -259,10 +253,6 @@ class RepeatConstraint(NamedTuple):
     # may repeat, so that no character ends early.
     first_byte: int | None = None
     exempt: tuple[int, int] | None = None  # of another constraint
-
-    @property
-    def min_tokens(self) -> tf.Tensor:
-        return tf.constant(0)
 
     def start(self, rows: tf.Tensor, beam_size: int) -> tuple[tf.Tensor, Any]:
         return tf.zeros([tf.size(rows), beam_size, 0], tf.int32), ()  # what is written

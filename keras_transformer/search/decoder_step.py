@@ -113,16 +113,9 @@ class DecoderStep:
     def __call__(
         self, target_ids: tf.Tensor, position: tf.Tensor, self_mask: tf.Tensor, row_state: RowState
     ) -> tuple[tf.Tensor, tf.Tensor, RowState]:
-        """Computes the logits that follow one more token of each hypothesis.
+        """Computes the logits, float32 [B, K, V], that follow one more token, int32 [B, K].
 
-        Args:
-            target_ids: int32 [B, K], the newest token of each hypothesis.
-            position: int32 [], its position, counted from 0 (the start symbol's).
-            self_mask: the `cache`; the search gathers it when hypotheses change places.
-            row_state: of the sentences.
-
-        Returns:
-            Logits, float32 [B, K, V], and `self_mask` and `row_state` with K more positions.
+        Also returns the `cache` and the `row_state` with K more positions.
         """
         return self.decode(
             self.embed(target_ids, position), target_ids.shape[1], self_mask, row_state
@@ -247,10 +240,10 @@ class _LayerStep:
 
 
 class _Linear:
-    """The linear map of a kernel, [in, out], and maybe a bias, [out], computed in `dtype`.
+    """The linear map of a kernel, [in, out], or [out, in] if `transposed`, and maybe a bias, [out].
 
     For a few rows, a large kernel is transposed, and multiplied in blocks of its rows, so that a
-    product reads memory in order. A `transposed` kernel is [out, in] already.
+    product reads memory in order.
     """
 
     def __init__(
@@ -322,10 +315,9 @@ class _Norm:
 
 
 def _attend(query: tf.Tensor, kv: KeysValues, mask: tf.Tensor | None) -> tf.Tensor:
-    """Computes `dot_product_attention` with the hypotheses as the positions of the query.
+    """Computes `dot_product_attention`, [R, N * d_v], of queries that are scaled, [B, N, K, d_k].
 
-    The query, [B, N, K, d_k], is scaled already, and the result is [R, N * d_v]. The mask,
-    [B, N, K, C], is added to the scores.
+    The mask, [B, N, K, C], is added to the scores.
     """
 
     def add_mask(scores: tf.Tensor) -> tf.Tensor:

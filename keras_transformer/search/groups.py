@@ -76,10 +76,7 @@ def _collect(
     empty: Any,
     parallel_iterations: int = 1,
 ) -> Any:
-    """Concatenates the results of a function of int32 [], which also returns its next argument.
-
-    The arguments go from 0 to `end`; `empty` is a result of 0 rows.
-    """
+    """Concatenates the results of a function that is given 0, then what it returns, up to `end`."""
 
     def advance(place: tf.Tensor, number: tf.Tensor, arrays: Any) -> tuple[Any, Any, Any]:
         place, results = function(place)

@@ -1,17 +1,19 @@
 """Random translations: each token is drawn from the model's probabilities."""
 
-from typing import Any, NamedTuple, Self
+import dataclasses
+from typing import Any, Self
 
 import tensorflow as tf
 
 from keras_transformer.config import PAD_ID, DecodingOptions
 from keras_transformer.search.beam_search import NUM_SUPPRESSED
-from keras_transformer.search.constraints import SearchStep, forbid
+from keras_transformer.search.constraints import Constraint, SearchStep, forbid
 
 NUM_RANDOM = 2**22  # float32 holds all their quotients, below 1
 
 
-class SampleConstraint(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class SampleConstraint(Constraint):
     """Makes a search sample: each step forbids all tokens but one, which is drawn at random.
 
     The score is the model's log probability, as that of a search. A random number depends on the
@@ -20,14 +22,6 @@ class SampleConstraint(NamedTuple):
 
     keys: tf.Tensor  # string [B], the sources and the seed
     options: DecodingOptions
-
-    @property
-    def exempt(self) -> None:
-        return None
-
-    @property
-    def min_tokens(self) -> tf.Tensor:
-        return tf.constant(0)
 
     @classmethod
     def of(cls, source_ids: tf.Tensor, options: DecodingOptions, seed: int | tf.Tensor) -> Self:
@@ -38,7 +32,6 @@ class SampleConstraint(NamedTuple):
         return cls(sources + tf.strings.as_string(seed), options)
 
     def start(self, rows: tf.Tensor, beam_size: int) -> tuple[Any, tf.Tensor]:
-        del beam_size
         return (), tf.gather(self.keys, rows)
 
     def restrict(

@@ -4,23 +4,25 @@ import tensorflow as tf
 
 from keras_transformer.texts.sentences import are_blank, cut_rows, split_sentences
 from keras_transformer.tokenizers import EncodedTexts, Tokenizer
+from keras_transformer.tokenizers.sides import utf8
 
 
 class Documents:
     """B texts in P parts: sentences, and pieces of those with more than `max_tokens` tokens."""
 
     def __init__(self, tokenizer: Tokenizer, texts: tf.Tensor, max_tokens: int) -> None:
-        hidden, restore = tokenizer.hide(texts)
+        wrapper = tokenizer.wrapper
+        hidden, restore = wrapper.hide(utf8(texts))
         segments = restore(split_sentences(hidden, tokenizer.languages[0]))  # [B, (segments)]
         self._num_texts, self._text_of_segment = tf.shape(texts)[0], segments.value_rowids()
         self._segments = segments.values
         self._is_blank = are_blank(self._segments)  # which are not translated
         sentences = tf.where(~self._is_blank)[:, 0]  # numbers of the other segments
-        read, context = tokenizer.read(tf.gather(self._segments, sentences))
+        read, context = wrapper.read(tf.gather(self._segments, sentences))
         tokens = tokenizer.source.tokenize(read)
-        self._tokens, rows = cut_rows(tokens, max_tokens, tokenizer.head_lengths(tokens))
+        self._tokens, rows = cut_rows(tokens, max_tokens, wrapper.head_lengths(tokens))
         self._tokenizer = tokenizer
-        self._context = tokenizer.context_of_parts(context, self._tokens, rows)
+        self._context = wrapper.context_of_parts(context, self._tokens, rows)
         self._segment_of_part = tf.gather(sentences, rows)
         self._text_of_part = tf.gather(self._text_of_segment, self._segment_of_part)
 

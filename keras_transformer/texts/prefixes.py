@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from keras_transformer.config import UNK_ID
 from keras_transformer.tokenizers import EncodedTexts, Tokenizer
+from keras_transformer.tokenizers.sides import utf8
 
 BLANK = r"[\s\x0b\p{Z}]"
 
@@ -21,9 +22,8 @@ def read_prefixes(
     tokenizer: Tokenizer, source: EncodedTexts, prefixes: tf.Tensor
 ) -> tuple[Prefixes, EncodedTexts]:
     """Reads the beginnings of translations, string [B]; results are then written as these are."""
-    prefixes = tf.strings.unicode_transcode(prefixes, "UTF-8", "UTF-8", errors="replace")
-    prefixes = tf.strings.regex_replace(prefixes, "\ufffd", "")  # no result has it
-    read, context = tokenizer.read_prefixes(source.context, prefixes)
+    prefixes = tf.strings.regex_replace(utf8(prefixes), "\ufffd", "")  # no result has it
+    read, context = tokenizer.wrapper.read_prefixes(source.context, prefixes)
     tokens = tokenizer.target.tokenize(read)
     written = tokenizer.target.detokenize(tokens.to_tensor())
     end, written_end = (

@@ -147,10 +147,9 @@ def are_blank(texts: tf.Tensor) -> tf.Tensor:
 def cut_rows(
     tokens: tf.RaggedTensor, max_tokens: int, head_lengths: tf.Tensor
 ) -> tuple[tf.RaggedTensor, tf.Tensor]:
-    """Cuts rows of tokens, int32 [R, (tokens)], into parts of at most `max_tokens`.
+    """Cuts rows of tokens, int32 [R, (tokens)], into parts, [P, (tokens)], P >= R, and their rows.
 
-    Each part repeats the head of its row, int32 [R] tokens. Returns the parts, int32 [P, (tokens)],
-    P >= R, and the row of each part, int64 [P]. A row without tokens is one part.
+    Parts have at most `max_tokens`, and repeat the head of their row, int32 [R] tokens.
     """
     is_head = tf.ragged.range(tokens.row_lengths()) < tf.cast(head_lengths, tf.int64)[:, None]
     heads = tf.ragged.boolean_mask(tokens, is_head)

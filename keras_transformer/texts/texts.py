@@ -18,7 +18,6 @@ from keras_transformer.registry import step_of
 from keras_transformer.search.beam_search import Hypotheses, beam_search, length_divisor
 from keras_transformer.search.constraints import (
     Constraint,
-    FirstToken,
     PrefixConstraint,
     RepeatConstraint,
     constrained,
@@ -114,17 +113,16 @@ class TextSearch:
 
     def _constraints(self, source: EncodedTexts, prefixes: Prefixes | None) -> list[Constraint]:
         options, target = self.options, self.tokenizer.target
-        own = self.tokenizer.constraints(source)
-        first = [each for each in own if isinstance(each, FirstToken)]
-        constraints = [each for each in own if not isinstance(each, FirstToken)]
+        constraints = [*self.tokenizer.constraints(source)]
         if options.no_repeat_ngram > 0:
             exempt = next((each.exempt for each in constraints if each.exempt), None)
             constraints.append(RepeatConstraint(options.no_repeat_ngram, target.first_byte, exempt))
         if prefixes is not None:  # which hold whatever those before forbid
-            constraints.append(PrefixConstraint.of(*prefixes, target.spellings(), len(first)))
+            start = sum(each.num_given for each in constraints)
+            constraints.append(PrefixConstraint.of(*prefixes, target.spellings(), start))
         if options.sample_from is not None:
             constraints.append(SampleConstraint.of(source.ids, options, self.sample_seed))
-        return [*constraints, *first]
+        return constraints
 
     def _search(
         self, source: EncodedTexts, num_best: int | tf.Tensor, prefixes: Prefixes | None

@@ -1,6 +1,7 @@
 """`Tokenizer`: two sides, each ids and text, and what wraps them."""
 
 import copy
+import functools
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ import tensorflow as tf
 
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID
 from keras_transformer.errors import InputError, require
+from keras_transformer.files import read_failure
 from keras_transformer.languages import Languages, find_language
 from keras_transformer.registry import TOKENIZERS, load
 from keras_transformer.search.constraints import Constraint
@@ -18,7 +20,12 @@ from keras_transformer.tokenizers.case import Case
 from keras_transformer.tokenizers.invisible import without
 from keras_transformer.tokenizers.languages import LanguageTag
 from keras_transformer.tokenizers.sides import SharedSide, Side, utf8
-from keras_transformer.tokenizers.wrappers import Restore, Visible, Wrapper
+from keras_transformer.tokenizers.wrappers import Nested, Visible, Wrapper
+
+
+def with_end(tokens: tf.RaggedTensor) -> tf.RaggedTensor:
+    """Adds `EOS_ID` to the end of rows, int32 [B, (tokens)]."""
+    return tf.concat([tokens, tf.fill([tokens.nrows(), 1], EOS_ID)], axis=1)
 
 
 class EncodedTexts(NamedTuple):
@@ -30,20 +37,15 @@ class EncodedTexts(NamedTuple):
     context: Any = ()  # what `Tokenizer.write` needs of the texts, a nest of tensors [B, ...]
 
     @classmethod
-    def of(cls, tokens: tf.RaggedTensor, context: Any = (), max_length: int | None = None) -> Self:
-        """Ends and pads rows, int32 [B, (tokens)], cut to `max_length` with their `EOS_ID`."""
-        return cls.delimited(tokens, context, max_length, with_end, num_delimiters=1)
-
-    @classmethod
-    def delimited(
+    def of(
         cls,
         tokens: tf.RaggedTensor,
-        context: Any,
-        max_length: int | None,
-        delimit: Callable[[tf.RaggedTensor], tf.RaggedTensor],
-        num_delimiters: int,
+        context: Any = (),
+        max_length: int | None = None,
+        delimit: Callable[[tf.RaggedTensor], tf.RaggedTensor] = with_end,
+        num_delimiters: int = 1,
     ) -> Self:
-        """The same, with other ids around the tokens."""
+        """Delimits and pads rows, int32 [B, (tokens)], cut to `max_length` ids in all."""
         longest = tf.int32.max if max_length is None else max_length - num_delimiters
         if longest < 0:
             raise InputError(
@@ -51,18 +53,8 @@ class EncodedTexts(NamedTuple):
             )
         left = tokens[:, :longest]
         lengths = tf.cast(left.row_lengths(), tf.int32)
-        return cls(
-            delimit(left).to_tensor(PAD_ID), lengths, tokens.row_lengths() > longest, context
-        )
-
-
-class TextPairs(NamedTuple):
-    """Texts and their translations, as they are to be split into ids."""
-
-    sources: tf.Tensor  # string [B]
-    targets: tf.Tensor  # string [B]
-    agree: tf.Tensor  # bool [B], whether both sides have the same protected strings
-    context: Any  # of the sources
+        ids = delimit(left).to_tensor(PAD_ID)
+        return cls(ids, lengths, tokens.row_lengths() > longest, context)
 
 
 class Tokenizer:
@@ -104,10 +96,8 @@ class Tokenizer:
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
         """Reads the file that `save` wrote."""
-        try:
+        with read_failure(f"the tokenizer {path}"):
             model = Path(path).read_bytes()
-        except OSError as error:
-            raise InputError(f"Cannot read the tokenizer {path}: {error.strerror}") from error
         name = next(name for header, name in TOKENIZERS.items() if model.startswith(header))
         kind: Callable[[bytes], Tokenizer] = load(name)
         try:
@@ -116,11 +106,10 @@ class Tokenizer:
             raise InputError(f"{path}: {error}") from error
 
     def of_languages(self, languages: tuple[str, str]) -> Self:
-        """Sets the codes of source and target, such as ("en", "tr"), and returns this tokenizer."""
-        self.languages = languages
-        self.target.language = languages[1]
-        self.source.language = languages[0]
-        return self
+        """Returns the tokenizer for codes of source and target, such as ("en", "tr")."""
+        source, target = copy.copy(self.source), copy.copy(self.target)
+        source.language, target.language = languages
+        return self._with_sides(source, target, languages=languages)
 
     def with_languages(self, sources: Sequence[str], targets: Sequence[str]) -> "Tokenizer":
         """Returns the tokenizer with tags of these targets too, which may move other ids.
@@ -144,15 +133,24 @@ class Tokenizer:
 
     def shared(self) -> Self:
         """Returns the tokenizer with sides that all graphs of an export share."""
-        shared = copy.copy(self)
-        shared.source = shared.target = SharedSide(self.source)
-        if self.target is not self.source:
-            shared.target = SharedSide(self.target)
-        return shared
+        return self._with_sides(SharedSide(self.source), SharedSide(self.target))
+
+    def _with_sides(self, source: Any, target: Any, **attributes: Any) -> Self:
+        changed = copy.copy(self)
+        vars(changed).pop("wrapper", None)
+        changed.source = source
+        changed.target = source if self.target is self.source else target
+        vars(changed).update(attributes)
+        return changed
 
     def save(self, path: str | Path) -> None:
         """Writes `model`."""
         Path(path).write_bytes(self.model)
+
+    @functools.cached_property
+    def wrapper(self) -> Wrapper:
+        """What wraps the sides: all `wrappers`."""
+        return functools.reduce(Nested, self.wrappers)
 
     @property
     def wrappers(self) -> Sequence[Wrapper]:
@@ -212,33 +210,8 @@ class Tokenizer:
             ids=tf.TensorSpec([None, None], tf.int32),
             lengths=tf.TensorSpec([None], tf.int32),
             truncated=tf.TensorSpec([None], tf.bool),
-            context=tuple(wrapper.spec for wrapper in self.wrappers),
+            context=self.wrapper.spec,
         )
-
-    def read(self, texts: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        """Returns sources, string [B], as they are to be split into ids, and their context."""
-        texts, contexts = utf8(texts), []
-        for wrapper in self.wrappers:
-            texts, context = wrapper.read(texts)
-            contexts.append(context)
-        return texts, tuple(contexts)
-
-    def read_pairs(self, sources: tf.Tensor, targets: tf.Tensor) -> TextPairs:
-        """Returns texts and their translations, string [B], as they are to be split into ids."""
-        sources, contexts = self.read(sources)
-        targets, agree = utf8(targets), tf.fill([tf.size(sources)], True)
-        for wrapper, context in zip(self.wrappers, contexts, strict=True):
-            targets, agrees = wrapper.read_targets(context, targets)
-            agree &= agrees
-        return TextPairs(sources, targets, agree, contexts)
-
-    def read_prefixes(self, contexts: Any, prefixes: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        """Returns beginnings of translations, string [B], as `Wrapper.read_prefixes` does."""
-        changed = []
-        for wrapper, context in zip(self.wrappers, contexts, strict=True):
-            prefixes, context = wrapper.read_prefixes(context, prefixes)
-            changed.append(context)
-        return prefixes, tuple(changed)
 
     def write(self, source: EncodedTexts, ids: tf.Tensor) -> tf.Tensor:
         """Writes the results of a search for `source`, int32 [B, K, T] -> string [B, K].
@@ -253,43 +226,14 @@ class Tokenizer:
         texts = without(self.target.detokenize(rows), "\ufffd")
         sizes = [words.shape[axis] or shape[axis] for axis in (1, 2)]
         texts = tf.reshape(texts, [shape[0], *sizes])
-        for wrapper, context in reversed([*zip(self.wrappers, source.context, strict=True)]):
-            texts = wrapper.write(context, texts)
+        texts = self.wrapper.write(source.context, texts)
         return texts if ids.shape.rank == 4 else texts[:, :, 0]
 
-    def constraints(self, source: EncodedTexts) -> list[Constraint]:
+    def constraints(self, source: EncodedTexts) -> Sequence[Constraint]:
         """Returns what the results of a search must keep to; ids without a context have nothing."""
-        return [
-            constraint
-            for wrapper, context in zip(self.wrappers, source.context, strict=False)
-            for constraint in wrapper.constraints(source.ids, source.lengths, context)
-        ]
-
-    def hide(self, texts: tf.Tensor) -> tuple[tf.Tensor, Restore]:
-        """Prepares texts, string [B], to be split into sentences, as `Wrapper.hide` does."""
-        texts, steps = utf8(texts), []
-        for wrapper in self.wrappers:
-            texts, restore = wrapper.hide(texts)
-            steps.append(restore)
-
-        def restore_all(parts: tf.RaggedTensor) -> tf.RaggedTensor:
-            for restore in reversed(steps):
-                parts = restore(parts)
-            return parts
-
-        return texts, restore_all
-
-    def head_lengths(self, tokens: tf.RaggedTensor) -> tf.Tensor:
-        """Returns how many tokens at the start of a source each of its parts repeats, int32 [B]."""
-        lengths = [wrapper.head_lengths(tokens) for wrapper in self.wrappers]
-        return sum(lengths, tf.zeros_like(tokens.row_lengths(), tf.int32))
-
-    def context_of_parts(self, contexts: Any, tokens: tf.RaggedTensor, rows: tf.Tensor) -> Any:
-        """Returns the context of parts of texts, as `Wrapper.context_of_parts` does."""
-        return tuple(
-            wrapper.context_of_parts(context, tokens, rows)
-            for wrapper, context in zip(self.wrappers, contexts, strict=True)
-        )
+        if source.context == ():
+            return []
+        return self.wrapper.constraints(source.ids, source.lengths, source.context)
 
     def encode(self, texts: tf.Tensor, max_length: int | None = None) -> EncodedTexts:
         """Prepares texts, string [B], for the encoder; `tokenizer(texts)` is the same.
@@ -298,8 +242,8 @@ class Tokenizer:
         """
         if isinstance(texts, str | bytes):
             raise InputError(f"`texts` must be a list of strings. Received: {texts!r}")
-        texts, contexts = self.read(texts)
-        return self._encoded(texts, contexts, max_length)
+        texts, context = self.wrapper.read(utf8(texts))
+        return self.encode_tokens(self.source.tokenize(texts), context, max_length)
 
     __call__ = encode
 
@@ -326,19 +270,13 @@ class Tokenizer:
         return int(self.source.source_tag != "target")
 
     def encode_tokens(
-        self, tokens: tf.RaggedTensor, contexts: Any, max_length: int | None = None
+        self, tokens: tf.RaggedTensor, context: Any, max_length: int | None = None
     ) -> EncodedTexts:
-        """Prepares sources, int32 [B, (tokens)], that have been read and split."""
-        return EncodedTexts.delimited(
-            tokens, contexts, max_length, self.delimit, self.num_delimiters
-        )
-
-    def _encoded(self, texts: tf.Tensor, contexts: Any, max_length: int | None) -> EncodedTexts:
-        tokens = self.source.tokenize(texts)
+        """Prepares sources, int32 [B, (tokens)], that `wrapper` has read."""
         if max_length is not None:
             left, rows = tokens[:, : max_length - self.num_delimiters], tf.range(tokens.nrows())
-            contexts = self.context_of_parts(contexts, left, rows)
-        return self.encode_tokens(tokens, contexts, max_length)
+            context = self.wrapper.context_of_parts(context, left, rows)
+        return EncodedTexts.of(tokens, context, max_length, self.delimit, self.num_delimiters)
 
     def encode_pairs(
         self,
@@ -351,17 +289,13 @@ class Tokenizer:
 
         Longer ones than the maximum numbers of ids, delimiters included, are cut.
         """
-        pairs = self.read_pairs(sources, targets)
-        targets = self.target.tokenize(pairs.targets)
+        sources, context = self.wrapper.read(utf8(sources))
+        targets, _ = self.wrapper.read_targets(context, utf8(targets))
+        source, target = self.source.tokenize(sources), self.target.tokenize(targets)
         return (
-            self._encoded(pairs.sources, pairs.context, max_source_length),
-            EncodedTexts.of(targets, max_length=max_target_length),
+            self.encode_tokens(source, context, max_source_length),
+            EncodedTexts.of(target, max_length=max_target_length),
         )
-
-
-def with_end(tokens: tf.RaggedTensor) -> tf.RaggedTensor:
-    """Adds `EOS_ID` to the end of rows, int32 [B, (tokens)]."""
-    return tf.concat([tokens, tf.fill([tokens.nrows(), 1], EOS_ID)], axis=1)
 
 
 def shifted(target_ids: tf.Tensor) -> tf.Tensor:

@@ -80,7 +80,8 @@ class Case(Wrapper):
 
     def read_targets(self, context: tf.Tensor, targets: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         small = self._by_rule(in_small_letters, context, targets)
-        return tf.where(_has_no_small_letter(targets), small, targets), tf.constant(True)
+        targets = tf.where(_has_no_small_letter(targets), small, targets)
+        return super().read_targets(context, targets)
 
     def read_prefixes(self, context: tf.Tensor, prefixes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """A result begins as its prefix is given. A model knows words in small letters best."""
@@ -164,15 +165,13 @@ def in_small_letters(texts: tf.Tensor, language: str) -> tf.Tensor:
 
 
 def _titles_as_sentences(titles: tf.Tensor, tokenize: Tokenize, language: str) -> tf.Tensor:
-    """Returns titles, string [B], as sentences: the words that are no names in small letters.
-
-    A word is no name if it is one piece in small letters, or two instead of more.
-    """
+    """Returns titles, string [B], with the words that are no names in small letters."""
     titles = tf.strings.strip(tf.strings.regex_replace(titles, r"[\p{Cc}\p{Z}]+", " "))
     titles = tf.strings.regex_replace(titles, BEFORE_SENTENCE, rf"\0{FIRST}")
     words = tf.strings.split(titles, " ")  # [B, (words)]
     is_name = ~tf.strings.regex_full_match(words.values, TITLE_WORD)
     small = _lower(words.values, language)
+    # A word is no name if it is one piece in small letters, or two instead of more.
     num_pieces, num_small = _num_pieces(words.values, tokenize), _num_pieces(small, tokenize)
     is_name |= (num_small > 2) | (num_small == 2) & (num_pieces <= 2)
     is_first = tf.strings.regex_full_match(words.values, f".*{FIRST}.*")

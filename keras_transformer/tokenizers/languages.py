@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from keras_transformer.config import PAD_ID
@@ -26,7 +27,7 @@ class LanguageTag(Wrapper):
     def __init__(
         self, tag_ids: Sequence[int], known: Languages, names_source: bool = False
     ) -> None:
-        self.tag_ids = tf.constant(tag_ids)  # int32 [tags], in the order of `known.targets`
+        self.tag_ids = np.array(tag_ids, np.int32)  # [tags], in the order of `known.targets`
         self.known, self.names_source = known, names_source
         sources, targets = ("|".join(map(re.escape, names)) for names in known[2:])
         self.tag = rf"^\s*(>>(?:({sources}):)?({targets})<<)"
@@ -49,7 +50,7 @@ class LanguageTag(Wrapper):
         if self.names_source:
             language = tf.gather(self.known.targets, context)
             targets = tf.strings.join([">>", language, "<< ", targets])
-        return targets, tf.constant(True)
+        return super().read_targets(context, targets)
 
     def constraints(self, ids: tf.Tensor, lengths: tf.Tensor, context: Any) -> Sequence[Constraint]:
         if not self.names_source:

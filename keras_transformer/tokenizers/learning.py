@@ -105,10 +105,7 @@ def train_sentencepiece(texts: Iterable[str], vocab_size: int, **options: Any) -
 def train_by_rules(
     texts: Iterable[str], vocab_size: int, rules: Mapping[str, str], **options: Any
 ) -> Message:
-    """Trains a SentencePiece model that changes only runs of spaces, and sequences as rules say.
-
-    Characters outside the vocabulary become their bytes.
-    """
+    """Trains a model with bytes that changes only runs of spaces, and sequences as rules say."""
     with NamedTemporaryFile("w", suffix=".tsv") as file:
         for sides in rules.items():
             numbers = (" ".join(f"{ord(character):X}" for character in side) for side in sides)
@@ -164,10 +161,7 @@ def tags_of(message: Message) -> dict[str, int]:
 
 
 def add_languages(model: bytes, sources: Sequence[str], targets: Sequence[str]) -> bytes:
-    """Adds languages to a SentencePiece model: names, and tags, which are pieces that no text has.
-
-    Symbols that have the last ids keep these; the tags stand before them.
-    """
+    """Adds names of sources, and tags, pieces that no text has, before symbols of the last ids."""
     message = parse_sentencepiece(model)
     message.source_languages = " ".join(
         dict.fromkeys([*message.source_languages.split(), *sources])

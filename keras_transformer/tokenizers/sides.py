@@ -39,10 +39,7 @@ class Side(abc.ABC):
         """`tokenize` of valid UTF-8 without control characters."""
 
     def split_words(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Splits words, string [W], into ids, to count them.
-
-        A word is split as inside a text, without what `tokenize` adds at the start of a text.
-        """
+        """Splits words, string [W], as inside a text, into ids, to count them."""
         return self._tokenize(texts)
 
     @abc.abstractmethod
@@ -83,39 +80,20 @@ class Side(abc.ABC):
         )
 
 
-class SharedSide(Side):
+class SharedSide:
     """A side whose ops, which hold the tokenizer's complete model, stand once for all graphs."""
 
     def __init__(self, side: Side) -> None:
-        self._side = side
-        self.vocab_size, self.first_byte = side.vocab_size, side.first_byte
-        self.language, self.lowercase, self.tags = side.language, side.lowercase, side.tags
-        self.delimiters = side.delimiters
-        self.source_tag = side.source_tag
         texts, ids = tf.TensorSpec([None], tf.string), tf.TensorSpec([None, None], tf.int32)
         specs = {"tokenize": texts, "split_words": texts, "detokenize": ids, "pieces": ids}
+        self._side = side
         self._graphs: dict[str, Any] = {
             name: tf.function(getattr(side, name), [spec], autograph=False)
             for name, spec in specs.items()
         }
 
-    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        return self._graphs["tokenize"](texts)
-
-    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        return self._graphs["tokenize"](texts)
-
-    def split_words(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        return self._graphs["split_words"](texts)
-
-    def detokenize(self, ids: tf.Tensor) -> tf.Tensor:
-        return self._graphs["detokenize"](ids)
-
-    def pieces(self, ids: tf.Tensor) -> tf.Tensor:
-        return self._graphs["pieces"](ids)
-
-    def spellings(self) -> Sequence[bytes]:
-        return self._side.spellings()
+    def __getattr__(self, name: str) -> Any:
+        return self._graphs.get(name) or getattr(self._side, name)
 
 
 def utf8(texts: tf.Tensor) -> tf.Tensor:
@@ -126,11 +104,9 @@ def utf8(texts: tf.Tensor) -> tf.Tensor:
 def index_pieces(
     pieces: Sequence[str], first_id: int, unknown_id: int
 ) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Returns a function that looks up the int32 ids of pieces by their hashes.
+    """Returns a function that looks up the int32 ids of pieces by their hashes."""
 
-    A table of TensorFlow would be a resource that each export must track and initialize.
-    """
-
+    # A table of TensorFlow would be a resource that each export must track and initialize.
     def hash_of(pieces: Any) -> tf.Tensor:
         return tf.strings.to_hash_bucket_fast(pieces, 2**62)
 

@@ -27,9 +27,9 @@ class Wrapper:
     def read_targets(self, context: Any, targets: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns translations of the texts, string [B], as they are to be split into ids.
 
-        Also returns whether they agree with their sources, bool [B] or [].
+        Also returns whether they agree with their sources, bool [B].
         """
-        return targets, tf.constant(True)
+        return targets, tf.fill([tf.size(targets)], True)
 
     def read_prefixes(self, context: Any, prefixes: tf.Tensor) -> tuple[tf.Tensor, Any]:
         """Returns the beginnings of translations, string [B], and the context for these."""
@@ -60,6 +60,48 @@ class Wrapper:
     def head_lengths(self, tokens: tf.RaggedTensor) -> tf.Tensor:
         """Returns how many tokens at the start of a text each of its parts repeats, int32 [B]."""
         return tf.zeros_like(tokens.row_lengths(), tf.int32)
+
+
+class Nested(Wrapper):
+    """Two wrappers, the first one around the second one."""
+
+    def __init__(self, outer: Wrapper, inner: Wrapper) -> None:
+        self.outer, self.inner = outer, inner
+        self.spec = outer.spec, inner.spec
+
+    def read(self, texts: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        texts, outer = self.outer.read(texts)
+        texts, inner = self.inner.read(texts)
+        return texts, (outer, inner)
+
+    def read_targets(self, context: Any, targets: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        targets, outer = self.outer.read_targets(context[0], targets)
+        targets, inner = self.inner.read_targets(context[1], targets)
+        return targets, outer & inner
+
+    def read_prefixes(self, context: Any, prefixes: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        prefixes, outer = self.outer.read_prefixes(context[0], prefixes)
+        prefixes, inner = self.inner.read_prefixes(context[1], prefixes)
+        return prefixes, (outer, inner)
+
+    def write(self, context: Any, texts: tf.Tensor) -> tf.Tensor:
+        return self.outer.write(context[0], self.inner.write(context[1], texts))
+
+    def context_of_parts(self, context: Any, tokens: tf.RaggedTensor, rows: tf.Tensor) -> Any:
+        outer = self.outer.context_of_parts(context[0], tokens, rows)
+        return outer, self.inner.context_of_parts(context[1], tokens, rows)
+
+    def constraints(self, ids: tf.Tensor, lengths: tf.Tensor, context: Any) -> Sequence[Constraint]:
+        outer = self.outer.constraints(ids, lengths, context[0])
+        return [*outer, *self.inner.constraints(ids, lengths, context[1])]
+
+    def hide(self, texts: tf.Tensor) -> tuple[tf.Tensor, Restore]:
+        texts, outer = self.outer.hide(texts)
+        texts, inner = self.inner.hide(texts)
+        return texts, lambda parts: outer(inner(parts))
+
+    def head_lengths(self, tokens: tf.RaggedTensor) -> tf.Tensor:
+        return self.outer.head_lengths(tokens) + self.inner.head_lengths(tokens)
 
 
 class Visible(Wrapper):

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from keras_transformer.config import BOS_ID, UNK_ID
 from keras_transformer.tokenizers import Tokenizer, with_end
+from keras_transformer.tokenizers.sides import utf8
 from keras_transformer.trainers.data.augmentation import Change, changed_copies
 from keras_transformer.trainers.data.corpora import Pair
 from keras_transformer.trainers.data.prepared import Counts
@@ -98,15 +99,17 @@ class Cleaner:
         self, sources: tf.Tensor, targets: tf.Tensor, is_synthetic: tf.Tensor
     ) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
         """Returns ids of both sides, [B, (ids)], their numbers, [B, 2], and whether sides agree."""
-        pairs = self.tokenizer.read_pairs(sources, targets)
+        wrapper = self.tokenizer.wrapper
+        sources, context = wrapper.read(utf8(sources))
+        targets, agree = wrapper.read_targets(context, utf8(targets))
         # What a model wrote begins with the start symbol, which no other source has.
-        source = self.tokenizer.source.tokenize(pairs.sources)
+        source = self.tokenizer.source.tokenize(sources)
         is_marked = is_synthetic & (source.row_lengths() > 0)
         mark = tf.ragged.boolean_mask(tf.fill([tf.size(sources), 1], BOS_ID), is_marked[:, None])
         source = tf.concat([mark, self.tokenizer.delimit(source)], axis=1)
-        target = with_end(self.tokenizer.target.tokenize(pairs.targets))
+        target = with_end(self.tokenizer.target.tokenize(targets))
         sizes = [side.row_lengths() for side in (source, target)]
-        return tf.concat([source, target], axis=1), tf.stack(sizes, axis=1), pairs.agree
+        return tf.concat([source, target], axis=1), tf.stack(sizes, axis=1), agree
 
     def _kept(
         self, pairs: Sequence[Pair], is_repeated: np.ndarray

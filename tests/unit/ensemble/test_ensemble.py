@@ -72,7 +72,7 @@ def test_sizes(model):
 def test_saved_and_loaded(model, tmp_path):
     ids = {"source_ids": SOURCE_IDS, "target_ids": PREFIXES[:, 0]}
     model.save_weights(tmp_path / "a.weights.h5")
-    config = EnsembleConfig.from_dict(model.config.to_dict())
+    config = EnsembleConfig(**model.config.to_dict())
     assert config == model.config
     again = build_model(config)
     again.load_weights(tmp_path / "a.weights.h5")

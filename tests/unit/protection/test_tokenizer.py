@@ -67,7 +67,9 @@ def test_a_source_is_written_as_it_was(tokenizer):
     ['<!-- "No." Then -->', "<a title='Is it?) Two'>", "<!-- a.\u00a0B -->", "<a\nb>", "{保。存}"],
 )
 def test_no_sentence_ends_in_a_protected_string(tokenizer, string):
-    hidden, restore = tokenizer.hide(tf.constant(["", f"A {string} bee. Me@x.org is {string}."]))
+    hidden, restore = tokenizer.wrapper.hide(
+        tf.constant(["", f"A {string} bee. Me@x.org is {string}."])
+    )
     parts = restore(split_sentences(hidden)).to_list()
     expected = ["", f"A {string} bee.", " ", f"Me@x.org is {string}."]
     assert [part.decode() for row in parts for part in row] == expected
@@ -123,8 +125,9 @@ def test_strings_in_a_text_in_capitals_stay(tokenizer):
 
 def test_pairs_share_slots(tokenizer):
     sources, targets = zip(*PAIRS[:5], strict=True)
-    pairs = tokenizer.read_pairs(tf.constant(sources), tf.constant(targets))
-    assert pairs.agree.numpy().tolist() == [True, True, True, False, False]
+    _, context = tokenizer.wrapper.read(tf.constant(sources))
+    _, agree = tokenizer.wrapper.read_targets(context, tf.constant(targets))
+    assert agree.numpy().tolist() == [True, True, True, False, False]
     source, target = tokenizer.encode_pairs(tf.constant(sources), tf.constant(targets))
     found = [
         [number - tokenizer.first_slot for number in row if number >= tokenizer.first_slot]

@@ -114,11 +114,14 @@ def test_capitals_of_several_languages():
     tokenizer = SentencePieceTokenizer.train(["ein Beispiel i"] * 3, 290)
     several = tokenizer.with_languages(["en"], ["de", "tr", "el"]).of_languages(("en", "de"))
     texts = [">>tr<< IN THE CITY", ">>en:el<< IN THE CITY", "IN THE CITY", ">>tr<< in the city"]
-    read, context = several.read(tf.constant(texts))
+    read, context = several.wrapper.read(tf.constant(texts))
     assert read.numpy()[2] == b">>de<< In the city"
     ids = several.target.tokenize(["şehirde i", "ήλιος", "beispiel", "içinde"]).to_tensor()
     source = EncodedTexts(None, None, None, context)
     written = several.write(source, ids[:, None]).numpy()[:, 0]
     assert [text.decode() for text in written] == ["ŞEHİRDE İ", "ΗΛΙΟΣ", "BEISPIEL", "içinde"]
-    pairs = several.read_pairs(tf.constant(texts), tf.constant(["X I"] * 4))
-    assert [text.decode() for text in pairs.targets.numpy()] == ["X ı", "X i", "X i", "X I"]
+    targets, _ = several.wrapper.read_targets(context, tf.constant(["X I"] * 4))
+    assert [text.decode() for text in targets.numpy()] == ["X ı", "X i", "X i", "X I"]
+    turkish = several.of_languages(("en", "tr"))
+    assert turkish.wrapper.read(tf.constant(texts))[0].numpy()[2] == b">>tr<< In the city"
+    assert several.languages == ("en", "de")

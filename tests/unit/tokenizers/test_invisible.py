@@ -28,7 +28,7 @@ def test_what_unicode_ignores_is_not_read(tokenizer):
     found = [chr(n) for n in numbers if ignored.match(chr(n)) and n not in WITH_WORDS]
     assert len(found) > 4_000
     texts = tf.constant([f"{each}the tea{each}cher" for each in (*found, "\ufffa", "\ufeff\u200e")])
-    assert set(tokenizer.read(texts)[0].numpy().tolist()) == {b"the teacher"}
+    assert set(tokenizer.wrapper.read(texts)[0].numpy().tolist()) == {b"the teacher"}
     alone = tokenizer.encode(tf.constant(["\u00ad", "\u200b \u2060"]))
     assert alone.lengths.numpy().tolist() == [0, 0]
 
@@ -48,13 +48,16 @@ def test_what_belongs_to_words_and_symbols_stays(text):
 
 
 def test_pairs_and_sentences(tokenizer):
-    pairs = tokenizer.read_pairs(["the tea\u00adcher"], ["der Leh\u00adrer"])
-    assert pairs.sources.numpy().tolist() == [b"the teacher"]
-    assert pairs.targets.numpy()[0].decode() == "der Leh\u00adrer"
-    hidden, restore = tokenizer.hide(tf.constant(["One.\u200b\u202a Two\u202c sees."]))
+    read, context = tokenizer.wrapper.read(tf.constant(["the tea\u00adcher"]))
+    assert read.numpy().tolist() == [b"the teacher"]
+    targets, _ = tokenizer.wrapper.read_targets(context, tf.constant(["der Leh\u00adrer"]))
+    assert targets.numpy()[0].decode() == "der Leh\u00adrer"
+    hidden, restore = tokenizer.wrapper.hide(tf.constant(["One.\u200b\u202a Two\u202c sees."]))
     parts = restore(split_sentences(hidden)).to_list()
     assert parts == [[b"One.", b" ", b"Two sees."]]
-    assert tokenizer.read(["THE\u200b TEA\u00adCHER"])[0].numpy().tolist() == [b"The teacher"]
+    assert tokenizer.wrapper.read(["THE\u200b TEA\u00adCHER"])[0].numpy().tolist() == [
+        b"The teacher"
+    ]
 
 
 def test_the_vocabulary_is_learned_without_them(tokenizer):
@@ -63,7 +66,7 @@ def test_the_vocabulary_is_learned_without_them(tokenizer):
     )
     assert tokenizer.model == other.model
     words = WordPieceTokenizer.train(["the teacher"], 40)
-    assert words.read(["tea\u00adcher"])[0].numpy().tolist() == [b"teacher"]
+    assert words.wrapper.read(["tea\u00adcher"])[0].numpy().tolist() == [b"teacher"]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +86,7 @@ def test_protected_strings_stay_as_they_are(text, written):
     source = tokenizer.encode(tf.constant([text, "a cat"]))
     found = tokenizer.write(source, source.ids[:, None])[:, 0].numpy()
     assert [each.decode() for each in found] == [written, "a cat"]
-    hidden, restore = tokenizer.hide(tf.constant([text]))
+    hidden, restore = tokenizer.wrapper.hide(tf.constant([text]))
     assert restore(split_sentences(hidden)).to_list() == [[written.encode()]]
 
 

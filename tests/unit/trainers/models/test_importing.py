@@ -155,8 +155,10 @@ def test_marians_own_sentencepiece_sees_the_tag(name, copy):
     # Each sentence of a document has its tag, and so has each part of a long one.
     sources = tokenizer.source.tokenize(tf.constant([">>deu<< A man", "A man", "", "x>>deu<<"]))
     heads = [2 if name == "vocab.spm" else 1, 0, 0, 0]
-    assert tokenizer.head_lengths(sources).numpy().tolist() == heads
-    hidden, restore = tokenizer.hide(tf.constant([" >>deu<< A dog.\n\nA man.", "", "A dog. A"]))
+    assert tokenizer.wrapper.head_lengths(sources).numpy().tolist() == heads
+    hidden, restore = tokenizer.wrapper.hide(
+        tf.constant([" >>deu<< A dog.\n\nA man.", "", "A dog. A"])
+    )
     parts = restore(split_sentences(hidden)).values.numpy().tolist()
     sentences = [b">>deu<< A dog.", b"\n\n", b">>deu<< A man."]
     assert parts == [*sentences, b"", b"A dog.", b" ", b"A"]
