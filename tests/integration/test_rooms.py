@@ -11,6 +11,7 @@ from hidden_room import ROOMS
 ROOT = Path(__file__).parents[2]
 SPINE = (
     "integration/test_cli_training.py::test_average_takes_what_there_is",
+    "integration/test_several_languages.py::test_evaluation_of_each_pair_and_their_mean",
     "unit/tokenizers/test_case.py",
     "unit/test_translator.py::test_attention_is_the_models",
     "unit/export/test_saved_model.py::test_session_answers_as_that_of_python",

@@ -17,6 +17,8 @@ from keras_transformer.model.transformer import Transformer
 from keras_transformer.texts.texts import TextSearch
 from keras_transformer.tokenizers import SentencePieceTokenizer, WordPieceTokenizer
 from keras_transformer.trainers.models.importing import import_marian
+from keras_transformer.trainers.models.opennmt import import_opennmt
+from keras_transformer.trainers.models.published import import_model
 from keras_transformer.trainers.models.tensors import read_tensors
 from keras_transformer.translator import Translator
 
@@ -83,6 +85,30 @@ def assert_same_log_probabilities(translator, folder):
 
 def test_ctranslate2_of_an_imported_model(huggingface, tmp_path):
     assert_same_log_probabilities(huggingface[1], tmp_path / "x")
+
+
+@pytest.mark.parametrize("name", ["all", "none", "target"])
+def test_ctranslate2_of_a_model_of_opennmt(name, tmp_path):
+    folder = extract("opennmt", tmp_path) / name
+    files = [folder / f"{side}.model" for side in ("source", "target")] if name == "none" else []
+    run = import_opennmt(folder / "run", tmp_path / "run", "en", "de", sentencepiece=files)
+    assert_same_log_probabilities(Translator.of(run), tmp_path / "ct2")
+
+
+@pytest.mark.parametrize(("name", "tags"), [("m2m", (">>en<<", ">>cs<<")), ("small", (">>cs<<",))])
+def test_ctranslate2_of_many_languages(name, tags, tmp_path):
+    """As the page says: a source begins with its token, and a translation perhaps too."""
+    run = import_model(extract("multilingual", tmp_path) / name, tmp_path / "run", "en", "cs")
+    translator = Translator.of(run)
+    export_ctranslate2(translator, tmp_path / "ct2")
+    processor = sentencepiece.SentencePieceProcessor(str(tmp_path / "ct2/source.spm"))
+    pieces = [[tags[0], *row] for row in processor.encode(TEXTS[:3], out_type=str)]
+    given = [list(tags[1:])] * 3
+    found = ctranslate2.Translator(str(tmp_path / "ct2")).translate_batch(
+        pieces, given, beam_size=1, disable_unk=True
+    )
+    texts = [processor.decode(row.hypotheses[0][len(tags) - 1 :]) for row in found]
+    assert texts == ours(translator, TEXTS[:3])
 
 
 @pytest.mark.parametrize(

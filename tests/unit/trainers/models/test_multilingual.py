@@ -194,16 +194,18 @@ def test_tags_and_ends_are_no_text_to_protection(imported):
     assert counts.spaced.numpy().tolist() == [[True], [True], [False]]
 
 
+@pytest.mark.parametrize("kind", ["m2m", "legacy"])
 @pytest.mark.usefixtures("eager")
-def test_training_further_with_protection(folders, short_settings, tmp_path):
-    run = import_model(folders / "m2m", tmp_path / "initial", "en", "de")
+def test_training_further_with_protection(kind, folders, short_settings, tmp_path):
+    run = import_model(folders / kind, tmp_path / "initial", "en", "de")
     changes = {"init_from": str(run.path), "model": {}, "protect": ["tags"], "steps": 1}
     settings = dataclasses.replace(
         short_settings, max_length=60, tokens_per_batch=400, peak_rate=1e-9, **changes
     )
     tuned = Translator.of(train(settings, tmp_path / "run", verbose=0))
     assert tuned.tokenizer.target_languages == run.tokenizer().target_languages
-    texts = ["A <b>dog</b> runs.", ">>fr:cs<< Un chien <i/> court."]
+    tag = tuned.tokenizer.known_languages.tag("fr", "cs")
+    texts = ["A <b>dog</b> runs.", f"{tag} Un chien <i/> court."]
     first, second = tuned.translate(texts, beam_size=2)
     assert [first.text.count(tag) for tag in ("<b>", "</b>")] == [1, 1]
     assert second.text.count("<i/>") == 1

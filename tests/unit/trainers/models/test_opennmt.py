@@ -1,5 +1,6 @@
 """Models that OpenNMT-tf trained, against its own results: tests/make_opennmt_models.py."""
 
+import dataclasses
 import json
 import shutil
 
@@ -13,6 +14,7 @@ from marian_models import extract
 from keras_transformer.config import BOS_ID, EOS_ID, UNK_ID
 from keras_transformer.errors import InputError
 from keras_transformer.tokenizers import SentencePieceTokenizer, shifted
+from keras_transformer.trainers.fitting.training import train
 from keras_transformer.trainers.models.opennmt import import_opennmt
 from keras_transformer.trainers.models.opennmt_files import Description, read_description
 from keras_transformer.translator import Translator
@@ -118,6 +120,22 @@ def test_translations_are_those_of_opennmt(search, beam_size, imported):
     # OpenNMT-tf's beam search mixes up the scores of hypotheses that have ended.
     assert len(others) <= (2 if search == "beam" else 0)
     assert all(gain > 0 for gain in others)
+
+
+@pytest.mark.parametrize(("name", "protect"), [("all", ["tags"]), ("none", [])])
+@pytest.mark.usefixtures("eager")
+def test_training_further(name, protect, folders, short_settings, tmp_path):
+    run = import_from(folders / name, tmp_path / "initial")
+    changes = {"init_from": str(run.path), "model": {}, "protect": protect, "steps": 1}
+    settings = dataclasses.replace(
+        short_settings, max_length=60, tokens_per_batch=400, peak_rate=1e-9, **changes
+    )
+    tuned = Translator.of(train(settings, tmp_path / "run", verbose=0))
+    texts = ["The girl listens to her woman.", "The <b>girl</b> listens."]
+    before, after = (each.translate(texts, beam_size=2) for each in (Translator.of(run), tuned))
+    assert after[0].text == before[0].text
+    if protect:
+        assert [after[1].text.count(tag) for tag in ("<b>", "</b>")] == [1, 1]
 
 
 # Folders and files.
