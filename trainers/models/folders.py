@@ -31,10 +31,9 @@ from keras_transformer.trainers.models.options import (
     SIZES,
     DecoderOptions,
     HuggingFaceOptions,
-    HuggingFaceSearch,
     MarianOptions,
     check,
-    check_decoder,
+    read_settings,
 )
 from keras_transformer.trainers.models.tensors import read_tensors
 
@@ -99,15 +98,8 @@ def read_folder(folder: Path) -> MarianModel:
 
 
 def _read_huggingface(folder: Path) -> MarianModel:
-    path = folder / "config.json"
-    config = read_json(path)
-    options = check(path, HuggingFaceOptions, config)
-    sizes = options.model_dump(include=SIZES)
-    tokens, generation = (
-        read_json(folder / name) if (folder / name).is_file() else {}
-        for name in ("tokenizer_config.json", "generation_config.json")
-    )
-    search = check(folder, HuggingFaceSearch, {**config, **generation})
+    settings = read_settings(folder, HuggingFaceOptions)
+    options, tokens = settings.options, settings.tokenizer
     is_shared, is_tied = options.share_encoder_decoder_embeddings, options.tie_word_embeddings
     names = ("vocab.json",) if is_shared else ("vocab.json", "target_vocab.json")
     needed = (*names, "source.spm", "target.spm")
@@ -123,15 +115,17 @@ def _read_huggingface(folder: Path) -> MarianModel:
         "eos_token_id": vocabularies[-1]["</s>"],
         "decoder_start_token_id": vocabularies[-1]["<pad>"],
     }.items():
-        if (value := config.get(name, expected)) != expected:
-            raise InputError(f"{path}: `{name}` must be {expected}. Received: {value!r}")
-    check_decoder(path, config, options)
+        if (value := settings.config.get(name, expected)) != expected:
+            raise InputError(
+                f"{folder / 'config.json'}: `{name}` must be {expected}. Received: {value!r}"
+            )
     return MarianModel(
-        sizes=sizes | {"activation": options.activation.replace("silu", "swish")},
+        sizes=options.model_dump(include=SIZES)
+        | {"activation": options.activation.replace("silu", "swish")},
         weights=distinct(folder, read_weights(folder), is_shared, is_tied),
         vocabularies=vocabularies,
         sentencepiece=[read_sentencepiece(folder / f"{side}.spm") for side in SIDES],
-        search=search.model_dump(),
+        search=settings.search,
         languages={side: tokens[f"{side}_lang"] for side in SIDES if tokens.get(f"{side}_lang")},
         cuts_tag=True,
     )

@@ -13,7 +13,7 @@ from keras_transformer.models.marian import MarianTokenizer
 from keras_transformer.run import Run
 from keras_transformer.tokenizers import SPECIAL_PIECES
 from keras_transformer.trainers.models.folders import MarianModel, read_folder
-from keras_transformer.trainers.models.runs import Order, PublishedModel, write_run
+from keras_transformer.trainers.models.runs import Order, PublishedModel, require_new, write_run
 
 LAYER_NORM_EPSILONS = {"marian": 1e-9, "huggingface": 1e-5}
 
@@ -49,8 +49,7 @@ def import_marian(
             if `run_dir` exists.
     """
     folder, run_dir = Path(folder), Path(run_dir)
-    if run_dir.exists():
-        raise InputError(f"{run_dir} exists already: choose another run directory")
+    require_new(run_dir)
     model = read_folder(folder)
     rule = "`target_tag` must be in the model's vocabulary"
     require(target_tag is None or target_tag in model.vocabularies[0], rule, target_tag=target_tag)

@@ -25,14 +25,8 @@ from keras_transformer.tokenizers.learning import (
 )
 from keras_transformer.trainers.models.files import read_json, read_sentencepiece, read_vocabulary
 from keras_transformer.trainers.models.folders import distinct, read_weights
-from keras_transformer.trainers.models.options import (
-    SIZES,
-    HuggingFaceSearch,
-    MultilingualOptions,
-    check,
-    check_decoder,
-)
-from keras_transformer.trainers.models.runs import Order, PublishedModel, write_run
+from keras_transformer.trainers.models.options import SIZES, MultilingualOptions, read_settings
+from keras_transformer.trainers.models.runs import Order, PublishedModel, require_new, write_run
 
 SENTENCEPIECE = "sentencepiece.bpe.model"
 SPECIAL_IDS = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
@@ -74,26 +68,18 @@ def import_multilingual(
             exists.
     """
     folder, run_dir = Path(folder), Path(run_dir)
-    if run_dir.exists():
-        raise InputError(f"{run_dir} exists already: choose another run directory")
-    path = folder / "config.json"
-    config = read_json(path)
-    options = check(path, MultilingualOptions, config)
-    check_decoder(path, config, options)
-    settings, generation = (
-        read_json(folder / name) if (folder / name).is_file() else {}
-        for name in ("tokenizer_config.json", "generation_config.json")
-    )
-    search = check(folder, HuggingFaceSearch, {**config, **generation})
+    require_new(run_dir)
+    settings = read_settings(folder, MultilingualOptions)
+    options = settings.options
     sentencepiece = _read_sentencepiece(folder)
-    vocabulary = _read_vocabulary(folder, settings, sentencepiece)
+    vocabulary = _read_vocabulary(folder, settings.tokenizer, sentencepiece)
     names = tuple(vocabulary.languages)
     if source is None or target is None:
         raise InputError(
             f"{folder} has {len(names)} languages: `source` and `target` must be given"
         )
     languages = find_language(source, names, "source "), find_language(target, names, "target ")
-    source_tag = _source_tag(folder, settings)
+    source_tag = _source_tag(folder, settings.tokenizer)
     tokenizer, order = _tokenizer(sentencepiece, vocabulary, options.vocab_size, source_tag)
     weights = distinct(folder, read_weights(folder), is_shared=True, is_tied=True)
     model = PublishedModel(
@@ -110,7 +96,7 @@ def import_multilingual(
         tokenizer=tokenizer.of_languages(languages),
         weights={**weights, "final_logits_bias": [0.0] * options.vocab_size},
         orders=[order],
-        search={**search.model_dump(), "length_penalty_kind": "marian"},
+        search={**settings.search, "length_penalty_kind": "marian"},
         languages=languages,
     )
     return write_run(model, run_dir)

@@ -31,7 +31,7 @@ from keras_transformer.trainers.models.opennmt_files import (
     read_options,
     read_vocabulary,
 )
-from keras_transformer.trainers.models.runs import Order, PublishedModel, write_run
+from keras_transformer.trainers.models.runs import Order, PublishedModel, require_new, write_run
 
 LAYER_NORM_EPSILON = 1e-3  # Keras's default
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # ends the name of each weight
@@ -90,8 +90,7 @@ def import_opennmt(
             if `run_dir` exists.
     """
     folder, run_dir = Path(folder), Path(run_dir)
-    if run_dir.exists():
-        raise InputError(f"{run_dir} exists already: choose another run directory")
+    require_new(run_dir)
     if source is None or target is None:
         raise InputError(f"{folder} names no languages: `source` and `target` must be given")
     path, weights = _read_checkpoint(folder)

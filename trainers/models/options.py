@@ -4,12 +4,13 @@ Options that this package has too have its names, and the names of the files as 
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import pydantic
 from pydantic import Field
 
 from keras_transformer.errors import InputError
+from keras_transformer.trainers.models.files import read_json
 
 # Those that a `TransformerConfig` has.
 SIZES = {"d_model", "d_ff", "num_heads", "num_encoder_layers", "num_decoder_layers", "activation"}
@@ -113,14 +114,32 @@ class HuggingFaceSearch(pydantic.BaseModel, strict=True, allow_inf_nan=False):
     no_repeat_ngram: int = Field(default=0, alias="no_repeat_ngram_size")
 
 
-def check_decoder(path: Path, config: dict[str, Any], options: _OfHuggingFace) -> None:
-    """Raises `InputError` unless the decoder's layers have the encoder's sizes."""
-    for name, expected in {
+class HuggingFaceSettings(NamedTuple):
+    """The JSON files of a Hugging Face folder, except vocabularies."""
+
+    config: dict[str, Any]
+    options: Any  # those of `config`, checked
+    tokenizer: dict[str, Any]
+    search: dict[str, Any]  # settings
+
+
+def read_settings(folder: Path, kind: type[_OfHuggingFace]) -> HuggingFaceSettings:
+    """Reads the settings of a folder; `InputError` if a model of this kind must have others."""
+    path = folder / "config.json"
+    config = read_json(path)
+    options = check(path, kind, config)
+    for name, expected in {  # as the encoder's
         "decoder_ffn_dim": options.d_ff,
         "decoder_attention_heads": options.num_heads,
     }.items():
         if (value := config.get(name, expected)) != expected:
             raise InputError(f"{path}: `{name}` must be {expected}. Received: {value!r}")
+    tokenizer, generation = (
+        read_json(folder / name) if (folder / name).is_file() else {}
+        for name in ("tokenizer_config.json", "generation_config.json")
+    )
+    search = check(folder, HuggingFaceSearch, {**config, **generation})
+    return HuggingFaceSettings(config, options, tokenizer, search.model_dump())
 
 
 def check(path: Path, kind: type[_Options], values: dict[str, Any]) -> _Options:
