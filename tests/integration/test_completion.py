@@ -11,7 +11,7 @@ from keras_transformer.cli.main import app
     [
         ("ev", ["evaluate"]),
         ("train --recipe wmt14-ende", ["wmt14-ende-base", "wmt14-ende-big"]),
-        ("train --preset b", ["base", "big"]),
+        ("train --preset b", ["base", "big", "base-fast"]),
         ("train --set search.be", []),
         ("train --set beam", ["beam_size="]),
         ("evaluate run --checkpoint ", ["averaged", "best", "last"]),
