@@ -3,7 +3,6 @@
 Their models have random weights, so that no two hypotheses score alike, but for published ones.
 """
 
-import dataclasses
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ from keras_transformer.export.options import ExportOptions
 from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.model.tensor import precision
 from keras_transformer.registry import build_model
+from keras_transformer.tokenizers import Tokenizer
 
 OPTIONS = DecodingOptions(beam_size=3, length_penalty=0.7, max_source_length=23)
 SIZES = {"d_model": 10, "d_ff": 17, "num_heads": 2}
@@ -56,27 +56,29 @@ class Kinds:
             self.made[name] = Kind(translator, path)
         return self.made[name]
 
-    def changed(self, **changes: Any) -> Translator:
-        """The plain model with other options."""
-        plain = self.made["sentencepiece"].translator
-        config = dataclasses.replace(plain.model.config, **changes)
-        return Translator(randomize(Transformer(config)), plain.tokenizer, OPTIONS)
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.made["sentencepiece"].translator.tokenizer
+
+    def plain(self, **sizes: Any) -> Translator:
+        model = transformer(self.tokenizer.vocab_size, **sizes)
+        return Translator(model, self.tokenizer, OPTIONS)
 
     def pre_norm(self):
-        return self.changed(norm_first=True, activation="gelu", first_position=2), {}
+        return self.plain(norm_first=True, activation="gelu", first_position=2), {}
 
     def learned(self):
         sizes = {"position_encoding": "learned", "max_length": 13}
-        return self.changed(share_embeddings=False, **sizes), {}
+        return self.plain(share_embeddings=False, **sizes), {}
 
     def float16(self):
-        rounded = self.changed()
+        rounded = self.plain()
         for weight in rounded.model.weights:
             weight.assign(tf.cast(tf.cast(weight.value, "float16"), tf.float32))
         return rounded, {"weights": "float16"}
 
     def bfloat16(self):
-        plain = self.changed()
+        plain = self.plain()
         with precision("bfloat16"):
             model = build_model(plain.model.config)
         model.set_weights(plain.model.get_weights())
@@ -92,16 +94,15 @@ class Kinds:
     def recurrent(self):
         from keras_transformer.recurrent.model import Recurrent, RecurrentConfig
 
-        tokenizer = self.made["sentencepiece"].translator.tokenizer
-        config = RecurrentConfig(vocab_size=tokenizer.vocab_size, d_model=10, units=7)
-        return Translator(randomize(Recurrent(config)), tokenizer, OPTIONS), {}
+        config = RecurrentConfig(vocab_size=self.tokenizer.vocab_size, d_model=10, units=7)
+        return Translator(randomize(Recurrent(config)), self.tokenizer, OPTIONS), {}
 
     def ensemble(self):
         from keras_transformer.ensemble.config import EnsembleConfig
 
-        members = [self.changed().model.config, self.recurrent()[0].model.config]
+        members = [self.plain().model.config, self.recurrent()[0].model.config]
         model = randomize(build_model(EnsembleConfig.of(members)))
-        return Translator(model, self.made["sentencepiece"].translator.tokenizer, OPTIONS), {}
+        return Translator(model, self.tokenizer, OPTIONS), {}
 
     def parser(self):
         from keras_transformer.parsing.tokenizer import TreeTokenizer

@@ -25,7 +25,6 @@ from keras_transformer.cli.lines import CHUNK_LINES
 from keras_transformer.cli.translate import print_translations
 from keras_transformer.export.bulk import BulkReport
 from keras_transformer.export.check import CHECKS
-from keras_transformer.export.metadata import read_metadata
 from keras_transformer.export.options import ExportOptions
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.prepared import read_validation_pairs
@@ -34,46 +33,35 @@ COMMANDS = ("prepare", "train", "import", "average", "evaluate", "translate", "e
 COMMANDS += ("check", "plot", "runs", "serve", "gateway", "translate-corpus")
 COMMANDS += ("demo",)
 HEAVY = ("tensorflow", "keras", "apache_beam", "starlette", "grpc", "matplotlib", "sacrebleu")
-MAX_SOURCE_LENGTH = 11
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(sys.executable).with_name("keras-transformer")
 
 
 @pytest.fixture(scope="module")
-def saved_model(tiny_run, tmp_path_factory):
-    """The folder of a model with one version, exported by the command."""
-    folder = tmp_path_factory.mktemp("models") / "tiny"
-    options = ("--beam-size", 1, "--max-source-length", MAX_SOURCE_LENGTH, "--version", 3)
-    with pytest.MonkeyPatch.context() as patch:  # that check takes a process; see test_check.py
-        patch.setitem(CHECKS, "Session", lambda export: "as expected")
-        code, out, err = cli("export", tiny_run.path, folder, *options)
-    assert (code, out) == (0, "")
-    assert "as expected" in err
-    return folder
+def saved_model(exported):
+    """The folder of a model with one version, 7."""
+    return exported.path.parent
 
 
-def test_examples_are_the_run_s_own_short_sentences(tiny_run, saved_model):
-    pairs = read_validation_pairs(tiny_run.path / "corpus")
-    written = read_metadata(saved_model / "3")["examples"]
-    assert [each["text"] for each in written] == [pair.source for pair in pairs[:3]]
+def test_export(tiny_run, saved_model, tmp_path, monkeypatch):
+    """What is asked for, of the run's own short sentences, and how rounded answers compare."""
+    asked = {}
 
-
-def test_rounded_weights_and_products(tiny_run, saved_model, tmp_path, monkeypatch):
-    """What an export is asked for, and how its answers compare with the run's."""
-    asked = []
-
-    def export(translator, folder, version, options, **_):
-        asked.extend([translator.defaults, options])
-        return shutil.copytree(saved_model / "3", folder / str(version))
+    def export(translator, folder, version, options, **others):
+        asked.update(others, decoding=translator.defaults, options=options)
+        return shutil.copytree(saved_model / "7", folder / str(version))
 
     monkeypatch.setattr("keras_transformer.export.saved_model.export_saved_model", export)
-    options = ("--weights", "float16", "--compute", "bfloat16")
+    options = ("--weights", "float16", "--compute", "bfloat16", "--version", 3)
     options += ("--beam-size", 2, "--early-stopping", "first")
     code, out, err = cli("export", tiny_run.path, tmp_path / "tiny", *options)
     assert (code, out) == (0, ""), err
-    defaults, options = asked
-    assert options == ExportOptions(weights="float16", compute="bfloat16")
-    assert (defaults.beam_size, defaults.early_stopping) == (2, "first")
+    assert (tmp_path / "tiny" / "3").is_dir()
+    assert asked["options"] == ExportOptions(weights="float16", compute="bfloat16")
+    assert (asked["decoding"].beam_size, asked["decoding"].early_stopping) == (2, "first")
+    pairs = read_validation_pairs(tiny_run.path / "corpus")
+    assert asked["examples"] == [pair.source for pair in pairs[:3]]
+    assert asked["details"]["checkpoint"]["step"] == tiny_run.best.step
     assert "of 12 validation sentences have the same translation" in err
 
 
@@ -95,17 +83,15 @@ def test_bfloat16_needs_a_processor_that_has_it(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_check(saved_model, monkeypatch):
-    monkeypatch.setitem(CHECKS, "Session", lambda export: "")  # takes a process; see `export`
-    code, out, _ = cli("check", saved_model, "--json")
+def test_check(saved_model, tmp_path, monkeypatch):
+    monkeypatch.setitem(CHECKS, "Session", lambda export: "")  # a process; see test_check.py
+    folder = shutil.copytree(saved_model, tmp_path / "tiny")
+    code, out, _ = cli("check", folder, "--json")
     findings = json.loads(out)
     assert (code, findings["weights"]["problem"]) == (0, None)
     assert_documented("check", findings["weights"])
-    (saved_model / "3" / "assets.extra" / "metadata.json").rename(saved_model / "kept")
-    try:
-        assert_refused(cli("check", saved_model), f".*{saved_model}.*")
-    finally:
-        (saved_model / "kept").rename(saved_model / "3" / "assets.extra" / "metadata.json")
+    (folder / "7" / "assets.extra" / "metadata.json").unlink()
+    assert_refused(cli("check", folder), f".*{folder}.*")
 
 
 def one_line(text):
@@ -150,7 +136,7 @@ try:
     main()
 except SystemExit as error:
     assert not error.code
-numpy.kept = SavedModelSession({str(saved_model / "3")!r})
+numpy.kept = SavedModelSession({str(saved_model / "7")!r})
 assert not {{"tensorflow", "tensorflow_text", "keras"}} & set(sys.modules)
 assert os.environ["TF_ENABLE_ONEDNN_OPTS"] == "1"
 import keras, tensorflow
@@ -288,14 +274,18 @@ def test_evaluate_for_a_machine(tiny_run, corpus_dir):
     assert printed == json.loads(Path(f"{output}.scores.json").read_text())
 
 
-def test_translate_for_a_machine(tiny_run, tiny_translator, saved_model):
-    texts = ["red dog .", "", "one " * 23]
-    for path, options in ((tiny_run.path, ["--beam-size", 1]), (saved_model, [])):
-        stdin = "".join(f"{text}\n" for text in texts).encode()
+def test_translate_for_a_machine(tiny_run, tiny_translator, exported):
+    texts = ["red dog .", "", "one " * 29]
+    stdin = "".join(f"{text}\n" for text in texts).encode()
+    for path, translator, beam_size in (
+        (tiny_run.path, tiny_translator, 1),
+        (exported.path, exported.translator, None),  # of at most 23 tokens
+    ):
+        options = ["--beam-size", beam_size] if beam_size else []
         code, out, err = cli("translate", path, *options, "--json", stdin=stdin)
-        assert (code, "warning: text 3 " in err) == (0, path == saved_model)
-        longest = MAX_SOURCE_LENGTH if path == saved_model else None
-        found = tiny_translator.translate(texts, beam_size=1, max_source_length=longest)
+        found = translator.translate(texts, beam_size=beam_size)
+        assert found[2].truncated == (path == exported.path)
+        assert (code, "warning: text 3 " in err) == (0, found[2].truncated)
         for line, expected in zip(out.removesuffix("\n").split("\n"), found, strict=True):
             assert_documented("translate", json.loads(line))
             assert json.loads(line) == {
@@ -327,22 +317,21 @@ def test_num_best(exported, tiny_run):
     assert_refused(cli(*command, 2, "--signature", "greedy"), "Give --num-best .*")
 
 
-def test_lines_go_sentence_by_sentence(tiny_run, tiny_translator, saved_model, tmp_path):
-    text = "One two. Red dog."
-    found = tiny_translator.translate(["One two.", "Red dog.", text], beam_size=1)
+def test_lines_go_sentence_by_sentence(tiny_run, tiny_translator, exported, tmp_path):
+    texts = ["One two.", "Red dog.", "One two. Red dog."]
+    found = tiny_translator.translate(texts, beam_size=1)
     one, red, whole = (one_line(each.text) for each in found)
     assert len({f"{one} {red}", whole}) == 2
-    greedy = ("translate", tiny_run.path, text, "--beam-size", 1)
+    greedy = ("translate", tiny_run.path, texts[2], "--beam-size", 1)
     assert cli(*greedy)[1] == f"{one} {red}\n"
     assert cli(*greedy, "--whole")[1] == f"{whole}\n"
-    assert cli("translate", saved_model, text, "--sentences")[1] == f"{one} {red}\n"
+    one, red = (one_line(each.text) for each in exported.translator.translate(texts[:2]))
+    assert cli("translate", exported.path, texts[2], "--sentences")[1] == f"{one} {red}\n"
     catalogue, output = tmp_path / "a.po", tmp_path / "b.po"
-    catalogue.write_text(f'msgid "{text}"\nmsgstr ""\n')
-    code, _, err = cli("translate", saved_model, "--input", catalogue, "--output", output)
+    catalogue.write_text(f'msgid "{texts[2]}"\nmsgstr ""\n')
+    code, _, err = cli("translate", exported.path, "--input", catalogue, "--output", output)
     assert code == 0, err
-    written = output.read_text().replace('"\n"', "")
-    assert one.replace('"', '\\"') in written
-    assert red.replace('"', '\\"') in written
+    assert f"{one} {red}".replace('"', '\\"') in output.read_text().replace('"\n"', "")
 
 
 def test_a_text_in_place_of_a_model():
@@ -352,10 +341,10 @@ def test_a_text_in_place_of_a_model():
 
 def test_long_lines_to_document(saved_model):
     translate = ("translate", saved_model, "--signature", "document")
-    code, out, err = cli(*translate, stdin=b"one . " * 1_400 + b"\n" + b"two . " * 1_400 + b"\n")
+    code, out, err = cli(*translate, stdin=b"one " * 5_000 + b"\n" + b"two " * 5_000 + b"\n")
     assert (code, out.count("\n")) == (0, 2), err  # each has half of the tokens of a request
     assert_refused(
-        cli(*translate, stdin=b"one . " * 4_000), "The text that begins with 'one .*8192 tokens.*"
+        cli(*translate, stdin=b"one " * 9_000), "The text that begins with 'one .*8192 tokens.*"
     )
 
 
