@@ -10,7 +10,7 @@ from keras_transformer.cli.console import say
 from keras_transformer.cli.lines import write_new
 from keras_transformer.cli.translators import Translate, translate_distinct, warn_truncated
 from keras_transformer.errors import InputError
-from keras_transformer.languages import Languages
+from keras_transformer.languages import Languages, is_language
 from keras_transformer.trainers.data import catalogues
 
 CHECKS = {"emails", "printf", "pythonbraceformat", "urls", "variables", "xmltags"}
@@ -95,12 +95,18 @@ def _tags(
         return dict.fromkeys(codes, "")
     tags = {}
     for pair, count in codes.items():
-        sides = [*zip(("source", "target"), pair, asked, strict=True)]
+        wanted = {}
         try:
-            for side, code, option in sides:
+            for side, code, option in zip(("source", "target"), pair, asked, strict=True):
+                own = getattr(known, side)
+                if code and not known.targets:  # as training reads it: "zh_Hant" is "zh"
+                    if not is_language(code, own):
+                        raise InputError(f"The {side} is {code}, and the model has {own}")
+                    code = own
                 if code and option and known.tag(**{side: code}) != known.tag(**{side: option}):
                     raise InputError(f"--{side} is {option}, and not {code}")
-            tag = known.tag(**{side: code or option for side, code, option in sides})
+                wanted[side] = code or option
+            tag = known.tag(**wanted)
             tags[pair] = f"{tag} " if tag else ""
         except InputError as error:
             say(f"warning: {path}: {error}: {count:,} entries stay as they are")

@@ -93,7 +93,7 @@ def load_tensorflow(searches: bool = False) -> None:
 
     TensorFlow also imports Keras to register optimizers, which is prevented here: a command that
     needs Keras imports it. One that `searches` computes many texts side by side, and gives each
-    operation one thread. `InputError` if another backend is chosen for Keras.
+    operation one thread. It raises `InputError` if Keras is to have another backend.
     """
     if searches:
         os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")

@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -229,7 +229,7 @@ class _Evaluator(NamedTuple):
         return values
 
     def _outputs(
-        self, languages: LanguagePair, kinds: Iterable[str], notes: Mapping[str, Any]
+        self, languages: LanguagePair, kinds: Collection[str], notes: Mapping[str, Any]
     ) -> dict[str, Path]:
         """Returns the path of each kind of text, with a number if it has other options' results."""
         from keras_transformer.trainers.scoring.evaluation import is_free

@@ -37,13 +37,13 @@ def gateway_command(
         from keras_transformer.export.server.http import HttpServer
     urls, several = {}, []
     for model in models:
-        match = re.fullmatch(r"([^:=]+):([^:=]+)=(.+)|(https?://.*)", model)
+        match = re.fullmatch(r"(https?://.*)|([^:=]+):([^:=]+)=(.+)", model)
         if match is None:
             raise InputError(
                 "A model must have the form SOURCE:TARGET=URL, such as "
                 f"en:cs=http://localhost:8501/v1/models/messages. Received: {model}"
             )
-        source, target, url, alone = match.groups()
+        alone, source, target, url = match.groups()
         if alone:
             several.append(alone)
         elif Direction(source, target) in urls:

@@ -128,8 +128,8 @@ def summary_table(summary: dict[str, Any]) -> dict[str, str]:
     step, seconds, seen = summary["step"], summary["seconds"], summary["seen"]
     rows = {"updates": f"{step:,} of {summary['steps']:,}, {summary['validations']:,} validations"}
     if seconds is not None:
-        time = timedelta(seconds=round(seconds))
-        rows["time"] = f"{time} of training, {step / seconds:.3g} updates per second"
+        duration = timedelta(seconds=round(seconds))
+        rows["time"] = f"{duration} of training, {step / seconds:.3g} updates per second"
     if seen is not None:
         rows["seen"] = (
             f"{seen['pairs']:,} pairs, {seen['source_tokens']:,} and {seen['target_tokens']:,} "

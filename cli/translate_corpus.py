@@ -60,7 +60,7 @@ def translate_corpus_command(
     load_session()
     with needs_extra("bulk"):
         from keras_transformer.export.bulk import translate_corpus
-    if os.path.isdir(model):  # and not on a remote file system
+    if "://" not in model:  # a remote file system
         find_export(model)  # warns
     others = {**languages, "lines_per_shard": lines_per_shard, "beam_options": context.args}
     with _exit_on_signals(output), ProgressBar("Translating"):

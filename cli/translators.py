@@ -3,7 +3,6 @@
 Each gives rows with the names of an export's outputs, for `num_best` the lists of `nbest`.
 """
 
-import contextlib
 import functools
 import os
 from abc import ABC, abstractmethod
@@ -21,7 +20,7 @@ from keras_transformer.cli.console import (
     say,
 )
 from keras_transformer.errors import InputError, NotFiniteError, require
-from keras_transformer.export.metadata import read_metadata
+from keras_transformer.export.metadata import FOLDER, METADATA, read_metadata
 from keras_transformer.export.options import DEFAULT_SIGNATURE, NO_SCORE, max_size_of
 from keras_transformer.export.rows import Row, by_length
 from keras_transformer.languages import Languages
@@ -142,7 +141,7 @@ class _Run(Model):
 
     @functools.cached_property
     def _tokenizer(self) -> "Tokenizer":
-        load_tensorflow()
+        load_tensorflow(searches=True)
         return Run.load(self.name).tokenizer()
 
     @property
@@ -217,9 +216,9 @@ class _Export(_Served):
 
     @functools.cached_property
     def _metadata(self) -> dict[str, Any]:
-        with contextlib.suppress(InputError):
-            return read_metadata(self._version)
-        return {}  # of an export of another program
+        if not (self._version / FOLDER / METADATA).exists():
+            return {}  # of an export of another program
+        return read_metadata(self._version)
 
     @property
     def protect(self) -> Sequence[str]:  # type: ignore[override]

@@ -147,7 +147,7 @@ def read_shards(file: tuple[int, str], lines_per_shard: int) -> Iterator[Shard]:
 def translate_shard(
     shard: Shard, version: str, signature: str, shared: Shared, tag: str = ""
 ) -> tuple[Shard, list[Row]]:
-    """Returns the model's outputs for each line, or the reason why it `failed`."""
+    """Returns the shard and the outputs for each line, or the reason why it `failed`."""
     # The threads of a process share the model.
     translate = shared.acquire(lambda: open_saved_model(version, signature, optimize=True))
     tagged = [f"{tag} ".encode() + line if tag and line.strip() else line for line in shard.lines]

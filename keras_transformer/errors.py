@@ -35,7 +35,8 @@ def as_input_error(message: str, *kinds: type[BaseException]) -> Iterator[None]:
     try:
         yield
     except caught as error:
-        reason = error if isinstance(error, Exception) else repr(error)  # such as SystemExit(1)
+        has_text = isinstance(error, Exception) and str(error)  # unlike SystemExit(1)
+        reason = error if has_text else repr(error)
         raise InputError(f"{message}: {one_line(reason)}") from error
 
 

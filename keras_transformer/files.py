@@ -85,7 +85,10 @@ def write_atomically(path: Path, content: bytes, advice: str = "") -> None:
 
 
 def decode_lines(lines: Iterable[bytes], name: object) -> Iterator[str]:
-    """Decodes lines that end in line feeds: UTF-8, or UTF-16 if a byte order mark says so."""
+    """Decodes lines that end in line feeds: UTF-8, or UTF-16 if a byte order mark says so.
+
+    They lose their ends and the mark. Errors call them `name`.
+    """
     lines = iter(lines)
     first = next(lines, b"")
     lines = itertools.chain([first] if first else [], lines)

@@ -26,7 +26,7 @@ UNSPACED = (
 
 @functools.cache
 def language_of(code: str) -> str:
-    """Returns the shortest code of a language, "en" of "en_US" and "eng_Latn", or small letters."""
+    """Returns the shortest code of a language: "en" for "en_US"; else the text in small letters."""
     tag = _parsed(code)
     return str(tag.language) if tag else code.lower()
 
@@ -134,7 +134,10 @@ def find_language(wanted: str, names: tuple[str, ...], side: str = "") -> str:
 
 
 def common_codes(names: tuple[str, ...]) -> dict[str, str]:
-    """Returns a code for each name, "en" for "eng_Latn", with a script if it has several."""
+    """Returns a code for each name, "en" for "eng_Latn", which `find_language` understands.
+
+    Where names share a language, their codes have scripts.
+    """
     tags = {name: tag.prefer_macrolanguage() for name in names if (tag := _parsed(name))}
     languages = Counter(tag.language for tag in tags.values())
     codes = dict(zip(names, names, strict=True))

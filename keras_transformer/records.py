@@ -14,7 +14,7 @@ from keras_transformer.errors import InputError
 _Record = TypeVar("_Record")
 
 # A setting of a training may have an option of its own, and be the name of a file or run, free to
-# change when a training resumes, decided by the run of `init_from`, or taken from it by default.
+# change when a training resumes, decided by the run of `init_from`, or by default that run's.
 Mark = Literal["option", "path", "resumable", "decided", "inherited"]
 
 

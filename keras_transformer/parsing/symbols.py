@@ -77,7 +77,7 @@ class RowWords(NamedTuple):
     num_words: tf.Tensor  # int32 [B]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class TreeConstraint(Constraint):
     """Lets a search produce well-formed trees only, with a tag of the dictionary for each word."""
 
@@ -87,7 +87,7 @@ class TreeConstraint(Constraint):
     num_words: tf.Tensor  # int32 [sources]
 
     @property
-    def min_tokens(self) -> tf.Tensor:  # type: ignore[override]
+    def min_tokens(self) -> tf.Tensor:
         return self.num_words + 2  # a label and its closing
 
     def start(self, rows: tf.Tensor, beam_size: int) -> tuple[TreeState, RowWords]:

@@ -48,7 +48,8 @@ def drawing(
 ) -> Iterator[tuple["Figure", list["Axes"], Theme]]:
     """Yields an empty figure of a size in inches, its panels row by row, and its theme.
 
-    Fonts are chosen to draw `texts`. The user's Matplotlib settings neither apply nor change.
+    Fonts are chosen to draw `texts`; `grid` is for `Figure.subplots`. The user's Matplotlib
+    settings neither apply nor change.
     """
     if style not in THEMES:
         raise InputError(f"`style` must be 'light' or 'dark'. Received: style={style!r}")

@@ -40,7 +40,10 @@ def counts_of(
     num_slots: int,
     is_free: bool,
 ) -> Counts:
-    """Counts slots, int32 [B, S], below 0 for other tokens, which stand for `strings` [B, L]."""
+    """Counts slots, int32 [B, S], which stand for `strings`, [B, L]; other tokens are below 0.
+
+    `lengths`, int32 [B], are without the end.
+    """
     is_slot = slots >= 0
     order = tf.ragged.boolean_mask(slots, is_slot).to_tensor(-1)  # [B, L]
     keys = tf.range(tf.shape(slots)[0])[:, None] * num_slots + order
@@ -103,7 +106,7 @@ def ranks_of(keys: tf.Tensor) -> tf.Tensor:
     return tf.gather(rank, tf.math.invert_permutation(order))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class CountConstraint(Constraint):
     """Each of the last N ids stands in a result a certain number of times, also in one that is cut.
 
@@ -135,7 +138,7 @@ class CountConstraint(Constraint):
         return self.is_mark.shape[0] - self.counts.least.shape[1], self.space
 
     @property
-    def min_tokens(self) -> tf.Tensor:  # type: ignore[override]
+    def min_tokens(self) -> tf.Tensor:
         return tf.reduce_sum(self.counts.least, axis=1)
 
     def start(self, rows: tf.Tensor, beam_size: int) -> tuple[State, Counts]:

@@ -248,9 +248,9 @@ class _Steps:
 
 
 def _top_tokens(logits: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the log probabilities and ids of the `count` best tokens, [B, K, V] -> [B, K, n].
+    """Returns the log probabilities and ids of the best tokens, [B, K, V] -> [B, K, n].
 
-    Some more are suppressed: these have -inf.
+    There are enough that `count` may follow; suppressed ones have -inf. The softmax is over all.
     """
     num_beams, vocab_size = logits.shape[1:]
     rows = tf.reshape(logits, [-1, vocab_size])  # [B * K, V]
@@ -298,7 +298,10 @@ def _merge_beams(x: tf.Tensor) -> tf.Tensor:
 def _search_rows(
     initial: BeamState, max_lengths: tf.Tensor, steps_of: Callable[[tf.Tensor], _Steps]
 ) -> Hypotheses:
-    """Advances a state until all rows have ended, and drops those that have from time to time."""
+    """Advances a state until all rows have ended; drops ended rows now and then.
+
+    `steps_of` takes the indices of the rows that are left, int32 [R].
+    """
     num_rows, beam_size = tf.size(max_lengths), initial.newest.shape[1]
 
     def advance_and_drop(

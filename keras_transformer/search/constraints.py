@@ -24,18 +24,19 @@ class SearchStep(NamedTuple):
 
 
 class Constraint:
-    """Restricts what a search finds; it is made for all sources of a call. This one does nothing.
+    """Restricts what a search finds; it is made for all sources of a call.
 
     Attributes:
         exempt: the first of the ids that it counts, and the id of a space, or -1: no other rule
             keeps these ids from repeating, and a space may stand before each. None for no ids.
         min_tokens: how many tokens a result needs for it, the end not counted, int32 [B] or [].
-        num_given: how many tokens at the start of a result it alone decides, whatever else forbids.
+        num_forced: how many tokens at the start of a result it alone decides; others count their
+            positions from there. One constraint at most has such tokens.
     """
 
     exempt: tuple[int, int] | None = None
     min_tokens: Any = 0
-    num_given: int = 0
+    num_forced: int = 0
 
     def start(self, rows: tf.Tensor, beam_size: int) -> tuple[Any, Any]:
         """Returns its states before the first step of a search for some sources, int32 [B].
@@ -55,7 +56,7 @@ class Constraint:
         `max_lengths` have room for the `min_tokens` of all constraints, unless the model has fewer
         positions.
         """
-        return logits, state
+        raise NotImplementedError
 
 
 def constrained(
@@ -71,8 +72,8 @@ def constrained(
 
     `rows`, int32 [B], are the numbers of the sources that are searched.
     """
-    # What decides a token alone comes last.
-    constraints = sorted(constraints, key=lambda constraint: constraint.num_given)
+    # A forced token comes after all others, also after a sampled one.
+    constraints = sorted(constraints, key=lambda constraint: constraint.num_forced)
     started = [constraint.start(rows, beam_size) for constraint in constraints]
 
     def step(
@@ -95,12 +96,12 @@ def constrained(
     return step, (cache, states), (row_state, max_lengths, row_states)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class FirstToken(Constraint):
     """A result begins with a certain token, which adds nothing to its score."""
 
     ids: tf.Tensor  # int32 [B]
-    min_tokens = num_given = 1
+    min_tokens = num_forced = 1
 
     def start(self, rows: tf.Tensor, beam_size: int) -> tuple[tuple[()], tf.Tensor]:
         return (), tf.gather(self.ids, rows)
@@ -118,7 +119,7 @@ class FirstToken(Constraint):
 FREE_TOKENS = 4  # the most tokens at the end of a prefix that the search may choose anew
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class PrefixConstraint(Constraint):
     """A result begins with certain tokens, and then with a text.
 
@@ -163,7 +164,7 @@ class PrefixConstraint(Constraint):
         return cls(before, text, table, start_position)
 
     @property
-    def min_tokens(self) -> tf.Tensor:  # type: ignore[override]
+    def min_tokens(self) -> tf.Tensor:
         # Each token of the text writes at least a byte.
         return _num_nonzero(self.ids) + _num_nonzero(self.text)
 
@@ -240,11 +241,11 @@ class _Spellings(NamedTuple):
 CONTINUATION = 0x80, 0xC0  # in UTF-8, the bytes of a character after its first, end excluded
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class RepeatConstraint(Constraint):
     """No N tokens in a row stand twice in a result, unless nothing else may follow.
 
-    They may if one of them is exempt. Where ids are, a space may follow too, but not a space.
+    They may if one of them is spared. Where such ids are, a space may follow too, but not a space.
     Scores are those of a search without constraint.
     """
 
@@ -252,7 +253,7 @@ class RepeatConstraint(Constraint):
     # The id of the byte 0, if 256 ids in a row are bytes. All bytes of a character but the first
     # may repeat, so that no character ends early.
     first_byte: int | None = None
-    exempt: tuple[int, int] | None = None  # of another constraint
+    spared: tuple[int, int] | None = None  # the `exempt` of another constraint
 
     def start(self, rows: tf.Tensor, beam_size: int) -> tuple[tf.Tensor, Any]:
         return tf.zeros([tf.size(rows), beam_size, 0], tf.int32), ()  # what is written
@@ -260,7 +261,6 @@ class RepeatConstraint(Constraint):
     def restrict(
         self, logits: tf.Tensor, step: SearchStep, state: tf.Tensor, row_state: Any
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        del row_state
         written = tf.concat([state, step.newest[:, :, None]], axis=2)  # [B, K, T]
         num_before, num_written = self.size - 1, tf.shape(written)[2]
         padded = tf.pad(written, [[0, 0], [0, 0], [num_before, 0]])
@@ -269,11 +269,11 @@ class RepeatConstraint(Constraint):
         repeats = tf.ones_like(written, tf.bool)
         if first is not None:
             repeats = (written < first + CONTINUATION[0]) | (written >= first + CONTINUATION[1])
-        if self.exempt is not None:
-            first_exempt, space = self.exempt
+        if self.spared is not None:
+            first_spared, space = self.spared
             repeats &= (written != space) | (step.newest == space)[:, :, None]
-            repeats &= written < first_exempt
-            padded = tf.where(padded < first_exempt, padded, -1)  # unlike any of the last
+            repeats &= written < first_spared
+            padded = tf.where(padded < first_spared, padded, -1)  # unlike any of the last
         for place in range(num_before):
             repeats &= padded[:, :, place : place + num_written] == last[:, :, place, None]
 

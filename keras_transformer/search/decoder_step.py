@@ -115,7 +115,8 @@ class DecoderStep:
     ) -> tuple[tf.Tensor, tf.Tensor, RowState]:
         """Computes the logits, float32 [B, K, V], that follow one more token, int32 [B, K].
 
-        Also returns the `cache` and the `row_state` with K more positions.
+        The token is at `position`, int32 [], of which 0 is that of the start symbol. Also returns
+        `self_mask` and `row_state` with K more positions.
         """
         return self.decode(
             self.embed(target_ids, position), target_ids.shape[1], self_mask, row_state

@@ -76,7 +76,10 @@ def _collect(
     empty: Any,
     parallel_iterations: int = 1,
 ) -> Any:
-    """Concatenates the results of a function that is given 0, then what it returns, up to `end`."""
+    """Concatenates the results of a function from 0 up to `end`.
+
+    It takes a place, and returns the next place and its results.
+    """
 
     def advance(place: tf.Tensor, number: tf.Tensor, arrays: Any) -> tuple[Any, Any, Any]:
         place, results = function(place)

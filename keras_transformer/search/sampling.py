@@ -12,7 +12,7 @@ from keras_transformer.search.constraints import Constraint, SearchStep, forbid
 NUM_RANDOM = 2**22  # float32 holds all their quotients, below 1
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class SampleConstraint(Constraint):
     """Makes a search sample: each step forbids all tokens but one, which is drawn at random.
 

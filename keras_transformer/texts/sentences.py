@@ -149,7 +149,8 @@ def cut_rows(
 ) -> tuple[tf.RaggedTensor, tf.Tensor]:
     """Cuts rows of tokens, int32 [R, (tokens)], into parts, [P, (tokens)], P >= R, and their rows.
 
-    Parts have at most `max_tokens`, and repeat the head of their row, int32 [R] tokens.
+    Parts have at most `max_tokens`, and repeat the head of their row, int32 [R] tokens. A row
+    without tokens is one part.
     """
     is_head = tf.ragged.range(tokens.row_lengths()) < tf.cast(head_lengths, tf.int64)[:, None]
     heads = tf.ragged.boolean_mask(tokens, is_head)

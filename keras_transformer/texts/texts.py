@@ -118,7 +118,7 @@ class TextSearch:
             exempt = next((each.exempt for each in constraints if each.exempt), None)
             constraints.append(RepeatConstraint(options.no_repeat_ngram, target.first_byte, exempt))
         if prefixes is not None:  # which hold whatever those before forbid
-            start = sum(each.num_given for each in constraints)
+            start = sum(each.num_forced for each in constraints)
             constraints.append(PrefixConstraint.of(*prefixes, target.spellings(), start))
         if options.sample_from is not None:
             constraints.append(SampleConstraint.of(source.ids, options, self.sample_seed))

@@ -106,10 +106,12 @@ class Tokenizer:
             raise InputError(f"{path}: {error}") from error
 
     def of_languages(self, languages: tuple[str, str]) -> Self:
-        """Returns the tokenizer for codes of source and target, such as ("en", "tr")."""
+        """Returns a tokenizer for codes of source and target, such as ("en", "tr")."""
         source, target = copy.copy(self.source), copy.copy(self.target)
         source.language, target.language = languages
-        return self._with_sides(source, target, languages=languages)
+        changed = self._with_sides(source, target)
+        changed.languages = languages
+        return changed
 
     def with_languages(self, sources: Sequence[str], targets: Sequence[str]) -> "Tokenizer":
         """Returns the tokenizer with tags of these targets too, which may move other ids.
@@ -135,12 +137,11 @@ class Tokenizer:
         """Returns the tokenizer with sides that all graphs of an export share."""
         return self._with_sides(SharedSide(self.source), SharedSide(self.target))
 
-    def _with_sides(self, source: Any, target: Any, **attributes: Any) -> Self:
+    def _with_sides(self, source: Any, target: Any) -> Self:
         changed = copy.copy(self)
         vars(changed).pop("wrapper", None)
         changed.source = source
         changed.target = source if self.target is self.source else target
-        vars(changed).update(attributes)
         return changed
 
     def save(self, path: str | Path) -> None:
@@ -149,7 +150,7 @@ class Tokenizer:
 
     @functools.cached_property
     def wrapper(self) -> Wrapper:
-        """What wraps the sides: all `wrappers`."""
+        """All `wrappers` as one; those that copies of the tokenizer have are new."""
         return functools.reduce(Nested, self.wrappers)
 
     @property
@@ -272,7 +273,10 @@ class Tokenizer:
     def encode_tokens(
         self, tokens: tf.RaggedTensor, context: Any, max_length: int | None = None
     ) -> EncodedTexts:
-        """Prepares sources, int32 [B, (tokens)], that `wrapper` has read."""
+        """Prepares the tokens, int32 [B, (tokens)], of sources that `wrapper` has read.
+
+        Tokens and context are cut to `max_length` ids.
+        """
         if max_length is not None:
             left, rows = tokens[:, : max_length - self.num_delimiters], tf.range(tokens.nrows())
             context = self.wrapper.context_of_parts(context, left, rows)

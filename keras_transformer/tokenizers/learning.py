@@ -105,7 +105,10 @@ def train_sentencepiece(texts: Iterable[str], vocab_size: int, **options: Any) -
 def train_by_rules(
     texts: Iterable[str], vocab_size: int, rules: Mapping[str, str], **options: Any
 ) -> Message:
-    """Trains a model with bytes that changes only runs of spaces, and sequences as rules say."""
+    """Trains a model that changes only runs of spaces, and sequences as rules say.
+
+    It has bytes for characters that it does not know.
+    """
     with NamedTemporaryFile("w", suffix=".tsv") as file:
         for sides in rules.items():
             numbers = (" ".join(f"{ord(character):X}" for character in side) for side in sides)
@@ -161,7 +164,10 @@ def tags_of(message: Message) -> dict[str, int]:
 
 
 def add_languages(model: bytes, sources: Sequence[str], targets: Sequence[str]) -> bytes:
-    """Adds names of sources, and tags, pieces that no text has, before symbols of the last ids."""
+    """Adds names of sources, and tags of targets, which are pieces that no text has.
+
+    Symbols keep the last ids.
+    """
     message = parse_sentencepiece(model)
     message.source_languages = " ".join(
         dict.fromkeys([*message.source_languages.split(), *sources])

@@ -93,6 +93,8 @@ class SharedSide:
         }
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # of a copy that has nothing yet
+            raise AttributeError(name)
         return self._graphs.get(name) or getattr(self._side, name)
 
 

@@ -341,7 +341,7 @@ def test_a_text_in_place_of_a_model():
 
 def test_long_lines_to_document(saved_model):
     translate = ("translate", saved_model, "--signature", "document")
-    code, out, err = cli(*translate, stdin=b"one " * 5_000 + b"\n" + b"two " * 5_000 + b"\n")
+    code, out, err = cli(*translate, stdin=b"one " * 3_500 + b"\n" + b"two " * 3_500 + b"\n")
     assert (code, out.count("\n")) == (0, 2), err  # each has half of the tokens of a request
     assert_refused(
         cli(*translate, stdin=b"one " * 9_000), "The text that begins with 'one .*8192 tokens.*"

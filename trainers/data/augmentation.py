@@ -188,7 +188,8 @@ def changed_in_all_ways(
 
     changed: dict[str, list[Pair]] = {
         "capitals": [
-            Pair(in_capitals(p.source, source), in_capitals(p.target, target)) for p in pairs
+            p._replace(source=in_capitals(p.source, source), target=in_capitals(p.target, target))
+            for p in pairs
         ],
         "title": list(map(titled, pairs)),
     }

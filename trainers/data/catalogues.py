@@ -91,7 +91,10 @@ def languages_of(unit: Any, store: Languages) -> Languages:
 
 
 def is_swapped(codes: Languages, source: str, target: str) -> bool | None:
-    """Returns whether text goes from target to source; None if neither way. No code fits any."""
+    """Returns whether text goes from target to source; None if neither.
+
+    A missing code fits any language.
+    """
     for names in ((source, target), (target, source)):
         pairs = zip(codes, names, strict=True)
         if all(not code or is_language(code, name) for code, name in pairs):

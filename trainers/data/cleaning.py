@@ -90,7 +90,9 @@ class Cleaner:
             copies=num_copies,
             dropped={reason: len(some) for reason, some in dropped.items()},
             examples={
-                reason: [(_cut(pair.source), _cut(pair.target)) for pair in some[:NUM_EXAMPLES]]
+                reason: [
+                    (_cut(pair.tagged_source), _cut(pair.target)) for pair in some[:NUM_EXAMPLES]
+                ]
                 for reason, some in dropped.items()
             },
         )

@@ -31,7 +31,8 @@ def pairs_of(source: str, target: str) -> list[LanguagePair]:
 def rates_of(counts: Sequence[int], temperature: float) -> np.ndarray:
     """Returns how often to draw each text of parts of a corpus, float [parts].
 
-    The shares of the parts are proportional to (their sizes) ** (1 / temperature).
+    The shares of the parts are proportional to (their sizes) ** (1 / temperature); the number of
+    texts stays.
     """
     sizes = np.asarray(counts, float)
     shares = sizes ** (1 / temperature)

@@ -113,7 +113,7 @@ class Manifest(pydantic.BaseModel):
     """The content of `corpus.json`, which says what else the folder of a prepared corpus holds."""
 
     folder: Path = pydantic.Field(default=Path(), exclude=True)
-    format_version: Literal[3] = 3
+    format_version: Literal[4] = 4
     made_from: dict[str, Any]  # the data, and the values of `OF_CORPUS`
     tokenizer_sha256: str
     train: Split = Split()
@@ -314,7 +314,7 @@ def read_validation_pairs(folder: str | Path) -> list[Pair]:
         ]
     except FileNotFoundError:
         return []
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, IndexError) as error:
         raise _damaged(path) from error
 
 

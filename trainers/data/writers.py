@@ -107,7 +107,10 @@ class Writer:
 def with_sources(
     pairs: Iterable[Pair], back_translator: Writer, default: LanguagePair
 ) -> Iterator[Pair]:
-    """Yields pairs, with sources for those that have none; `default` is of pairs without a tag."""
+    """Yields pairs, with sources for those that have none.
+
+    `default` are the languages of pairs that name none.
+    """
 
     def write(chunk: Sequence[Pair]) -> list[Pair]:
         languages = [(pair.languages or default)[::-1] for pair in chunk]

@@ -99,7 +99,7 @@ def read_folder(folder: Path) -> MarianModel:
 
 def _read_huggingface(folder: Path) -> MarianModel:
     settings = read_settings(folder, HuggingFaceOptions)
-    options, tokens = settings.options, settings.tokenizer
+    options, tokens = settings.options, settings.tokenizer_config
     is_shared, is_tied = options.share_encoder_decoder_embeddings, options.tie_word_embeddings
     names = ("vocab.json",) if is_shared else ("vocab.json", "target_vocab.json")
     needed = (*names, "source.spm", "target.spm")

@@ -72,14 +72,14 @@ def import_multilingual(
     settings = read_settings(folder, MultilingualOptions)
     options = settings.options
     sentencepiece = _read_sentencepiece(folder)
-    vocabulary = _read_vocabulary(folder, settings.tokenizer, sentencepiece)
+    vocabulary = _read_vocabulary(folder, settings.tokenizer_config, sentencepiece)
     names = tuple(vocabulary.languages)
     if source is None or target is None:
         raise InputError(
             f"{folder} has {len(names)} languages: `source` and `target` must be given"
         )
     languages = find_language(source, names, "source "), find_language(target, names, "target ")
-    source_tag = _source_tag(folder, settings.tokenizer)
+    source_tag = _source_tag(folder, settings.tokenizer_config)
     tokenizer, order = _tokenizer(sentencepiece, vocabulary, options.vocab_size, source_tag)
     weights = distinct(folder, read_weights(folder), is_shared=True, is_tied=True)
     model = PublishedModel(

@@ -4,7 +4,7 @@ Options that this package has too have its names, and the names of the files as 
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 
 import pydantic
 from pydantic import Field
@@ -114,32 +114,35 @@ class HuggingFaceSearch(pydantic.BaseModel, strict=True, allow_inf_nan=False):
     no_repeat_ngram: int = Field(default=0, alias="no_repeat_ngram_size")
 
 
-class HuggingFaceSettings(NamedTuple):
-    """The JSON files of a Hugging Face folder, except vocabularies."""
+_HuggingFace = TypeVar("_HuggingFace", bound=_OfHuggingFace)
+
+
+class HuggingFaceSettings(NamedTuple, Generic[_HuggingFace]):
+    """What the JSON files of a Hugging Face folder say, except vocabularies."""
 
     config: dict[str, Any]
-    options: Any  # those of `config`, checked
-    tokenizer: dict[str, Any]
+    options: _HuggingFace  # those of `config`, checked
+    tokenizer_config: dict[str, Any]
     search: dict[str, Any]  # settings
 
 
-def read_settings(folder: Path, kind: type[_OfHuggingFace]) -> HuggingFaceSettings:
+def read_settings(folder: Path, kind: type[_HuggingFace]) -> HuggingFaceSettings[_HuggingFace]:
     """Reads the settings of a folder; `InputError` if a model of this kind must have others."""
     path = folder / "config.json"
     config = read_json(path)
     options = check(path, kind, config)
-    for name, expected in {  # as the encoder's
+    for name, expected in {  # the decoder's sizes are the encoder's
         "decoder_ffn_dim": options.d_ff,
         "decoder_attention_heads": options.num_heads,
     }.items():
         if (value := config.get(name, expected)) != expected:
             raise InputError(f"{path}: `{name}` must be {expected}. Received: {value!r}")
-    tokenizer, generation = (
+    tokenizer_config, generation = (
         read_json(folder / name) if (folder / name).is_file() else {}
         for name in ("tokenizer_config.json", "generation_config.json")
     )
     search = check(folder, HuggingFaceSearch, {**config, **generation})
-    return HuggingFaceSettings(config, options, tokenizer, search.model_dump())
+    return HuggingFaceSettings(config, options, tokenizer_config, search.model_dump())
 
 
 def check(path: Path, kind: type[_Options], values: dict[str, Any]) -> _Options:

@@ -90,7 +90,9 @@ def evaluate(
     scorer = chosen.scorer(pairs, language, source_language, **given)
     Path(output).parent.mkdir(parents=True, exist_ok=True)
     sources = [pair.source for pair in pairs]
-    results = translator.translate(sources, progress=lambda done: progress(done, len(pairs)))
+    results = translator.translate(
+        [pair.tagged_source for pair in pairs], progress=lambda done: progress(done, len(pairs))
+    )
     hypotheses = [_join_lines(result.text) for result in results]
     scores = scorer.score(hypotheses)
     # Scores of an earlier call do not stand beside new translations if this one is interrupted.
@@ -144,6 +146,6 @@ def read_scores(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    with as_input_error(f"{file} is damaged: evaluate the split again", ValueError):
+    with as_input_error(f"{file} is damaged (evaluate the split again)", ValueError):
         content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return content

@@ -109,8 +109,10 @@ def answers(export, served, monkeypatch):
     def run_session(path, requests):
         found = []
         for name, inputs in requests:
-            outputs = columns_of(served.run(name, inputs))
-            found.append(outputs | (replaced.get(name, {}) if inputs["text"] else {}))
+            columns = columns_of(served.run(name, inputs))
+            columns |= replaced.get(name, {}) if inputs["text"] else {}
+            rows = zip(*columns.values(), strict=True)
+            found.append([dict(zip(columns, row, strict=True)) for row in rows])
         return found
 
     monkeypatch.setattr(check, "_run_session", run_session)

@@ -162,10 +162,10 @@ def test_a_wide_beam_finds_the_best_of_all_sequences_that_begin_so(seed, has_oth
     prefix = PrefixConstraint.of(
         tf.ragged.constant(prefixes, tf.int32), tf.constant(is_word_over), SPELLINGS
     )
-    num_given = [len(head) + len(text) for head, text in divided]
-    np.testing.assert_array_equal(prefix.min_tokens, num_given)
+    num_forced = [len(head) + len(text) for head, text in divided]
+    np.testing.assert_array_equal(prefix.min_tokens, num_forced)
     rest = least.sum(axis=1) + 1 if has_other else np.ones(5, int)
-    limits = (num_given + rest).astype(np.int32)
+    limits = (num_forced + rest).astype(np.int32)
     found, scores = search(logits, [other, prefix] if has_other else [prefix], limits, 90)
     for row, (head, text) in enumerate(divided):
         allowed = {ids for ids in all_sequences(limits[row]) if begins(ids, head, text)}
@@ -265,14 +265,14 @@ def path_of(path, constraints, limit=30):
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_counted_ids_and_the_spaces_before_them_may_repeat(size):
     space = 4
-    guard = RepeatConstraint(size, exempt=(OPEN, space))
+    guard = RepeatConstraint(size, spared=(OPEN, space))
     lists = [space, CLOSE] * 6, [OPEN, space, CLOSE, CLOSE, space, OPEN]
     for path, least in zip(lists, ([0, 6, 0], [2, 2, 0]), strict=True):
         assert path_of(path, [constraint([least], is_ordered=False), guard]) == path
     free = constraint([[0, 0, 0]], most=[[9, 9, 9]], is_ordered=False)
     assert path_of([space] * 6, [free, guard])[: size + 1] != [space] * (size + 1)
     words = [OPEN, CLOSE, OPEN, CLOSE, OPEN, CLOSE]
-    assert path_of(words, [free, RepeatConstraint(size, exempt=(OTHER, -1))]) != words
+    assert path_of(words, [free, RepeatConstraint(size, spared=(OTHER, -1))]) != words
 
 
 def test_what_another_constraint_needs_is_repeated():

@@ -103,7 +103,7 @@ def test_word_pieces_in_a_fresh_process(tmp_path):
     )
     assert process.returncode == 0, process.stderr.decode()
     joined = ["the red dogs , the cats !", "ol und katze", "", "xe 中 文 [ pad ] <unk> <unk> <unk>"]
-    assert json.loads(process.stdout)["text"] == joined
+    assert [row["text"] for row in json.loads(process.stdout)] == joined
 
 
 @pytest.mark.parametrize(
