@@ -101,7 +101,7 @@ def _tags(
                 own = getattr(known, side)
                 if code and not known.targets:  # as training reads it: "zh_Hant" is "zh"
                     if not is_language(code, own):
-                        raise InputError(f"The {side} is {code}, and the model has {own}")
+                        raise InputError(f"There is no {side} language {code!r}, but {own}")
                     code = own
                 if code and option and known.tag(**{side: code}) != known.tag(**{side: option}):
                     raise InputError(f"--{side} is {option}, and not {code}")

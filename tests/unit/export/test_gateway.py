@@ -263,5 +263,7 @@ def test_wrong_commands():
     )
     assert_refused(cli("gateway", "en=http://h:1/v1/models/m"), form)
     assert_refused(cli("gateway", "http://h:1/m"), "The URL must have the form .*Received: .*/m")
+    of_tenant = "https://h/tenant=a/m"  # a URL by itself, and not a pair of languages
+    assert_refused(cli("gateway", of_tenant), f".*Received: {of_tenant}")
     assert_refused(cli("gateway", "en:de=h"), "The URL must have the form .*Received: h")
     assert_refused(cli("gateway", "en:de=u", "en:de=u"), twice)

@@ -1,5 +1,7 @@
 """The files of translators: as training pairs, and filled by a model."""
 
+import contextlib
+import functools
 import gzip
 import shutil
 import struct
@@ -114,6 +116,17 @@ def test_units_have_the_languages_of_their_file(tmp_path, caplog, capsys):
         fill_catalogue(tmp_path / "a.xlf", tmp_path / "c.xlf", translate)
     with pytest.raises(InputError, match=r"has the language cs, fr\. Received: 'en', 'de'"):
         load_corpus(str(tmp_path / "a.xlf"), "en", "de")
+
+
+def test_a_variety_of_a_language_is_filled_as_it_is_read(tmp_path):
+    for code, name, fits in (("sr_Latn", "sr", True), ("pt_PT", "pt_BR", False)):
+        (tmp_path / "a.po").write_text(CATALOGUE.replace("cs_CZ", code), "utf-8")
+        output = tmp_path / f"{code}.po"
+        fill_catalogue(tmp_path / "a.po", output, translate, Languages("en", name))
+        assert (output.read_bytes() != (tmp_path / "a.po").read_bytes()) == fits
+        load = functools.partial(load_corpus, str(tmp_path / "a.po"), "en", name)
+        with contextlib.nullcontext() if fits else pytest.raises(InputError, match=code):
+            load()
 
 
 def test_a_model_of_several_languages_fills_each(tmp_path, capsys):

@@ -108,6 +108,14 @@ def test_files_lie_side_by_side(tmp_path):
     }
 
 
+def test_a_pair_that_names_its_languages_asks_for_them(tmp_path):
+    pair = Pair("ein Hund", "un chien", ("de", "fr"))
+    translator = Answers({">>de:fr<< ein Hund": "un chien"})
+    scores = evaluate(translator, [pair], tmp_path / "test", "fr")
+    assert scores.chrf.value == 100
+    assert (tmp_path / "test.source").read_text() == "ein Hund\n"
+
+
 def test_what_fails_does_so_before_the_work(tmp_path):
     pairs, translator = [Pair("eins", "one")], Answers({})  # is not asked
     with pytest.raises(InputError, match="`tokenize` must be one of"):
@@ -127,5 +135,5 @@ def test_what_is_read_is_what_was_written(tmp_path):
     (tmp_path / "val.hypothesis").unlink()
     assert read_scores(tmp_path) == {"test": test.scores, "val": val.scores}
     (tmp_path / "val.scores.json").write_text("{")
-    with pytest.raises(InputError, match=r"val\.scores\.json is damaged: evaluate the split again"):
+    with pytest.raises(InputError, match=r"val\.scores\.json is damaged"):
         read_scores(tmp_path)
