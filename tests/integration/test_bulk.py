@@ -220,7 +220,7 @@ def test_output_that_cannot_be_written(tmp_path):
     ("arguments", "message"),
     [
         (["none.txt", "{out}", "--model", "{model}"], "There is no file .*none.txt"),
-        (["{in}", "{out}", "--model", "{in}"], ".*corpus.txt is neither a SavedModel nor .*"),
+        (["{in}", "{out}", "--model", "{in}"], ".*corpus.txt must be .*"),
         (
             ["{in}", "{out}", "--model", "{model}", "--signature", "measure"],
             ".*10 has no signature measure that translates. There are: quiet, serving_default",
