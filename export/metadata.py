@@ -55,7 +55,8 @@ def write_metadata(path: Path, values: Mapping[str, Any]) -> None:
 def read_metadata(path: Path) -> dict[str, Any]:
     """Reads what `write_metadata` wrote, or raises `InputError`."""
     file = path / FOLDER / METADATA
-    with as_input_error(f"{path} is not an export of this package", OSError, ValueError):
+    message = f"{path} is not an export of this package: cannot read {file}"
+    with as_input_error(message, OSError, ValueError):
         values: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return values
 
