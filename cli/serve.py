@@ -60,8 +60,7 @@ def serve_command(
         from keras_transformer.export.server.rest import hosts_at, make_app
     if not host:
         raise InputError("`--host` must be an address, such as 127.0.0.1. Received: an empty one")
-    version = find_export(folder, "the folder of a model, with 1/saved_model.pb in it")
-    if version == folder:
+    if find_export(folder, "the folder of a model, with 1/saved_model.pb in it") == folder:
         parent = folder.absolute().parent
         raise InputError(f"{folder} is a version of a model: name its folder, {parent}")
     model = ServedModel(folder)

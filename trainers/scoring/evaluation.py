@@ -89,16 +89,14 @@ def evaluate(
     # Wrong arguments raise an error before the translation, which may take long.
     scorer = chosen.scorer(pairs, language, source_language, **given)
     Path(output).parent.mkdir(parents=True, exist_ok=True)
-    sources = [pair.source for pair in pairs]
-    results = translator.translate(
-        [pair.tagged_source for pair in pairs], progress=lambda done: progress(done, len(pairs))
-    )
+    sources = [pair.tagged_source for pair in pairs]
+    results = translator.translate(sources, progress=lambda done: progress(done, len(pairs)))
     hypotheses = [_join_lines(result.text) for result in results]
     scores = scorer.score(hypotheses)
     # Scores of an earlier call do not stand beside new translations if this one is interrupted.
     Path(f"{output}.scores.json").unlink(missing_ok=True)
     for name, lines in {
-        "source": sources,
+        "source": [pair.source for pair in pairs],
         "reference": scorer.references,
         "hypothesis": hypotheses,
     }.items():
