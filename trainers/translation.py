@@ -22,13 +22,17 @@ def _learn_tokenizer(settings: "TrainSettings", corpus: Corpus, vocab_size: int)
 
 
 def _with_languages(settings: "TrainSettings", tokenizer: "Tokenizer") -> "Tokenizer":
-    """Returns a tokenizer with all languages, if there are several; else as it is."""
-    if len(settings.pairs) > 1 or tokenizer.source.tags:
-        sources, targets = split_names(settings.source), split_names(settings.target)
-        known = {*tokenizer.source_languages}, {*tokenizer.target_languages}
-        if not (known[0].issuperset(sources) and known[1].issuperset(targets)):
-            tokenizer = tokenizer.with_languages(sources, targets)
-    return tokenizer.of_languages(settings.pairs[0])
+    """Returns a tokenizer with all languages that texts must name."""
+    sources, targets = split_names(settings.source), split_names(settings.target)
+    tokenizer = tokenizer.of_languages(settings.pairs[0])
+    known = tokenizer.known_languages
+    if len(settings.pairs) > 1:
+        has_all = {*sources} <= {*known.sources} and {*targets} <= {*known.targets}
+    else:  # a common code stands for a name of the model: "de" for "deu_Latn"
+        has_all = not known.targets or bool(known.source and known.target)
+    if has_all:
+        return tokenizer
+    return tokenizer.with_languages(sources, targets).of_languages(settings.pairs[0])
 
 
 def _learn_subwords(settings: "TrainSettings", corpus: Corpus, vocab_size: int) -> "Tokenizer":

@@ -98,7 +98,7 @@ def test_a_training_that_fails_keeps_what_is_translated(settings, tmp_path, monk
     assert len([*(tmp_path / "run" / "corpus").glob("translated-*")]) == 1
 
 
-def test_samples(settings, tmp_path):
+def test_samples(settings, back_translator, tmp_path):
     pairs = [Pair("red", "rot"), *(Pair("", line, is_synthetic=True) for line in LINES if line)]
     searched, sampled = (
         list(with_sources(pairs, writer, ("en", "de")))
