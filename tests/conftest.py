@@ -14,8 +14,8 @@ for room in HIDDEN_ROOMS:
     collect_ignore += OTHERS.get(room, [])
 # These files share an export and its graphs, so one process runs them.
 OF_THE_EXPORT = ("test_check", "test_saved_model", "test_served_graph", "test_fuzz")
-OF_THE_EXPORT += ("test_serving_contract", "test_cli", "test_session", "test_kinds")
-OF_THE_EXPORT += ("test_tensorflow_serving", "test_languages", "test_protection")
+OF_THE_EXPORT += ("test_serving_contract", "test_cli", "test_cli_translate", "test_session")
+OF_THE_EXPORT += ("test_kinds", "test_tensorflow_serving", "test_languages", "test_protection")
 # Slow files.
 FIRST = ("test_multiworker", "test_resuming", "test_training_model", "test_training")
 FIRST += OF_THE_EXPORT
