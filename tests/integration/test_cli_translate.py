@@ -1,5 +1,6 @@
 """The command `translate`: texts and files in, one line out for each, and how bad input ends."""
 
+import functools
 import gzip
 import json
 import os
@@ -10,12 +11,21 @@ from command_line import assert_documented, assert_refused, cli
 
 from keras_transformer.cli.lines import CHUNK_LINES
 from keras_transformer.cli.translate import print_translations
+from keras_transformer.export import session
 
 
 @pytest.fixture(scope="module")
 def saved_model(exported):
     """The folder of a model with one version, 7."""
     return exported.path.parent
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_session():
+    """The commands of this file share the session of an export, which takes seconds to open."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "SavedModelSession", functools.cache(session.SavedModelSession))
+        yield
 
 
 def one_line(text):
