@@ -150,7 +150,7 @@ class Tokenizer:
 
     @functools.cached_property
     def wrapper(self) -> Wrapper:
-        """All `wrappers` as one; those that copies of the tokenizer have are new."""
+        """All `wrappers` as one, made once; a copy of the tokenizer makes its own."""
         return functools.reduce(Nested, self.wrappers)
 
     @property
