@@ -6,21 +6,16 @@ length. Its score is log P / `length_divisor` in nats. The length includes `EOS_
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.config import (
-    BOS_ID,
-    EOS_ID,
-    DecodingOptions,
-    EarlyStopping,
-    LengthPenaltyKind,
-)
+from keras_transformer.config import BOS_ID, EOS_ID, DecodingOptions, LengthPenaltyKind
 from keras_transformer.errors import InputError
 
-# (newest ids [B, K], position [], cache, row_state) -> (logits [B, K, V], cache, row_state)
+# (newest ids int32 [B, K], position int32 [], cache, row_state)
+# -> (logits of the next token float32 [B, K, V], cache, row_state)
 #
 # `cache` and `row_state` are nests of tensors: `cache` has leading dimensions B, K and is gathered
 # when hypotheses change places; `row_state` has a leading dimension of B. A dimension that grows
@@ -38,7 +33,7 @@ class Step(Protocol):
     def __call__(
         self, ids: tf.Tensor, position: tf.Tensor, cache: Any, row_state: Any, /
     ) -> tuple[tf.Tensor, Any, Any]:
-        """Computes the logits that follow one more token; see `beam_search`."""
+        """Is the `StepFunction`."""
 
 
 PADDED_TO = 64  # a multiple of it has good divisors
@@ -84,66 +79,54 @@ def beam_search(
     step_fn: StepFunction,
     cache: Any,
     max_lengths: tf.Tensor,
-    beam_size: int,
-    length_penalty: float = 0.6,
+    options: DecodingOptions,
     row_state: Any = (),
     num_best: int | tf.Tensor | None = None,
-    early_stopping: EarlyStopping | Literal["never"] = "exact",
-    kind: LengthPenaltyKind = "gnmt",
 ) -> Hypotheses:
     """Keeps the K likeliest sequences at every step, and the K best hypotheses of all steps.
 
+    The search of a row ends when more steps cannot change its result, because no continuation of a
+    live sequence scores above log P / penalty(max_length), or early, when it has K hypotheses. With
+    one beam it is a greedy search, which ends with its first hypothesis.
+
     Args:
-        step_fn: takes the newest tokens, int32 [B, K], their position, int32 [], `cache` and
-            `row_state`; returns the logits of the next token, float32 [B, K, V], and the new
-            `cache` and `row_state`.
+        step_fn: a `StepFunction`, of the newest tokens, their position, `cache` and `row_state`.
         cache: the state of the hypotheses before the first step, leading dimensions B, K.
         max_lengths: int32 [B], maximum length of each row's hypotheses, at least 1.
-        beam_size: K. With one beam it is a greedy search, which ends with its first hypothesis.
-        length_penalty: strength of the length penalty (0.6: section 6.1).
+        options: of which this function reads the number of beams, K, the length penalty and its
+            kind, and `early_stopping`.
         row_state: the state of the rows before the first step, leading dimension B.
         num_best: number of hypotheses of a row that are needed, an int or int32 []; None for all K.
             The search of a row ends as soon as these are final.
-        early_stopping: when the search of a row ends. "exact": when more steps cannot change its
-            result, because no continuation of a live sequence scores above
-            log P / penalty(max_length). "first": when it has K hypotheses, which takes fewer steps
-            and may miss better ones. "never": at its maximum length, if a sequence is still live.
-        kind: of the length penalty; see `length_divisor`.
 
     Returns:
         K hypotheses for each row, best first.
 
     Raises:
-        InputError: if an option is out of range.
+        InputError: if `num_best` is out of range.
 
     Example:
         >>> import numpy as np
         >>> import tensorflow as tf
-        >>> from keras_transformer import beam_search
+        >>> from keras_transformer import DecodingOptions, beam_search
         >>> after = np.full((6, 6), 1e-9, np.float32)  # probabilities after a token; 3 is the end
         >>> after[2, [4, 5]] = 0.6, 0.4  # greedy search begins with 4
         >>> after[4, [3, 4]] = 0.55, 0.45
         >>> after[5, 3] = 1.0
         >>> def step_fn(ids, position, cache, row_state):
         ...     return tf.gather(np.log(after), ids), cache, row_state
-        >>> result = beam_search(step_fn, (), tf.constant([7]), beam_size=2, length_penalty=0.0)
+        >>> options = DecodingOptions(beam_size=2, length_penalty=0.0)
+        >>> result = beam_search(step_fn, (), tf.constant([7]), options)
         >>> print(result.ids[0].numpy(), np.exp(result.scores[0]).round(2))
         [[5 3]
          [4 3]] [0.4  0.33]
     """
-    DecodingOptions(  # raises if one is out of range
-        beam_size=beam_size,
-        length_penalty=length_penalty,
-        length_penalty_kind=kind,
-        early_stopping="exact" if early_stopping == "never" else early_stopping,
-    )
+    beam_size = options.beam_size
     if isinstance(num_best, int) and not 1 <= num_best <= beam_size:
         raise InputError(
             "`num_best` must be at least 1 and at most `beam_size`. "
             f"Received: num_best={num_best}, beam_size={beam_size}"
         )
-    if beam_size == 1 and early_stopping == "exact":
-        early_stopping = "first"
     num_needed = beam_size if num_best is None else num_best
     batch_size = tf.shape(max_lengths)[0]
     only_first = tf.where(tf.range(beam_size) == 0, 0.0, -float("inf"))  # [K]
@@ -158,31 +141,32 @@ def beam_search(
     )
     # `reduce_max` of an empty tensor is the smallest int32.
     longest = tf.maximum(tf.reduce_max(max_lengths), 0)
-    divisors = length_divisor(tf.range(longest + 1), length_penalty, kind)  # of all lengths
+    divisors = length_divisor(
+        tf.range(longest + 1), options.length_penalty, options.length_penalty_kind
+    )
 
     def steps_of(max_lengths: tf.Tensor) -> _Steps:
-        return _Steps(step_fn, max_lengths, beam_size, divisors, num_needed, early_stopping)
+        return _Steps(step_fn, options, max_lengths, divisors, num_needed)
 
     return _search_rows(initial, max_lengths, steps_of)
 
 
 class _Steps:
-    """The steps of a beam search for a fixed set of rows, with the maximum lengths [B]."""
+    """The steps of a beam search for a fixed set of rows."""
 
     def __init__(
         self,
         step_fn: StepFunction,
-        max_lengths: tf.Tensor,
-        beam_size: int,
-        divisors: tf.Tensor,
+        options: DecodingOptions,
+        max_lengths: tf.Tensor,  # [B]
+        divisors: tf.Tensor,  # float32 [T + 1], of all lengths
         num_needed: int | tf.Tensor,
-        early_stopping: str,
     ) -> None:
         self.step_fn = step_fn
-        self.beam_size = beam_size
-        self.divisors = divisors  # float32 [T + 1], of all lengths
+        self.beam_size = options.beam_size
+        self.ends_early = options.beam_size == 1 or options.early_stopping == "first"
+        self.divisors = divisors
         self.num_needed = num_needed
-        self.early_stopping = early_stopping
         self.limits = max_lengths[:, None]  # [B, 1]
         self.largest_divisors = tf.gather(divisors, max_lengths)  # [B]
         self.zeros = tf.zeros_like(self.limits)
@@ -190,10 +174,10 @@ class _Steps:
     def running(self, state: BeamState) -> tf.Tensor:
         """Returns whether the search of each row goes on, bool [B]."""
         best = state.live_log_probs[:, 0]  # [B]
-        if self.early_stopping == "exact":
-            worst_needed = state.finished_scores[:, self.num_needed - 1]
-            return worst_needed < best / self.largest_divisors
-        return best > -float("inf")
+        if self.ends_early:
+            return best > -float("inf")
+        worst_needed = state.finished_scores[:, self.num_needed - 1]
+        return worst_needed < best / self.largest_divisors
 
     def advance(self, state: BeamState) -> BeamState:
         """Extends every live sequence by its likeliest tokens, and every hypothesis by padding."""
@@ -222,7 +206,7 @@ class _Steps:
         finished_scores, finished = tf.math.top_k(all_scores, beam_size)  # [B, K]
         live_log_probs = tf.where(is_final, -float("inf"), log_probs)  # [B, 2K]
         live_log_probs, live = tf.math.top_k(live_log_probs, beam_size)  # [B, K]
-        if self.early_stopping == "first":  # a row with K hypotheses finds no more
+        if self.ends_early:  # a row with K hypotheses finds no more
             has_all = finished_scores[:, -1:] > -float("inf")
             live_log_probs = tf.where(has_all, -float("inf"), live_log_probs)
 

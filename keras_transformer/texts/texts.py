@@ -115,10 +115,10 @@ class TextSearch:
         options, target = self.options, self.tokenizer.target
         constraints = [*self.tokenizer.constraints(source)]
         if options.no_repeat_ngram > 0:
-            exempt = next((each.exempt for each in constraints if each.exempt), None)
+            exempt = next((one.exempt for one in constraints if one.exempt), None)
             constraints.append(RepeatConstraint(options.no_repeat_ngram, target.first_byte, exempt))
         if prefixes is not None:  # which hold whatever those before forbid
-            start = sum(each.num_forced for each in constraints)
+            start = sum(one.num_forced for one in constraints)
             constraints.append(PrefixConstraint.of(*prefixes, target.spellings(), start))
         if options.sample_from is not None:
             constraints.append(SampleConstraint.of(source.ids, options, self.sample_seed))
@@ -133,7 +133,7 @@ class TextSearch:
         is_empty = source.lengths == 0  # [B]
         max_lengths = tf.where(is_empty, 1, max_lengths)
         constraints = self._constraints(source, prefixes)
-        min_tokens = sum((each.min_tokens for each in constraints), tf.constant(0))
+        min_tokens = sum((one.min_tokens for one in constraints), tf.constant(0))
         max_lengths = tf.maximum(max_lengths, min_tokens + 1)
         if prefixes is not None:
             is_empty &= min_tokens == self.tokenizer.num_forced
@@ -150,33 +150,23 @@ class TextSearch:
             step_fn, cache, row_state = constrained(
                 step, cache, row_state, constraints, rows, limits, beam_size
             )
-            found = beam_search(
-                step_fn,
-                cache,
-                limits,
-                beam_size,
-                options.length_penalty,
-                row_state,
-                num_best,
-                options.early_stopping,
-                options.length_penalty_kind,
-            )
+            best = beam_search(step_fn, cache, limits, options, row_state, num_best)
             has_none = tf.gather(is_empty, rows)  # [G]
             scores_of_empty = tf.where(tf.range(num_best) == 0, 0.0, -float("inf"))  # [num_best]
             return Hypotheses(
-                ids=tf.where(has_none[:, None, None], PAD_ID, found.ids[:, :num_best]),
-                scores=tf.where(has_none[:, None], scores_of_empty, found.scores[:, :num_best]),
+                ids=tf.where(has_none[:, None, None], PAD_ID, best.ids[:, :num_best]),
+                scores=tf.where(has_none[:, None], scores_of_empty, best.scores[:, :num_best]),
             )
 
-        found = map_groups(
+        hypotheses = map_groups(
             search_group,
             costs=max_lengths,
             max_cost=GROUP_TOKENS // beam_size,
             max_rows=max(1, min(GROUP_ROWS, GROUP_LOGITS // (beam_size * vocab_size))),
             empty=Hypotheses(tf.zeros([0, num_best, longest], tf.int32), tf.zeros([0, num_best])),
         )
-        longest = tf.maximum(tf.reduce_max(_lengths(found.ids)), 0)
-        return Hypotheses(found.ids[:, :, :longest], found.scores)
+        longest = tf.maximum(tf.reduce_max(_lengths(hypotheses.ids)), 0)
+        return Hypotheses(hypotheses.ids[:, :, :longest], hypotheses.scores)
 
     def translate(
         self,

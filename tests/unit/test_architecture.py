@@ -30,8 +30,7 @@ LAYERS = {  # as Keras's own layers
     "model.layers:__init__(12)",
     "model.layers:call(9)",
 }
-TOO_LARGE = {"search.beam_search:beam_search", "search.beam_search:beam_search(9)"}
-TOO_LARGE |= {"translator:translate(9)"}
+TOO_LARGE = {"search.beam_search:beam_search", "translator:translate(9)"}
 
 
 def name_of(path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.config import BOS_ID, EOS_ID
+from keras_transformer.config import BOS_ID, EOS_ID, DecodingOptions
 from keras_transformer.errors import InputError
 from keras_transformer.parsing import symbols as tree_symbols
 from keras_transformer.parsing.symbols import TreeConstraint, TreeSymbols
@@ -17,6 +17,7 @@ from keras_transformer.tokenizers import Tokenizer, with_end
 
 SYMBOLS = TreeSymbols(tags=("N",), labels=("A", "B"))
 N, A, B, END_A, END_B = range(4, 9)  # ids
+GREEDY = DecodingOptions(beam_size=1)
 PAIRS = [
     ("the dog barks .", "S NP DT NN /NP VP VBZ /VP . /S"),
     ("dogs -LRB- two -RRB- bark", "S NP NNS PRN -LRB- CD -RRB- /PRN /NP VP VBP /VP /S"),
@@ -117,7 +118,7 @@ def test_a_tree_is_not_deeper_than_the_maximum(monkeypatch):
     logits = logits_of(1)
     logits[:, [A, B]] += 9  # it opens constituents as long as it may
     step, cache, row_state = step_of(logits, [2], [20], 1)
-    found = beam_search(step, cache, tf.constant([20]), 1, row_state=row_state)
+    found = beam_search(step, cache, tf.constant([20]), GREEDY, row_state)
     ids = found.ids[0, 0].numpy()
     depths = np.cumsum(np.isin(ids, [A, B]) * 1 - np.isin(ids, [END_A, END_B]))
     assert (depths.max(), depths[-1]) == (2, 0)
@@ -143,7 +144,8 @@ def test_the_constraint_allows_exactly_what_some_tree_has_next(num_words, max_le
 def test_a_wide_beam_finds_the_best_tree(seed):
     logits, num_words, max_lengths = logits_of(seed), [1, 2], [7, 8]
     step, cache, row_state = step_of(logits, num_words, max_lengths, 60)
-    found = beam_search(step, cache, tf.constant(max_lengths), 60, 0.3, row_state)
+    options = DecodingOptions(beam_size=60, length_penalty=0.3)
+    found = beam_search(step, cache, tf.constant(max_lengths), options, row_state)
     for row in range(2):
         trees = all_trees(num_words[row], max_lengths[row])
         following = next_ids(trees)
@@ -169,7 +171,7 @@ def test_greedy_search_ends_with_a_tree_at_the_maximum_length():
     logits = logits_of(2)
     logits[:, [A, B]] += 9  # it opens constituents as long as it may
     step, cache, row_state = step_of(logits, [3], [10], 1)
-    found = beam_search(step, cache, tf.constant([10]), 1, row_state=row_state)
+    found = beam_search(step, cache, tf.constant([10]), GREEDY, row_state)
     ids = tuple(found.ids[0, 0].numpy())
     assert len(ids) == 10
     assert ids in all_trees(3, 10)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID
+from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, DecodingOptions
 from keras_transformer.protection.counts import CountConstraint, Counts
 from keras_transformer.search.beam_search import beam_search
 from keras_transformer.search.constraints import constrained
@@ -46,7 +46,9 @@ def greedy(order, spaced=True, is_last=False, likeliest=LIKELIEST, longest=99, l
     limits = tf.constant([limit])
     constraint = CountConstraint.of(counts, SPELLINGS)
     step, cache, rows = constrained(step_fn, (), (), [constraint], tf.range(1), limits, 1)
-    ids = beam_search(step, cache, limits, 1, 0.0, rows, 1).ids.numpy()[0, 0]
+    ids = beam_search(
+        step, cache, limits, DecodingOptions(beam_size=1, length_penalty=0.0), rows, 1
+    ).ids.numpy()[0, 0]
     return ids[ids != PAD_ID].tolist()
 
 

@@ -19,7 +19,7 @@ from keras_transformer import (
     RecurrentConfig,
     beam_search,
 )
-from keras_transformer.config import EOS_ID
+from keras_transformer.config import EOS_ID, DecodingOptions
 from keras_transformer.registry import step_of
 
 K = 3
@@ -170,12 +170,13 @@ def test_a_wide_beam_is_an_exhaustive_search():
     model = randomize(Recurrent(RecurrentConfig(**SIZES | {"vocab_size": 6})))
     source_ids, max_lengths = np.array([[4, 5, 4, 3], [5, 3, 0, 0]], "int32"), [3, 2]
     beam_size = 15
+    options = DecodingOptions(beam_size=beam_size, length_penalty=0.7)
 
     @tf.function(autograph=False)
     def search(source_ids):
         step = step_of(model, 3, 1)
         cache, rows = step.initial_state(source_ids, beam_size)
-        return beam_search(step, cache, tf.constant(max_lengths), beam_size, 0.7, rows)
+        return beam_search(step, cache, tf.constant(max_lengths), options, rows)
 
     found = search(tf.constant(source_ids))
     for row, max_length in enumerate(max_lengths):

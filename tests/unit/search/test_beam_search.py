@@ -7,7 +7,7 @@ import pytest
 import reference
 import tensorflow as tf
 
-from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID, DecodingOptions
 from keras_transformer.errors import InputError
 from keras_transformer.search import beam_search as decoding
 from keras_transformer.search.beam_search import beam_search
@@ -63,10 +63,8 @@ def beams_of(tables, max_lengths, beam_size, length_penalty, **options):
         table_step(tables),
         start(len(tables), beam_size),
         tf.constant(max_lengths, tf.int32),
-        beam_size,
-        length_penalty,
+        DecodingOptions(beam_size=beam_size, length_penalty=length_penalty, **options),
         tf.range(len(tables)),
-        **options,
     )
 
 
@@ -118,8 +116,16 @@ def lattice_step(edges, calls=None):
 def search_lattice(edges, beam_size, length_penalty, limit, calls=None, **options):
     """The hypotheses of one row."""
     step, prefixes = lattice_step(edges, calls), tf.zeros([1, beam_size, 0], tf.int32)
-    result = beam_search(step, prefixes, tf.constant([limit]), beam_size, length_penalty, **options)
-    return hypotheses_of(result, 0)
+    options = DecodingOptions(beam_size=beam_size, length_penalty=length_penalty, **options)
+    return hypotheses_of(beam_search(step, prefixes, tf.constant([limit]), options), 0)
+
+
+@pytest.fixture
+def no_stopping(monkeypatch):
+    """Searches go on as long as a sequence is live."""
+    monkeypatch.setattr(
+        decoding._Steps, "running", lambda steps, state: state.live_log_probs[:, 0] > -math.inf
+    )
 
 
 def assert_hypotheses(actual, expected):
@@ -153,12 +159,13 @@ def test_beam_of_two_wins_where_greedy_loses():
     assert_hypotheses(beam, [((B, EOS_ID), math.log(0.36)), ((A, EOS_ID), math.log(0.24))])
 
 
-def test_early_stopping_saves_a_step():
+def test_early_stopping_saves_a_step(request):
     # After two steps the best live sequence has .18, the worse hypothesis .24.
-    for early_stopping, num_steps in (("exact", 2), ("never", 3)):
-        calls = []
-        search_lattice(GARDEN_PATH, 2, 0.0, limit=5, calls=calls, early_stopping=early_stopping)
-        assert calls == list(range(num_steps))
+    search_lattice(GARDEN_PATH, 2, 0.0, limit=5, calls=(calls := []))
+    assert calls == [0, 1]
+    request.getfixturevalue("no_stopping")
+    search_lattice(GARDEN_PATH, 2, 0.0, limit=5, calls=(calls := []))
+    assert calls == [0, 1, 2]
 
 
 #        .4
@@ -253,7 +260,9 @@ def test_wide_beam_is_exhaustive(seed, length_penalty):
 @pytest.mark.parametrize("length_penalty", [0.6, 1.3])
 def test_length_penalty_of_marian(length_penalty):
     tables = random_tables(seed=4, rows=1)
-    found = hypotheses_of(beams_of(tables, [4], 127, length_penalty, kind="marian"), 0)
+    found = hypotheses_of(
+        beams_of(tables, [4], 127, length_penalty, length_penalty_kind="marian"), 0
+    )
     log_probs = reference.exhaustive_search(
         table_log_probs(tables[0]), EOS_ID, (EOS_ID, *WORDS), 4, 0.0, 127
     )
@@ -264,12 +273,11 @@ def test_length_penalty_of_marian(length_penalty):
 
 @pytest.mark.parametrize("beam_size", [2, 5])
 @pytest.mark.parametrize(("seed", "length_penalty"), [(1, 0.0), (2, 0.6), (3, 1.0)])
-def test_exact_early_stopping_changes_nothing(seed, length_penalty, beam_size):
+def test_exact_early_stopping_changes_nothing(seed, length_penalty, beam_size, request):
     tables = random_tables(seed, rows=1)
-    assert_same(
-        beams_of(tables, [11], beam_size, length_penalty, early_stopping="exact"),
-        beams_of(tables, [11], beam_size, length_penalty, early_stopping="never"),
-    )
+    exact = beams_of(tables, [11], beam_size, length_penalty)
+    request.getfixturevalue("no_stopping")
+    assert_same(exact, beams_of(tables, [11], beam_size, length_penalty))
 
 
 #        .3
@@ -356,8 +364,8 @@ def test_rows_that_have_ended_are_left_out(beam_size):
         return logits, states, {"rows": row_state["rows"], "grown": grown}
 
     row_state = {"rows": tf.range(11), "grown": tf.zeros([11, 0], tf.int64)}
-    arguments = start(11, beam_size), tf.constant(max_lengths), beam_size, 0.6, row_state
-    result = beam_search(step, *arguments)
+    options = DecodingOptions(beam_size=beam_size)
+    result = beam_search(step, start(11, beam_size), tf.constant(max_lengths), options, row_state)
     # After 4 steps 3 of 11 have ended, which is more than a fifth; after 6, 2 of 8 have.
     assert sizes == [11] * 4 + [8] * 2 + [6] * 3
     for row, limit in enumerate(max_lengths):
@@ -373,7 +381,8 @@ def test_fewer_hypotheses_are_found_sooner(seed, num_best, kind):
         steps.append(len(arguments[0]))
         return table_step(tables)(*arguments)
 
-    rows = start(6, 5), tf.constant(max_lengths), 5, 1.0, tf.range(6)
+    options = DecodingOptions(beam_size=5, length_penalty=1.0)
+    rows = start(6, 5), tf.constant(max_lengths), options, tf.range(6)
     some = beam_search(step, *rows, num_best=kind(num_best))
     row_steps = sum(steps)
     everything = beam_search(step, *rows)
@@ -408,7 +417,8 @@ def test_graph_is_eager(beam_size):
         num_rows = tf.size(max_lengths)
         states = tf.zeros([num_rows, beam_size], tf.int32)
         rows = tf.range(num_rows)
-        return beam_search(table_step(tables), states, max_lengths, beam_size, 0.6, rows)
+        options = DecodingOptions(beam_size=beam_size)
+        return beam_search(table_step(tables), states, max_lengths, options, rows)
 
     graph = tf.function(
         run,
@@ -424,18 +434,13 @@ def test_graph_is_eager(beam_size):
     assert (graph(*arguments).ids.dtype, graph(*arguments).scores.dtype) == (tf.int32, tf.float32)
 
 
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("beam_size", {"beam_size": 0, "length_penalty": 0.6}),
-        ("length_penalty", {"beam_size": 1, "length_penalty": -0.5}),
-        ("num_best", {"beam_size": 3, "length_penalty": 0.6, "num_best": 0}),
-        ("num_best", {"beam_size": 3, "length_penalty": 0.6, "num_best": 4}),
-        ("early_stopping", {"beam_size": 3, "early_stopping": True}),
-        ("length_penalty_kind", {"beam_size": 3, "kind": "none"}),
-    ],
-)
-def test_options_out_of_range(name, options):
-    value = options.get(name, options.get("kind"))
-    with pytest.raises(InputError, match=f"`{name}`.*Received: {name}={value!r}"):
-        beam_search(table_step(random_tables(1, 1)), start(1, 1), tf.constant([3]), **options)
+@pytest.mark.parametrize("num_best", [0, 4])
+def test_num_best_out_of_range(num_best):
+    with pytest.raises(InputError, match=f"`num_best`.*Received: num_best={num_best}"):
+        beam_search(
+            table_step(random_tables(1, 1)),
+            start(1, 3),
+            tf.constant([3]),
+            DecodingOptions(beam_size=3),
+            num_best=num_best,
+        )

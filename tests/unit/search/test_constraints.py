@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID
+from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, DecodingOptions
 from keras_transformer.protection.counts import CountConstraint, Counts
 from keras_transformer.search.beam_search import beam_search
 from keras_transformer.search.constraints import (
@@ -20,6 +20,7 @@ WORD, OPEN, CLOSE, OTHER = 4, 5, 6, 7  # the last three ids are counted
 VOCAB_SIZE = 8
 LEAST = [[1, 1, 0], [0, 0, 2], [0, 0, 0], [2, 1, 1]]
 MAX_LENGTHS = [4, 4, 3, 4]
+GREEDY = DecodingOptions(beam_size=1, length_penalty=0.0)
 
 
 def logits_of(seed):
@@ -61,7 +62,8 @@ def search(logits, constraints, max_lengths, beam_size):
     rows = tf.range(len(max_lengths))[::-1]
     limits = tf.gather(tf.constant(max_lengths), rows)
     step, cache, row_state = constrained(step_fn, (), (), constraints, rows, limits, beam_size)
-    found = beam_search(step, cache, limits, beam_size, 0.3, row_state)
+    options = DecodingOptions(beam_size=beam_size, length_penalty=0.3)
+    found = beam_search(step, cache, limits, options, row_state)
     return found.ids.numpy()[::-1], found.scores.numpy()[::-1]
 
 
@@ -240,7 +242,7 @@ def test_the_guard_cuts_no_character():
     def found(constraint):
         limits = tf.constant([20])
         step, cache, rows = constrained(step_fn, (), (), [constraint], tf.range(1), limits, 1)
-        ids = beam_search(step, cache, limits, 1, 0.0, rows, 1).ids.numpy()[0, 0]
+        ids = beam_search(step, cache, limits, GREEDY, rows, 1).ids.numpy()[0, 0]
         return ids[ids != PAD_ID].tolist()
 
     assert found(RepeatConstraint(3, first_byte))[: len(path)] == path
@@ -258,7 +260,7 @@ def path_of(path, constraints, limit=30):
 
     limits = tf.constant([limit])
     step, cache, rows = constrained(step_fn, (), (), constraints, tf.range(1), limits, 1)
-    ids = beam_search(step, cache, limits, 1, 0.0, rows, 1).ids.numpy()[0, 0]
+    ids = beam_search(step, cache, limits, GREEDY, rows, 1).ids.numpy()[0, 0]
     return ids[(ids != PAD_ID) & (ids != EOS_ID)].tolist()
 
 

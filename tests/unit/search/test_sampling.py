@@ -21,12 +21,12 @@ def draw(sources, max_length=1, others=(), **options):
     def step_fn(ids, position, cache, row_state):
         return tf.gather(LOGITS, ids), cache, row_state
 
-    options = DecodingOptions(beam_size=1, **options)
+    options = DecodingOptions(beam_size=1, length_penalty=0.0, **options)
     sample = SampleConstraint.of(tf.constant(sources, tf.int32), options, options.sample_seed)
     rows, limits = tf.range(len(sources)), tf.fill([len(sources)], max_length)
     constraints = [*others, sample]
     step, cache, row_state = constrained(step_fn, (), (), constraints, rows, limits, 1)
-    found = beam_search(step, cache, limits, 1, 0.0, row_state)
+    found = beam_search(step, cache, limits, options, row_state)
     return found.ids.numpy()[:, 0], found.scores.numpy()[:, 0]
 
 
