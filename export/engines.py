@@ -15,7 +15,7 @@ import tensorflow as tf
 from keras_transformer.config import BOS_ID, EOS_ID, UNK_ID, DecodingOptions, TransformerConfig
 from keras_transformer.errors import InputError, needs_extra, require
 from keras_transformer.export.options import Quantization
-from keras_transformer.files import atomic_folder, named_failure
+from keras_transformer.files import atomic_folder, named_failure, require_new
 from keras_transformer.model.embedding import PositionalEmbedding, sinusoidal_encoding
 from keras_transformer.model.transformer import Transformer
 from keras_transformer.tokenizers import SPECIAL_PIECES, Side, Tokenizer
@@ -291,8 +291,7 @@ def _pieces(side: Side) -> list[str]:
 def _new_folder(folder: str | Path, tokenizer: Tokenizer) -> Iterator[Path]:
     """Makes a folder with the SentencePiece models; it gets its name when all is written."""
     path = Path(folder)
-    if path.exists():
-        raise InputError(f"{path} exists already: choose another folder")
+    require_new(path, "folder")
     with named_failure(path), atomic_folder(path) as written:
         yield written
         for name, side in (("source", tokenizer.source), ("target", tokenizer.target)):

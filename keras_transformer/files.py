@@ -78,6 +78,12 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         written.rename(path)
 
 
+def require_new(path: Path, what: str = "run directory") -> None:
+    """Raises `InputError` if a path exists."""
+    if path.exists():
+        raise InputError(f"{path} exists already: choose another {what}")
+
+
 def write_atomically(path: Path, content: bytes, advice: str = "") -> None:
     """Writes a file by way of `atomic_file`."""
     with atomic_file(path, advice) as temporary:

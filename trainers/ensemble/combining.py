@@ -8,7 +8,7 @@ from keras_transformer.config import CheckpointName
 from keras_transformer.ensemble.config import EnsembleConfig
 from keras_transformer.ensemble.model import Ensemble
 from keras_transformer.errors import InputError
-from keras_transformer.files import atomic_folder
+from keras_transformer.files import atomic_folder, require_new
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.prepared import corpus_folder
 from keras_transformer.trainers.tasks import task_of
@@ -23,8 +23,7 @@ def combine(
     are the first run's.
     """
     run_dir = Path(run_dir)
-    if run_dir.exists():
-        raise InputError(f"{run_dir} exists already: choose another run directory")
+    require_new(run_dir)
     if len(members) < 2 or len({Path(path).resolve() for path in members}) < len(members):
         raise InputError(
             "`members` must be two or more different run directories. "

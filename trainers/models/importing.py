@@ -8,12 +8,13 @@ import sacremoses
 
 from keras_transformer.config import TransformerConfig
 from keras_transformer.errors import InputError, require
+from keras_transformer.files import require_new
 from keras_transformer.models.layout import SHARED_EMBEDDING
 from keras_transformer.models.marian import MarianTokenizer
 from keras_transformer.run import Run
 from keras_transformer.tokenizers import SPECIAL_PIECES
 from keras_transformer.trainers.models.folders import MarianModel, read_folder
-from keras_transformer.trainers.models.runs import Order, PublishedModel, require_new, write_run
+from keras_transformer.trainers.models.runs import Order, PublishedModel, write_run
 
 LAYER_NORM_EPSILONS = {"marian": 1e-9, "huggingface": 1e-5}
 

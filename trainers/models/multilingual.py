@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from keras_transformer.config import TransformerConfig
 from keras_transformer.errors import InputError
+from keras_transformer.files import require_new
 from keras_transformer.languages import find_language
 from keras_transformer.run import Run
 from keras_transformer.tokenizers import SentencePieceTokenizer
@@ -26,7 +27,7 @@ from keras_transformer.tokenizers.learning import (
 from keras_transformer.trainers.models.files import read_json, read_sentencepiece, read_vocabulary
 from keras_transformer.trainers.models.folders import distinct, read_weights
 from keras_transformer.trainers.models.options import SIZES, MultilingualOptions, read_settings
-from keras_transformer.trainers.models.runs import Order, PublishedModel, require_new, write_run
+from keras_transformer.trainers.models.runs import Order, PublishedModel, write_run
 
 SENTENCEPIECE = "sentencepiece.bpe.model"
 SPECIAL_IDS = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from keras_transformer.config import TransformerConfig
 from keras_transformer.errors import InputError, one_line
+from keras_transformer.files import require_new
 from keras_transformer.models.layout import (
     DECODER_EMBEDDING,
     ENCODER_EMBEDDING,
@@ -31,7 +32,7 @@ from keras_transformer.trainers.models.opennmt_files import (
     read_options,
     read_vocabulary,
 )
-from keras_transformer.trainers.models.runs import Order, PublishedModel, require_new, write_run
+from keras_transformer.trainers.models.runs import Order, PublishedModel, write_run
 
 LAYER_NORM_EPSILON = 1e-3  # Keras's default
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # ends the name of each weight

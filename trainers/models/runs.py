@@ -37,12 +37,6 @@ class PublishedModel(NamedTuple):
     languages: tuple[str, str]  # source and target
 
 
-def require_new(run_dir: Path) -> None:
-    """Raises `InputError` if a run directory exists."""
-    if run_dir.exists():
-        raise InputError(f"{run_dir} exists already: choose another run directory")
-
-
 def write_run(model: PublishedModel, run_dir: Path) -> Run:
     """Writes a model as a run directory, which must not exist; `InputError` if weights differ."""
     transformer = allocate_model(model.config)
