@@ -12,7 +12,7 @@ import sys
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import regex
 
@@ -33,18 +33,6 @@ FINAL = regex.compile(r"(?<=\w)[.!?…。！？؟।]+$")
 QUOTES = ("“”", "„“", "«»", "»«", "‹›", "‘’", "‚‘", '""', "''", "「」", "『』", "《》", "()", "[]")
 LIST_MARKS = ["•", "-", "–", "—", "*", "·", "◦", "▪", "‣", "→", "✓", "1.", "2)", "(3)", "a)"]
 COMMON_SHARE = 0.5  # of list marks and emoji; the others are any marks of Unicode
-# Kinds to learn a vocabulary with. Rare marks would become pieces, instead of their bytes.
-LEARNED: tuple[Change, ...] = ("lower", "end", "quotes")
-DEFAULT_RATES: Mapping[Change, float] = {
-    "lower": 0.05,
-    "end": 0.05,
-    "quotes": 0.06,
-    "list": 0.06,
-    "symbols": 0.06,
-    "typing": 0.4,
-}
-TYPING_ERRORS = 0.15  # share of the words with one, in an evaluation
-COPIED_ERRORS = 0.3  # in a copy to train with
 
 
 @functools.cache
@@ -83,6 +71,7 @@ def _lower(chance: random.Random, pair: Pair, language: str) -> Pair:
 
 
 def _without_end(chance: random.Random, pair: Pair, language: str) -> Pair:
+    """Takes the final punctuation off both sides."""
     return pair.map(partial(FINAL.sub, "")) if all(map(FINAL.search, pair.sides)) else pair
 
 
@@ -98,15 +87,15 @@ def _listed(chance: random.Random, pair: Pair, language: str) -> Pair:
 
 
 def _with_symbol(chance: random.Random, pair: Pair, language: str) -> Pair:
+    """Adds an emoji or another symbol before or after both sides."""
     marks, emoji = _marks()
     mark = chance.choice(emoji if chance.random() < COMMON_SHARE else marks)
     is_first = chance.random() < 1 / 4
     return pair.map(lambda side: f"{mark} {side}" if is_first else f"{side} {mark}")
 
 
-def _mistyped(
-    chance: random.Random, pair: Pair, language: str, share: float = TYPING_ERRORS
-) -> Pair:
+def _mistyped(share: float, chance: random.Random, pair: Pair, language: str) -> Pair:
+    """Makes errors in a share of the words of the source."""
     letters = regex.findall(r"\p{L}", pair.source)  # at least one: a word begins with it
 
     def changed(word: regex.Match[str]) -> str:
@@ -128,15 +117,27 @@ def _mistyped(
 
 
 Changer = Callable[[random.Random, Pair, str], Pair]
-KINDS: Mapping[Change, Changer] = {
-    "lower": _lower,  # small letters in the source
-    "end": _without_end,  # no final punctuation on both sides
-    "quotes": _quoted,  # around both sides
-    "list": _listed,  # a mark before both sides
-    "symbols": _with_symbol,  # an emoji or another symbol, before or after both sides
-    "typing": _mistyped,  # errors in words of the source
+
+
+class Kind(NamedTuple):
+    """A way to change pairs."""
+
+    rate: float  # share of the training pairs that are added once more in this form, by default
+    change: Changer
+    is_learned: bool  # with the vocabulary: rare marks would become pieces, instead of their bytes
+    to_evaluate: Changer | None = None  # instead of `change`
+
+
+KINDS: Mapping[Change, Kind] = {
+    "lower": Kind(0.05, _lower, is_learned=True),
+    "end": Kind(0.05, _without_end, is_learned=True),
+    "quotes": Kind(0.06, _quoted, is_learned=True),
+    "list": Kind(0.06, _listed, is_learned=False),
+    "symbols": Kind(0.06, _with_symbol, is_learned=False),
+    # A model that learns from many errors is evaluated with a usual number of them.
+    "typing": Kind(0.4, partial(_mistyped, 0.3), False, to_evaluate=partial(_mistyped, 0.15)),
 }
-COPIERS: Mapping[Change, Changer] = {**KINDS, "typing": partial(_mistyped, share=COPIED_ERRORS)}
+DEFAULT_RATES: Mapping[Change, float] = {name: kind.rate for name, kind in KINDS.items()}
 
 
 def _changed(changer: Changer, chance: random.Random, pair: Pair, language: str) -> Pair:
@@ -163,10 +164,10 @@ def changed_copies(
         return
     language = pair.languages[0] if pair.languages else language
     chance = random.Random(number)  # takes 5 microseconds
-    for kind in COPIERS:
-        is_chosen = chance.random() < rates.get(kind, 0)
-        if is_chosen and (changed := _changed(COPIERS[kind], chance, pair, language)) != pair:
-            yield kind, changed
+    for name, kind in KINDS.items():
+        is_chosen = chance.random() < rates.get(name, 0)
+        if is_chosen and (changed := _changed(kind.change, chance, pair, language)) != pair:
+            yield name, changed
 
 
 def changed_in_all_ways(
@@ -193,8 +194,7 @@ def changed_in_all_ways(
         ],
         "title": list(map(titled, pairs)),
     }
-    for kind in KINDS:
-        changed[kind] = [
-            _changed(KINDS[kind], random.Random(n), p, source) for n, p in enumerate(pairs)
-        ]
+    for name, kind in KINDS.items():
+        change = kind.to_evaluate or kind.change
+        changed[name] = [_changed(change, random.Random(n), p, source) for n, p in enumerate(pairs)]
     return changed

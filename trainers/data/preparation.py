@@ -24,7 +24,7 @@ from keras_transformer.tokenizers import Tokenizer
 from keras_transformer.trainers.data.alignment import find_shift
 from keras_transformer.trainers.data.augmentation import (
     DEFAULT_RATES,
-    LEARNED,
+    KINDS,
     Change,
     changed_copies,
     supported,
@@ -229,7 +229,8 @@ def sampled(corpus: Corpus, split: str, temperature: float) -> Iterator[Pair]:
 def _learn_tokenizer(
     settings: TrainSettings, corpus: Corpus, rates: Mapping[Change, float]
 ) -> Tokenizer:
-    kinds = set(LEARNED) - ({"quotes"} if settings.tokenizer == "wordpiece" else set())
+    kinds = {name for name, kind in KINDS.items() if kind.is_learned}
+    kinds -= {"quotes"} if settings.tokenizer == "wordpiece" else set()
     learned = {kind: rate for kind, rate in rates.items() if kind in kinds}
 
     def read(split: str) -> Iterator[Pair]:

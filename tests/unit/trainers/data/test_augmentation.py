@@ -85,7 +85,8 @@ def test_no_typing_errors_where_a_letter_is_a_word():
         Pair("คุณไม่ชอบหมา", "x"),
         Pair("좋아하지 않아요", "x"),
     ]
-    changed = [KINDS["typing"](random.Random(n), pair, "") for pair in pairs for n in range(40)]
+    mistype = KINDS["typing"].change
+    changed = [mistype(random.Random(n), pair, "") for pair in pairs for n in range(40)]
     assert changed[:80] == [pairs[0]] * 40 + [pairs[1]] * 40
     assert changed[80:] != [pairs[2]] * 40  # Korean has words
 
@@ -123,7 +124,7 @@ def test_turkish_letters():
 def test_letters_that_python_does_not_know():
     """Kawi is newer than the tables of Python 3.11."""
     word = "\U00011f04\U00011f05\U00011f06"
-    changed = KINDS["typing"](random.Random(1), Pair(" ".join([word] * 50), "x"), "")
+    changed = KINDS["typing"].change(random.Random(1), Pair(" ".join([word] * 50), "x"), "")
     assert changed.source.count(word) < 50
 
 
