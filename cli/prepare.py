@@ -10,7 +10,7 @@ from keras_transformer.cli import options
 from keras_transformer.cli.console import ProgressBar, load_tensorflow, print_json, say, say_next
 from keras_transformer.cli.train import make_settings
 from keras_transformer.records import settings_of
-from keras_transformer.trainers.settings import OF_CORPUS, DataSettings
+from keras_transformer.trainers.settings import DataSettings
 
 CorpusOptions = Annotated[
     options.Given, options.Fields(DataSettings, (*settings_of(DataSettings, "option"),))
@@ -48,7 +48,7 @@ def prepare_command(
             say(f"  {source_text}  |  {target_text}")
     words = [] if recipe is None else ["--recipe", recipe]
     for change in changes or ():  # the corpus has its own settings
-        if change.split("=")[0].strip().split(".")[0] not in ("data", *OF_CORPUS):
+        if change.split("=")[0].strip().split(".")[0] not in settings_of(DataSettings):
             words += ["--set", change]
     say_next(["train", *words, "--data", folder, "--run-dir", "RUN"])
     if as_json:

@@ -363,14 +363,6 @@ def script_letters(script: str | None) -> "regex.Pattern[str] | None":
     return script and regex.compile(rf"[\p{{L}}&&\p{{Script={script}}}]", regex.V1)
 
 
-# What decides what a prepared corpus holds.
-OF_CORPUS = tuple(name for name in settings_of(DataSettings) if name != "data")
-# What may change when a run is resumed: updates stay the same, but for dropout.
-RESUMABLE = tuple(settings_of(TrainSettings, "resumable"))
-# What the run of `init_from` decides, so that nothing else may be given.
-DECIDED = tuple(settings_of(TrainSettings, "decided"))
-
-
 def flat(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns settings by their names alone, of values that may be in the sections of a recipe."""
     result = dict(values)

@@ -19,6 +19,7 @@ import numpy as np
 
 from keras_transformer.errors import InputError
 from keras_transformer.files import locked, named_failure, write_atomically
+from keras_transformer.records import settings_of
 from keras_transformer.run import Run
 from keras_transformer.tokenizers import Tokenizer
 from keras_transformer.trainers.data.alignment import find_shift
@@ -55,7 +56,7 @@ from keras_transformer.trainers.data.writers import (
     with_targets,
 )
 from keras_transformer.trainers.recipes import completed
-from keras_transformer.trainers.settings import OF_CORPUS, TrainSettings
+from keras_transformer.trainers.settings import DataSettings, TrainSettings
 from keras_transformer.trainers.tasks import find_task
 
 logger = logging.getLogger(__name__)
@@ -284,7 +285,7 @@ def _start(
 
 def _made_from(settings: TrainSettings) -> dict[str, object]:
     absolute = settings.with_absolute_paths()
-    return {name: getattr(absolute, name) for name in ("data", *OF_CORPUS)}
+    return {name: getattr(absolute, name) for name in settings_of(DataSettings)}
 
 
 def _write_split(

@@ -27,11 +27,12 @@ import pydantic
 
 from keras_transformer.errors import InputError, require
 from keras_transformer.files import check_file, write_atomically
+from keras_transformer.records import settings_of
 from keras_transformer.run import Run
 from keras_transformer.tokenizers import Tokenizer
 from keras_transformer.trainers.data.corpora import Pair, is_prepared
 from keras_transformer.trainers.data.languages import LanguagePair, pairs_of, rates_of
-from keras_transformer.trainers.settings import DECIDED, TrainSettings
+from keras_transformer.trainers.settings import DataSettings, TrainSettings
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +115,7 @@ class Manifest(pydantic.BaseModel):
 
     folder: Path = pydantic.Field(default=Path(), exclude=True)
     format_version: Literal[4] = 4
-    made_from: dict[str, Any]  # the data, and the values of `OF_CORPUS`
+    made_from: dict[str, Any]  # the values of `DataSettings`
     tokenizer_sha256: str
     train: Split = Split()
     val: Split | None  # None if the data has no validation split
@@ -136,7 +137,7 @@ class Manifest(pydantic.BaseModel):
 
     def settings(self, init_from: str | None = None) -> dict[str, Any]:
         """Returns the settings of the corpus, without those that the run `init_from` decides."""
-        others = ("data", *DECIDED) if init_from else ("data",)
+        others = {"data", *(settings_of(DataSettings, "decided") if init_from else ())}
         return {name: value for name, value in self.made_from.items() if name not in others}
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:

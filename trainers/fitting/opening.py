@@ -9,6 +9,7 @@ from pathlib import Path
 
 from keras_transformer.errors import InputError, require
 from keras_transformer.files import locked, named_failure
+from keras_transformer.records import settings_of
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.cleaning import Progress
 from keras_transformer.trainers.data.corpora import is_prepared
@@ -24,7 +25,7 @@ from keras_transformer.trainers.data.writers import TRANSLATED
 from keras_transformer.trainers.fitting.callbacks import is_over
 from keras_transformer.trainers.fitting.fine_tuning import initial_config
 from keras_transformer.trainers.fitting.strategies import Workers
-from keras_transformer.trainers.settings import RESUMABLE, TrainSettings
+from keras_transformer.trainers.settings import TrainSettings
 
 logger = logging.getLogger(__name__)
 
@@ -169,14 +170,14 @@ def _check_settings(run: Run, settings: TrainSettings) -> None:
         f"`steps` must be more than the {newest} updates that {run.path} has saved",
         steps=settings.steps,
     )
-    saved = TrainSettings.of_run(run).to_dict()
+    saved, resumable = TrainSettings.of_run(run).to_dict(), settings_of(TrainSettings, "resumable")
     for name, value in settings.to_dict().items():
         if value == saved[name]:
             continue
         if name == "data" and is_prepared(value):  # the corpus may have moved
             is_free = Manifest.read(value).training_sha256 == run.corpus_sha256
         else:
-            is_free = name in RESUMABLE and not (name == "steps" and settings.cooldown)
+            is_free = name in resumable and not (name == "steps" and settings.cooldown)
         require(
             is_free,
             f"{run.path} is a run with {name}={saved[name]!r}, which cannot change when it is "

@@ -18,7 +18,6 @@ from keras_transformer.registry import config_type
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.augmentation import DEFAULT_RATES
 from keras_transformer.trainers.settings import (
-    DECIDED,
     GROUPS,
     ModelSettings,
     TrainSettings,
@@ -27,9 +26,6 @@ from keras_transformer.trainers.settings import (
 )
 
 _FOLDER = Path(__file__).parent
-
-# What a new run takes from the run of `init_from`, unless it is given.
-INHERITED = (*settings_of(TrainSettings, "inherited"), *settings_of(DecodingOptions))
 
 
 class Layer(NamedTuple):
@@ -48,7 +44,8 @@ def resolve(layers: Sequence[Layer], changes: Iterable[str] = ()) -> dict[str, A
     if not isinstance(path, str) or not (Path(path) / "run.json").is_file():
         return changed
     initial = Run.load(path)
-    inherited = {name: initial.settings[name] for name in INHERITED if name in initial.settings}
+    names = settings_of(TrainSettings, "inherited") | settings_of(DecodingOptions)
+    inherited = {name: value for name, value in initial.settings.items() if name in names}
     decided = _decided(initial, [Layer("--set", given), *layers])
     return {**inherited, **changed, **decided}
 
@@ -57,14 +54,15 @@ def _decided(initial: Run, layers: Sequence[Layer]) -> dict[str, Any]:
     """Returns the settings that a run decides; `InputError` if a layer has another value."""
     values = {**TrainSettings(data="").to_dict(), **initial.settings}
     values["architecture"] = initial.config.architecture
-    for name in DECIDED:
+    names = settings_of(TrainSettings, "decided")
+    for name in names:
         layer = next((layer for layer in layers if name in layer.values), None)
         if layer and layer.values[name] != values[name]:
             raise InputError(
                 f"`{name}` must be that of `init_from`, {values[name]!r}. "
                 f"Received: {name}={layer.values[name]!r}, from {layer.origin}"
             )
-    return {name: values[name] for name in DECIDED}
+    return {name: values[name] for name in names}
 
 
 def completed(settings: TrainSettings, run_dir: Path | None = None) -> TrainSettings:
