@@ -374,7 +374,8 @@ def flat(values: Mapping[str, Any]) -> dict[str, Any]:
         own = {name: value for name, value in table.items() if name in names_in(section)}
         others = {name: value for name, value in table.items() if name not in own}
         if section == "model":
-            own["model"] = others
+            if others or not own:
+                own["model"] = others
         elif others:
             name = next(iter(others))
             if home := [home for home in GROUPS if name in names_in(home)]:

@@ -18,11 +18,9 @@ from keras_transformer.registry import config_type
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.augmentation import DEFAULT_RATES
 from keras_transformer.trainers.settings import (
-    GROUPS,
     ModelSettings,
     TrainSettings,
     flat,
-    names_in,
 )
 
 _FOLDER = Path(__file__).parent
@@ -146,28 +144,25 @@ def change_recipe(recipe: Mapping[str, Any], changes: Iterable[str]) -> dict[str
             may follow that of its section; `model` and `augment` are tables, which keep the rest.
 
     Raises:
-        InputError: if a change has a different form.
+        InputError: if a change has a different form, or names a section that has no such setting.
     """
     changed = dict(recipe)
     for change in changes:
-        match = re.fullmatch(r"\s*([\w.]*\w)\s*=(.*)", change, re.DOTALL)
-        *tables, name = match[1].split(".") if match else ("", "")
-        if tables and tables[0] in GROUPS and (*tables[1:], name)[0] in names_in(tables[0]):
-            del tables[0]
-        if match is None or tables not in ([], ["model"], ["augment"]):
+        match = re.fullmatch(r"\s*(\w+(?:\.\w+)*)\s*=(.*)", change, re.DOTALL)
+        if match is None:
             raise InputError(
-                "A change must have the form key=value, model.key=value, augment.key=value or "
-                "SECTION.key=value with the section of that setting. "
+                "A change must have the form key=value, such as steps=7 or model.d_ff=64. "
                 f"Received: {change!r}"
             )
-        value = _parse(match[2].strip())
-        if not tables:
-            changed[name] = value
-            continue
-        table = changed.get(tables[0], "all" if tables == ["augment"] else {})
-        table = DEFAULT_RATES if table == "all" else table
-        if isinstance(table, Mapping):  # `TrainSettings` refuses anything else
-            changed[tables[0]] = {**table, name: value}
+        *tables, name = match[1].split(".")
+        values = {name: _parse(match[2].strip())}
+        for table in reversed(tables):
+            values = {table: values}
+        for setting, value in flat(values).items():
+            table = changed.get(setting, "all" if setting == "augment" else None)
+            table = DEFAULT_RATES if table == "all" else table
+            keeps_rest = setting in tables and isinstance(table, Mapping)
+            changed[setting] = {**table, **value} if keeps_rest else value
     return changed
 
 
