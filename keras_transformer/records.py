@@ -92,24 +92,26 @@ def unknown_setting(names: Sequence[str], known: Sequence[str]) -> InputError:
 
 
 def _input_error(failure: pydantic.ValidationError, known: Sequence[str]) -> InputError:
-    """Returns Pydantic's own message, with the name of the setting in front."""
     errors = failure.errors(include_url=False)
     unknown = [str(error["loc"][0]) for error in errors if "unexpected" in error["type"]]
     if unknown:
         return unknown_setting(unknown, known)
-    first = errors[0]
-    if first["type"] == "value_error":  # of `__post_init__`
-        return InputError(str(first["ctx"]["error"]))
+    if errors[0]["type"] == "value_error":  # of `__post_init__`
+        return InputError(str(errors[0]["ctx"]["error"]))
+    return InputError(describe(failure))
+
+
+def describe(failure: pydantic.ValidationError) -> str:
+    """Returns Pydantic's own message, with the name of the setting in front."""
+    first, *others = failure.errors(include_url=False)
     name = _setting_name(first["loc"])
-    if first["loc"][-1] == "[key]":  # of a table
-        return InputError(f"Unknown setting {name}: {first['msg'].replace('Input', 'it', 1)}")
-    # Of a union, there are several.
-    messages = [error["msg"] for error in errors if _setting_name(error["loc"]) == name]
-    alternatives = " or ".join(text.removeprefix("Input should be ") for text in messages[1:])
-    message = f"`{name}`: {messages[0]}{alternatives and f' or {alternatives}'}"
+    message = f"`{name}`: {first['msg']}"
+    for error in others:
+        if _setting_name(error["loc"]) == name:  # another type of a union
+            message += f" or {error['msg'].removeprefix('Input should be ')}"
     if first["type"] == "missing":
-        return InputError(message)
-    return InputError(f"{message}. Received: {name}={first['input']!r}")
+        return message
+    return f"{message}. Received: {name}={first['input']!r}"
 
 
 def _setting_name(location: Sequence[int | str]) -> str:

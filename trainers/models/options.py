@@ -10,6 +10,7 @@ import pydantic
 from pydantic import Field
 
 from keras_transformer.errors import InputError
+from keras_transformer.records import describe
 from keras_transformer.trainers.models.files import read_json
 
 # Those that a `TransformerConfig` has.
@@ -150,10 +151,4 @@ def check(path: Path, kind: type[_Options], values: dict[str, Any]) -> _Options:
     try:
         return kind.model_validate(values)
     except pydantic.ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        name = str(first["loc"][0])
-        if name in kind.model_fields:  # of a default
-            name = kind.model_fields[name].alias or name
-        message = f"{path}: `{name}`: {first['msg']}"
-        received = "" if first["type"] == "missing" else f". Received: {first['input']!r}"
-        raise InputError(message + received) from None
+        raise InputError(f"{path}: {describe(error)}") from None

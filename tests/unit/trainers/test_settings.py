@@ -212,7 +212,7 @@ def test_malformed_changes(change, message):
         ({"dropout_rate": 0.2}, r"^Unknown setting dropout_rate\. .* model\.dropout_rate\b"),
         ({"model": {"d_modle": 7}}, r"^Unknown setting d_modle\. Did you mean d_model"),
         ({"model": {"vocab_size": 7}}, "`vocab_size` must not be in `model`"),
-        ({"augment": {"typo": 0.1}}, r"^Unknown setting augment\.typo: .* 'quotes', .*'typing'$"),
+        ({"augment": {"typo": 0.1}}, r"^`augment\.typo`: .* 'quotes', .*'typing'\. Received"),
         ({"augment": 3}, "^`augment`: .*augment=3$"),
         ({"preset": "huge"}, "`preset` must be one of tiny, base, big, .*A-1-head, .*'huge'"),
         ({"task": "singing"}, "`task` must be one of translation.*'singing'"),

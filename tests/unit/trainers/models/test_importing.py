@@ -386,7 +386,7 @@ def use_sentencepiece_without_end(folder):
 OUTSIDE = '{"weight_map": {"a": "../x.safetensors"}}'
 WRONG = [
     ("swish", with_option("transformer-preprocess", "n"), "transformer-preprocess`.*'n'"),
-    ("swish", with_option("ulr", "true"), "ulr`: .*'false'. Received: 'true'"),
+    ("swish", with_option("ulr", "true"), "ulr`: .*'false'. Received: ulr='true'"),
     ("swish", with_option("dim-emb", None), "model.npz: `dim-emb`"),
     ("swish", edit_weights(Wpos=np.zeros(3, "f")), "Wpos"),
     ("swish", edit_weights(Wemb=np.zeros((7, 48), "f")), "614 pieces. Received: 7 rows"),
