@@ -43,8 +43,8 @@ def _inside(folder: str | Path) -> str:
         for depth in ("*", "*/*")
         for file in Path(folder).glob(f"{depth}/[0-9]*/saved_model.pb")
     }
-    found = sorted(map(str, exports.union(runs_inside(Path(folder)))))
-    return f"; there is {' and '.join(found[:5])}" if found else ""
+    names = sorted(map(str, exports.union(runs_inside(Path(folder)))))
+    return f"; there is {' and '.join(names[:5])}" if names else ""
 
 
 def check_command(

@@ -32,12 +32,12 @@ def prepare_command(
     load_tensorflow()
     from keras_transformer.trainers.data.cleaning import REASONS
     from keras_transformer.trainers.data.preparation import prepare
-    from keras_transformer.trainers.data.prepared import Manifest
+    from keras_transformer.trainers.data.prepared import CorpusManifest
 
     started = time.monotonic()
     with ProgressBar("Preparing") as progress:
         prepare(settings, folder, progress)
-    split = Manifest.read(folder).train
+    split = CorpusManifest.read(folder).train
     total = split.total
     say(f"Prepared: {total} in {time.monotonic() - started:.1f} s: {folder}")
     for languages, part in split.parts.items():

@@ -94,8 +94,8 @@ def describe(metrics: dict[str, Any]) -> str:
     described = ""
     for name, text in METRICS.items():
         if name in metrics:
-            each = (key.removeprefix(f"{name}_") for key in metrics if key.startswith(f"{name}_"))
-            listed = ", ".join(f"{pair} {metrics[f'{name}_{pair}']:.1f}" for pair in each)
+            pairs = (key.removeprefix(f"{name}_") for key in metrics if key.startswith(f"{name}_"))
+            listed = ", ".join(f"{pair} {metrics[f'{name}_{pair}']:.1f}" for pair in pairs)
             described += f", {text.format(metrics[name])}" + (f" ({listed})" if listed else "")
     return described
 

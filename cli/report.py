@@ -56,9 +56,9 @@ def write_report(
         }
         settings["Checkpoint"] = {"file": chosen.file, "step": chosen.step, **metrics}
     if text is None:
-        known = [source for evaluation in report.evaluations for source in evaluation.sources]
-        known += [pair.tagged_source for pair in read_validation_pairs(corpus_folder(run))]
-        text = next(iter(known), None)
+        sources = [source for evaluation in report.evaluations for source in evaluation.sources]
+        sources += [pair.tagged_source for pair in read_validation_pairs(corpus_folder(run))]
+        text = next(iter(sources), None)
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("keras_transformer.cli", ""),
         autoescape=True,

@@ -119,9 +119,9 @@ def make_settings(
         raise InputError("The setting `data` is missing: give --data, or a --recipe that has it")
     if is_prepared(settings["data"]):
         load_tensorflow()
-        from keras_transformer.trainers.data.prepared import Manifest
+        from keras_transformer.trainers.data.prepared import CorpusManifest
 
-        own = Manifest.read(settings["data"]).settings(settings.get("init_from"))
+        own = CorpusManifest.read(settings["data"]).settings(settings.get("init_from"))
         corpus = Layer("the corpus", own)
         for name, value in layers[-1].values.items() if recipe is not None else ():
             if corpus.values.get(name, value) != value:

@@ -15,7 +15,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.export.session import SavedModelSession
 from keras_transformer.model.transformer import Transformer
 from keras_transformer.protection.tokenizer import ProtectingTokenizer
-from keras_transformer.trainers.data.prepared import Manifest
+from keras_transformer.trainers.data.prepared import CorpusManifest
 from keras_transformer.trainers.fitting.fine_tuning import initialize
 from keras_transformer.trainers.fitting.training import train
 from keras_transformer.translator import Translator
@@ -134,7 +134,7 @@ def test_terms(run, tmp_path):
 
 
 def test_pairs_whose_sides_do_not_agree_are_dropped(run):
-    manifest = Manifest.read(run.path / "corpus")
+    manifest = CorpusManifest.read(run.path / "corpus")
     assert manifest.train.total.dropped == {"protected": 6}
     assert [*manifest.train.total.examples["protected"][0]] == ["two", "%s zwei"]
     assert manifest.train.total.protected == 24  # four of five pairs, six times

@@ -135,9 +135,9 @@ def _pairs(
         codes = one or unnamed[0], other or unnamed[1]
         swapped = is_swapped(codes, source, target)
         if swapped is None:
-            known = set(filter(None, codes))
-            foreign = {code for code in known if is_swapped((code, None), source, target) is None}
-            others |= foreign or known
+            named = set(filter(None, codes))
+            foreign = {code for code in named if is_swapped((code, None), source, target) is None}
+            others |= foreign or named
             left_out["of other languages"] += 1
         elif is_untranslated(unit):
             left_out["empty"] += 1
@@ -189,11 +189,11 @@ def _memory(path: Path, source: str, target: str, left_out: Counter[str]) -> Ite
             unit.clear()
             while unit.getprevious() is not None:
                 del unit.getparent()[0]
-    for wanted in (source, target):
-        if not any(is_language(code, wanted) for code in languages):
+    for language in (source, target):
+        if not any(is_language(code, language) for code in languages):
             raise OtherLanguagesError(
                 f"{path} has the languages {', '.join(sorted(languages)) or 'none'}. "
-                f"Received: {wanted!r}"
+                f"Received: {language!r}"
             )
 
 
@@ -206,13 +206,13 @@ def _pair_of(
     for variant in unit.iterchildren("{*}tuv"):
         code = variant.get(XML_LANG) or variant.get("lang") or ""
         languages.add(code)
-        wanted = [language for language in (source, target) if is_language(code, language)]
-        for segment in variant.iterchildren("{*}seg") if wanted else ():
+        names = [language for language in (source, target) if is_language(code, language)]
+        for segment in variant.iterchildren("{*}seg") if names else ():
             if _has_codes(segment):
                 has_codes = True
                 continue
             text = segment.xpath("string(.)") if len(segment) else segment.text or ""
-            for language in wanted:
+            for language in names:
                 texts[language] = texts.get(language) or " ".join(text.splitlines())
     if texts.get(source) and texts.get(target):
         yield texts[source], texts[target]

@@ -131,9 +131,9 @@ def load_corpus(
             parts[one, other] = _with_languages(_load_pair(names, wanted), (one, other))
         except OtherLanguagesError as error:
             missing[one, other] = error
-    found = set(itertools.chain.from_iterable(parts))
+    loaded = set(itertools.chain.from_iterable(parts))
     for languages, failure in missing.items():
-        if not found.issuperset(languages) and (has_all or not found):
+        if not loaded.issuperset(languages) and (has_all or not loaded):
             raise failure
     return _joined(names, [*parts.values()])._replace(parts=parts)
 
@@ -143,13 +143,15 @@ def _load_pair(names: Sequence[str], wanted: Wanted) -> Corpus:
     files: list[tuple[str, Read]] = []
     for name in names:
         try:
-            found = _find(name, wanted)
+            corpus_or_files = _find(name, wanted)
         except OtherLanguagesError:
             if wanted.is_only or len(names) == 1:
                 raise
             continue
-        corpora += [found] if isinstance(found, Corpus) else []
-        files += [] if isinstance(found, Corpus) else found
+        if isinstance(corpus_or_files, Corpus):
+            corpora.append(corpus_or_files)
+        else:
+            files += corpus_or_files
     if not (corpora or files):
         raise OtherLanguagesError(
             f"{', '.join(names)}: no text has the languages {' and '.join(wanted.names)}"

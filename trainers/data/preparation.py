@@ -41,8 +41,8 @@ from keras_transformer.trainers.data.corpora import VALIDATION_SPLITS, Corpus, P
 from keras_transformer.trainers.data.languages import drawn, rates_of
 from keras_transformer.trainers.data.prepared import (
     CAN_CONTINUE,
+    CorpusManifest,
     CorpusShard,
-    Manifest,
     PreparedCorpus,
     Split,
     complete_corpus,
@@ -251,7 +251,7 @@ def _learn_tokenizer(
     return tokenizer
 
 
-def _open_manifest(folder: Path, settings: TrainSettings) -> Manifest | None:
+def _open_manifest(folder: Path, settings: TrainSettings) -> CorpusManifest | None:
     """Reads what an earlier call wrote; None if there is nothing yet."""
     if not is_prepared(folder):
         # An interrupted call may have left these.
@@ -260,7 +260,7 @@ def _open_manifest(folder: Path, settings: TrainSettings) -> Manifest | None:
                 f"{folder} holds something other than a prepared corpus: choose another folder"
             )
         return None
-    manifest = Manifest.read(folder)
+    manifest = CorpusManifest.read(folder)
     manifest.check_settings(_made_from(settings))
     if manifest.train.is_complete:
         logger.info("%s is complete, and stays. For other text, choose another folder", folder)
@@ -269,11 +269,11 @@ def _open_manifest(folder: Path, settings: TrainSettings) -> Manifest | None:
 
 def _start(
     folder: Path, settings: TrainSettings, tokenizer: Tokenizer, has_validation: bool
-) -> Manifest:
+) -> CorpusManifest:
     path = folder / "tokenizer.model"
     with named_failure(path, advice=CAN_CONTINUE):
         tokenizer.save(path)
-    manifest = Manifest(
+    manifest = CorpusManifest(
         folder=folder,
         made_from=_made_from(settings),
         tokenizer_sha256=tokenizer.fingerprint,
@@ -289,7 +289,7 @@ def _made_from(settings: TrainSettings) -> dict[str, object]:
 
 
 def _write_split(
-    manifest: Manifest,
+    manifest: CorpusManifest,
     name: Literal["train", "val"],
     pairs: Iterable[Pair],
     cleaner: Cleaner,

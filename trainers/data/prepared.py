@@ -1,7 +1,7 @@
 """A prepared corpus: token ids on disk, as `prepare` writes them.
 
     CORPUS/
-      corpus.json      a `Manifest`: the settings, and what each shard holds
+      corpus.json      a `CorpusManifest`: the settings, and what each shard holds
       tokenizer.model  of both languages
       train-00000.npy  a shard: the lengths of its pairs, two per pair, then the ids of the first
                        pair's source and target, of the second's, ..., each side with its EOS_ID
@@ -110,7 +110,7 @@ class Split(pydantic.BaseModel):
         }
 
 
-class Manifest(pydantic.BaseModel):
+class CorpusManifest(pydantic.BaseModel):
     """The content of `corpus.json`, which says what else the folder of a prepared corpus holds."""
 
     folder: Path = pydantic.Field(default=Path(), exclude=True)
@@ -181,9 +181,12 @@ class StoredPairs:
     lengths: np.ndarray  # int32 [rows, 2], numbers of tokens of both sides, `EOS_ID` included
 
     def __init__(
-        self, corpus: Path | Manifest, split: Literal["train", "val"], check_files: bool = True
+        self,
+        corpus: Path | CorpusManifest,
+        split: Literal["train", "val"],
+        check_files: bool = True,
     ) -> None:
-        manifest = corpus if isinstance(corpus, Manifest) else Manifest.read(corpus)
+        manifest = corpus if isinstance(corpus, CorpusManifest) else CorpusManifest.read(corpus)
         written: Split = getattr(manifest, split)
         if not written.is_complete:
             command = _preparation(manifest.folder)
@@ -211,8 +214,8 @@ class StoredPairs:
         if temperature == 1 or len(counts) < 2:
             return None
         rates = dict(zip(counts, rates_of([*counts.values()], temperature), strict=True))
-        each = [rates[shard.languages] for shard in self.shards]
-        return np.repeat(each, [shard.kept for shard in self.shards])
+        rates_of_shards = [rates[shard.languages] for shard in self.shards]
+        return np.repeat(rates_of_shards, [shard.kept for shard in self.shards])
 
     def read(self, rows: Sequence[int]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Returns the (source, target) token ids of rows, int32, each with its `EOS_ID`."""
@@ -256,7 +259,7 @@ class PreparedCorpus(NamedTuple):
         return chosen
 
     @classmethod
-    def of(cls, manifest: Manifest, tokenizer: Tokenizer, check_files: bool) -> Self:
+    def of(cls, manifest: CorpusManifest, tokenizer: Tokenizer, check_files: bool) -> Self:
         """Opens the splits of a corpus as `StoredPairs`."""
         return cls(
             tokenizer,
@@ -267,9 +270,9 @@ class PreparedCorpus(NamedTuple):
         )
 
 
-def complete_corpus(folder: Path) -> Manifest | None:
+def complete_corpus(folder: Path) -> CorpusManifest | None:
     """Returns the manifest of a complete corpus, or None."""
-    manifest = Manifest.read(folder) if is_prepared(folder) else None
+    manifest = CorpusManifest.read(folder) if is_prepared(folder) else None
     # The training split is written last.
     return manifest if manifest and manifest.train.is_complete else None
 
@@ -281,7 +284,7 @@ def corpus_folder(run: Run) -> Path:
     for folder in (own, Path(data) if is_prepared(data) else own):
         # The run's own corpus may be incomplete; the other may be deleted or replaced.
         with suppress(InputError):
-            manifest = Manifest.read(folder)
+            manifest = CorpusManifest.read(folder)
             if manifest.train.is_complete and manifest.tokenizer_sha256 == run.tokenizer_sha256:
                 return folder
     return own
@@ -289,7 +292,7 @@ def corpus_folder(run: Run) -> Path:
 
 def open_prepared(folder: str | Path, settings: TrainSettings | None = None) -> PreparedCorpus:
     """Opens what `prepare` wrote; `InputError` if it is damaged, or made with other settings."""
-    manifest = Manifest.read(folder)
+    manifest = CorpusManifest.read(folder)
     if settings is not None:
         names = manifest.settings(settings.init_from)  # the tokenizer is compared later
         manifest.check_settings({name: getattr(settings, name) for name in names})

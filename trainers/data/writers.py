@@ -32,13 +32,13 @@ def monolingual_files(path: str, pairs: Sequence[LanguagePair]) -> dict[Language
     if len(pairs) == 1:
         return {pairs[0]: Path(path)}
     files = split_files(Path(path), "", ".txt") if Path(path).is_dir() else {}
-    found = {pair: files[pair[1]] for pair in pairs if pair[1] in files}
-    if not found:
+    files_of_pairs = {pair: files[pair[1]] for pair in pairs if pair[1] in files}
+    if not files_of_pairs:
         targets = ", ".join(dict.fromkeys(f"{target}.txt" for _, target in pairs))
         raise InputError(
             f"`monolingual` must be a folder with some of the files {targets}. Received: {path}"
         )
-    return found
+    return files_of_pairs
 
 
 def monolingual_pairs(path: str, pairs: Sequence[LanguagePair]) -> Iterator[Pair]:

@@ -12,7 +12,7 @@ from keras_transformer.model.tensor import precision
 from keras_transformer.registry import build_model
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.batches import BatchPlan, make_dataset
-from keras_transformer.trainers.data.prepared import Manifest, PreparedCorpus, corpus_folder
+from keras_transformer.trainers.data.prepared import CorpusManifest, PreparedCorpus, corpus_folder
 from keras_transformer.trainers.fitting.training_model import Adam, TrainingModel
 from keras_transformer.trainers.fitting.validation import loss_and_metrics, validation_scores
 from keras_transformer.trainers.settings import TrainSettings
@@ -64,7 +64,7 @@ def average(run: Run, last: int) -> Checkpoint:
 
 def _validate(run: Run, model: EncoderDecoder, settings: TrainSettings) -> dict[str, float]:
     try:
-        manifest = Manifest.read(corpus_folder(run))
+        manifest = CorpusManifest.read(corpus_folder(run))
         corpus = PreparedCorpus.of(manifest, run.tokenizer(), check_files=True)
         if corpus.validation is None:
             return {}

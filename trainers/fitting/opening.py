@@ -15,7 +15,7 @@ from keras_transformer.trainers.data.cleaning import Progress
 from keras_transformer.trainers.data.corpora import is_prepared
 from keras_transformer.trainers.data.preparation import prepare
 from keras_transformer.trainers.data.prepared import (
-    Manifest,
+    CorpusManifest,
     PreparedCorpus,
     complete_corpus,
     corpus_folder,
@@ -66,7 +66,7 @@ def _holds_work(path: Path) -> bool:
     corpus = path / "corpus"
     return (
         (path / "run.json").is_file()
-        or (is_prepared(corpus) and Manifest.read(corpus).train.total.kept > 0)
+        or (is_prepared(corpus) and CorpusManifest.read(corpus).train.total.kept > 0)
         or any(corpus.glob(TRANSLATED.format("*")))
     )
 
@@ -101,8 +101,8 @@ def _open_as_chief(
     elif run is not None and complete_corpus(path / "corpus"):
         corpus = open_prepared(path / "corpus", settings)  # without the text, which may be gone
     else:
-        known = run.tokenizer() if run is not None else None
-        corpus = prepare(settings, path / "corpus", progress, known)
+        tokenizer = run.tokenizer() if run is not None else None
+        corpus = prepare(settings, path / "corpus", progress, tokenizer)
     require(
         corpus.validation is not None or settings.patience is None,
         "`patience` needs a validation split, and the corpus has none",
@@ -155,7 +155,7 @@ def _restore_tokenizer(run: Run) -> None:
         run.tokenizer()
     except InputError:
         folder = corpus_folder(run)
-        tokenizer = Manifest.read(folder).tokenizer() if is_prepared(folder) else None
+        tokenizer = CorpusManifest.read(folder).tokenizer() if is_prepared(folder) else None
         if tokenizer is None or tokenizer.fingerprint != run.tokenizer_sha256:
             raise
         logger.warning("%s/tokenizer.model is restored from the corpus", run.path)
@@ -175,7 +175,7 @@ def _check_settings(run: Run, settings: TrainSettings) -> None:
         if value == saved[name]:
             continue
         if name == "data" and is_prepared(value):  # the corpus may have moved
-            is_free = Manifest.read(value).training_sha256 == run.corpus_sha256
+            is_free = CorpusManifest.read(value).training_sha256 == run.corpus_sha256
         else:
             is_free = name in resumable and not (name == "steps" and settings.cooldown)
         require(

@@ -49,5 +49,5 @@ def validation_scores(
         }
     of_all, *others = scores.values()
     means = {name: statistics.fmean(x[name] for x in scores.values()) for name in of_all}
-    each = {name + pair: x for pair, own in scores.items() for name, x in own.items()}
-    return means | (each if others else {})
+    by_pair = {name + pair: x for pair, own in scores.items() for name, x in own.items()}
+    return means | (by_pair if others else {})

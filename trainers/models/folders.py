@@ -202,10 +202,10 @@ def distinct(
     """Returns the weights; each matrix of embeddings has one name, where a file may have more."""
 
     def first(*names: str) -> ArrayLike:
-        known = [weights[name] for name in names if name in weights]
-        if not known:
+        present = [weights[name] for name in names if name in weights]
+        if not present:
             raise InputError(f"{path}: the weight {names[0]} is missing")
-        return known[0]
+        return present[0]
 
     rest = {
         name: weight

@@ -147,13 +147,13 @@ def _read_languages(folder: Path, settings: dict[str, Any], first_id: int) -> di
     ):
         tokens = [str(token["content"] if isinstance(token, dict) else token) for token in listed]
         matches = [LANGUAGE_TOKEN.fullmatch(token) for token in tokens]
-        found = [match[1] or match[2] for match in matches if match]
+        names = [match[1] or match[2] for match in matches if match]
         if ids is not None:
-            own = [index for index, match in zip(ids, matches, strict=True) if match]
+            own_ids = [index for index, match in zip(ids, matches, strict=True) if match]
         else:
-            own = [*range(first_id, first_id + len(found))]
-        if found:
-            return dict(zip(found, own, strict=True))
+            own_ids = [*range(first_id, first_id + len(names))]
+        if names:
+            return dict(zip(names, own_ids, strict=True))
     codes = LANGUAGES.get(settings.get("language_codes", "m2m100"))
     if codes is None or not (folder / "vocab.json").is_file():
         raise InputError(

@@ -13,7 +13,7 @@ from keras_transformer.trainers.data.batches import BatchPlan, plan_of
 from keras_transformer.trainers.data.corpora import Pair, load_corpus
 from keras_transformer.trainers.data.languages import drawn, pairs_of, rates_of
 from keras_transformer.trainers.data.preparation import prepare, sampled
-from keras_transformer.trainers.data.prepared import Manifest
+from keras_transformer.trainers.data.prepared import CorpusManifest
 from keras_transformer.trainers.settings import TrainSettings
 
 pytestmark = pytest.mark.usefixtures("eager")
@@ -167,7 +167,7 @@ def settings(write, monkeypatch):
 def test_prepared_corpus_and_report(settings, tmp_path, caplog):
     caplog.set_level("INFO")
     corpus = prepare(settings, tmp_path / "corpus")
-    split = Manifest.read(tmp_path / "corpus").train
+    split = CorpusManifest.read(tmp_path / "corpus").train
     assert [(shard.languages, shard.kept) for shard in split.shards] == [
         (("en", "de"), 40),
         (("en", "de"), 20),
@@ -191,7 +191,7 @@ def test_report_of_what_is_dropped(settings, tmp_path, write):
     file = tmp_path / "few" / "fr.train.txt"
     file.write_text(file.read_text().replace("deux", " "))
     prepare(settings, tmp_path / "corpus")
-    parts = Manifest.read(tmp_path / "corpus").train.parts
+    parts = CorpusManifest.read(tmp_path / "corpus").train.parts
     assert parts["en", "de"].dropped == {}
     assert parts["en", "fr"].dropped == {"empty": 3}
     assert str(parts["en", "fr"]) == "6 pairs (dropped: 3 empty)"

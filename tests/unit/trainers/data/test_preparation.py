@@ -13,7 +13,7 @@ from keras_transformer.trainers.data import cleaning, preparation
 from keras_transformer.trainers.data.corpora import Pair, load_corpus
 from keras_transformer.trainers.data.preparation import prepare
 from keras_transformer.trainers.data.prepared import (
-    Manifest,
+    CorpusManifest,
     StoredPairs,
     complete_corpus,
     open_prepared,
@@ -98,7 +98,7 @@ def refuses(call, message, folder):
 
 
 def report(folder, split="train"):
-    found = getattr(Manifest.read(folder), split).total
+    found = getattr(CorpusManifest.read(folder), split).total
     return found.kept, found.dropped, found.examples
 
 
@@ -221,7 +221,7 @@ def test_copies_are_of_the_pairs_that_are_kept(write, corpus, tmp_path):
     settings = {"drop_duplicates": True, "augment": {"end": 0.999}}
     settings = write([*pairs, pairs[3], ("w30.", ""), GOOD], **settings)
     prepare(settings, tmp_path / "expected")
-    train = Manifest.read(tmp_path / "expected").train.total
+    train = CorpusManifest.read(tmp_path / "expected").train.total
     assert (train.kept, train.copies) == (19, {"end": 9})
     assert (
         str(train) == "19 pairs (dropped: 1 duplicate, 1 empty; changed copies among them: 9 end)"
@@ -239,7 +239,7 @@ def test_copies_that_are_dropped_do_not_count(write, corpus, monkeypatch):
         cleaning, "changed_copies", lambda *_: [("end", longer), ("lower", Pair(*GOOD))]
     )
     prepare(write(numbered(3), max_length=5), corpus)
-    train = Manifest.read(corpus).train.total
+    train = CorpusManifest.read(corpus).train.total
     assert (train.kept, train.copies, train.dropped) == (6, {"lower": 3}, {})
 
 

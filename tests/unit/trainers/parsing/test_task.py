@@ -10,7 +10,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.parsing.tokenizer import TreeTokenizer
 from keras_transformer.trainers.data.corpora import Pair
 from keras_transformer.trainers.data.preparation import prepare
-from keras_transformer.trainers.data.prepared import Manifest
+from keras_transformer.trainers.data.prepared import CorpusManifest
 from keras_transformer.trainers.recipes import load_recipe
 from keras_transformer.trainers.scoring.evaluation import evaluate
 from keras_transformer.trainers.settings import TrainSettings
@@ -61,7 +61,7 @@ def test_trees_with_symbols_that_the_tokenizer_lacks(tmp_path):
     tokenizer = TreeTokenizer.train([("a b", "S NN VB /S")], vocab_size=270)
     settings = TrainSettings(data=str(tmp_path), task="parsing", target="trees", augment={})
     prepare(settings, tmp_path / "corpus", tokenizer=tokenizer)
-    split = Manifest.read(tmp_path / "corpus").train.total
+    split = CorpusManifest.read(tmp_path / "corpus").train.total
     assert (split.kept, split.dropped) == (2, {"unknown": 2})
     assert split.examples == {"unknown": [("a b", "S NN RB /S"), ("a", "X NN /X")]}
 
