@@ -185,11 +185,7 @@ def _difference(answer: Row, example: Row) -> InputError:
 
 
 def _require_ties(export: Export, pairs: Sequence[tuple[Row, Row]]) -> None:
-    """Raises `InputError` unless the translations of answers and examples have equal scores.
-
-    Then the runtime decides which one a search finds. The scores are those of `nbest`, or of the
-    signature `score`, which knows neither constraints nor the pieces that a search chose.
-    """
+    """Raises `InputError` unless scores are equal: then the runtime decides what a search finds."""
     texts = [example["text"] for _, example in pairs]
     requests: list[Request] = [("nbest", {"text": texts})]
     for rows in zip(*pairs, strict=True):
@@ -198,6 +194,7 @@ def _require_ties(export: Export, pairs: Sequence[tuple[Row, Row]]) -> None:
     nbest, *scored = _run_session(export.path, requests)
     for (answer, example), best, *both in zip(pairs, nbest, *scored, strict=True):
         listed = zip(best["translations"], best["scores"], strict=True)
+        # The signature `score` knows neither constraints nor the pieces that a search chose.
         is_listed = any(
             text == example["translation"] and _is_close(score, example["score"])
             for text, score in listed

@@ -54,14 +54,12 @@ def cross_entropy(logits: Tensor, target_ids: Tensor, label_smoothing: float = 0
 
 
 def _index(ids: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:
-    """[B, T] -> places in V, int32 [B, T, 1], 0 where an id is not one of them; bool [B, T].
-
-    Backends read a place outside of V as that of another token, or fail.
-    """
+    """[B, T] -> places in V, int32 [B, T, 1], 0 where an id is not one of them; bool [B, T]."""
     ids = ops.convert_to_tensor(ids)
     index = ops.cast(ids, "int32")  # an id that int32 does not hold turns into another
     is_id = ops.logical_and(index >= 0, index < vocab_size)
     is_id = ops.logical_and(is_id, ops.equal(ops.cast(index, ids.dtype), ids))  # [B, T]
+    # Backends read a place outside of V as that of another token, or fail.
     return ops.where(is_id, index, 0)[..., None], is_id
 
 

@@ -93,10 +93,7 @@ def read_vocabulary(path: Path) -> dict[str, int]:
 
 
 def _read_lines(path: Path) -> dict[str, str]:
-    """Reads a vocabulary that Marian wrote: YAML, but with any control characters and bytes.
-
-    A plain `no`, `null` or `1e5` is a piece as others are.
-    """
+    """Reads a vocabulary that Marian wrote: YAML, but with any bytes, and pieces such as `null`."""
     vocabulary = {}
     # Other line separators of Unicode are pieces.
     for line in read_bytes(path).decode("utf-8-sig", "replace").split("\n"):
