@@ -1,5 +1,6 @@
 """The files of translators: gettext catalogues, XLIFF and TMX, by translate-toolkit."""
 
+import codecs
 import logging
 import re
 from collections import Counter
@@ -19,6 +20,8 @@ FORMATS = (*PAIRED, ".pot")
 # Entries in which translators write their names: of GNOME, and the contexts of KDE.
 CREDITS = re.compile(r"translat(?:ors?|ion)[-_ ]credits?\S*", re.IGNORECASE)
 CREDITS_CONTEXTS = ("NAME OF TRANSLATORS", "EMAIL OF TRANSLATORS")
+# Of gettext's header; a template has the word itself.
+CHARSET = re.compile(rb'^"Content-Type:.*charset=\s*(?!CHARSET\b)([\w.:-]+)', re.MULTILINE)
 # Elements of XLIFF and TMX that only mark text; all others are codes, and hold no text.
 TEXT_ELEMENTS = ("mrk", "hi")
 UNTRANSLATED = ("new", "initial", "needs-translation", "needs-l10n", "needs-adaptation")  # states
@@ -63,7 +66,20 @@ def open_store(path: Path) -> Any:
     with as_input_error(f"Cannot read {path}"):  # errors of XML, of gettext
         if kind_of(path) in (".xlf", ".xliff") and b"xliff:document:2" in content:
             return xliff2.Xliff2File.parsestring(content)
+        if kind_of(path) in (".po", ".pot"):
+            content = _as_utf8(content)
         return factory.getclass(f"x{kind_of(path)}").parsestring(content)
+
+
+def _as_utf8(content: bytes) -> bytes:
+    """Returns gettext's text in UTF-8, because translate-toolkit reads other charsets wrongly."""
+    match = CHARSET.search(content)
+    charset = match[1].decode() if match else "utf-8"
+    text = content.decode(charset)  # strictly: translate-toolkit falls back to Latin-1
+    if match is None or codecs.lookup(charset).name == "utf-8":
+        return content
+    start, end = (len(content[:place].decode(charset)) for place in match.span(1))
+    return f"{text[:start]}UTF-8{text[end:]}".encode()
 
 
 def is_message(unit: Any) -> bool:

@@ -86,6 +86,22 @@ def test_compressed_files(tmp_path, name):
         load_corpus(str(compressed), "en", "cs")
 
 
+def test_gettext_in_other_charsets(tmp_path):
+    """Also where the header has letters of its own, such as the name of a translator."""
+    text = f"# Jiří\n{CATALOGUE.replace('UTF-8', 'ISO-8859-2')}"
+    (tmp_path / "a.po").write_bytes(text.encode("iso-8859-2"))
+    assert OPEN in sides_of(tmp_path / "a.po", "cs")
+    fill_catalogue(tmp_path / "a.po", tmp_path / "b.po", translate)
+    filled = (tmp_path / "b.po").read_text("utf-8")
+    assert filled.startswith("# Jiří\n")
+    assert "charset=UTF-8" in filled
+    assert 'msgstr "Otevřít"' in filled
+    for charset, message in (("UTF-8", "'utf-8' codec"), ("X-NONE", "unknown encoding")):
+        (tmp_path / "a.po").write_bytes(text.replace("ISO-8859-2", charset).encode("iso-8859-2"))
+        with pytest.raises(InputError, match=rf"^Cannot read .*a\.po: {message}"):
+            load_corpus(str(tmp_path / "a.po"), "en", "cs")
+
+
 def test_codes_of_tmx_are_no_text(tmp_path, caplog):
     caplog.set_level("INFO")
     path = write(tmp_path, "a.tmx")
