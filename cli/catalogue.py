@@ -35,7 +35,7 @@ def fill_catalogue(
         for unit in store.units
         if catalogues.is_message(unit) and not all(_written(unit)[: _num_forms(unit, store)])
     ]
-    own = store.getsourcelanguage(), store.gettargetlanguage()
+    own = catalogues.own_languages(store, path)
     codes = [catalogues.languages_of(unit, own) for unit in empty]
     tags = _tags(path, Counter(codes), known, asked)
     fitting = [(unit, tags[pair]) for unit, pair in zip(empty, codes, strict=True) if pair in tags]

@@ -92,6 +92,13 @@ def is_message(unit: Any) -> bool:
     return bool(unit.source) and not (unit.isheader() or unit.isobsolete() or marks[:1] == ["no"])
 
 
+def own_languages(store: Any, path: Path) -> Languages:
+    """Returns the languages of a file; the folder cs/LC_MESSAGES is for a target that it lacks."""
+    folder = path.absolute().parent
+    named = folder.parent.name if folder.name == "LC_MESSAGES" else None
+    return store.getsourcelanguage(), store.gettargetlanguage() or named
+
+
 def languages_of(unit: Any, store: Languages) -> Languages:
     """Returns the languages of an entry's source and target; of gettext, those of its store."""
     element = getattr(unit, "xmlelement", None)
@@ -142,7 +149,7 @@ def _pairs(
     path: Path, source: str, target: str, left_out: Counter[str], unnamed: Languages
 ) -> Iterator[Texts]:
     store = open_store(path)
-    own = store.getsourcelanguage(), store.gettargetlanguage()
+    own = own_languages(store, path)
     others: set[str] = set()
     total = 0
     for unit in filter(is_message, store.units):

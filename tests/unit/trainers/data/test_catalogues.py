@@ -188,6 +188,17 @@ def test_variants_of_one_language_are_not_swapped(tmp_path):
     assert OPEN in {pair.sides for pair in corpus.pairs("train")}
 
 
+def test_folders_of_gettext_name_a_language(tmp_path):
+    """A folder of all languages, as /usr/share/locale, is not read as if it had one."""
+    for name in ("cs.UTF-8", "de", "fr"):
+        folder = tmp_path / name / "LC_MESSAGES"
+        folder.mkdir(parents=True)
+        (folder / "a.mo").write_bytes(compiled({"": "X: y\n", "Open": f"Open in {name}"}))
+    assert sides_of(tmp_path, "cs") == [("Open", "Open in cs.UTF-8")]
+    (pair,) = load_corpus(str(tmp_path), "de", "en").pairs("train")
+    assert pair.sides == ("Open in de", "Open")
+
+
 def test_other_languages_and_damaged_files(tmp_path):
     for name, message in (
         ("a.po", r"a\.po has the language cs_CZ\. Received: 'en', 'de'"),
