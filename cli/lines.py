@@ -47,9 +47,15 @@ def open_new(path: Path) -> TextIO:
 
 
 def write_new(path: Path, content: bytes) -> None:
-    """Writes a file at once, compressed if its name ends in `.gz`."""
+    """Writes a new file, compressed if its name ends in `.gz`; an error leaves none."""
     is_compressed = path.suffix.lower() == ".gz"
-    files.write_atomically(path, gzip.compress(content) if is_compressed else content)
+    path.touch(exist_ok=False)
+    try:
+        with files.named_failure(path):
+            path.write_bytes(gzip.compress(content) if is_compressed else content)
+    except BaseException:
+        path.unlink()
+        raise
 
 
 def read_chunks(stream: Any, name: str) -> Iterator[list[str]]:

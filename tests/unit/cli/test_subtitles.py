@@ -4,6 +4,7 @@ import gzip
 from pathlib import Path
 
 import pytest
+from disk import full_disk
 
 from keras_transformer.cli.subtitles import translate_subtitles
 from keras_transformer.errors import InputError
@@ -71,6 +72,18 @@ def test_unusual_texts(tmp_path, text, expected):
 
     translate_subtitles(tmp_path / "a.srt", tmp_path / "b.srt", one, keeps_tags=True)
     assert (tmp_path / "b.srt").read_text() == f"0:01 --> 0:02\n{expected}\n"
+
+
+def test_no_other_file_is_written(tmp_path):
+    """Also none of the name of a temporary file, such as the subtitles themselves."""
+    (tmp_path / "tmp-a.srt").write_text("0:01 --> 0:02\nhello\n")
+    translate_subtitles(tmp_path / "tmp-a.srt", tmp_path / "a.srt", in_capitals)
+    assert (tmp_path / "tmp-a.srt").read_text() == "0:01 --> 0:02\nhello\n"
+    with pytest.raises(FileExistsError):
+        translate_subtitles(tmp_path / "tmp-a.srt", tmp_path / "a.srt", in_capitals)
+    with full_disk(10), pytest.raises(InputError, match=r"Cannot write .*b\.srt: File too large"):
+        translate_subtitles(tmp_path / "tmp-a.srt", tmp_path / "b.srt", in_capitals)
+    assert {path.name for path in tmp_path.iterdir()} == {"tmp-a.srt", "a.srt"}
 
 
 def test_files_that_are_no_subtitles(tmp_path):
