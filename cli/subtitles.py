@@ -14,8 +14,9 @@ from keras_transformer.cli.translators import Translate, translate_distinct, war
 from keras_transformer.errors import InputError
 from keras_transformer.files import kind_of, open_binary, read_failure
 
-CLOCK = r"(?:\d+:)?\d+:\d\d(?:[.,]\d+)?"
-TIMES = re.compile(rf"\ufeff?\s*{CLOCK}\s*-->\s*{CLOCK}")
+# Also as machine translation leaves them: 00: 00: 01;000 -> 00: 00: 02;000.
+CLOCK = r"\d+ ?:[\d :.,;]*\d"
+TIMES = re.compile(rf"\ufeff?\s*{CLOCK}[-\u2013\u2014\s]+>\s*{CLOCK}")
 TAG = re.compile(r"</?[A-Za-z][^<>]*>|<[0-9][0-9:.]*>|\{\\[^{}]*\}")
 # A text, and what stands around it: tags, dashes of a dialogue, notes of a song, white space.
 PARTS = re.compile(

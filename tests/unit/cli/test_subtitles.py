@@ -74,6 +74,23 @@ def test_unusual_texts(tmp_path, text, expected):
     assert (tmp_path / "b.srt").read_text() == f"0:01 --> 0:02\n{expected}\n"
 
 
+@pytest.mark.parametrize(
+    "times",
+    [
+        "00:00:03;000 --> 00:00:04;000",
+        "00: 00: 03,000 - -> 00: 00: 04,000",
+        "0:03 -> 0:04",
+        "00:00:03.5\u2013>00:00:04.5",
+    ],
+)
+def test_times_that_are_badly_written_are_no_text(tmp_path, times):
+    text = f"1\n0:01 --> 0:02\nhello\n\n2\n{times}\n12:30 or 1 - 2 > 1:30\n"
+    (tmp_path / "a.srt").write_text(text)
+    translate_subtitles(tmp_path / "a.srt", tmp_path / "b.srt", in_capitals)
+    expected = text.replace("hello", "HELLO").replace("or", "OR")
+    assert (tmp_path / "b.srt").read_text() == expected
+
+
 def test_no_other_file_is_written(tmp_path):
     """Also none of the name of a temporary file, such as the subtitles themselves."""
     (tmp_path / "tmp-a.srt").write_text("0:01 --> 0:02\nhello\n")
