@@ -113,7 +113,8 @@ def _parts(text: str, keeps_tags: bool) -> tuple[str, str, str]:
         return start, text[len(start) :], ""
     # Tags that need no end stay, and so does the dash; of the others, one half may be inside.
     before = TAG.sub(lambda tag: tag[0] if tag[0].startswith(("<v", "{")) else "", before)
-    return before, " ".join(TAG.sub("", inner).split()), TAG.sub("", after)
+    inner = TAG.sub("", re.sub("<br[^<>]*>", " ", inner, flags=re.IGNORECASE))
+    return before, " ".join(inner.split()), TAG.sub("", after)
 
 
 def _wrapped(text: str, count: int, width: int) -> list[str]:

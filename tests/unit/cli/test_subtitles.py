@@ -74,6 +74,12 @@ def test_unusual_texts(tmp_path, text, expected):
     assert (tmp_path / "b.srt").read_text() == f"0:01 --> 0:02\n{expected}\n"
 
 
+def test_a_break_joins_no_words(tmp_path):
+    (tmp_path / "a.srt").write_text("0:01 --> 0:02\nred<br>dog<BR />r<b>u</b>ns\n")
+    translate_subtitles(tmp_path / "a.srt", tmp_path / "b.srt", in_capitals)
+    assert (tmp_path / "b.srt").read_text() == "0:01 --> 0:02\nRED DOG RUNS\n"
+
+
 @pytest.mark.parametrize(
     "times",
     [
