@@ -64,11 +64,13 @@ def open_store(path: Path) -> Any:
     with read_failure(path), open_binary(path) as file:
         content = file.read()
     with as_input_error(f"Cannot read {path}"):  # errors of XML, of gettext
-        if kind_of(path) in (".xlf", ".xliff") and b"xliff:document:2" in content:
-            return xliff2.Xliff2File.parsestring(content)
         if kind_of(path) in (".po", ".pot"):
             content = _as_utf8(content)
-        return factory.getclass(f"x{kind_of(path)}").parsestring(content)
+        is_xliff_2 = kind_of(path) in (".xlf", ".xliff") and b"xliff:document:2" in content
+        kind = xliff2.Xliff2File if is_xliff_2 else factory.getclass(f"x{kind_of(path)}")
+        store = kind.parsestring(content)
+    store.XMLindent = {"max_level": 0}  # the white space of XLIFF stays, also between segments
+    return store
 
 
 def _as_utf8(content: bytes) -> bytes:

@@ -18,6 +18,10 @@ FOLDER = Path(__file__).parents[3] / "data" / "catalogues"
 CATALOGUE, XLIFF_2, SEVERAL = (
     (FOLDER / name).read_text("utf-8") for name in ("a.po", "B.XLIFF", "several.xlf")
 )
+SEGMENTED = """<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2">
+<file original="a" source-language="en" target-language="cs" datatype="plaintext"><body>
+<trans-unit id="1"><source>Two. Three.</source><seg-source><mrk mtype="seg" mid="1">Two.</mrk> \
+<mrk mtype="seg" mid="2">Three.</mrk></seg-source></trans-unit></body></file></xliff>"""
 OPEN = ("Open", "Otevřít")
 FILES = ("%d file", "%d soubor"), ("%d files", "%d souborů")
 
@@ -180,6 +184,14 @@ def test_segments_of_xliff_2(tmp_path):
     assert ">Otevřít</target>" in filled
     assert ">RED</target>" in filled
     assert filled.count("<target") == text.count("<target")
+
+
+@pytest.mark.parametrize("text", [SEGMENTED, XLIFF_2], ids=["1.2", "2.0"])
+def test_xliff_that_is_not_filled_stays(tmp_path, text):
+    (tmp_path / "a.xlf").write_text(text, "utf-8")
+    fill_catalogue(tmp_path / "a.xlf", tmp_path / "b.xlf", translate, Languages("en", "fr"))
+    written = (tmp_path / "b.xlf").read_text("utf-8")
+    assert written.split("<file", 1)[1].strip() == text.split("<file", 1)[1].strip()
 
 
 def test_variants_of_one_language_are_not_swapped(tmp_path):
