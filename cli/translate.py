@@ -178,15 +178,22 @@ def _translate_document(model: Model, translate: Translate, file: Path, output: 
 @contextlib.contextmanager
 def _new_file(path: Path) -> Iterator[TextIO]:
     """Opens a new file to write. An error keeps what is written, and deletes an empty file."""
-    with open_new(path) as file:
-        try:
-            yield file
-        except BaseException:
-            if file.tell() == 0:
-                path.unlink()
-            else:
-                say(f"{path} is incomplete")
-            raise
+    file, is_empty = open_new(path), False
+    try:
+        with file:  # on a full disk, its end may fail, too
+            try:
+                yield file
+            except BaseException:
+                is_empty = file.tell() == 0
+                raise
+    except BaseException as error:
+        if isinstance(error, OSError):
+            error.filename = error.filename or str(path)
+        if is_empty or not path.stat().st_size:
+            path.unlink()
+        else:
+            say(f"{path} is incomplete")
+        raise
 
 
 def print_translations(

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from command_line import assert_documented, assert_refused, cli
+from disk import full_disk
 
 from keras_transformer.cli.lines import CHUNK_LINES
 from keras_transformer.cli.translate import print_translations
@@ -128,6 +129,13 @@ def test_output_of_a_failure(saved_model, tmp_path):
     code, _, err = cli(*arguments)
     assert (code, f"{output} is incomplete" in err) == (1, True)
     assert len(output.read_text().splitlines()) == CHUNK_LINES
+    texts.write_bytes(b"cat\n" * 20)
+    for name in ("full.txt", "full.gz"):
+        output = tmp_path / name
+        with full_disk(8):
+            code, _, err = cli(*arguments[:4], "--output", output)
+        assert code == 1
+        assert f"{output} is incomplete\nerror: {output}: File too large" in err
 
 
 def test_translate_for_a_machine(tiny_run, tiny_translator, exported):
