@@ -37,6 +37,8 @@ def read_table(
                 f"{path}: the first line must name the columns, {source} and {target} "
                 f"among them. Received: {', '.join(columns)[:80]}"
             )
+        if repeated := [name for name in (source, target) if columns.count(name) > 1]:
+            raise InputError(f"{path}: the first line names {repeated[0]} more than once")
         sides, before = (columns.index(source), columns.index(target)), rows.line_num
         for row in filter(None, rows):
             place = f"{path}, line {rows.line_num}"
