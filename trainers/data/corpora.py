@@ -244,6 +244,9 @@ def _folder_of_lines(folder: Path, wanted: Wanted) -> Corpus | None:
         )
     files = [split_files(folder, f"{language}.", ".txt") for language in wanted.names]
     common = sorted(set.intersection(*map(set, files)))
+    alone = [x[name].name for x in files for name in VALIDATION_SPLITS if name in {*x} - {*common}]
+    if common and alone and wanted.is_only:
+        logger.warning("%s: there is no translation of %s", folder, ", ".join(alone))
 
     def read(split: str) -> Iterator[Pair]:
         paths = [side[split] for side in files]

@@ -154,6 +154,7 @@ def test_tables_of_a_spreadsheet(tmp_path, mark, encoding, separator, end):
             "pairs.*a.tsv: the first line must name .*, en and de .*: one, eins",
         ),
         ("a.tsv", b"en\tde\none", "a.tsv, line 2: a column is missing"),
+        ("a.tsv", b"en\tde\tde\n", "a.tsv: the first line names de more than once"),
         ("a.csv", b"en,de\na,b,\nYes, a dog,Ja", "a.csv, line 3: more columns than the first line"),
         ("a.csv", b"en,de\n\xff,b", "a.csv, line 2: not valid UTF-8"),
         ("a.csv", b'en,de\na,b\n\nc,"d\ne,f\n', "a.csv: after line 2, a quote is not"),
@@ -223,6 +224,12 @@ def test_several_files_are_one_corpus(tmp_path, caplog):
         load_corpus(str(tmp_path / "b"), "en", "de")
     with pytest.raises(InputError, match=r"b must hold files en.* It holds 3 .* of others"):
         load_corpus(str(tmp_path / "b"), "en", "pl")
+
+
+def test_validation_text_of_one_language_is_named(write, caplog):
+    write(en_train="a\n", de_train="b\n", en_dev="c\n", de_val="d\n", en_more="e\n")
+    assert "en.dev.txt, de.val.txt" in caplog.text
+    assert "more" not in caplog.text
 
 
 def test_folders_of_lines_keep_their_splits_among_files(write, tmp_path):
