@@ -71,9 +71,6 @@ class MarianSource(MarianSide):
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         for pattern, replacement in self._substitutions:
             texts = tf.strings.regex_replace(texts, pattern, replacement)
-        return self.split_words(texts)
-
-    def split_words(self, texts: tf.Tensor) -> tf.RaggedTensor:
         if self.names:  # a tag alone is no text
             texts = tf.strings.regex_replace(texts, rf"{TAG}[\s\p{{Z}}]*$", "")
         if not (self.names and self.cuts_tag):

@@ -68,7 +68,7 @@ class Case(Wrapper):
                 names = "|".join(map(re.escape, targets))
                 tag = rf"(?s)\s*>>(?:[^\s<>:]+:)?(?:{names})<<.*"
                 rules = tf.where(tf.strings.regex_full_match(texts, tag), number, rules)
-        texts, capitals = as_sentences(texts, self.source.split_words, self.known.source)
+        texts, capitals = as_sentences(texts, self.source.tokenize, self.known.source)
         return texts, tf.where(capitals, rules, 0)
 
     def _by_rule(self, change: Change, context: tf.Tensor, texts: tf.Tensor) -> tf.Tensor:

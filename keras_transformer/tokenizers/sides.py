@@ -38,10 +38,6 @@ class Side(abc.ABC):
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """`tokenize` of valid UTF-8 without control characters."""
 
-    def split_words(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Splits words, string [W], as inside a text, into ids, to count them."""
-        return self._tokenize(texts)
-
     @abc.abstractmethod
     def detokenize(self, ids: tf.Tensor) -> tf.Tensor:
         """Joins ids, int32 [B, S], into texts, string [B]; drops pad, bos and eos."""
@@ -85,7 +81,7 @@ class SharedSide:
 
     def __init__(self, side: Side) -> None:
         texts, ids = tf.TensorSpec([None], tf.string), tf.TensorSpec([None, None], tf.int32)
-        specs = {"tokenize": texts, "split_words": texts, "detokenize": ids, "pieces": ids}
+        specs = {"tokenize": texts, "detokenize": ids, "pieces": ids}
         self._side = side
         self._graphs: dict[str, Any] = {
             name: tf.function(getattr(side, name), [spec], autograph=False)

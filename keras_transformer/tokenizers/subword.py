@@ -72,18 +72,18 @@ class SentencePieceSide(Side):
 
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         if not (self._is_source and self.tags):
-            return self.split_words(texts)
+            return self._split(texts)
         tag = tf.strings.regex_replace(texts, f"(?s){TAG}.*", r"\1")
         is_tag = tag[:, None] == list(self.tags)  # [B, tags]
         has_tag = tf.reduce_any(is_tag, axis=1)
         texts = tf.where(has_tag, tf.strings.regex_replace(texts, TAG, ""), texts)
-        tokens = self.split_words(texts)
+        tokens = self._split(texts)
         has_tag &= tokens.row_lengths() > 0  # a tag alone is no text
         ids = tf.gather(list(self.tags.values()), tf.argmax(is_tag, axis=1))
         head = tf.ragged.boolean_mask(ids[:, None], has_tag[:, None])
         return tf.concat([head, tokens], axis=1)
 
-    def split_words(self, texts: tf.Tensor) -> tf.RaggedTensor:
+    def _split(self, texts: tf.Tensor) -> tf.RaggedTensor:
         if self._lowers:
             if self._is_source:
                 texts = tf_text.normalize_utf8(texts, "NFKC")  # the trade mark sign becomes TM
