@@ -15,9 +15,8 @@ from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from keras_transformer.errors import InputError
 from keras_transformer.languages import LANGUAGE_TAG
 from keras_transformer.tokenizers.base import Tokenizer
-from keras_transformer.tokenizers.languages import TAG, LanguageTag
+from keras_transformer.tokenizers.languages import TAG
 from keras_transformer.tokenizers.sides import SPECIAL_PIECES, Side, index_pieces
-from keras_transformer.tokenizers.wrappers import Wrapper
 
 HEADER = b"# marian\n"  # of its file
 
@@ -66,14 +65,14 @@ class MarianSource(MarianSide):
         self._substitutions, self.cuts_tag = substitutions, cuts_tag
         is_tag = [re.fullmatch(f"▁?{LANGUAGE_TAG}", piece) is not None for piece in pieces]
         self.tag_ids = [*itertools.compress(itertools.count(), is_tag)]
-        self.names = [piece[2:-2] for piece in pieces if re.fullmatch(LANGUAGE_TAG, piece)]
+        self.tags = {pieces[i]: i for i in self.tag_ids if pieces[i].startswith(">>")}
 
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         for pattern, replacement in self._substitutions:
             texts = tf.strings.regex_replace(texts, pattern, replacement)
-        if self.names:  # a tag alone is no text
+        if self.tags:  # a tag alone is no text
             texts = tf.strings.regex_replace(texts, rf"{TAG}[\s\p{{Z}}]*$", "")
-        if not (self.names and self.cuts_tag):
+        if not (self.tags and self.cuts_tag):
             return super()._tokenize(texts)
         pieces = self._op.tokenize(tf.strings.regex_replace(texts, TAG, ""))
         # A row of tags has one at most.
@@ -112,8 +111,7 @@ class MarianTokenizer(Tokenizer):
         except (ValueError, KeyError, IndexError, TypeError, RuntimeError) as error:
             raise InputError("The tokenizer is damaged") from error
         super().__init__(model, source, target)
-        self.sees_tag = bool(source.names) and not source.cuts_tag
-        self._tag_ids, self.target_languages = source.tag_ids, source.names
+        self.sees_tag = bool(source.tags) and not source.cuts_tag
 
     @classmethod
     def from_files(
@@ -141,9 +139,3 @@ class MarianTokenizer(Tokenizer):
             "delimiters": delimiters,
         }
         return cls(HEADER + json.dumps(content).encode())
-
-    @property
-    def wrappers(self) -> Sequence[Wrapper]:
-        known = self.known_languages
-        tags = [LanguageTag(self._tag_ids, known)] if known.targets else []
-        return [*super().wrappers, *tags]

@@ -20,7 +20,7 @@ class Documents:
         sentences = tf.where(~self._is_blank)[:, 0]  # numbers of the other segments
         read, context = wrapper.read(tf.gather(self._segments, sentences))
         tokens = tokenizer.source.tokenize(read)
-        self._tokens, rows = cut_rows(tokens, max_tokens, wrapper.head_lengths(tokens))
+        self._tokens, rows = cut_rows(tokens, max_tokens, tokenizer.source.head_lengths(tokens))
         self._tokenizer = tokenizer
         self._context = wrapper.context_of_parts(context, self._tokens, rows)
         self._segment_of_part = tf.gather(sentences, rows)

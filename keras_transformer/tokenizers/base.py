@@ -157,10 +157,10 @@ class Tokenizer:
     def wrappers(self) -> Sequence[Wrapper]:
         """What wraps the sides, the first one outermost."""
         case = [] if self.lowercase else [Case(self.source, self.target, self.known_languages)]
-        if not self.source.tags:
+        if not self.target_languages:
             return [Visible(), *case]
-        ids, names_source = [*self.source.tags.values()], self.source.source_tag != "target"
-        return [Visible(), *case, LanguageTag(ids, self.known_languages, names_source)]
+        first_ids = self.source.tag_ids if self.num_forced else ()
+        return [Visible(), *case, LanguageTag(self.known_languages, first_ids)]
 
     @property
     def known_languages(self) -> Languages:

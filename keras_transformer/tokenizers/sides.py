@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.config import PAD_ID
 from keras_transformer.errors import InputError
 
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
@@ -27,6 +28,7 @@ class Side(abc.ABC):
     delimiters: tuple[bool, bool] = (False, True)  # whether sources have `BOS_ID`, and `EOS_ID`
     # Of a model of several languages: the pieces that ask for targets, and the names of sources.
     tags: Mapping[str, int] = MappingProxyType({})
+    tag_ids: Sequence[int] = ()  # of these pieces, as they stand at the start of a source
     source_languages: Sequence[str] = ()
     source_tag: str = "target"
 
@@ -37,6 +39,12 @@ class Side(abc.ABC):
     @abc.abstractmethod
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """`tokenize` of valid UTF-8 without control characters."""
+
+    def head_lengths(self, tokens: tf.RaggedTensor) -> tf.Tensor:
+        """Counts the tokens of a tag at the start of texts, of [B, (tokens)] -> int32 [B]."""
+        first = tokens[:, :2].to_tensor(PAD_ID, shape=[None, 2])  # SentencePiece may add a space
+        is_tag = tf.reduce_any(first[:, :, None] == tf.constant(self.tag_ids, tf.int32), axis=2)
+        return tf.where(is_tag[:, 0], 1, tf.where(is_tag[:, 1], 2, 0))
 
     @abc.abstractmethod
     def detokenize(self, ids: tf.Tensor) -> tf.Tensor:

@@ -43,7 +43,7 @@ class SentencePieceSide(Side):
         self._lowers, self._is_source = lowercase, is_source  # whether by TF.Text
         message = parse_sentencepiece(model)
         self.tags, self.source_languages = tags_of(message), message.source_languages.split()
-        self.source_tag = message.source_tag
+        self.tag_ids, self.source_tag = [*self.tags.values()], message.source_tag
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self.vocab_size = len(message.pieces)
         if message.HasField("delimiters"):
@@ -79,7 +79,7 @@ class SentencePieceSide(Side):
         texts = tf.where(has_tag, tf.strings.regex_replace(texts, TAG, ""), texts)
         tokens = self._split(texts)
         has_tag &= tokens.row_lengths() > 0  # a tag alone is no text
-        ids = tf.gather(list(self.tags.values()), tf.argmax(is_tag, axis=1))
+        ids = tf.gather(self.tag_ids, tf.argmax(is_tag, axis=1))
         head = tf.ragged.boolean_mask(ids[:, None], has_tag[:, None])
         return tf.concat([head, tokens], axis=1)
 

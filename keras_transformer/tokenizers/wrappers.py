@@ -57,10 +57,6 @@ class Wrapper:
         """
         return texts, lambda parts: parts
 
-    def head_lengths(self, tokens: tf.RaggedTensor) -> tf.Tensor:
-        """Returns how many tokens at the start of a text each of its parts repeats, int32 [B]."""
-        return tf.zeros_like(tokens.row_lengths(), tf.int32)
-
 
 class Nested(Wrapper):
     """Two wrappers, the first one around the second one."""
@@ -99,9 +95,6 @@ class Nested(Wrapper):
         texts, outer = self.outer.hide(texts)
         texts, inner = self.inner.hide(texts)
         return texts, lambda parts: outer(inner(parts))
-
-    def head_lengths(self, tokens: tf.RaggedTensor) -> tf.Tensor:
-        return self.outer.head_lengths(tokens) + self.inner.head_lengths(tokens)
 
 
 class Visible(Wrapper):

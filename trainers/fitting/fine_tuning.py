@@ -41,7 +41,7 @@ def _places(initial: Tokenizer, tokenizer: Tokenizer) -> np.ndarray | None:
     )
     known = set(pieces)
     places = np.array([place for place, piece in enumerate(more) if piece in known])
-    adds_some = len(tokenizer.protect) > len(initial.protect) or tokenizer.source.tags
+    adds_some = len(tokenizer.protect) > len(initial.protect) or tokenizer.source_languages
     return places if adds_some and [more[place] for place in places] == pieces else None
 
 

@@ -155,7 +155,7 @@ def test_marians_own_sentencepiece_sees_the_tag(name, copy):
     # Each sentence of a document has its tag, and so has each part of a long one.
     sources = tokenizer.source.tokenize(tf.constant([">>deu<< A man", "A man", "", "x>>deu<<"]))
     heads = [2 if name == "vocab.spm" else 1, 0, 0, 0]
-    assert tokenizer.wrapper.head_lengths(sources).numpy().tolist() == heads
+    assert tokenizer.source.head_lengths(sources).numpy().tolist() == heads
     hidden, restore = tokenizer.wrapper.hide(
         tf.constant([" >>deu<< A dog.\n\nA man.", "", "A dog. A"])
     )
