@@ -144,10 +144,10 @@ class ProtectingTokenizer(Tokenizer):
         return cls(HEADER + json.dumps(content).encode())
 
 
-def _slotted(pairs: Pairs, protection: Protection, size: int = 2000) -> Iterator[tuple[str, str]]:
+def _slotted(pairs: Pairs, protection: Protection) -> Iterator[tuple[str, str]]:
     """Yields pairs with slots."""
     iterator = iter(pairs)
-    while batch := list(itertools.islice(iterator, size)):
+    while batch := list(itertools.islice(iterator, 2_000)):
         sources, targets = (
             utf8(tf.constant([text.encode(errors="replace") for text in side]))
             for side in zip(*batch, strict=True)

@@ -184,9 +184,8 @@ def add_languages(model: bytes, sources: Sequence[str], targets: Sequence[str]) 
 def special_pieces(message: Message) -> list[Message]:
     """Makes the special pieces of this package, in the order of their ids."""
     make = type(message.pieces[0])
-    kinds = {UNK_ID: UNKNOWN}
     return [
-        make(piece=piece, type=kinds.get(index, CONTROL))
+        make(piece=piece, type=UNKNOWN if index == UNK_ID else CONTROL)
         for index, piece in enumerate(SPECIAL_PIECES)
     ]
 
