@@ -4,7 +4,7 @@ import contextlib
 import functools
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 from typing import NamedTuple, NoReturn, Self
 
@@ -22,6 +22,7 @@ UNSPACED = (
     r"\x{E00}-\x{EFF}\x{1000}-\x{109F}\x{1780}-\x{17FF}\x{3005}-\x{3007}\x{3041}-\x{30FA}"
     r"\x{30FC}-\x{30FF}\x{31F0}-\x{31FF}\x{3400}-\x{9FFF}\x{F900}-\x{FAFF}\x{20000}-\x{3FFFF}"
 )
+TURKIC = "tr", "az", "azj", "crh", "gag"
 
 
 @functools.cache
@@ -36,6 +37,19 @@ def is_language(code: str | None, wanted: str) -> bool:
     """Returns whether a code, such as "pt_BR", is that of a wanted language, "pt"."""
     parts, wanted_parts = (re.split("[-_@.]", text.lower()) for text in (code or "", wanted))
     return parts[: len(wanted_parts)] == wanted_parts
+
+
+def small_letters(language: str) -> Iterator[tuple[str, str]]:
+    """Yields capitals of a language, regular expressions, and their own small letters."""
+    if language_of(language) in TURKIC:
+        yield from (("\u0130|I\u0307", "i"), ("I", "\u0131"))
+
+
+def lower_text(text: str, language: str) -> str:
+    """Returns a text in small letters, as its language writes them."""
+    for capital, small in small_letters(language):
+        text = re.sub(capital, small, text)
+    return text.lower()
 
 
 class Languages(NamedTuple):

@@ -6,12 +6,18 @@ Capitals and small letters are those of ICU, by the language of the text (Unicod
 # ruff: noqa: RUF001 -- Greek and Armenian
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from keras_transformer.languages import LANGUAGE_TAG, Languages, language_of
+from keras_transformer.languages import (
+    LANGUAGE_TAG,
+    TURKIC,
+    Languages,
+    language_of,
+    small_letters,
+)
 from keras_transformer.tokenizers.sides import Side
 from keras_transformer.tokenizers.wrappers import Wrapper
 
@@ -27,7 +33,6 @@ TITLE_WORD = r"\P{L}*\p{Lu}(?:[^.\p{Lu}]*|\P{Lu}*\p{Ll}\P{Lu}*)"  # no initial, 
 BEFORE_SENTENCE = rf"^{TAG}\P{{L}}*|[\p{{Ll}}\p{{N}}][.!?]\P{{L}}*\s\P{{L}}*"
 FIRST = "\1"  # marks it; a text has no control characters then
 
-TURKIC = "tr", "az", "azj", "crh", "gag"
 # Greek accents, and all marks that capitals have not, in NFD.
 ACCENTS, BREATHINGS = "\u0300-\u0303\u0311\u0342", "\u0304\u0306\u0313\u0314"
 MARKS = f"[{ACCENTS}{BREATHINGS}]"
@@ -131,12 +136,6 @@ def lower(texts: tf.Tensor, language: str) -> tf.Tensor:
     for capital, small in small_letters(language):
         texts = tf.strings.regex_replace(texts, capital, small)
     return tf.strings.lower(texts, encoding="utf-8")
-
-
-def small_letters(language: str) -> Iterator[tuple[str, str]]:
-    """Yields capitals of a language, regular expressions, and their own small letters."""
-    if language_of(language) in TURKIC:
-        yield from (("İ|I\u0307", "i"), ("I", "ı"))
 
 
 def _lower(texts: tf.Tensor, language: str) -> tf.Tensor:

@@ -14,8 +14,9 @@ from google.protobuf.message import DecodeError
 
 from keras_transformer.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from keras_transformer.errors import InputError
+from keras_transformer.languages import lower_text
 from keras_transformer.tokenizers.base import Tokenizer
-from keras_transformer.tokenizers.case import lower, small_letters
+from keras_transformer.tokenizers.case import lower
 from keras_transformer.tokenizers.invisible import visible_text
 from keras_transformer.tokenizers.languages import TAG
 from keras_transformer.tokenizers.learning import (
@@ -201,7 +202,7 @@ class SentencePieceTokenizer(Tokenizer):
                 source = visible_text(source)
                 if lowercase:
                     sides = unicodedata.normalize("NFKC", source), target
-                    source, target = map(_small_letters, sides, languages)
+                    source, target = map(lower_text, sides, languages)
                 yield normalizer.normalize(source)
                 yield target
 
@@ -218,13 +219,6 @@ class SentencePieceTokenizer(Tokenizer):
         if lowercase:
             message.lowercase = LOWERCASE_MARK
         return cls(message.SerializeToString()).of_languages(languages)
-
-
-def _small_letters(text: str, language: str) -> str:
-    """Returns what `lower` returns."""
-    for capital, small in small_letters(language):
-        text = regex.sub(capital, small, text)
-    return text.lower()
 
 
 class WordPieceSide(Side):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import regex
 
-from keras_transformer.languages import LANGUAGE_TAG, language_of
+from keras_transformer.languages import LANGUAGE_TAG, TURKIC, language_of, lower_text
 from keras_transformer.trainers.data.corpora import Pair
 
 if TYPE_CHECKING:
@@ -47,26 +47,12 @@ def _marks() -> tuple[list[str], list[str]]:
     return marks, [mark for mark in marks if 0x1F300 <= ord(mark) <= 0x1FAFF]
 
 
-@functools.cache
-def _own_letters(language: str) -> tuple[list[tuple[str, str]], bool]:
-    """Returns capitals with small letters of their own, as patterns, and whether i becomes İ."""
-    from keras_transformer.tokenizers.case import TURKIC, small_letters  # imports TensorFlow
-
-    return list(small_letters(language)), language_of(language) in TURKIC
-
-
-def _in_small_letters(text: str, language: str) -> str:
-    for capital, small in _own_letters(language)[0]:
-        text = regex.sub(capital, small, text)
-    return text.lower()
-
-
 def _in_capitals(text: str, language: str) -> str:
-    return (text.replace("i", "İ") if _own_letters(language)[1] else text).upper()
+    return (text.replace("i", "İ") if language_of(language) in TURKIC else text).upper()
 
 
 def _lower(chance: random.Random, pair: Pair, language: str) -> Pair:
-    lowered = WORD.sub(lambda word: _in_small_letters(word[0], language), pair.source)
+    lowered = WORD.sub(lambda word: lower_text(word[0], language), pair.source)
     return pair._replace(source=lowered)
 
 
@@ -109,7 +95,7 @@ def _mistyped(share: float, chance: random.Random, pair: Pair, language: str) ->
                 f"{before[:-1]}{letter}{before[-1]}{after}",
                 f"{before}{after}",
                 f"{before}{letter}{letter}{after}",
-                f"{before}{_in_small_letters(chance.choice(letters), language)}{after}",
+                f"{before}{lower_text(chance.choice(letters), language)}{after}",
             )
         )
 
