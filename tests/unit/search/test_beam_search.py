@@ -208,38 +208,6 @@ def test_suppressed_tokens_count_in_the_normalizer(beam_size):
     assert_hypotheses(hypotheses, expected[:beam_size])
 
 
-# The reference, by hand. The best first token, 4, is the wrong one: after 5, EOS is nearly certain.
-#   tokens  probability     log / (7/6)
-#   5 EOS   0.3 * 0.9  = 0.27    -1.1223
-#   EOS     0.2                  -1.6094 (its penalty is 1)
-#   4 4     0.5 * 0.38 = 0.19    -1.4235
-#   4 5     0.5 * 0.34 = 0.17    -1.5188
-#   4 EOS   0.5 * 0.28 = 0.14    -1.6852
-PROBABILITIES = {  # of EOS, 4 and 5
-    (): (0.2, 0.5, 0.3),
-    (A,): (0.28, 0.38, 0.34),
-    (B,): (0.9, 0.06, 0.04),
-}
-
-
-@pytest.mark.parametrize(
-    ("length_penalty", "expected"),
-    [
-        (0.0, [((B, 3), math.log(0.27)), ((3,), math.log(0.2)), ((A, A), math.log(0.19))]),
-        (1.0, [((B, 3), -1.1223), ((A, A), -1.4235), ((A, B), -1.5188), ((3,), -1.6094)]),
-    ],
-)
-def test_exhaustive_search(length_penalty, expected):
-    def log_probs(prefix):
-        return np.log([1e-9] * 3 + [*PROBABILITIES[prefix]])
-
-    found = reference.exhaustive_search(
-        log_probs, EOS_ID, [EOS_ID, A, B], 2, length_penalty, len(expected)
-    )
-    assert [tokens for tokens, _ in found] == [tokens for tokens, _ in expected]
-    assert [score for _, score in found] == pytest.approx([s for _, s in expected], abs=1e-4)
-
-
 @pytest.mark.parametrize(("seed", "length_penalty"), [(1, 0.0), (2, 0.6), (3, 1.0)])
 def test_wide_beam_is_exhaustive(seed, length_penalty):
     max_lengths = [3, 1, 4]
