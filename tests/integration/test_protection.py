@@ -165,7 +165,7 @@ def test_a_run_without_protection_gets_it(tiny_run, tiny_settings, run, tmp_path
         for weight, expected in zip(layer.get_weights(), known.get_weights(), strict=True):
             np.testing.assert_array_equal(weight[: len(expected)], expected)
     frozen = dataclasses.replace(settings, freeze="embeddings")
-    with pytest.raises(InputError, match="`freeze` must not be embeddings"):
+    with pytest.raises(InputError, match="`freeze` must not be embeddings, because `protect`"):
         train(frozen, tmp_path / "frozen", verbose=0)
     (translation,) = Translator.of(tuned).translate(["red %s%s dog"])
     assert translation.text.count("%s") == 2

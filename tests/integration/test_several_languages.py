@@ -139,9 +139,6 @@ def test_from_one_pair_to_several(tiny_run, settings, tmp_path):
         tuned = train(dataclasses.replace(settings, **changes), tmp_path / "tuned", verbose=0)
     assert tuned.config.vocab_size == tiny_run.config.vocab_size + 2
     assert (tuned.source, tuned.target) == ("en", "de")
-    frozen = dataclasses.replace(settings, **changes, freeze="embeddings")
-    with pytest.raises(InputError, match="`protect` or a language adds some"):
-        train(frozen, tmp_path / "frozen", verbose=0)
 
 
 def test_back_translation(settings, texts, run, tmp_path):
@@ -175,19 +172,6 @@ def test_back_translation(settings, texts, run, tmp_path):
     (tmp_path / "lines" / "fr.txt").unlink()
     with pytest.raises(InputError, match=r"with some of the files de\.txt, fr\.txt"):
         prepare(more, tmp_path / "none")
-
-
-def test_tags_leave_capitals_alone(run):
-    tokenizer = run.tokenizer()
-    texts = [">>en:fr<< RED DOG AND CAT", ">>fr<< red dog and cat", "Red Dog And Red Cat"]
-    read, context = tokenizer.wrapper.read(tf.constant(texts))
-    assert [text.decode() for text in read.numpy()] == [
-        ">>fr<< Red dog and cat",
-        ">>fr<< red dog and cat",
-        ">>de<< Red dog And red cat",
-    ]
-    (capitals,) = tf.nest.flatten(context)
-    assert capitals.numpy().tolist() == [True, False, False]
 
 
 def test_a_tag_is_one_token_before_a_text(run):

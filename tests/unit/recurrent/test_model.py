@@ -11,6 +11,7 @@ import reference
 import tensorflow as tf
 from beartype import beartype
 from layer_weights import V, dense, randomize
+from step_twins import assert_chosen_are_continued
 
 from keras_transformer import (
     InputError,
@@ -147,23 +148,8 @@ def test_mixed_precision():
 
 
 def test_steps_are_the_decoder(model):
-    """The hypotheses change places after the first step, as a search moves them."""
-    chosen = np.array([[2, 0, 0], [1, 1, 2], [0, 2, 1]])
-    prefixes = np.random.default_rng(41).integers(1, V, (len(SOURCE_IDS), K, 4)).astype("int32")
-    continued = prefixes[:, :, :0]
-    step = step_of(model, 4, 1)
-    cache, rows = step.initial_state(tf.constant(INPUTS["source_ids"]), K)
-    for position in range(4):
-        ids = prefixes[:, :, position]
-        continued = np.concatenate([continued, ids[:, :, None]], axis=2)
-        logits, cache, rows = step(tf.constant(ids), tf.constant(position), cache, rows)
-        target_ids = continued.reshape(-1, position + 1)
-        sources = np.repeat(INPUTS["source_ids"], K, axis=0)
-        expected = model({"source_ids": sources, "target_ids": target_ids})[:, -1]
-        assert_close(logits, expected.numpy().reshape(logits.shape))
-        if position == 0:
-            continued = np.take_along_axis(continued, chosen[:, :, None], axis=1)
-            cache = tf.nest.map_structure(lambda x: tf.gather(x, chosen, batch_dims=1), cache)
+    prefixes = np.random.default_rng(41).integers(1, V, (2, K, 4)).astype("int32")
+    assert_chosen_are_continued(model, prefixes)
 
 
 def test_a_wide_beam_is_an_exhaustive_search():
