@@ -161,8 +161,9 @@ def change_recipe(recipe: Mapping[str, Any], changes: Iterable[str]) -> dict[str
         for setting, value in flat(values).items():
             table = changed.get(setting, "all" if setting == "augment" else None)
             table = DEFAULT_RATES if table == "all" else table
-            keeps_rest = setting in tables and isinstance(table, Mapping)
-            changed[setting] = {**table, **value} if keeps_rest else value
+            changed[setting] = value
+            if setting in tables and isinstance(table, Mapping):  # which keeps the rest
+                changed[setting] = {**table, **value}
     return changed
 
 
