@@ -43,7 +43,9 @@ def fill_catalogue(
     lines = [
         (_split(form), tag) for unit, tag in units for form in catalogues.forms_of(unit.source)
     ]
-    texts = (tag + text for form, tag in lines for _, text, _ in form if text)
+    texts = (
+        tag + text for form, tag in lines for _, text, _ in form if any(map(str.isalpha, text))
+    )
     translations, num_truncated = translate_distinct(texts, translate)
     num_different = 0
     for unit, tag in units:
@@ -65,7 +67,7 @@ def _fill(unit: Any, tag: str, num_forms: int, translations: dict[str, str]) -> 
     """Writes the forms that an entry has not, and marks it as fuzzy."""
     forms = [
         "\n".join(
-            before + translations.get(tag + text, "") + after
+            before + translations.get(tag + text, text) + after
             for before, text, after in _split(form)
         )
         for form in catalogues.forms_of(unit.source)

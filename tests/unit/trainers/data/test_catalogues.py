@@ -90,6 +90,20 @@ def test_compressed_files(tmp_path, name):
         load_corpus(str(compressed), "en", "cs")
 
 
+def test_lines_without_letters_are_copied(tmp_path):
+    (tmp_path / "a.po").write_text('msgid "1,234.5 €\\n…\\nred"\nmsgstr ""\n', "utf-8")
+    asked = []
+
+    def record(texts, progress):
+        asked.extend(texts)
+        return translate(texts, progress)
+
+    fill_catalogue(tmp_path / "a.po", tmp_path / "b.po", record)
+    assert asked == ["red"]
+    filled = (tmp_path / "b.po").read_text("utf-8")
+    assert '"1,234.5 €\\n"\n"…\\n"\n"RED"\n' in filled
+
+
 def test_gettext_in_other_charsets(tmp_path):
     """Also where the header has letters of its own, such as the name of a translator."""
     text = f"# Jiří\n{CATALOGUE.replace('UTF-8', 'ISO-8859-2')}"
