@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +13,8 @@ from keras_transformer.errors import InputError, as_input_error
 from keras_transformer.trainers.data.corpora import Pair, read_lines
 from keras_transformer.trainers.tasks import find_task
 from keras_transformer.translator import Translator
+
+logger = logging.getLogger(__name__)
 
 
 class Evaluation(NamedTuple):
@@ -92,6 +95,7 @@ def evaluate(
     sources = [pair.tagged_source for pair in pairs]
     results = translator.translate(sources, progress=lambda done: progress(done, len(pairs)))
     hypotheses = [_join_lines(result.text) for result in results]
+    _warn_truncated(sum(result.truncated for result in results), output)
     scores = scorer.score(hypotheses)
     # Scores of an earlier call do not stand beside new translations if this one is interrupted.
     Path(f"{output}.scores.json").unlink(missing_ok=True)
@@ -106,6 +110,11 @@ def evaluate(
     content = {**scorer.figures(scores), **(notes or {}), **decoding}
     Path(f"{output}.scores.json").write_text(json.dumps(content, indent=2) + "\n")
     return scores
+
+
+def _warn_truncated(count: int, output: str | Path) -> None:
+    if count:
+        logger.warning("%s: the end of %d sources was too long, and was left out", output, count)
 
 
 def is_free(output: str | Path, options: Mapping[str, Any]) -> bool:

@@ -26,7 +26,7 @@ class Answers:
     defaults = DecodingOptions()
 
     def translate(self, texts, **options):
-        return [SimpleNamespace(text=tree) for tree in TREES]
+        return [SimpleNamespace(text=tree, truncated=False) for tree in TREES]
 
 
 def test_evaluation_writes_trees_and_their_scores(tmp_path):

@@ -33,7 +33,7 @@ class Answers:
         self.options = options
         progress(1)
         progress(len(texts) - 1)
-        return [Translation(self.answers[text], -1.0, False, ()) for text in texts]
+        return [Translation(self.answers[text], -1.0, "öl" in text, ()) for text in texts]
 
 
 def test_test_set(tmp_path, monkeypatch):
@@ -65,7 +65,7 @@ def test_sentences(tmp_path):
         read_sentences(path, 5)
 
 
-def test_files_lie_side_by_side(tmp_path):
+def test_files_lie_side_by_side(tmp_path, caplog):
     answers = {"ein Hund": "a\ndog\u2028here", "öl": "", "zwei Öle": " two oils"}
     references = ["a dog here", "oil", "two oils"]
     translator, progress = Answers(answers), []
@@ -78,6 +78,7 @@ def test_files_lie_side_by_side(tmp_path):
         progress=lambda *counts: progress.append(counts),
     )
     assert progress == [(1, 3), (2, 3)]
+    assert "test.de: the end of 1 sources was too long" in caplog.text
     expected = {
         "source": ["ein Hund", "öl", "zwei Öle"],
         "reference": references,
