@@ -98,7 +98,10 @@ def own_languages(store: Any, path: Path) -> Languages:
     """Returns the languages of a file; the folder cs/LC_MESSAGES is for a target that it lacks."""
     folder = path.absolute().parent
     named = folder.parent.name if folder.name == "LC_MESSAGES" else None
-    return store.getsourcelanguage(), store.gettargetlanguage() or named
+    source, target = store.getsourcelanguage(), store.gettargetlanguage() or named
+    # Messages that are translated into en_GB are English, and not in the other language.
+    is_variety = is_language(target, "en") and target != "en"
+    return source or ("en" if is_variety else None), target
 
 
 def languages_of(unit: Any, store: Languages) -> Languages:

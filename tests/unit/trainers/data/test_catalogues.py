@@ -208,6 +208,12 @@ def test_xliff_that_is_not_filled_stays(tmp_path, text):
     assert written.split("<file", 1)[1].strip() == text.split("<file", 1)[1].strip()
 
 
+def test_messages_in_british_english_are_not_in_the_target_language(tmp_path):
+    for code in ("cs_CZ", "en_GB"):
+        (tmp_path / f"{code}.po").write_text(CATALOGUE.replace("cs_CZ", code), "utf-8")
+    assert set(sides_of(tmp_path, "cs")) == {OPEN, *FILES}
+
+
 def test_variants_of_one_language_are_not_swapped(tmp_path):
     (tmp_path / "a.po").write_text(CATALOGUE.replace("cs_CZ", "en_GB"), "utf-8")
     corpus = load_corpus(str(tmp_path / "a.po"), "en", "en-gb")
