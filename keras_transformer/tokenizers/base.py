@@ -223,7 +223,7 @@ class Tokenizer:
         shape = tf.shape(words)
         # T may be 0, so -1 cannot stand for the other dimensions.
         rows = tf.reshape(words, [tf.reduce_prod(shape[:3]), shape[3]])
-        # U+FFFD stands for bytes that are no character (docs/log.md, text as people type it).
+        # U+FFFD stands for bytes that are no character (docs/log.md, "Text").
         texts = without(self.target.detokenize(rows), "\ufffd")
         sizes = [words.shape[axis] or shape[axis] for axis in (1, 2)]
         texts = tf.reshape(texts, [shape[0], *sizes])
