@@ -165,6 +165,7 @@ numbers = st.lists(st.integers(-2, 4) | far, max_size=3)
 @example(offset=-2, shape=[2], strides=[1], is_zip=True)
 @example(offset=0, shape=[2, 3], strides=[2**61, 2**62], is_zip=True)  # 2^63 in 64 bits: -2^63
 @example(offset=0, shape=[10**9], strides=[0], is_zip=True)
+@example(offset=10**9, shape=[0], strides=[0], is_zip=False)
 def test_any_tensor_is_read_by_the_book_or_refused(path, offset, shape, strides, is_zip):
     value = {"a": tensor("FloatStorage", "0", offset, tuple(shape), tuple(strides))}
     storage = A.ravel().tolist()
@@ -179,7 +180,7 @@ def test_any_tensor_is_read_by_the_book_or_refused(path, offset, shape, strides,
     if count is not None and count <= len(storage) and len(shape) == len(strides):
         indices = itertools.product(*map(range, shape)) if count else []
         places = [offset + sum(map(operator.mul, index, strides)) for index in indices]
-        if all(place < len(storage) for place in places):
+        if offset <= len(storage) and all(place < len(storage) for place in places):
             expected = [storage[place] for place in places]
     try:
         found = np.asarray(read_tensors(path)["a"])
