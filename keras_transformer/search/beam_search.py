@@ -93,8 +93,8 @@ def beam_search(
         step_fn: a `StepFunction`, of the newest tokens, their position, `cache` and `row_state`.
         cache: the state of the hypotheses before the first step, leading dimensions B, K.
         max_lengths: int32 [B], maximum length of each row's hypotheses, at least 1.
-        options: of which this function reads the number of beams, K, the length penalty and its
-            kind, and `early_stopping`.
+        options: the number of beams, K, the length penalty and its kind, and `early_stopping`; the
+            other options have no effect.
         row_state: the state of the rows before the first step, leading dimension B.
         num_best: number of hypotheses of a row that are needed, an int or int32 []; None for all K.
             The search of a row ends as soon as these are final.

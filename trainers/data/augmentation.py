@@ -121,7 +121,9 @@ KINDS: Mapping[Change, Kind] = {
     "list": Kind(0.06, _listed, is_learned=False),
     "symbols": Kind(0.06, _with_symbol, is_learned=False),
     # A model that learns from many errors is evaluated with a usual number of them.
-    "typing": Kind(0.4, partial(_mistyped, 0.3), False, to_evaluate=partial(_mistyped, 0.15)),
+    "typing": Kind(
+        0.4, partial(_mistyped, 0.3), is_learned=False, to_evaluate=partial(_mistyped, 0.15)
+    ),
 }
 DEFAULT_RATES: Mapping[Change, float] = {name: kind.rate for name, kind in KINDS.items()}
 

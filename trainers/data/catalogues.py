@@ -95,11 +95,11 @@ def is_message(unit: Any) -> bool:
 
 
 def own_languages(store: Any, path: Path) -> Languages:
-    """Returns the languages of a file; the folder cs/LC_MESSAGES is for a target that it lacks."""
+    """Returns a file's languages; the folder `cs/LC_MESSAGES` names the target if it does not."""
     folder = path.absolute().parent
     named = folder.parent.name if folder.name == "LC_MESSAGES" else None
     source, target = store.getsourcelanguage(), store.gettargetlanguage() or named
-    # Messages that are translated into en_GB are English, and not in the other language.
+    # A file of en_GB translates English messages.
     is_variety = is_language(target, "en") and target != "en"
     return source or ("en" if is_variety else None), target
 

@@ -161,8 +161,9 @@ def change_recipe(recipe: Mapping[str, Any], changes: Iterable[str]) -> dict[str
         for setting, value in flat(values).items():
             table = changed.get(setting, "all" if setting == "augment" else None)
             table = DEFAULT_RATES if table == "all" else table
-            changed[setting] = value
-            if setting in tables and isinstance(table, Mapping):  # which keeps the rest
+            if setting == name or table is None:
+                changed[setting] = value
+            elif isinstance(table, Mapping):  # `TrainSettings` refuses anything else
                 changed[setting] = {**table, **value}
     return changed
 

@@ -231,3 +231,7 @@ def test_malformed_changes(change, message):
 def test_wrong_settings(values, message):
     with pytest.raises(InputError, match=message):
         TrainSettings.from_dict({"data": "bundled", **values})
+
+
+def test_a_table_that_is_none_stays_for_the_check():
+    assert change_recipe({"augment": 3}, ["augment.end=0.5"]) == {"augment": 3}
