@@ -53,7 +53,7 @@ class Tensor(NamedTuple):
             raise ValueError("a tensor has another number of strides than of sizes")
         width = np.dtype(_TYPES[self.kind]).itemsize
         # Python's integers do not overflow.
-        if self.start + max(self._span, math.prod(self.shape)) * width > end:
+        if max(self.start + self._span * width, math.prod(self.shape) * width) > end:
             raise ValueError("a tensor is longer than its storage")
         if max((*self.shape, *self.strides), default=0) >= 2**59:  # in bytes, NumPy's maximum
             raise ValueError("a tensor has a size or a stride of 2^59 or more")

@@ -166,6 +166,7 @@ numbers = st.lists(st.integers(-2, 4) | far, max_size=3)
 @example(offset=0, shape=[2, 3], strides=[2**61, 2**62], is_zip=True)  # 2^63 in 64 bits: -2^63
 @example(offset=0, shape=[10**9], strides=[0], is_zip=True)
 @example(offset=10**9, shape=[0], strides=[0], is_zip=False)
+@example(offset=3, shape=[4], strides=[0], is_zip=False)
 def test_any_tensor_is_read_by_the_book_or_refused(path, offset, shape, strides, is_zip):
     value = {"a": tensor("FloatStorage", "0", offset, tuple(shape), tuple(strides))}
     storage = A.ravel().tolist()
@@ -177,7 +178,7 @@ def test_any_tensor_is_read_by_the_book_or_refused(path, offset, shape, strides,
     count = None
     if all(isinstance(n, int) and n >= 0 for n in [offset, *shape, *strides]):
         count = math.prod(shape)
-    if count is not None and count <= len(storage) and len(shape) == len(strides):
+    if count is not None and count < 100 and len(shape) == len(strides):
         indices = itertools.product(*map(range, shape)) if count else []
         places = [offset + sum(map(operator.mul, index, strides)) for index in indices]
         if offset <= len(storage) and all(place < len(storage) for place in places):
@@ -185,8 +186,9 @@ def test_any_tensor_is_read_by_the_book_or_refused(path, offset, shape, strides,
     try:
         found = np.asarray(read_tensors(path)["a"])
     except InputError:
-        # NumPy has no larger sizes and strides, even where they do not count.
-        assert expected is None or max([*shape, *strides]) >= 10**9
+        # A number may be repeated (a stride of 0), but not to more than there is. NumPy has no
+        # larger sizes and strides, even where they do not count.
+        assert expected is None or count > len(storage) or max([*shape, *strides]) >= 10**9
     else:
         assert expected == found.ravel().tolist()
         assert list(found.shape) == shape
