@@ -30,7 +30,7 @@ test: $(READY)
 	$(BIN)/python -m pytest --numprocesses 2
 
 test-all: $(READY)
-	$(BIN)/python -m pytest -m "" --numprocesses 2
+	$(BIN)/python -m pytest -m "" --numprocesses 2 --durations 40
 
 test-distributed: $(READY)
 	$(BIN)/python -m pytest -m distributed
