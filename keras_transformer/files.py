@@ -93,7 +93,8 @@ def write_atomically(path: Path, content: bytes, advice: str = "") -> None:
 def decode_lines(lines: Iterable[bytes], name: object) -> Iterator[str]:
     """Decodes lines that end in line feeds: UTF-8, or UTF-16 if a byte order mark says so.
 
-    They lose their ends and the mark. Errors call them `name`.
+    They lose their ends and the mark. In UTF-8 without a line feed, carriage returns end lines.
+    Errors call them `name`.
     """
     lines = iter(lines)
     first = next(lines, b"")
@@ -101,6 +102,8 @@ def decode_lines(lines: Iterable[bytes], name: object) -> Iterator[str]:
     if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         yield from _decode_utf16(lines, name)
         return
+    if b"\r" in first and not first.endswith(b"\n"):
+        lines = iter(first.removesuffix(b"\r").split(b"\r"))
     for number, line in enumerate(lines, start=1):
         try:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8")

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import langcodes
+
 from keras_transformer.errors import InputError, as_input_error, needs_extra
 from keras_transformer.files import kind_of, open_binary, read_failure
 from keras_transformer.languages import is_language
@@ -22,6 +24,8 @@ CREDITS = re.compile(r"translat(?:ors?|ion)[-_ ]credits?\S*", re.IGNORECASE)
 CREDITS_CONTEXTS = ("NAME OF TRANSLATORS", "EMAIL OF TRANSLATORS")
 # Of gettext's header; a template has the word itself.
 CHARSET = re.compile(rb'^"Content-Type:.*charset=\s*(?!CHARSET\b)([\w.:-]+)', re.MULTILINE)
+# Files of a language by its code of two letters. Other codes are words, too: new.po, in.po.
+NAMED = re.compile(r"(?:.+\.)?((?!in\.)[a-z]{2}(?:[-_@][^.]+)?)\.[mp]o(?:\.gz)?", re.IGNORECASE)
 # Elements of XLIFF and TMX that only mark text; all others are codes, and hold no text.
 TEXT_ELEMENTS = ("mrk", "hi")
 UNTRANSLATED = ("new", "initial", "needs-translation", "needs-l10n", "needs-adaptation")  # states
@@ -95,9 +99,12 @@ def is_message(unit: Any) -> bool:
 
 
 def own_languages(store: Any, path: Path) -> Languages:
-    """Returns a file's languages; the folder `cs/LC_MESSAGES` names the target if it does not."""
-    folder = path.absolute().parent
-    named = folder.parent.name if folder.name == "LC_MESSAGES" else None
+    """Returns a file's languages; the target may be in a name, `cs/LC_MESSAGES` or `cs.po`."""
+    folder, named = path.absolute().parent, None
+    if folder.name == "LC_MESSAGES":
+        named = folder.parent.name
+    elif (match := NAMED.fullmatch(path.name)) and langcodes.tag_is_valid(match[1].split("@")[0]):
+        named = match[1]
     source, target = store.getsourcelanguage(), store.gettargetlanguage() or named
     # A file of en_GB translates English messages.
     is_variety = is_language(target, "en") and target != "en"
@@ -177,9 +184,12 @@ def _pairs(
             forms = forms_of(unit.source), forms_of(unit.target)
             # Of plural forms, the first and the last ones are translations of each other.
             ends = ((forms[0][place], forms[1][place]) for place in (0, -1))
-            for texts in filter(all, dict.fromkeys(ends)):
+            for texts in dict.fromkeys(ends):
                 pair = " ".join(texts[0].splitlines()), " ".join(texts[1].splitlines())
-                yield pair[::-1] if swapped else pair
+                if all(texts):
+                    yield pair[::-1] if swapped else pair
+                else:
+                    left_out["empty"] += 1
     if 0 < total == left_out["of other languages"]:
         raise OtherLanguagesError(
             f"{path} has the language {', '.join(sorted(others))}. Received: {source!r}, {target!r}"
@@ -240,8 +250,10 @@ def _pair_of(
                 has_codes = True
                 continue
             text = segment.xpath("string(.)") if len(segment) else segment.text or ""
-            for language in names:
-                texts[language] = texts.get(language) or " ".join(text.splitlines())
+            text = " ".join(text.splitlines())
+            for language in names if text else ():
+                if texts.setdefault(language, text) != text:
+                    left_out["further variants"] += 1
     if texts.get(source) and texts.get(target):
         yield texts[source], texts[target]
     else:

@@ -17,7 +17,7 @@ from keras_transformer.errors import InputError, as_input_error
 from keras_transformer.files import decode_lines, kind_of, open_binary, read_failure
 from keras_transformer.trainers.data.catalogues import PAIRED, OtherLanguagesError, read_catalogue
 from keras_transformer.trainers.data.languages import LanguagePair, pairs_of
-from keras_transformer.trainers.data.tables import TABLES, read_table
+from keras_transformer.trainers.data.tables import TABLES, are_quoted, read_table
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +25,12 @@ VALIDATION_SPLITS = ("val", "valid", "validation", "dev")
 KINDS = (
     "'bundled', 'tfds:NAME', a folder of files {language}.{split}.txt, a "
     f"{', '.join((*TABLES, *PAIRED[:-1]))} or {PAIRED[-1]} file, or a folder of such files"
+)
+DATA = (*TABLES, *PAIRED)  # endings of files of pairs
+# Endings of files that may hold text, and are not read.
+UNREAD = (
+    *(".7z", ".bz2", ".jsonl", ".ods", ".parquet", ".rar", ".tar", ".tgz", ".xls", ".xlsx"),
+    *(".xz", ".zip", ".zst"),
 )
 MAX_HELD_OUT = 1_000  # about so many pairs for validation and for test, at most a twentieth each
 BUNDLED_SPLITS = {"train": 24_000, "val": 500, "test": 500}  # pairs
@@ -119,6 +125,11 @@ def load_corpus(
     pairs = pairs_of(source, target)
     if not pairs:
         raise InputError(f"Source and target language must differ. Received: {source!r} twice")
+    for name in names:
+        if unread := [path.name for path in _files_of(Path(name), UNREAD)]:
+            listed = ", ".join(unread[:3])
+            message = "%s: %d files of other formats are not read, such as %s"
+            logger.warning(message, name, len(unread), listed)
     if len(pairs) == 1:
         return _load_pair(names, Wanted(pairs[0]))
     parts: dict[LanguagePair, Corpus] = {}
@@ -171,7 +182,7 @@ def _find(name: str, wanted: Wanted) -> Corpus | list[tuple[str, Read]]:
     if path.is_file():
         return [(name, _open_file(path, wanted))]
     if corpus := _folder_of_lines(path, wanted):
-        if others := [file.name for file in _data_files(path)]:
+        if others := [file.name for file in _files_of(path, DATA)]:
             listed = ", ".join(others[:3])
             logger.warning("%s has files of lines: %s is not read", name, listed)
         return corpus
@@ -274,13 +285,13 @@ def split_files(folder: Path, prefix: str, ending: str) -> dict[str, Path]:
     return files
 
 
-def _data_files(folder: Path) -> list[Path]:
-    """Returns the tables and catalogues of a folder, and of folders in it."""
+def _files_of(folder: Path, endings: Sequence[str]) -> list[Path]:
+    """Returns the files of a folder, and of folders in it, that have one of these endings."""
     return [
         path
         for path in sorted(folder.rglob("*"))
         if path.is_file()
-        and kind_of(path) in (*TABLES, *PAIRED)
+        and kind_of(path) in endings
         and not any(part.startswith(".") for part in path.relative_to(folder).parts)
     ]
 
@@ -288,7 +299,7 @@ def _data_files(folder: Path) -> list[Path]:
 def _open_folder(folder: Path, wanted: Wanted) -> list[tuple[str, Read]]:
     files, num_others = [], 0
     source, target = wanted.names
-    for path in _data_files(folder):
+    for path in _files_of(folder, DATA):
         try:
             files.append((str(path), _open_file(path, wanted)))
         except OtherLanguagesError:
@@ -313,11 +324,12 @@ def _open_file(path: Path, wanted: Wanted) -> Read:
             f"{path} must end in .tsv, .csv, .tsv.gz or .csv.gz, or data must be {KINDS}"
         )
 
-    def read_rows() -> Iterator[Pair]:
-        return itertools.starmap(Pair, read_table(path, read_lines(path), *wanted.names))
+    def read_rows(quoted: bool) -> Iterator[Pair]:
+        return itertools.starmap(Pair, read_table(path, read_lines(path), *wanted.names, quoted))
 
-    next(read_rows(), None)  # an error in its first lines shows at once
-    return read_rows
+    is_csv = kind_of(path) == ".csv"
+    next(read_rows(is_csv), None)  # an error in its first lines shows at once
+    return functools.partial(read_rows, is_csv or are_quoted(read_lines(path)))
 
 
 def hold_out(name: str, files: Sequence[tuple[str, Read]], by_target: bool = False) -> Corpus:
@@ -356,7 +368,14 @@ def read_lines(path: str | Path) -> Iterator[str]:
     """Yields the lines of a file, UTF-8 or with a byte order mark UTF-16, also `.gz`."""
     path = Path(path)
     with read_failure(path), open_binary(path) as file:
-        yield from decode_lines(file, path)
+        lines = decode_lines(file, path)
+        for line in itertools.islice(lines, 2):
+            if "\0" in line:
+                raise InputError(
+                    f"{path} has zero bytes: it must be UTF-8, or UTF-16 with a byte order mark"
+                )
+            yield line
+        yield from lines
 
 
 def _tfds(data: str, wanted: Wanted) -> Corpus:

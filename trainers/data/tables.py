@@ -2,6 +2,7 @@
 
 import csv
 import itertools
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,26 +13,48 @@ from keras_transformer.files import kind_of
 from keras_transformer.trainers.data.catalogues import OtherLanguagesError
 
 TABLES = (".tsv", ".csv")
+ENCLOSED = re.compile(r'"(?=.*[",].)(?:[^"]|"")*"')  # with a quote or a comma in it
+
+
+def are_quoted(lines: Iterator[str]) -> bool:
+    """Returns whether quotes enclose texts of a TSV file, as spreadsheets write it.
+
+    Then all texts with a quote are enclosed, and their own quotes are doubled; of Excel, also all
+    texts with a comma.
+    """
+    is_doubled = is_enclosed = has_commas = False
+    for text in itertools.chain.from_iterable(line.split("\t") for line in lines):
+        if '"' not in text:
+            has_commas |= "," in text
+        elif ENCLOSED.fullmatch(text):
+            is_enclosed = True
+            is_doubled |= '""' in text[1:-1]
+        else:
+            return False
+    return is_doubled or (is_enclosed and not has_commas)
 
 
 def read_table(
-    path: Path, lines: Iterator[str], source: str, target: str
+    path: Path, lines: Iterator[str], source: str, target: str, quoted: bool
 ) -> Iterator[tuple[str, str]]:
-    """Yields the texts of two columns, in the order of `source` and `target`."""
+    """Yields the texts of two columns, in the order of `source` and `target`.
+
+    If not `quoted`, quotes are text.
+    """
     csv.field_size_limit(sys.maxsize)  # of the whole process
     lines = (line.replace("\r", " ") + "\n" for line in lines)
     header = next(lines, "")
-    # Quotes are text in a TSV file.
-    form: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+    quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    form: dict[str, Any] = {"delimiter": "\t", "quoting": quoting}
     if kind_of(path) == ".csv":
         form = {"skipinitialspace": True}
         named = {mark: next(csv.reader([header], delimiter=mark, **form), []) for mark in ",;\t"}
-        suitable = (mark for mark in named if {source, target} <= {*named[mark]})
+        suitable = (m for m, names in named.items() if {source, target} <= {*map(str.strip, names)})
         form["delimiter"] = next(suitable, ",")
     rows = csv.reader(itertools.chain([header], lines), strict=True, **form)
     before = 0
     try:
-        columns = next(rows)
+        columns = list(map(str.strip, next(rows)))
         if not {source, target} <= {*columns}:
             raise OtherLanguagesError(
                 f"{path}: the first line must name the columns, {source} and {target} "

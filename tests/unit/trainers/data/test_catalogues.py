@@ -76,6 +76,10 @@ def test_what_is_left_out_is_counted(tmp_path, caplog):
     caplog.set_level("INFO")
     load_corpus(str(write(tmp_path, "a.po")), "en", "cs")
     assert "3 pairs; left out: 1 fuzzy, 3 empty" in caplog.text
+    no_plural = CATALOGUE.replace("%d souborů", "")
+    (tmp_path / "b.po").write_text(no_plural, "utf-8")
+    load_corpus(str(tmp_path / "b.po"), "en", "cs")
+    assert "2 pairs; left out: 1 fuzzy, 4 empty" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["a.po", "a.mo", "a.xlf", "B.XLIFF", "a.tmx"])
@@ -128,6 +132,15 @@ def test_codes_of_tmx_are_no_text(tmp_path, caplog):
     text = path.read_text("utf-8").replace("<seg>Open", '<seg><hi type="b">Op</hi>en')
     path.write_text(text.replace("<seg>Otev", "<seg>x<ph/></seg></tuv><tuv lang='cs'><seg>Otev"))
     assert sides_of(path, "cs") == [OPEN]
+
+
+def test_further_variants_of_a_text_are_counted(tmp_path, caplog):
+    caplog.set_level("INFO")
+    texts = ("en", "Open"), ("cs", ""), ("cs", "Otevřít"), ("en-GB", "Open"), ("cs", "Otevři")
+    variants = (f"<tuv xml:lang='{code}'><seg>{text}</seg></tuv>" for code, text in texts)
+    (tmp_path / "a.tmx").write_text(f"<tmx><tu>{''.join(variants)}</tu></tmx>", "utf-8")
+    assert sides_of(tmp_path / "a.tmx", "cs") == [OPEN]
+    assert "1 pairs; left out: 0 fuzzy, 0 empty, 1 further variants" in caplog.text
 
 
 def test_units_have_the_languages_of_their_file(tmp_path, caplog, capsys):
@@ -229,6 +242,20 @@ def test_folders_of_gettext_name_a_language(tmp_path):
     assert sides_of(tmp_path, "cs") == [("Open", "Open in cs.UTF-8")]
     (pair,) = load_corpus(str(tmp_path), "de", "en").pairs("train")
     assert pair.sides == ("Open in de", "Open")
+
+
+def test_names_of_files_name_a_language(tmp_path):
+    """Where the header does not; words that are also rare languages are no names."""
+    text = CATALOGUE.replace('"Language: cs_CZ\\n"\n', "")
+    for name, language in (("de.po", "de"), ("a.pt_BR.po", "pt_BR"), ("sr@latin.PO.gz", "sr@l")):
+        content = text.encode()
+        (tmp_path / name).write_bytes(gzip.compress(content) if "gz" in name else content)
+        with pytest.raises(InputError, match=f"{name} has the language {language}"):
+            load_corpus(str(tmp_path / name), "en", "cs")
+    assert OPEN in sides_of(tmp_path / "de.po", "de")
+    for name in ("messages.po", "new.po", "in.po", "xx.po"):
+        (tmp_path / name).write_text(text, "utf-8")
+        assert OPEN in sides_of(tmp_path / name, "cs")
 
 
 def test_other_languages_and_damaged_files(tmp_path):

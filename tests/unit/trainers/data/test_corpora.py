@@ -146,6 +146,23 @@ def test_tables_of_a_spreadsheet(tmp_path, mark, encoding, separator, end):
 
 
 @pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        (['"a ""b"""\tc, d', '"e, f"\tg'], [('a "b"', "c, d"), ("e, f", "g")]),
+        (['"a, b"\tc', "d\te"], [("a, b", "c"), ("d", "e")]),  # Excel
+        (['"a, b"\tc', "d, e\tf"], [('"a, b"', "c"), ("d, e", "f")]),
+        (['"a, b"\tc', '"d"\te'], [('"a, b"', "c"), ('"d"', "e")]),
+        (['"a ""b"""\tc', '"d" e\tf'], [('"a ""b"""', "c"), ('"d" e', "f")]),
+    ],
+)
+def test_quotes_of_a_spreadsheet_in_tsv(tmp_path, rows, expected):
+    """They are text unless all texts that a spreadsheet would enclose are enclosed."""
+    (tmp_path / "a.tsv").write_text("\n".join((" en\tde ", *rows)))
+    corpus = load_corpus(str(tmp_path / "a.tsv"), "en", "de")
+    assert sorted(p.sides for s in corpus.splits for p in corpus.read(s)) == sorted(expected)
+
+
+@pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         (
@@ -160,6 +177,7 @@ def test_tables_of_a_spreadsheet(tmp_path, mark, encoding, separator, end):
         ("a.csv", b'en,de\na,b\n\nc,"d\ne,f\n', "a.csv: after line 2, a quote is not"),
         ("a.csv", b'en,de\na,"b"c\n', "a.csv: after line 1, a quote .* does not enclose"),
         ("a.csv", b"\xfe\xff\0e\0n\0,\0d\0e\0\n\xd8", "a.csv, line 2: not valid UTF-16"),
+        ("a.tsv", "en\tde\na b\tc".encode("utf-16-le"), "a.tsv has zero bytes: it must be UTF-8"),
         ("a.csv.gz", b"en,de", "Cannot read .*a.csv.gz: Not a gzipped file"),
         ("a.xlsx", b"", r"a.xlsx must end in .tsv, .csv"),
     ],
@@ -222,8 +240,14 @@ def test_several_files_are_one_corpus(tmp_path, caplog):
     (tmp_path / "b" / "damaged.csv").write_bytes(b"en,de\n\xff,b")
     with pytest.raises(InputError, match=r"damaged\.csv, line 2: not valid UTF-8"):
         load_corpus(str(tmp_path / "b"), "en", "de")
+    assert "not read" not in caplog.text
+    for name in ("c.zip", "d.tsv.xz", "e.xlsx", "f.bz2"):
+        (tmp_path / "b" / name).touch()
     with pytest.raises(InputError, match=r"b must hold files en.* It holds 3 .* of others"):
         load_corpus(str(tmp_path / "b"), "en", "pl")
+    assert (
+        "b: 4 files of other formats are not read, such as c.zip, d.tsv.xz, e.xlsx\n" in caplog.text
+    )
 
 
 def test_validation_text_of_one_language_is_named(write, caplog):
@@ -274,6 +298,11 @@ def test_only_a_line_feed_ends_a_line(write, end, encoding):
     text = "".join(line + end for line in lines)
     corpus = write(en_train=text.encode(encoding), de_train=text)
     assert [pair.source for pair in corpus.pairs("train")] == lines
+
+
+def test_carriage_returns_end_lines_where_no_line_feed_does(write):
+    corpus = write(en_train=b"\xef\xbb\xbfa\r\rb\r", de_train="c\r\rd")
+    assert sides_of(corpus, "train") == [("a", "c"), ("", ""), ("b", "d")]
 
 
 @pytest.mark.parametrize(
