@@ -7,26 +7,22 @@ from typing import Any, BinaryIO, TextIO, cast
 
 from keras_transformer import files
 from keras_transformer.errors import InputError
+from keras_transformer.trainers.data.tables import TABLES
 
 # Enough to sort them by length, and the first result comes soon. A chunk of a pipe or a terminal
 # ends where the next line is not there yet.
 CHUNK_LINES = 1_000
 READ_BYTES = 2**20
-# Files that are text and no lines of it; other files that are no text have zero bytes.
-NOT_LINES = (
-    # other subtitles and catalogues
-    *(".arb", ".ass", ".dfxp", ".itt", ".lrc", ".mqxliff", ".mxliff", ".plist", ".resx", ".sbv"),
-    *(".scc", ".sdlxliff", ".smi", ".ssa", ".stl", ".strings", ".stringsdict", ".sub", ".ttml"),
-    *(".7z", ".bz2", ".doc", ".docx", ".epub", ".htm", ".html", ".json", ".jsonl", ".odp"),
-    *(".ods", ".odt", ".pdf", ".pptx", ".properties", ".rar", ".rtf", ".svg", ".tar"),
-    *(".tgz", ".ts", ".xhtml", ".xls", ".xlsx", ".xml", ".xz", ".yaml", ".yml", ".zip", ".zst"),
-)
 
 
 def open_lines(path: Path) -> BinaryIO:
     """Opens a file of lines, also `.gz`; `InputError` if it holds something else."""
     advice = "--input takes lines of text, .srt, .vtt, .po, .xlf or .xliff, and each as .gz"
-    if files.kind_of(path) in NOT_LINES:
+    if files.kind_of(path) in TABLES:
+        raise InputError(
+            f"{path} is a table: copy the texts of a column to a file, one on each line"
+        )
+    if files.kind_of(path) in files.NOT_LINES:
         raise InputError(f"{path} is not lines of text: {advice}")
     stream = files.open_binary(path)
     if stream.seekable():  # and not a pipe, which is read once

@@ -14,19 +14,20 @@ from keras_transformer.cli.translators import Translate, translate_distinct, war
 from keras_transformer.errors import InputError
 from keras_transformer.files import kind_of, open_binary, read_failure
 
+NOTES = "♩♪♫♬"  # of a song
 # Also as machine translation leaves them: 00: 00: 01;000 -> 00: 00: 02;000.
 CLOCK = r"\d+ ?:[\d :.,;]*\d"
 TIMES = re.compile(rf"\ufeff?\s*{CLOCK}[-\u2013\u2014\s]+>\s*{CLOCK}")
 TAG = re.compile(r"</?[A-Za-z][^<>]*>|<[0-9][0-9:.]*>|\{\\[^{}]*\}")
 # A text, and what stands around it: tags, dashes of a dialogue, notes of a song, white space.
 PARTS = re.compile(
-    rf"((?:{TAG.pattern}|[-\u2010\u2013\u2014\u2022](?=\s*\D)|>>|[♪♫\s])*)(.*?)((?:{TAG.pattern}|[♪♫\s])*)",
+    rf"((?:{TAG.pattern}|[-\u2010\u2013\u2014\u2022](?=\s*\D)|>>|[{NOTES}\s])*)(.*?)((?:{TAG.pattern}|[{NOTES}\s])*)",
     re.DOTALL,
 )
-# A line of the next speaker.
+# A line of the next speaker, or of a song.
 TURN = re.compile(
-    rf"(?:{TAG.pattern}|\s)*(?:[-\u2010\u2013\u2014\u2022]\s*\D|>>|[A-Z][A-Z0-9 .']{{1,30}}:\s)"
-    "|<v[ .]"
+    rf"(?:{TAG.pattern}|\s)*(?:[-\u2010\u2013\u2014\u2022]\s*\D|>>|[{NOTES}]|"
+    r"[A-Z][A-Z0-9 .']{1,30}:\s)|<v[ .]"
 )
 
 

@@ -16,13 +16,13 @@ from typer import Argument
 from typer.core import TyperCommand
 from typer.exceptions import TyperException
 
-from keras_transformer.cli.console import ProgressBar, say
+from keras_transformer.cli.console import ProgressBar, cleaned_up, say
 from keras_transformer.cli.lines import CHUNK_LINES, count_lines, open_lines, open_new, read_chunks
 from keras_transformer.cli.options import NONE, Search, option_of
 from keras_transformer.cli.translators import Model, Translate, TranslateOptions, find_model
 from keras_transformer.errors import InputError
 from keras_transformer.export.rows import Row
-from keras_transformer.files import kind_of
+from keras_transformer.files import NOT_LINES, kind_of
 from keras_transformer.trainers.data.catalogues import FILLED, FORMATS
 
 SUBTITLES = (".srt", ".vtt")
@@ -90,7 +90,7 @@ def translate_command(
         say(f"warning: {texts[0]} is a file: --input {texts[0]} translates its lines")
     with contextlib.ExitStack() as stack:
         if options.output is not None:
-            output = stack.enter_context(_new_file(options.output))
+            output = stack.enter_context(new_file(options.output))
             stack.enter_context(contextlib.redirect_stdout(output))
         print_translations(translate, texts, stream, total, _name(options.input), options.as_json)
 
@@ -102,21 +102,9 @@ def _name(file: Path | None) -> str:
 def _check_options(model: Model, texts: list[str]) -> None:
     options, is_run = model.options, model.is_run
     signature, has_best = options.signature, bool(options.num_best)
-    has_prefix, file = options.prefix is not None, options.input
-    _refuse(texts and file, "Give either texts or --input")
-    _refuse(
-        options.output and options.output.exists(),
-        f"{options.output} exists already: choose another name for --output",
-    )
-    if file is not None and _is_document(file):
-        _refuse(
-            kind_of(file) not in (*FILLED, *SUBTITLES),
-            f"{file} cannot be filled: that is for {', '.join(FILLED)}",
-        )
-        _refuse(
-            options.output is None or options.as_json or has_best,
-            f"{file} needs --output, and no --json or --num-best",
-        )
+    has_prefix = options.prefix is not None
+    _refuse(texts and options.input, "Give either texts or --input")
+    check_files(options)
     has_server = options.url or options.grpc
     _refuse(options.timeout and not has_server, "--timeout needs --url or --grpc")
     _refuse(
@@ -153,6 +141,35 @@ def _check_options(model: Model, texts: list[str]) -> None:
     )
 
 
+def check_files(options: TranslateOptions) -> None:
+    """Refuses files that exist, that are not translated, and whose names say another format."""
+    file, output = options.input, options.output
+    _refuse(
+        output and output.exists(), f"{output} exists already: choose another name for --output"
+    )
+    if file is not None and _is_document(file):
+        _refuse(
+            kind_of(file) not in (*FILLED, *SUBTITLES),
+            f"{file} cannot be filled: that is for {', '.join(FILLED)}",
+        )
+        _refuse(
+            output is None or options.as_json or options.num_best,
+            f"{file} needs --output, and no --json or --num-best",
+        )
+        kinds = {kind_of(file), kind_of(output or file)}
+        _refuse(
+            len(kinds) > 1 and kinds != {".xlf", ".xliff"},
+            f"{output} must end in {kind_of(file)}, the format of {file}",
+        )
+    elif output is not None:
+        written = (".json", ".jsonl") if options.as_json else (".tsv",)
+        _refuse(
+            kind_of(output) in NOT_LINES and kind_of(output) not in written,
+            f"{output} must have another ending, such as .txt: --output writes lines of text, or "
+            "with --json .jsonl",
+        )
+
+
 def _refuse(is_wrong: Any, message: str) -> None:
     if is_wrong:
         raise InputError(message)
@@ -176,11 +193,11 @@ def _translate_document(model: Model, translate: Translate, file: Path, output: 
 
 
 @contextlib.contextmanager
-def _new_file(path: Path) -> Iterator[TextIO]:
+def new_file(path: Path) -> Iterator[TextIO]:
     """Opens a new file to write. An error keeps what is written, and deletes an empty file."""
     file, is_empty = open_new(path), False
     try:
-        with file:  # on a full disk, its end may fail, too
+        with cleaned_up(), file:  # on a full disk, its end may fail, too
             try:
                 yield file
             except BaseException:

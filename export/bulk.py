@@ -33,6 +33,7 @@ from keras_transformer.export.metadata import find_version, read_metadata
 from keras_transformer.export.options import BATCH_ROWS, DEFAULT_SIGNATURE, max_size_of
 from keras_transformer.export.rows import Row, by_length
 from keras_transformer.export.session import open_saved_model
+from keras_transformer.files import NOT_LINES, kind_of
 from keras_transformer.languages import Languages
 
 # DirectRunner would first look for a binary of the Prism runner on the network.
@@ -98,6 +99,9 @@ def translate_corpus(
     paths = [pattern] if os.path.isfile(pattern) else _match(pattern)
     if not paths:
         raise InputError(f"There is no file {pattern}")
+    for path in paths:
+        if kind_of(re.sub(r"\.(bz2|xz|zst)$", "", path)) in NOT_LINES:
+            raise InputError(f"{path} is not lines of text, which this command translates")
     _require_empty(output)
     version = model if FileSystems.get_scheme(model) else find_version(os.path.abspath(model))
     if version is None:

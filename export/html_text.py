@@ -3,6 +3,7 @@
 import html
 import re
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from keras_transformer.export.rows import Row
 
@@ -21,6 +22,13 @@ KEPT = re.compile(
     re.IGNORECASE,
 )
 TAG = re.compile(r"<(/?)([a-z0-9]+)")
+# Elements inside a paragraph, and those whose white space is text.
+INLINE = re.compile(
+    r"<(?:!--|/?(?:a|abbr|b|bdi|bdo|cite|code|data|del|dfn|em|font|i|img|ins|kbd|label|mark|math|q|s"
+    r"|samp|small|span|strong|su[bp]|svg|time|tt|u|var|wbr)\b)",
+    re.IGNORECASE,
+)
+PREFORMATTED = {"pre", "textarea"}
 VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "wbr"}
 
 
@@ -44,7 +52,22 @@ def split(text: str) -> list[str]:
             if tag and KEPT.match(markup) and tag[2] not in VOID and not markup.endswith("/>"):
                 name, depth = tag[2], 1
         pieces[-2 if depth else -1] += after
+    _join_lines(pieces)
     return pieces
+
+
+def _join_lines(pieces: list[str]) -> None:
+    """Makes white space inside a paragraph one space: a line break would end the sentence."""
+    is_preformatted = False
+    for number, (before, after) in enumerate(pairwise(["", *pieces[1::2], ""])):
+        tag = TAG.match(before.lower())
+        if tag and tag[2] in PREFORMATTED:
+            is_preformatted = not tag[1]
+        if not is_preformatted:
+            start = "" if INLINE.match(before) else r"(?<=\S)"
+            end = "" if INLINE.match(after) else r"(?=\S)"
+            text = pieces[2 * number]
+            pieces[2 * number] = re.sub(rf"{start}[ \t\n\f\r]+{end}", " ", text)
 
 
 def with_marks(text: str) -> str:

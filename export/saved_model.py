@@ -14,7 +14,7 @@ from keras_transformer.export.graphs import ServingModule
 from keras_transformer.export.metadata import write_metadata
 from keras_transformer.export.options import ExportOptions
 from keras_transformer.export.rows import rows_of
-from keras_transformer.export.session import set_config
+from keras_transformer.export.session import with_config
 from keras_transformer.export.warmup import write_warmup
 from keras_transformer.files import atomic_folder
 from keras_transformer.languages import Languages
@@ -68,7 +68,8 @@ def export_saved_model(
     failures = as_input_error(f"Cannot write {path}", OSError, tf.errors.OpError)
     with failures, atomic_folder(path) as written:
         tf.saved_model.save(module, written, signatures=module.graphs)
-        set_config(written, _function_config())
+        graph = written / "saved_model.pb"
+        graph.write_bytes(with_config(graph, _function_config()))
         known = translator.tokenizer.known_languages
         write_warmup(written, name, warmup_requests(texts, module.inputs, known))
         values = {"examples": _answers(translator, module, texts, options)}

@@ -22,6 +22,7 @@ from keras_transformer.export import c_api
 from keras_transformer.export.c_api import FAILED_PRECONDITION, INVALID_ARGUMENT, SessionError
 from keras_transformer.export.options import DEFAULT_SIGNATURE
 from keras_transformer.export.rows import Row, rows_of
+from keras_transformer.files import named_failure
 
 __all__ = ["INVALID_ARGUMENT", "SavedModelSession", "SessionError", "open_saved_model"]
 
@@ -62,7 +63,8 @@ class SavedModelSession:
         config = c_api.config_pb2.ConfigProto(intra_op_parallelism_threads=int(num_threads))
         config.graph_options.rewrite_options.disable_meta_optimizer = True
         # The files may hold anything.
-        with as_input_error(f"{path} does not hold a complete SavedModel"):
+        incomplete = f"{path} does not hold a complete SavedModel"
+        with as_input_error(incomplete):
             # TensorFlow's own message says less. It checks paths such as "gs://" itself.
             if Path(path).is_dir() and not Path(path, "variables", "variables.index").is_file():
                 raise ValueError("variables/variables.index is missing")
@@ -70,8 +72,14 @@ class SavedModelSession:
             keeps_folder = optimize or any(Path(path, "assets").glob("*"))
             weights = Path(path, "variables").glob("variables.data-*")
             self._is_small = sum(file.stat().st_size for file in weights) <= SMALL_BYTES
-            with tempfile.TemporaryDirectory() as folder:
-                loaded = str(path) if keeps_folder else _unoptimized(Path(path), folder, config)
+            content = b"" if keeps_folder else with_config(Path(path, "saved_model.pb"), config)
+        temporary = Path(tempfile.gettempdir())
+        with named_failure(temporary), tempfile.TemporaryDirectory() as folder:
+            if not keeps_folder:
+                Path(folder, "saved_model.pb").write_bytes(content)
+                Path(folder, "variables").symlink_to(Path(path, "variables").resolve())
+            with as_input_error(incomplete):
+                loaded = str(path) if keeps_folder else folder
                 self.signatures = self._load(loaded, config.SerializeToString())
 
     def _load(self, path: str, config: bytes) -> dict[str, Any]:
@@ -172,24 +180,15 @@ def _is_short(inputs: Mapping[str, Any]) -> bool:
     return len(texts) <= len(inputs) and sum(map(len, texts)) <= SHORT_BYTES
 
 
-def _unoptimized(path: Path, folder: str, config: Any) -> str:
-    """Fills a folder with the SavedModel, whose functions are called with `config`."""
-    Path(folder, "saved_model.pb").write_bytes((path / "saved_model.pb").read_bytes())
-    Path(folder, "variables").symlink_to((path / "variables").resolve())
-    set_config(Path(folder), config)
-    return folder
-
-
-def set_config(path: Path, config: Any) -> None:
-    """Changes the config that the functions of a SavedModel are called with, not the session's."""
-    file = path / "saved_model.pb"
+def with_config(file: Path, config: Any) -> bytes:
+    """Returns a SavedModel's graph whose functions are called with `config`, not the session's."""
     saved_model = c_api.saved_model_pb2.SavedModel.FromString(file.read_bytes())
     for meta_graph in saved_model.meta_graphs:
         graph = meta_graph.graph_def
         for node in itertools.chain(graph.node, *(f.node_def for f in graph.library.function)):
             if "config_proto" in node.attr:
                 node.attr["config_proto"].s = config.SerializeToString()
-    file.write_bytes(saved_model.SerializeToString())
+    return bytes(saved_model.SerializeToString())
 
 
 def open_saved_model(

@@ -16,6 +16,17 @@ from typing import BinaryIO, cast
 
 from keras_transformer.errors import InputError, one_line
 
+# Files that are text and no lines of it; other files that are no text have zero bytes.
+NOT_LINES = (
+    # subtitles, catalogues and tables
+    *(".arb", ".ass", ".csv", ".dfxp", ".itt", ".lrc", ".mo", ".mqxliff", ".mxliff", ".plist"),
+    *(".po", ".pot", ".resx", ".sbv", ".scc", ".sdlxliff", ".smi", ".srt", ".ssa", ".stl"),
+    *(".strings", ".stringsdict", ".sub", ".tmx", ".tsv", ".ttml", ".vtt", ".xlf", ".xliff"),
+    *(".7z", ".bz2", ".doc", ".docx", ".epub", ".htm", ".html", ".json", ".jsonl", ".odp"),
+    *(".ods", ".odt", ".pdf", ".pptx", ".properties", ".rar", ".rtf", ".svg", ".tar"),
+    *(".tgz", ".ts", ".xhtml", ".xls", ".xlsx", ".xml", ".xz", ".yaml", ".yml", ".zip", ".zst"),
+)
+
 _logger = logging.getLogger(__name__)
 
 

@@ -239,8 +239,9 @@ class TrainSettings(DecodingOptions, TrainingSettings, ModelSettings, DataSettin
 
     def _check_data(self) -> None:
         for name in ("source", "target"):
+            names = split_names(getattr(self, name))
             self._require(
-                all(map(is_name, split_names(getattr(self, name)))),
+                bool(names) and all(map(is_name, names)),
                 f"`{name}` must be names of languages without spaces and <>:, separated by commas",
             )
         self._require(

@@ -194,6 +194,14 @@ def test_nothing_to_translate(model, tmp_path):
     assert report._replace(seconds=0) == (0, 0, 0, 0, 0)
 
 
+@pytest.mark.parametrize("name", ["film.srt", "a.PO.xz", "a.tsv.gz"])
+def test_files_that_are_not_lines(model, tmp_path, name):
+    (tmp_path / "a.txt").touch()
+    (tmp_path / name).touch()
+    with pytest.raises(InputError, match=rf"^{tmp_path}/{name} is not lines of text, which .*"):
+        translate_corpus(str(tmp_path / "*"), str(tmp_path / "out"), str(model))
+
+
 def test_output_must_be_new(corpus, model, tmp_path):
     output = tmp_path / "out[1]"
     (output / "folder").mkdir(parents=True)

@@ -4,6 +4,7 @@ import functools
 import gzip
 import json
 import os
+import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -11,8 +12,12 @@ from command_line import assert_documented, assert_refused, cli
 from disk import full_disk
 
 from keras_transformer.cli.lines import CHUNK_LINES
-from keras_transformer.cli.translate import print_translations
+from keras_transformer.cli.translate import SUBTITLES, check_files, new_file, print_translations
+from keras_transformer.cli.translators import TranslateOptions
 from keras_transformer.export import session
+from keras_transformer.files import NOT_LINES
+from keras_transformer.trainers.data.catalogues import FORMATS
+from keras_transformer.trainers.data.tables import TABLES
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +98,7 @@ def test_files_in_and_out(saved_model, tmp_path):
     ("name", "content", "message"),
     [
         ("a.docx", b"PK", "is not lines of text"),
+        ("a.TSV.gz", b"", "is a table: copy the texts of a column to a file"),
         ("picture", b"\x89PNG\r\n\x00", "is not text"),
         ("film.srt", b"1\n0:01 --> 0:02\nred dog\n", "needs --output"),
     ],
@@ -101,6 +107,36 @@ def test_files_that_are_not_lines(saved_model, tmp_path, name, content, message)
     (tmp_path / name).write_bytes(content)
     result = cli("translate", saved_model, "--input", tmp_path / name)
     assert_refused(result, f"{tmp_path / name} {message}.*")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "output", "message"),
+    [
+        (["a cat"], "b.docx", "must have another ending, such as .txt"),
+        (["--input", "a.txt"], "b.SRT.gz", "must have another ending"),
+        (["--input", "a.txt"], "b.jsonl", "must have another ending"),
+        (["--input", "a.txt", "--json"], "b.csv", "must have another ending"),
+        (["--input", "a.po"], "b.txt", "must end in .po, the format of a.po"),
+        (["--input", "a.vtt.gz"], "b.srt", "must end in .vtt, the format of a.vtt.gz"),
+    ],
+)
+def test_outputs_of_another_format(saved_model, arguments, output, message):
+    """No file is read, as none is there."""
+    result = cli("translate", saved_model, *arguments, "--output", output)
+    assert_refused(result, f"{output} {message}.*")
+
+
+def test_files_that_are_not_lines_are_known():
+    assert {*FORMATS, *SUBTITLES, *TABLES} <= {*NOT_LINES}
+
+
+def test_formats_that_lines_may_have(tmp_path):
+    for options in (
+        {"as_json": True, "output": tmp_path / "a.jsonl"},
+        {"num_best": 2, "output": tmp_path / "a.tsv"},
+        {"input": tmp_path / "a.xlf", "output": tmp_path / "b.XLIFF.gz"},
+    ):
+        check_files(TranslateOptions(**options))
 
 
 def test_subtitles(saved_model, tmp_path):
@@ -136,6 +172,19 @@ def test_output_of_a_failure(saved_model, tmp_path):
             code, _, err = cli(*arguments[:4], "--output", output)
         assert code == 1
         assert f"{output} is incomplete\nerror: {output}: File too large" in err
+
+
+def test_sigterm_says_what_is_incomplete(tmp_path, capsys):
+    output = tmp_path / "output.txt"
+
+    def write(file):
+        file.write("eins\n")
+        signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(SystemExit, match=r"^143$"), new_file(output) as file:
+        write(file)
+    assert output.read_text() == "eins\n"
+    assert capsys.readouterr().err == f"{output} is incomplete\n"
 
 
 def test_translate_for_a_machine(tiny_run, tiny_translator, exported):

@@ -74,6 +74,23 @@ def test_unusual_texts(tmp_path, text, expected):
     assert (tmp_path / "b.srt").read_text() == f"0:01 --> 0:02\n{expected}\n"
 
 
+def test_notes_of_a_song_are_no_text(tmp_path):
+    (tmp_path / "a.srt").write_text(
+        "0:01 --> 0:02\n♪ la la\nla ♪\n<i>♪ one ♪</i>\n♬ two\n\n0:03 --> 0:04\n♪\n"
+    )
+    found = []
+
+    def translate(texts, progress):
+        found.extend(texts)
+        return in_capitals(texts, progress)
+
+    translate_subtitles(tmp_path / "a.srt", tmp_path / "b.srt", translate)
+    assert found == ["la la la", "one", "two"]
+    assert (tmp_path / "b.srt").read_text() == (
+        "0:01 --> 0:02\n♪ LA LA\nLA ♪\n<i>♪ ONE ♪</i>\n♬ TWO\n\n0:03 --> 0:04\n♪\n"
+    )
+
+
 def test_a_break_joins_no_words(tmp_path):
     (tmp_path / "a.srt").write_text("0:01 --> 0:02\nred<br>dog<BR />r<b>u</b>ns\n")
     translate_subtitles(tmp_path / "a.srt", tmp_path / "b.srt", in_capitals)

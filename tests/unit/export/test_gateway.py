@@ -168,6 +168,29 @@ def test_html_without_protection_of_tags(url, html, expected):
     assert answer == (200, {"translatedText": [html]})  # by a model that keeps tags
 
 
+@pytest.mark.parametrize(
+    ("html", "kept", "between"),
+    [
+        (
+            "<p>Red\n dog.</p>\n<p>A</p>",
+            "<p>Red dog.</p>\n<p>A</p>",
+            "<p>cs RED DOG.</p>\n<p>cs A</p>",
+        ),
+        (
+            "a\n<b>b\r\nc</b>\nd<br>\ne",
+            "a <b>b c</b> d<br>\ne",
+            "cs A <b>cs B C</b>cs  D<br>cs \nE",
+        ),
+        ("<pre>a\n <b>b</b>\nc</pre>", None, "<pre>cs A\n <b>cs B</b>cs \nC</pre>"),
+        ("<li>a\n<code>b\nc</code>", "<li>a <code>b\nc</code>", "<li>cs A <code>b\nc</code>"),
+    ],
+)
+def test_line_breaks_in_html(url, html, kept, between):
+    for source, target, expected in (("cs", "en", kept or html), ("en", "cs", between)):
+        answer = ask(url, "/translate", q=html, source=source, target=target, format="html")
+        assert answer == (200, {"translatedText": expected})
+
+
 def test_a_model_is_probed_once_for_each_version(url, monkeypatch):
     probes = []
     for version in ("7", "7", "8"):

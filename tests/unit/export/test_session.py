@@ -1,8 +1,11 @@
 """A session of TensorFlow's C API: what it takes and returns, and how it ends."""
 
+import tempfile
+
 import numpy as np
 import pytest
 import tensorflow as tf
+from disk import full_disk
 
 from keras_transformer.errors import InputError
 from keras_transformer.export.session import SavedModelSession
@@ -56,6 +59,13 @@ def test_not_a_saved_model(tmp_path, content):
     for optimize in (False, True):
         with pytest.raises(InputError, match="does not hold a complete SavedModel"):
             SavedModelSession(tmp_path, optimize)
+
+
+def test_a_full_folder_of_temporary_files(tmp_path):
+    tf.saved_model.save(tf.Module(), tmp_path / "1")
+    message = f"^Cannot write {tempfile.gettempdir()}: File too large$"
+    with full_disk(10), pytest.raises(InputError, match=message):
+        SavedModelSession(tmp_path / "1")
 
 
 def test_what_a_session_refuses(exported):

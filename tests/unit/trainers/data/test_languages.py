@@ -239,6 +239,8 @@ def test_without_temperature_batches_are_those_of_the_rows(settings, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"source": ""}, r"`source` must be names of languages .*Received: source=''$"),
+        ({"target": ","}, r"`target` must be names of languages .*Received: target=','$"),
         ({"target": "de,f r"}, r"`target` must be names of languages .*Received: target='de,f r'"),
         ({"tokenizer": "wordpiece"}, "Several languages .* need the `tokenizer` bpe or unigram"),
         ({"sampling_temperature": 0.5}, "`sampling_temperature`"),
