@@ -96,12 +96,7 @@ def translate_corpus(
     options = _pipeline_options(beam_options)
     FileSystems.set_options(options)
     pattern, output = _absolute(pattern), _absolute(output)
-    paths = [pattern] if os.path.isfile(pattern) else _match(pattern)
-    if not paths:
-        raise InputError(f"There is no file {pattern}")
-    for path in paths:
-        if kind_of(re.sub(r"\.(bz2|xz|zst)$", "", path)) in NOT_LINES:
-            raise InputError(f"{path} is not lines of text, which this command translates")
+    paths = _files_of_lines(pattern)
     _require_empty(output)
     version = model if FileSystems.get_scheme(model) else find_version(os.path.abspath(model))
     if version is None:
@@ -210,6 +205,16 @@ def _require_empty(folder: str) -> None:
 
 def _absolute(path: str) -> str:
     return path if FileSystems.get_scheme(path) else os.path.abspath(path)
+
+
+def _files_of_lines(pattern: str) -> list[str]:
+    paths = [pattern] if os.path.isfile(pattern) else _match(pattern)
+    if not paths:
+        raise InputError(f"There is no file {pattern}")
+    for path in paths:
+        if kind_of(re.sub(r"\.(bz2|xz|zst)$", "", path)) in NOT_LINES:
+            raise InputError(f"{path} is not lines of text, which this command translates")
+    return paths
 
 
 def _match(pattern: str) -> list[str]:
