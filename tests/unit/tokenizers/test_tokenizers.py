@@ -282,6 +282,21 @@ def test_survives_setting_the_random_seed(tokenizer):
     assert round_trip(tokenizer.source, "the cat") == "the cat"
 
 
+def test_a_loaded_graph_has_the_normal_form_of_each_side(tokenizer, tmp_path):
+    """`tf.saved_model.load` gives ops of one name one resource."""
+    shared, module = tokenizer.shared(), tf.Module()
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
+    def tokens(texts):
+        return [side.tokenize(texts).to_tensor() for side in (shared.source, shared.target)]
+
+    module.tokens = tokens
+    tf.saved_model.save(module, str(tmp_path / "model"))
+    loaded = tf.saved_model.load(str(tmp_path / "model"))
+    texts = [tokenizer.target.decode(ids) for ids in loaded.tokens(tf.constant(["½\u00a0Öl"]))]
+    assert texts == [["1⁄2 Öl"], ["½\u00a0Öl"]]
+
+
 def test_save_and_load(tokenizer, tmp_path):
     tokenizer.save(tmp_path / "t.model")
     loaded = Tokenizer.load(tmp_path / "t.model")
