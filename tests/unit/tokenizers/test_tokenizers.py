@@ -125,6 +125,7 @@ def titles():
         ("THE RED DOG sees", "THE RED DOG sees"),
         ("中文中文", "中文中文"),
         ("我在NASA工作", "我在NASA工作"),  # nobody writes it in small letters
+        ("ᏣᎳᎩ ᎦᏬᏂᎯᏍᏗ", "ᏣᎳᎩ ᎦᏬᏂᎯᏍᏗ"),  # nor Cherokee, whose letters are capitals
         ("", ""),
     ],
 )
