@@ -51,7 +51,8 @@ def translate_subtitles(
     translations, num_truncated = translate_distinct(with_letters, translate)
     new: dict[int, str | None] = dict(enumerate(lines))
     for group, (before, source, after), text in zip(groups, parts, texts, strict=True):
-        translation = " ".join(translations.get(text, "").split())
+        # ASCII's white space: a translation may have no-break spaces.
+        translation = " ".join(re.findall(r"\S+", translations.get(text, ""), re.ASCII))
         if not translation:
             continue
         if is_vtt and not TAG.search(source):

@@ -137,21 +137,25 @@ class Gateway:
         def translate(texts: list[str]) -> list[Row]:
             return service.document.translate(service.tagged(texts, own_pair))
 
+        written: Callable[[str], str] = str
         if format_name == "text":
             rows = translate(texts)
         elif service.keeps_tags():
             texts = list(map(html_text.with_marks, texts))
             rows = translate(texts)
+            written = html_text.without_stand_ins
         else:
             rows = html_text.translate_between_tags(translate, texts)
-        answer: dict[str, list[Any]] = {"translatedText": [row["translation"] for row in rows]}
+        answer: dict[str, list[Any]] = {
+            "translatedText": [written(row["translation"]) for row in rows]
+        }
         if count != "0":
             single = [number for number, row in enumerate(rows) if row.get("sentences") == 1]
             asked = service.tagged([texts[number] for number in single], own_pair)
             answer["alternatives"] = [[] for _ in rows]
             for number, best in zip(single, service.nbest.translate(asked), strict=True):
-                others = _others(best, rows[number]["translation"])
-                answer["alternatives"][number] = others[: int(count)]
+                others = map(written, _others(best, rows[number]["translation"]))
+                answer["alternatives"][number] = [*others][: int(count)]
         if str(values["source"]).lower() == "auto":
             detected = {"confidence": 100, "language": pair.source}
             answer["detectedLanguage"] = [detected] * len(texts)
@@ -215,7 +219,9 @@ def _others(best: Row, translation: str) -> list[str]:
     finite = [text for text, score in scored if score > NO_SCORE]
     if not finite:
         raise InputError("the model's scores are not finite")
-    return [] if best.get("truncated") else [text for text in finite if text != translation]
+    # A document keeps the white space around its text.
+    others = [text for text in finite if text.strip() != translation.strip()]
+    return [] if best.get("truncated") else others
 
 
 def _route(path: str, answer: Callable[[Values], Any], method: str) -> Route:

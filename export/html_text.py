@@ -21,6 +21,8 @@ KEPT = re.compile(
     r"|class\s*=\s*(?:\"[^\"]*|'[^']*|)\bnotranslate\b))",
     re.IGNORECASE,
 )
+# In kept elements, noncharacters of Unicode stand for what a mark of a term must not have.
+_OF_MARKS, _STAND_INS = "\u27e6|\u27e7", "\ufdd0\ufdd1\ufdd2"
 TAG = re.compile(r"<(/?)([a-z0-9]+)")
 # Elements inside a paragraph, and those whose white space is text.
 INLINE = re.compile(
@@ -71,12 +73,19 @@ def _join_lines(pieces: list[str]) -> None:
 
 
 def with_marks(text: str) -> str:
-    """Marks elements that stay as they are, for a model that protects tags and terms."""
-    pieces = split(text)
+    """Marks elements that stay as they are, for a model that protects tags and terms.
+
+    `without_stand_ins` completes the translation.
+    """
+    pieces, stand_ins = split(text), str.maketrans(_OF_MARKS, _STAND_INS)
     for place in range(1, len(pieces), 2):
-        if KEPT.match(pieces[place]) and not re.search(r"[⟦|⟧]", pieces[place]):
-            pieces[place] = f"⟦{place}|{pieces[place]}⟧"
+        if KEPT.match(pieces[place]):
+            pieces[place] = f"⟦{place}|{pieces[place].translate(stand_ins)}⟧"
     return "".join(pieces)
+
+
+def without_stand_ins(text: str) -> str:
+    return text.translate(str.maketrans(_STAND_INS, _OF_MARKS))
 
 
 def translate_between_tags(

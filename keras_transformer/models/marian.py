@@ -16,7 +16,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.languages import LANGUAGE_TAG
 from keras_transformer.tokenizers.base import Tokenizer
 from keras_transformer.tokenizers.languages import TAG
-from keras_transformer.tokenizers.sides import SPECIAL_PIECES, Side, index_pieces
+from keras_transformer.tokenizers.sides import SPECIAL_PIECES, Side, index_pieces, sentencepiece_op
 
 HEADER = b"# marian\n"  # of its file
 
@@ -47,7 +47,7 @@ class MarianSide(Side):
 
     @property
     def _op(self) -> tf_text.SentencepieceTokenizer:
-        return tf_text.SentencepieceTokenizer(model=self.model, out_type=tf.string)
+        return sentencepiece_op(self.model, tf.string)
 
 
 class MarianSource(MarianSide):

@@ -127,8 +127,9 @@ def pattern_of(protect: Sequence[str], pairs: Iterable[tuple[str, str]]) -> str:
     parts += [pattern for name, pattern in NAMED.items() if name in protect and name != LAST]
     foreign = foreign_scripts(pairs) if "foreign" in protect else []
     if letters := "".join(rf"\p{{{script}}}" for script in foreign):
-        # A word of letters and the marks on them; words that follow are part of it.
-        word = rf"[{letters}][{letters}\p{{M}}]*"
+        # A word of letters, marks on them, letters of several scripts, such as ー, and joiners;
+        # words that follow are part of it.
+        word = rf"[{letters}][{letters}\p{{M}}\p{{Lm}}\x{{200C}}\x{{200D}}]*"
         parts.append(rf"{word}(?:[ '\x{{2019}}-]?{word})*")
     return "|".join([*parts, *([NAMED[LAST]] if LAST in protect else [])])
 

@@ -1,5 +1,6 @@
 """Terms: words of a source whose translation is given, marked as ⟦file|soubor⟧."""
 
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -45,7 +46,8 @@ AFTER = rf"(?:(?!{LETTER}|_|\.[\p{{L}}\p{{N}}_]|\(\)|->|::)|(?<={_UNSPACED})|(?<
 def term_marker(glossary: Mapping[str, str], protect: Sequence[str] = ()) -> Callable[[str], str]:
     """Returns a function that marks terms in a source, for a model that protects strings.
 
-    It marks complete words, the longest term first, with the same capitals as in the glossary.
+    It marks complete words, the longest term first, with the same capitals as in the glossary,
+    and with their letters composed or decomposed.
     In a script without spaces, a term may stand anywhere. Marks that are there already stay, and
     so do tags, addresses and placeholders.
 
@@ -68,6 +70,13 @@ def term_marker(glossary: Mapping[str, str], protect: Sequence[str] = ()) -> Cal
                 "`glossary` must have terms that are not empty, and none of the characters ⟦|⟧. "
                 f"Received: {term!r}: {translation!r}"
             )
+    # A text may have its letters composed or decomposed.
+    forms = {
+        unicodedata.normalize(form, term): translation
+        for form in ("NFC", "NFD")
+        for term, translation in glossary.items()
+    }
+    glossary = forms | dict(glossary)
     term = rf"{BEFORE}(?P<{TERM_GROUP}>\L<terms>){AFTER}"  # of a list, the longest
     kept = "⟦[^⟦⟧]*⟧", rf"^\s*{LANGUAGE_TAG}"
     expression = "|".join([*kept, *_protected(protect), *([term] if glossary else [])])

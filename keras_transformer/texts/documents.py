@@ -2,9 +2,12 @@
 
 import tensorflow as tf
 
-from keras_transformer.texts.sentences import are_blank, cut_rows, split_sentences
+from keras_transformer.languages import UNSPACED
+from keras_transformer.texts.sentences import WIDE_END, are_blank, cut_rows, split_sentences
 from keras_transformer.tokenizers import EncodedTexts, Tokenizer
 from keras_transformer.tokenizers.sides import utf8
+
+CUT = "\1"  # stands between the translations of parts
 
 
 class Documents:
@@ -46,11 +49,19 @@ class Documents:
         return tf.math.unsorted_segment_sum(values, self._text_of_part, self._num_texts)
 
     def join(self, translations: tf.Tensor) -> tf.Tensor:
-        """Joins the translations of parts, string [P], into those of texts, string [B]."""
+        """Joins the translations of parts, string [P], into those of texts, string [B].
+
+        No space stands within a script without spaces, or after its full stop.
+        """
         translated = tf.strings.unsorted_segment_join(
-            translations, self._segment_of_part, tf.size(self._segments), " "
+            translations, self._segment_of_part, tf.size(self._segments), CUT
         )
+        for pattern, joint in ((rf"([{UNSPACED}]){CUT}([{UNSPACED}])", r"\1\2"), (CUT, " ")):
+            translated = tf.strings.regex_replace(translated, pattern, joint)
         segments = tf.where(self._is_blank, self._segments, translated)
+        before = tf.roll(segments, 1, axis=0)  # a text begins with no space, but with "" before it
+        is_after_stop = tf.strings.regex_full_match(before, rf"(?s).*{WIDE_END}")
+        segments = tf.where(is_after_stop & (segments == " "), "", segments)
         return tf.strings.unsorted_segment_join(segments, self._text_of_segment, self._num_texts)
 
     def by_text(self, values: tf.Tensor, is_in: tf.Tensor) -> tf.Tensor:

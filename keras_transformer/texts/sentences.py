@@ -11,6 +11,10 @@ from keras_transformer.languages import language_of
 
 SPACE = r"(?:[\t\p{Zs}]|&(?:nbsp|ensp|emsp|thinsp);|&#160;|&#[xX][aA]0;)"
 WIDE_STOPS = r"\x{3002}\x{FF01}\x{FF1F}\x{FF61}"  # Chinese and Japanese: no space follows them
+_WIDE_CLOSING = r"\"'*\p{Pe}\p{Pf}"
+WIDE_END = rf"[{WIDE_STOPS}]+[{_WIDE_CLOSING}]*"
+# A comma, or a particle of Japanese, with which a sentence goes on after a quotation.
+_AFTER_QUOTE = r"\x{3001}\x{FF0C}\x{3068}\x{3063}\x{3092}\x{304C}\x{306B}"
 _EAST_ASIAN = r"\p{Han}\p{Hiragana}\p{Katakana}"
 # Entities of HTML.
 _QUOTE = r"&(?:[lr]?(?:quot|apos|aquo|[ds]quo)|#(?:34|39|171|187|821[6-9]|822[0-2]));"
@@ -86,7 +90,7 @@ def _rules(language: str) -> tuple[tuple[str, str], ...]:
     of_number = rf"(?:^|[.:!?]{SPACE}+)" if language in _WITHOUT_ORDINALS else _BEFORE
     inner_quote = rf"(?:{SPACE}[\"\p{{Pf}}\p{{Pi}}])?"
     end = rf"[{stops}]+{_CLOSING}*{inner_quote}{_CLOSING}*(?:{SPACE}*{_SYMBOLS}+)*{_CLOSING}*"
-    wide_closing = r"\"'*\p{Pe}\p{Pf}"
+    no_start = rf"\x01\s\p{{Z}}{WIDE_STOPS}{_WIDE_CLOSING}"
     return (
         (rf"((?:^|[^\p{{L}}\p{{N}}\p{{M}}])(?:{listed}))\.", "\\1\x02"),
         (rf"({_BEFORE}(?:\p{{L}}{{1,3}}\.-?)*\p{{L}})\.", "\\1\x02"),  # "U.S.", "J.-P.", "Ph.D."
@@ -96,15 +100,10 @@ def _rules(language: str) -> tuple[tuple[str, str], ...]:
         (rf"(^{SPACE}+|{SPACE}+$)", "\x01\\1\x01"),
         (rf"({end})({SPACE}+)({_START})", "\\1\x01\\2\x01\\3"),
         (rf"([{stops}]+{_CLOSING}*{_BREAKING_TAGS})({_START})", "\\1\x01\x01\\2"),
-        (
-            rf"([{WIDE_STOPS}]+[{wide_closing}]*(?:{SPACE}*{_SYMBOLS}+)*)({SPACE}+)",
-            "\\1\x01\\2\x01",
-        ),
+        (rf"({WIDE_END}(?:{SPACE}*{_SYMBOLS}+)*)({SPACE}+)", "\\1\x01\\2\x01"),
         # Chinese and Japanese have no space there; the translation may need one.
-        (
-            rf"([{WIDE_STOPS}]+[{wide_closing}]*)([^\x01\s\p{{Z}}{WIDE_STOPS}{wide_closing}])",
-            "\\1\x01 \x01\\2",
-        ),
+        (rf"([{WIDE_STOPS}]+)([^{no_start}])", "\\1\x01 \x01\\2"),
+        (rf"({WIDE_END})([^{no_start}{_AFTER_QUOTE}])", "\\1\x01 \x01\\2"),
         (rf"([{_EAST_ASIAN}][!?]+[\p{{Pe}}\p{{Pf}}]*)([{_EAST_ASIAN}])", "\\1\x01 \x01\\2"),
         (rf"({SPACE}*\n(?:\n|{SPACE})*)", "\x01\\1\x01"),
     )

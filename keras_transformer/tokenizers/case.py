@@ -22,9 +22,10 @@ from keras_transformer.tokenizers.sides import Side
 from keras_transformer.tokenizers.wrappers import Wrapper
 
 # A text in capitals: four of them or more, some side by side, so that "USA" and "A. B." are none,
-# and no letters without case, such as Chinese ones, but ª and º. A tag may stand before it.
+# and no letters without case, such as Chinese ones and those of Cherokee, which are capitals, but ª
+# and º. A tag may stand before it.
 TAG = rf"(?:\s*{LANGUAGE_TAG})?"
-NOT_SMALL = r"(?:[^\p{Ll}\p{Lo}]|[\x{AA}\x{BA}])*"
+NOT_SMALL = r"(?:[^\p{Ll}\p{Lo}\p{Cherokee}]|[\x{AA}\x{BA}])*"
 CAPITALS = rf"(?s){TAG}(?:{NOT_SMALL}\p{{Lu}}){{2}}\p{{Lu}}{NOT_SMALL}\p{{Lu}}{NOT_SMALL}"
 # A title: Four Words Or More, Each With A Capital.
 TITLE = rf"(?s){TAG}(?:\P{{L}}*\p{{Lu}}\S*\s){{3,}}\P{{L}}*\p{{Lu}}\S*\P{{L}}*"

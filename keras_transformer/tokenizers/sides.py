@@ -1,12 +1,14 @@
 """One language of a tokenizer: the same TF.Text ops in training and in the exported graph."""
 
 import abc
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_text as tf_text
 
 from keras_transformer.config import PAD_ID
 from keras_transformer.errors import InputError
@@ -100,6 +102,15 @@ class SharedSide:
         if name.startswith("_"):  # of a copy that has nothing yet
             raise AttributeError(name)
         return self._graphs.get(name) or getattr(self._side, name)
+
+
+def sentencepiece_op(model: bytes, out_type: tf.DType) -> tf_text.SentencepieceTokenizer:
+    """The TF.Text op, made anew: a kept one loses its model when the random seed is set.
+
+    It is named after its model, because `tf.saved_model.load` gives ops of one name one model.
+    """
+    name = f"sentencepiece_{zlib.crc32(model):08x}"
+    return tf_text.SentencepieceTokenizer(model=model, out_type=out_type, name=name)
 
 
 def utf8(texts: tf.Tensor) -> tf.Tensor:

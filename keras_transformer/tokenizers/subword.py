@@ -28,7 +28,7 @@ from keras_transformer.tokenizers.learning import (
     train_by_rules,
     train_sentencepiece,
 )
-from keras_transformer.tokenizers.sides import SPECIAL_PIECES, Side
+from keras_transformer.tokenizers.sides import SPECIAL_PIECES, Side, sentencepiece_op
 
 HEADER = "# word-pieces"  # of a file of word-pieces
 LOWERCASE_MARK = "lowercase"
@@ -89,20 +89,15 @@ class SentencePieceSide(Side):
             if self._is_source:
                 texts = tf_text.normalize_utf8(texts, "NFKC")  # the trade mark sign becomes TM
             texts = lower(texts, self.language)
-        return _op(self.model).tokenize(texts)
+        return sentencepiece_op(self.model, tf.int32).tokenize(texts)
 
     # To join pieces, both sides take the target's model, which is smaller.
 
     def detokenize(self, ids: tf.Tensor) -> tf.Tensor:
-        return _op(self._target_model).detokenize(ids)
+        return sentencepiece_op(self._target_model, tf.int32).detokenize(ids)
 
     def pieces(self, ids: tf.Tensor) -> tf.Tensor:
-        return _op(self._target_model).id_to_string(ids)
-
-
-def _op(model: bytes) -> tf_text.SentencepieceTokenizer:
-    """The TF.Text op, made anew: a kept one loses its model when the random seed is set."""
-    return tf_text.SentencepieceTokenizer(model=model, out_type=tf.int32)
+        return sentencepiece_op(self._target_model, tf.int32).id_to_string(ids)
 
 
 def sentencepiece_sides(

@@ -10,6 +10,7 @@ import functools
 import hashlib
 import itertools
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -96,7 +97,9 @@ class Writer:
         path = self.folder / TRANSLATED.format(name)
         if not path.exists():
             results = self._translator.translate(texts)
-            content = "".join(f"{' '.join(result.text.split())}\n" for result in results)
+            # ASCII's white space: a target may have no-break spaces.
+            words = (re.findall(r"\S+", result.text, re.ASCII) for result in results)
+            content = "".join(f"{' '.join(each)}\n" for each in words)
             write_atomically(path, content.encode(), CAN_CONTINUE)
         translations = list(read_lines(path))
         if len(translations) != len(texts):

@@ -91,6 +91,16 @@ def test_notes_of_a_song_are_no_text(tmp_path):
     )
 
 
+def test_no_break_spaces_stay(tmp_path):
+    (tmp_path / "a.srt").write_text("0:01 --> 0:02\na dog\n")
+    written = "\u00ab\u00a0un  chien\u202f!\u00a0\u00bb\u3000"
+    translate_subtitles(
+        tmp_path / "a.srt", tmp_path / "b.srt", lambda texts, progress: [{"translation": written}]
+    )
+    expected = "0:01 --> 0:02\n\u00ab\u00a0un chien\u202f!\u00a0\u00bb\u3000\n"
+    assert (tmp_path / "b.srt").read_text() == expected
+
+
 def test_a_break_joins_no_words(tmp_path):
     (tmp_path / "a.srt").write_text("0:01 --> 0:02\nred<br>dog<BR />r<b>u</b>ns\n")
     translate_subtitles(tmp_path / "a.srt", tmp_path / "b.srt", in_capitals)

@@ -12,7 +12,7 @@ from libretranslatepy import LibreTranslateAPI
 from running_servers import running, running_app
 
 from keras_transformer.errors import InputError
-from keras_transformer.export import clients
+from keras_transformer.export import clients, html_text
 from keras_transformer.export.gateway import Direction, Gateway
 from keras_transformer.export.html_text import PROBE
 from keras_transformer.protection.terms import TERM
@@ -44,7 +44,7 @@ class Model(BaseHTTPRequestHandler):
             scores = [-0.5, -1.25, -1e9]
             rows = [
                 {
-                    "translations": [f"cs {t.upper()}", f"{t}2", f"{t}3", ""],
+                    "translations": [f"cs {t.upper()}".rstrip(), f"{t}2", f"{t}3", ""],
                     "scores": [0.5, *scores],
                     "truncated": t == "long",
                 }
@@ -126,6 +126,8 @@ def test_translations(url):
     to_czech = {"source": "en", "target": "cs"}
     answer = {"translatedText": ["cs A", "cs B"]}
     assert ask(url, "/translate", q=["a", "b"], **to_czech) == (200, answer)
+    answer = {"translatedText": "cs A ", "alternatives": ["a 2"]}  # a document keeps the space
+    assert ask(url, "/translate", q="a ", alternatives=1, **to_czech) == (200, answer)
     texts = ["a", "a\n\nb", "long"]  # of 1, 3 and 1 sentences
     answer = {"translatedText": ["cs A", "cs A\n\nB", "cs LONG"]}
     answer["alternatives"] = [["a2"], [], []]
@@ -189,6 +191,13 @@ def test_line_breaks_in_html(url, html, kept, between):
     for source, target, expected in (("cs", "en", kept or html), ("en", "cs", between)):
         answer = ask(url, "/translate", q=html, source=source, target=target, format="html")
         assert answer == (200, {"translatedText": expected})
+
+
+def test_any_text_may_stay_as_it_is():
+    text = "<code>a | \u27e6b\u27e7</code> c | d"
+    marked = html_text.with_marks(text)
+    assert marked == "\u27e61|<code>a \ufdd1 \ufdd0b\ufdd2</code>\u27e7 c | d"
+    assert html_text.without_stand_ins(re.sub(TERM, r"\1", marked)) == text
 
 
 def test_a_model_is_probed_once_for_each_version(url, monkeypatch):

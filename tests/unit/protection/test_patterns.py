@@ -110,6 +110,7 @@ def shown_as(match):
         ("options", "-I think. -A dog. ⟦-I⟧, 3-a ⟦--sort='a b'⟧".replace("='a b'⟧", "⟧='a b'")),
         ("symbols", "⟦👩‍👩‍👧⟧⟦👍🏽⟧ ⟦🇨🇿⟧⟦🇩🇪⟧ ⟦1️⃣⟧ 5 ⟦°⟧C ⟦©⟧ a ⟦→⟧ b ⟦❤️⟧ ⟦‼⟧ ⟦◾⟧ + - = ,"),
         ("foreign", "an ⟦אור גדול⟧ and a ⟦日本語⟧, b ⟦Ελληνικά⟧!"),
+        ("foreign", "⟦コーヒー⟧, ⟦ﾊﾟｰﾃｨｰ⟧: ⟦می\u200cخ⟧, ⟦क्\u200dष⟧; ⟦كـتب⟧"),
     ],
 )
 def test_sets(name, text):

@@ -73,6 +73,13 @@ def test_a_word_goes_on_after_its_marks(text, term):
     assert mark_terms(f"({term})") == f"(⟦{term}|x⟧)"
 
 
+def test_a_term_is_found_composed_and_decomposed():
+    mark_terms = term_marker({"caf\u00e9": "x", "\u1112\u1161\u11ab": "y"})
+    text = "caf\u00e9 cafe\u0301 \ud55c \u1112\u1161\u11ab"
+    marked = "⟦caf\u00e9|x⟧ ⟦cafe\u0301|x⟧ ⟦\ud55c|y⟧ ⟦\u1112\u1161\u11ab|y⟧"
+    assert mark_terms(text) == marked
+
+
 def test_a_term_may_begin_another_one():
     glossary = dict.fromkeys(["ab", "ab.", "ab.cd", "中", "ab中", ".x"], "y")
     marked = "⟦ab.cd|y⟧ ⟦ab.|y⟧c ⟦ab中|y⟧x cab a⟦.x|y⟧ x⟦中|y⟧ ⟦ab|y⟧"

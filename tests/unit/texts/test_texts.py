@@ -12,6 +12,7 @@ from keras_transformer.config import BOS_ID, DecodingOptions
 from keras_transformer.model.transformer import Transformer
 from keras_transformer.search.beam_search import Hypotheses
 from keras_transformer.texts import texts as search_texts
+from keras_transformer.texts.documents import Documents
 from keras_transformer.texts.texts import TextSearch
 from keras_transformer.tokenizers import SPECIAL_PIECES, EncodedTexts, WordPieceTokenizer
 
@@ -142,6 +143,26 @@ def test_document_is_its_sentences(run):
     assert num_sentences.tolist() == [1, 4, 0, 0]
     assert found.translations[2:, 0].tolist() == [b"", b" \n "]
     assert found.scores[2:, 0].tolist() == [0, 0]
+
+
+def test_texts_without_spaces_get_none(tokenizer):
+    """The third text is cut into three parts."""
+    texts = ["\u4f60\u597d\u3002\u518d\u89c1", "One. Two!  Red", "x" * 30]
+    documents = Documents(tokenizer, tf.constant(texts), 12)
+    for parts, joined in (
+        (
+            ["\u300c\u306f\u3044\u3002\u300d", "A", "\u4e00\uff01", "\u4e8c\uff01", "\u7ea2"]
+            + ["\u6771", "\u4eac", "a"],
+            [
+                "\u300c\u306f\u3044\u3002\u300dA",
+                "\u4e00\uff01\u4e8c\uff01  \u7ea2",
+                "\u6771\u4eac a",
+            ],
+        ),
+        (["Hi.", "Bye.", *"123456"], ["Hi. Bye.", "1 2  3", "4 5 6"]),
+    ):
+        written = documents.join(tf.constant(parts)).numpy()
+        assert [text.decode() for text in written] == joined
 
 
 def test_nothing_of_a_long_sentence_is_lost(run, model, tokenizer):

@@ -21,7 +21,6 @@ from keras_transformer.tokenizers import (
     SentencePieceTokenizer,
     Tokenizer,
 )
-from keras_transformer.tokenizers.case import as_sentences
 from keras_transformer.tokenizers.learning import train_sentencepiece
 
 FIRST_BYTE = 4  # after pad, unk, bos, eos
@@ -106,69 +105,6 @@ def test_final_sigma_is_learned_and_read_alike():
     assert "ος".encode() in pieces
     assert "οσ".encode() not in pieces
     assert ids_of(tokenizer, "ΟΔΟΣ ΣΟΦΟΣ.") == ids_of(tokenizer, "οδος σοφος.")
-
-
-@pytest.fixture(scope="module")
-def titles():
-    texts = ["the red dog sees a cat , the Öl", "a red cat sees the dog , the Öl", "The dog"] * 4
-    return SentencePieceTokenizer.train(texts, 340)
-
-
-@pytest.mark.parametrize(
-    ("text", "as_read"),
-    [
-        ("THE RED DOG", "The red dog"),
-        ("1. ÖL: A “CAT”!", "1. Öl: a “cat”!"),
-        ("ΟΔΟΣ ΝΕΑ", "Οδος νεα"),  # with a final sigma
-        ("DOG", "DOG"),  # may be an acronym
-        ("A. B. C. D.", "A. B. C. D."),  # initials
-        ("THE RED DOG sees", "THE RED DOG sees"),
-        ("中文中文", "中文中文"),
-        ("我在NASA工作", "我在NASA工作"),  # nobody writes it in small letters
-        ("", ""),
-    ],
-)
-def test_a_text_in_capitals_is_read_as_a_sentence(tokenizer, text, as_read):
-    source = tokenizer.encode(tf.constant([text, "the Dog"]))
-    assert tokenizer.source.decode(source.ids)[0] == as_read
-    (written,) = tokenizer.write(source, source.ids[:, None]).numpy()[:1, 0]
-    assert written.decode() == text
-    _, targets = tokenizer.encode_pairs([text] * 3, ["DER", "Der DOG", "öl"])
-    expected = ["Der" if text != as_read else "DER", "Der DOG", "öl"]
-    assert tokenizer.target.decode(targets.ids) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "as_read"),
-    [
-        ("The Red Dog, The “Cat”", "The red dog, the “cat”"),
-        (" The\tRed\u3000 Dog A Cat\n", "The red dog a cat"),
-        ("The Öl J. Dog O.K. NATO", "The Öl J. dog O.K. NATO"),
-        ("• The Red Dog! A Cat: The Dog", "• The red dog! A cat: the dog"),
-        (">>deu<< 1. The Red Dog, A Cat", ">>deu<< 1. The red dog, a cat"),
-        ("The Red Dog", "The Red Dog"),  # three words may be a name
-        ("The Red Dog and The Cat", "The Red Dog and The Cat"),
-        ("A B C D", "A B C D"),
-    ],
-)
-def test_a_title_is_read_as_a_sentence(titles, text, as_read):
-    """The vocabulary has Öl and not öl. Initials and words with more capitals stay."""
-    source = titles.encode([text, as_read, "the dog"])
-    read = [*ids_of(titles, as_read), EOS_ID]
-    assert np.trim_zeros(source.ids.numpy()[0]).tolist() == read
-    assert titles.encode_pairs([text], ["Der Hund"])[0].ids.numpy().tolist() == [read]
-    assert titles.write(source, source.ids[:, None]).numpy()[0, 0].decode() == as_read
-
-
-def test_ordinals_may_stand_in_capitals():
-    texts = tf.constant(["EL 1º DE MAYO", "EL 1º de MAYO"])
-    assert as_sentences(texts, tf.strings.split)[1].numpy().tolist() == [True, False]
-
-
-def test_sharp_s_in_capitals(tokenizer):
-    source = tokenizer.encode(tf.constant(["STRASSE"]))
-    ids = tokenizer.target.tokenize(["Straße"]).to_tensor()
-    assert tokenizer.write(source, ids[:, None]).numpy()[0, 0] == b"STRASSE"
 
 
 @pytest.mark.parametrize("control", ["\x00", "\x1b", "\x80", "\u2581"])
@@ -280,6 +216,21 @@ def test_survives_setting_the_random_seed(tokenizer):
     keras.utils.set_random_seed(17)
     assert ids_of(tokenizer, "the cat") == before
     assert round_trip(tokenizer.source, "the cat") == "the cat"
+
+
+def test_a_loaded_graph_has_the_normal_form_of_each_side(tokenizer, tmp_path):
+    """`tf.saved_model.load` gives ops of one name one resource."""
+    shared, module = tokenizer.shared(), tf.Module()
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
+    def tokens(texts):
+        return [side.tokenize(texts).to_tensor() for side in (shared.source, shared.target)]
+
+    module.tokens = tokens
+    tf.saved_model.save(module, str(tmp_path / "model"))
+    loaded = tf.saved_model.load(str(tmp_path / "model"))
+    texts = [tokenizer.target.decode(ids) for ids in loaded.tokens(tf.constant(["½\u00a0Öl"]))]
+    assert texts == [["1⁄2 Öl"], ["½\u00a0Öl"]]
 
 
 def test_save_and_load(tokenizer, tmp_path):

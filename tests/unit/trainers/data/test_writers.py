@@ -143,8 +143,9 @@ def test_texts_that_a_model_wrote_keep_their_targets(tiny_run, tmp_path, monkeyp
 
     monkeypatch.setattr(Translator, "translate", translate)
     teacher = Writer("teacher", str(tiny_run.path), [("en", "de")], tmp_path)
-    pairs = [Pair("red dog .", "x"), Pair("a", "b", is_synthetic=True), Pair("one", "y")]
-    written = [Pair("red dog .", "the red dog ."), pairs[1], Pair("one", "the one")]
+    pairs = [Pair("red dog .", "x"), Pair("a", "b", is_synthetic=True), Pair("1\u202f%\u00a0", "y")]
+    written = [Pair("red dog .", "the red dog ."), pairs[1]]
+    written.append(Pair("1\u202f%\u00a0", "the 1\u202f%\u00a0"))  # no-break spaces stay
     assert list(with_targets(pairs, teacher)) == written
 
 
