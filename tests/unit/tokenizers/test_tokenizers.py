@@ -7,7 +7,6 @@ import re
 import unicodedata
 
 import keras
-import numpy as np
 import pytest
 import sentencepiece
 import tensorflow as tf
