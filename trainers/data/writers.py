@@ -72,6 +72,7 @@ class Writer:
         **search: int | None,
     ) -> None:
         self.run, self.folder, self.search = Run.load(run_dir), folder, search
+        self.setting = setting
         known = self.run.tokenizer().known_languages
         for source, target in pairs:
             if known.targets:
@@ -97,6 +98,9 @@ class Writer:
         path = self.folder / TRANSLATED.format(name)
         if not path.exists():
             results = self._translator.translate(texts)
+            if num_cut := sum(result.truncated for result in results):
+                message = "Cut, because they are too long for the run of `%s`: %d texts"
+                logger.warning(message, self.setting, num_cut)
             # ASCII's white space: a target may have no-break spaces.
             words = (re.findall(r"\S+", result.text, re.ASCII) for result in results)
             content = "".join(f"{' '.join(each)}\n" for each in words)

@@ -59,7 +59,7 @@ def test_an_interrupted_stage_continues(settings, tmp_path, monkeypatch):
             done.append(None)
             raise KeyboardInterrupt
         done.append(list(texts))
-        return [SimpleNamespace(text=english(text)) for text in texts]
+        return [SimpleNamespace(text=english(text), truncated=False) for text in texts]
 
     monkeypatch.setattr(Translator, "translate", counted)
     with pytest.raises(KeyboardInterrupt):
@@ -90,7 +90,7 @@ def test_a_training_that_fails_keeps_what_is_translated(settings, tmp_path, monk
     def failing(self, texts, **options):
         if len(texts) < 3:  # the second file
             raise InputError("The disk is full")
-        return [SimpleNamespace(text=english(text)) for text in texts]
+        return [SimpleNamespace(text=english(text), truncated=False) for text in texts]
 
     monkeypatch.setattr(Translator, "translate", failing)
     with pytest.raises(InputError, match="The disk is full"):
@@ -137,9 +137,9 @@ def test_a_student_learns_from_its_teacher(settings, tiny_run, tmp_path):
     assert len(corpus.training.lengths) == count
 
 
-def test_texts_that_a_model_wrote_keep_their_targets(tiny_run, tmp_path, monkeypatch):
+def test_texts_that_a_model_wrote_keep_their_targets(tiny_run, tmp_path, monkeypatch, caplog):
     def translate(self, texts, **options):
-        return [SimpleNamespace(text=english(text)) for text in texts]
+        return [SimpleNamespace(text=english(text), truncated=len(text) < 6) for text in texts]
 
     monkeypatch.setattr(Translator, "translate", translate)
     teacher = Writer("teacher", str(tiny_run.path), [("en", "de")], tmp_path)
@@ -147,6 +147,7 @@ def test_texts_that_a_model_wrote_keep_their_targets(tiny_run, tmp_path, monkeyp
     written = [Pair("red dog .", "the red dog ."), pairs[1]]
     written.append(Pair("1\u202f%\u00a0", "the 1\u202f%\u00a0"))  # no-break spaces stay
     assert list(with_targets(pairs, teacher)) == written
+    assert "too long for the run of `teacher`: 1 texts" in caplog.text
 
 
 def test_refused(settings, tiny_run, tmp_path):
