@@ -12,7 +12,7 @@ from keras_transformer.cli.console import say
 from keras_transformer.cli.lines import write_new
 from keras_transformer.cli.translators import Translate, translate_distinct, warn_truncated
 from keras_transformer.errors import InputError
-from keras_transformer.files import kind_of, open_binary, read_failure
+from keras_transformer.files import kind_of, open_binary, read_failure, words_of
 
 NOTES = "♩♪♫♬"  # of a song
 # Also as machine translation leaves them: 00: 00: 01;000 -> 00: 00: 02;000.
@@ -51,8 +51,7 @@ def translate_subtitles(
     translations, num_truncated = translate_distinct(with_letters, translate)
     new: dict[int, str | None] = dict(enumerate(lines))
     for group, (before, source, after), text in zip(groups, parts, texts, strict=True):
-        # ASCII's white space: a translation may have no-break spaces.
-        translation = " ".join(re.findall(r"\S+", translations.get(text, ""), re.ASCII))
+        translation = " ".join(words_of(translations.get(text, "")))
         if not translation:
             continue
         if is_vtt and not TAG.search(source):

@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import logging
 import os
+import re
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -99,6 +100,11 @@ def write_atomically(path: Path, content: bytes, advice: str = "") -> None:
     """Writes a file by way of `atomic_file`."""
     with atomic_file(path, advice) as temporary:
         temporary.write_bytes(content)
+
+
+def words_of(text: str) -> list[str]:
+    """Splits a text at spaces and line breaks, but not at no-break and full-width spaces."""
+    return re.findall(r"[^ \t-\r\x1c-\x1f\x85\u2028\u2029]+", text)
 
 
 def decode_lines(lines: Iterable[bytes], name: object) -> Iterator[str]:

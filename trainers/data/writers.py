@@ -10,12 +10,11 @@ import functools
 import hashlib
 import itertools
 import logging
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from keras_transformer.errors import InputError
-from keras_transformer.files import write_atomically
+from keras_transformer.files import words_of, write_atomically
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.corpora import Pair, read_lines, split_files
 from keras_transformer.trainers.data.languages import LanguagePair
@@ -101,9 +100,7 @@ class Writer:
             if num_cut := sum(result.truncated for result in results):
                 message = "Cut, because they are too long for the run of `%s`: %d texts"
                 logger.warning(message, self.setting, num_cut)
-            # ASCII's white space: a target may have no-break spaces.
-            words = (re.findall(r"\S+", result.text, re.ASCII) for result in results)
-            content = "".join(f"{' '.join(each)}\n" for each in words)
+            content = "".join(f"{' '.join(words_of(result.text))}\n" for result in results)
             write_atomically(path, content.encode(), CAN_CONTINUE)
         translations = list(read_lines(path))
         if len(translations) != len(texts):

@@ -93,7 +93,7 @@ def test_notes_of_a_song_are_no_text(tmp_path):
 
 def test_no_break_spaces_stay(tmp_path):
     (tmp_path / "a.srt").write_text("0:01 --> 0:02\na dog\n")
-    written = "\u00ab\u00a0un  chien\u202f!\u00a0\u00bb\u3000"
+    written = "\u00ab\u00a0un  \x1d\u2028chien\u202f!\u00a0\u00bb\u3000"
     translate_subtitles(
         tmp_path / "a.srt", tmp_path / "b.srt", lambda texts, progress: [{"translation": written}]
     )
