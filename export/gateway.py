@@ -137,24 +137,24 @@ class Gateway:
         def translate(texts: list[str]) -> list[Row]:
             return service.document.translate(service.tagged(texts, own_pair))
 
-        written: Callable[[str], str] = str
+        restore: Callable[[str], str] = str
         if format_name == "text":
             rows = translate(texts)
         elif service.keeps_tags():
             texts = list(map(html_text.with_marks, texts))
             rows = translate(texts)
-            written = html_text.without_stand_ins
+            restore = html_text.without_stand_ins
         else:
             rows = html_text.translate_between_tags(translate, texts)
         answer: dict[str, list[Any]] = {
-            "translatedText": [written(row["translation"]) for row in rows]
+            "translatedText": [restore(row["translation"]) for row in rows]
         }
         if count != "0":
             single = [number for number, row in enumerate(rows) if row.get("sentences") == 1]
             asked = service.tagged([texts[number] for number in single], own_pair)
             answer["alternatives"] = [[] for _ in rows]
             for number, best in zip(single, service.nbest.translate(asked), strict=True):
-                others = map(written, _others(best, rows[number]["translation"]))
+                others = map(restore, _others(best, rows[number]["translation"]))
                 answer["alternatives"][number] = [*others][: int(count)]
         if str(values["source"]).lower() == "auto":
             detected = {"confidence": 100, "language": pair.source}

@@ -75,7 +75,7 @@ def _join_lines(pieces: list[str]) -> None:
 def with_marks(text: str) -> str:
     """Marks elements that stay as they are, for a model that protects tags and terms.
 
-    `without_stand_ins` completes the translation.
+    `without_stand_ins` completes its translation.
     """
     pieces, stand_ins = split(text), str.maketrans(_OF_MARKS, _STAND_INS)
     for place in range(1, len(pieces), 2):
@@ -85,6 +85,7 @@ def with_marks(text: str) -> str:
 
 
 def without_stand_ins(text: str) -> str:
+    """Completes the translation of a text that `with_marks` has marked."""
     return text.translate(str.maketrans(_STAND_INS, _OF_MARKS))
 
 

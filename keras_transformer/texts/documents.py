@@ -8,6 +8,7 @@ from keras_transformer.tokenizers import EncodedTexts, Tokenizer
 from keras_transformer.tokenizers.sides import utf8
 
 CUT = "\1"  # stands between the translations of parts
+WIDE_COMMAS = r"\x{3001}\x{FF0C}"
 
 
 class Documents:
@@ -51,12 +52,17 @@ class Documents:
     def join(self, translations: tf.Tensor) -> tf.Tensor:
         """Joins the translations of parts, string [P], into those of texts, string [B].
 
-        No space stands within a script without spaces, or after its full stop.
+        No space stands within a script without spaces, or after its full stop or comma.
         """
+        joints = (
+            (rf"({WIDE_END}|[{WIDE_COMMAS}]){CUT}", r"\1"),
+            (rf"([{UNSPACED}]){CUT}([{UNSPACED}])", r"\1\2"),
+            (CUT, " "),
+        )
         translated = tf.strings.unsorted_segment_join(
             translations, self._segment_of_part, tf.size(self._segments), CUT
         )
-        for pattern, joint in ((rf"([{UNSPACED}]){CUT}([{UNSPACED}])", r"\1\2"), (CUT, " ")):
+        for pattern, joint in joints:
             translated = tf.strings.regex_replace(translated, pattern, joint)
         segments = tf.where(self._is_blank, self._segments, translated)
         before = tf.roll(segments, 1, axis=0)  # a text begins with no space, but with "" before it

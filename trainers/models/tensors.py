@@ -52,7 +52,8 @@ class Tensor(NamedTuple):
         if len(self.shape) != len(self.strides):
             raise ValueError("a tensor has another number of strides than of sizes")
         width = np.dtype(_TYPES[self.kind]).itemsize
-        # Python's integers do not overflow.
+        # A tensor may repeat numbers, but is never larger than the file. Python's integers do not
+        # overflow.
         if max(self.start + self._span * width, math.prod(self.shape) * width) > end:
             raise ValueError("a tensor is longer than its storage")
         if max((*self.shape, *self.strides), default=0) >= 2**59:  # in bytes, NumPy's maximum

@@ -160,6 +160,10 @@ def test_texts_without_spaces_get_none(tokenizer):
             ],
         ),
         (["Hi.", "Bye.", *"123456"], ["Hi. Bye.", "1 2  3", "4 5 6"]),
+        (
+            [*"12345", "\u6771\u4eac\u3001", "\u300c\u3048\u3002\u300d", "\u6771"],
+            ["1 2", "3 4  5", "\u6771\u4eac\u3001\u300c\u3048\u3002\u300d\u6771"],
+        ),
     ):
         written = documents.join(tf.constant(parts)).numpy()
         assert [text.decode() for text in written] == joined

@@ -1,4 +1,4 @@
-"""Capitals and small letters of languages. Expected values are those of ICU 72."""
+"""Texts in capitals, titles, and the letters of languages, whose values are those of ICU 72."""
 
 # ruff: noqa: RUF001 -- all scripts
 
