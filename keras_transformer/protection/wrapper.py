@@ -22,7 +22,7 @@ from keras_transformer.protection.counts import CountConstraint, counts_of, rank
 from keras_transformer.protection.patterns import BEFORE_ENTITY, CUT, TEXT, without_text
 from keras_transformer.protection.terms import TERM
 from keras_transformer.search.constraints import Constraint
-from keras_transformer.texts.sentences import may_split
+from keras_transformer.texts.sentences import are_blank, may_split
 from keras_transformer.tokenizers.invisible import visible, without
 from keras_transformer.tokenizers.wrappers import Restore, Wrapper
 
@@ -140,13 +140,21 @@ class Protection(Wrapper):
         is_text = tf.gather([*map(bool, self._spellings)], ids) | (ids == UNK_ID)
         texts = tf.ragged.boolean_mask(ids, is_text)  # no delimiters and tags
         lengths = tf.cast(texts.row_lengths(), tf.int32)
-        texts = texts.to_tensor(PAD_ID)  # [B, S]
+        # One column more, because texts may have no tokens.
+        texts = tf.pad(texts.to_tensor(PAD_ID), [[0, 0], [0, 1]], constant_values=PAD_ID)  # [B, S]
         begins_word = [spelling.startswith(b" ") for spelling in self._spellings]
         after_space = tf.reduce_any(tf.gather(begins_word, texts[:, 1:]), axis=1)
         strings = _results(context.strings)
         slots = texts - self._first_slot
         counts = counts_of(slots, lengths, strings, after_space, NUM_SLOTS, self._is_free)
         return [CountConstraint.of(counts, self._spellings, self._is_free)]
+
+    def known_translations(self, texts: tf.Tensor) -> tf.Tensor:
+        """A text of nothing but protected strings and terms needs no model."""
+        protected = _Protected(texts, self._pattern)
+        rest = protected.replaced(tf.fill([tf.size(protected.strings)], ""))
+        known = protected.replaced(_results(protected.strings))
+        return tf.where(are_blank(rest) & ~are_blank(known), known, "")
 
     def hide(self, texts: tf.Tensor) -> tuple[tf.Tensor, Restore]:
         """Hides strings that may have the end of a sentence."""

@@ -19,9 +19,10 @@ class Documents:
         hidden, restore = wrapper.hide(utf8(texts))
         segments = restore(split_sentences(hidden, tokenizer.languages[0]))  # [B, (segments)]
         self._num_texts, self._text_of_segment = tf.shape(texts)[0], segments.value_rowids()
-        self._segments = segments.values
-        self._is_blank = are_blank(self._segments)  # which are not translated
-        sentences = tf.where(~self._is_blank)[:, 0]  # numbers of the other segments
+        known = wrapper.known_translations(segments.values)
+        self._segments = tf.where(known == "", segments.values, known)
+        self._is_kept = are_blank(self._segments) | (known != "")
+        sentences = tf.where(~self._is_kept)[:, 0]  # numbers of the segments to translate
         read, context = wrapper.read(tf.gather(self._segments, sentences))
         tokens = tokenizer.source.tokenize(read)
         self._tokens, rows = cut_rows(tokens, max_tokens, tokenizer.source.head_lengths(tokens))
@@ -42,7 +43,7 @@ class Documents:
         return self._tokenizer.encode_tokens(tokens, self._context)
 
     def num_sentences(self) -> tf.Tensor:
-        counts = tf.cast(~self._is_blank, tf.int32)
+        counts = tf.cast(~self._is_kept, tf.int32)
         return tf.math.unsorted_segment_sum(counts, self._text_of_segment, self._num_texts)
 
     def total(self, values: tf.Tensor) -> tf.Tensor:
@@ -64,7 +65,7 @@ class Documents:
         )
         for pattern, joint in joints:
             translated = tf.strings.regex_replace(translated, pattern, joint)
-        segments = tf.where(self._is_blank, self._segments, translated)
+        segments = tf.where(self._is_kept, self._segments, translated)
         before = tf.roll(segments, 1, axis=0)  # a text begins with no space, but with "" before it
         is_after_stop = tf.strings.regex_full_match(before, rf"(?s).*{WIDE_END}")
         segments = tf.where(is_after_stop & (segments == " "), "", segments)

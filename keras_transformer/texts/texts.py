@@ -27,6 +27,7 @@ from keras_transformer.search.sampling import SampleConstraint
 from keras_transformer.texts.documents import Documents
 from keras_transformer.texts.prefixes import Prefixes, read_prefixes, without_space_after
 from keras_transformer.tokenizers import EncodedTexts, Side, Tokenizer, shifted
+from keras_transformer.tokenizers.sides import utf8
 
 # Bounds of a group: rows, tokens of all hypotheses, and logits in memory at once.
 GROUP_ROWS = 64
@@ -165,7 +166,7 @@ class TextSearch:
             max_rows=max(1, min(GROUP_ROWS, GROUP_LOGITS // (beam_size * vocab_size))),
             empty=Hypotheses(tf.zeros([0, num_best, longest], tf.int32), tf.zeros([0, num_best])),
         )
-        longest = tf.maximum(tf.reduce_max(_lengths(hypotheses.ids)), 0)
+        longest = tf.maximum(tf.reduce_max(_lengths(hypotheses.ids)), 1)
         return Hypotheses(hypotheses.ids[:, :, :longest], hypotheses.scores)
 
     def translate(
@@ -177,11 +178,15 @@ class TextSearch:
     ) -> TranslatedTexts:
         """Returns the `num_best` best translations of each text, string [B].
 
-        A text without tokens, such as white space, has one empty translation. Where hypotheses are
+        A text without tokens, such as white space, has one empty translation. One that needs no
+        model has its known translation, unless there is a prefix. Where hypotheses are
         the same text in different pieces, the best one stays. A prefix, of string [B], is cut to
         half of the maximum length of a translation.
         """
-        source = self.tokenizer.encode(texts, self.max_source_tokens)
+        texts = utf8(texts)
+        known = self.tokenizer.wrapper.known_translations(texts)  # [B]
+        is_known = (known != "") & (prefixes is None)
+        source = self.tokenizer.encode(tf.where(is_known, "", texts), self.max_source_tokens)
         given, truncated = None, source.truncated
         if prefixes is not None:
             given, source = read_prefixes(self.tokenizer, source, prefixes)
@@ -195,6 +200,8 @@ class TextSearch:
             written = self.tokenizer.write(source, given.tokens.to_tensor()[:, None])[:, 0]
             written = tf.where(given.is_word_over, "", written)
             translations = without_space_after(written, translations)
+        is_known = is_known[:, None] & (tf.range(num_best) == 0)  # [B, n]
+        translations = tf.where(is_known, known[:, None], translations)
         if num_best > 1:
             translations, scores = _without_repeats(translations, scores)
         words = self._words(source, found.ids[:, 0]) if with_words else ()
@@ -334,9 +341,12 @@ def _without_repeats(translations: tf.Tensor, scores: tf.Tensor) -> tuple[tf.Ten
 
 
 def _rows(ids: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """Returns some rows of ids [B, S], without the columns that are only padding."""
+    """Returns some rows of ids [B, S], without the columns that are only padding but one.
+
+    An RNN has at least one step.
+    """
     ids = tf.gather(ids, rows)
-    return ids[:, : tf.reduce_max(_lengths(ids))]
+    return ids[:, : tf.maximum(tf.reduce_max(_lengths(ids)), 1)]
 
 
 def _decoder_ids(target_ids: tf.Tensor) -> tf.Tensor:

@@ -50,6 +50,10 @@ class Wrapper:
         """Returns what the results of a search must keep to, for texts as in `EncodedTexts`."""
         return []
 
+    def known_translations(self, texts: tf.Tensor) -> tf.Tensor:
+        """Returns the translation of each text, string [B], that needs no model, and else ""."""
+        return tf.fill([tf.size(texts)], "")
+
     def hide(self, texts: tf.Tensor) -> tuple[tf.Tensor, Restore]:
         """Returns texts, string [B], without what must not be split into sentences.
 
@@ -90,6 +94,11 @@ class Nested(Wrapper):
     def constraints(self, ids: tf.Tensor, lengths: tf.Tensor, context: Any) -> Sequence[Constraint]:
         outer = self.outer.constraints(ids, lengths, context[0])
         return [*outer, *self.inner.constraints(ids, lengths, context[1])]
+
+    def known_translations(self, texts: tf.Tensor) -> tf.Tensor:
+        without_tags, _ = self.inner.hide(texts)
+        known = self.outer.known_translations(without_tags)
+        return tf.where(known == "", self.inner.known_translations(texts), known)
 
     def hide(self, texts: tf.Tensor) -> tuple[tf.Tensor, Restore]:
         texts, outer = self.outer.hide(texts)

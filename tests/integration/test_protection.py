@@ -126,6 +126,29 @@ def test_a_prefix_with_strings(served, translator):
     )
 
 
+def test_a_text_of_protected_strings_only_is_kept(served, translator):
+    texts = ["{name}", " %s\t<b> ", "%s 5", "⟦dog|Pudel⟧ 🇨🇿", ""]
+    expected = ["{name}", " %s\t<b> ", None, "Pudel 🇨🇿", ""]
+    for row, (text, score) in enumerate(zip(*answer_of(served, texts), strict=True)):
+        if row == 2:  # a digit is text
+            assert (found_in(text), score < 0) == (Counter(["%s"]), True)
+        else:
+            assert (text.decode(), score) == (expected[row], 0.0)
+    assert answer_of(served, [""]) == ([b""], [0.0])
+    best = translator.translate(["%s", "red"], num_best=2)
+    assert [each.text for each in best[0].hypotheses] == ["%s"]
+    assert best[1].score < 0
+    assert translator.translate(["%s"], prefixes=["rot "])[0].text.startswith("rot ")
+    document = "{name} red.\n%s\n\n⟦dog|Pudel⟧"
+    (text,) = answer(served, "document", text=[document])["translation"]
+    assert text.decode().endswith("\n%s\n\nPudel")
+
+
+def answer_of(served, texts):
+    outputs = answer(served, "serving_default", text=texts)
+    return outputs["translation"], outputs["score"]
+
+
 @pytest.mark.usefixtures("eager")
 def test_terms(run, tmp_path):
     (tmp_path / "terms.tsv").write_text("dog\tPudel\n")
