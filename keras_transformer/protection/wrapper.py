@@ -22,7 +22,7 @@ from keras_transformer.protection.counts import CountConstraint, counts_of, rank
 from keras_transformer.protection.patterns import BEFORE_ENTITY, CUT, TEXT, without_text
 from keras_transformer.protection.terms import TERM
 from keras_transformer.search.constraints import Constraint
-from keras_transformer.texts.sentences import are_blank, may_split
+from keras_transformer.texts.sentences import may_split
 from keras_transformer.tokenizers.invisible import visible, without
 from keras_transformer.tokenizers.wrappers import Restore, Wrapper
 
@@ -152,9 +152,12 @@ class Protection(Wrapper):
     def known_translations(self, texts: tf.Tensor) -> tf.Tensor:
         """A text of nothing but protected strings and terms needs no model."""
         protected = _Protected(texts, self._pattern)
-        rest = protected.replaced(tf.fill([tf.size(protected.strings)], ""))
-        known = protected.replaced(_results(protected.strings))
-        return tf.where(are_blank(rest) & ~are_blank(known), known, "")
+        strings = _results(protected.strings)
+        marks = protected.replaced(tf.fill([tf.size(strings)], MARK))
+        blank = r"[\s\p{Z}\p{Cc}]"
+        is_known = tf.strings.regex_full_match(marks, f"{blank}*{MARK}(?:{blank}|{MARK})*")
+        known = without(protected.replaced(tf.where(strings == "", MARK, strings)), MARK)
+        return tf.where(is_known, known, "")
 
     def hide(self, texts: tf.Tensor) -> tuple[tf.Tensor, Restore]:
         """Hides strings that may have the end of a sentence."""

@@ -19,16 +19,18 @@ class Documents:
         hidden, restore = wrapper.hide(utf8(texts))
         segments = restore(split_sentences(hidden, tokenizer.languages[0]))  # [B, (segments)]
         self._num_texts, self._text_of_segment = tf.shape(texts)[0], segments.value_rowids()
-        known = wrapper.known_translations(segments.values)
-        self._segments = tf.where(known == "", segments.values, known)
-        self._is_kept = are_blank(self._segments) | (known != "")
-        sentences = tf.where(~self._is_kept)[:, 0]  # numbers of the segments to translate
-        read, context = wrapper.read(tf.gather(self._segments, sentences))
+        self._segments = segments.values
+        self._is_blank = are_blank(self._segments)  # which are not translated
+        numbers = tf.where(~self._is_blank)[:, 0]
+        sentences = tf.gather(self._segments, numbers)  # the other segments
+        known = wrapper.known_translations(sentences)
+        read, context = wrapper.read(tf.where(known == "", sentences, ""))
         tokens = tokenizer.source.tokenize(read)
         self._tokens, rows = cut_rows(tokens, max_tokens, tokenizer.source.head_lengths(tokens))
         self._tokenizer = tokenizer
         self._context = wrapper.context_of_parts(context, self._tokens, rows)
-        self._segment_of_part = tf.gather(sentences, rows)
+        self.known = tf.gather(known, rows)  # string [P], "" for parts to search for
+        self._segment_of_part = tf.gather(numbers, rows)
         self._text_of_part = tf.gather(self._text_of_segment, self._segment_of_part)
 
     def parts(self, max_tokens: int | None) -> EncodedTexts:
@@ -43,7 +45,7 @@ class Documents:
         return self._tokenizer.encode_tokens(tokens, self._context)
 
     def num_sentences(self) -> tf.Tensor:
-        counts = tf.cast(~self._is_kept, tf.int32)
+        counts = tf.cast(~self._is_blank, tf.int32)
         return tf.math.unsorted_segment_sum(counts, self._text_of_segment, self._num_texts)
 
     def total(self, values: tf.Tensor) -> tf.Tensor:
@@ -65,7 +67,7 @@ class Documents:
         )
         for pattern, joint in joints:
             translated = tf.strings.regex_replace(translated, pattern, joint)
-        segments = tf.where(self._is_kept, self._segments, translated)
+        segments = tf.where(self._is_blank, self._segments, translated)
         before = tf.roll(segments, 1, axis=0)  # a text begins with no space, but with "" before it
         is_after_stop = tf.strings.regex_full_match(before, rf"(?s).*{WIDE_END}")
         segments = tf.where(is_after_stop & (segments == " "), "", segments)

@@ -183,10 +183,7 @@ class TextSearch:
         the same text in different pieces, the best one stays. A prefix, of string [B], is cut to
         half of the maximum length of a translation.
         """
-        texts = utf8(texts)
-        known = self.tokenizer.wrapper.known_translations(texts)  # [B]
-        is_known = (known != "") & (prefixes is None)
-        source = self.tokenizer.encode(tf.where(is_known, "", texts), self.max_source_tokens)
+        source, known = self._encode(texts, prefixes)
         given, truncated = None, source.truncated
         if prefixes is not None:
             given, source = read_prefixes(self.tokenizer, source, prefixes)
@@ -195,20 +192,40 @@ class TextSearch:
             truncated |= is_cut
             given = Prefixes(given.tokens[:, :longest], given.is_word_over & ~is_cut)
         found = self.search(source, num_best, given)
-        translations, scores = self.tokenizer.write(source, found.ids), found.scores
+        translations, scores = self._write(source, found.ids, known), found.scores
         if given is not None:
             written = self.tokenizer.write(source, given.tokens.to_tensor()[:, None])[:, 0]
             written = tf.where(given.is_word_over, "", written)
             translations = without_space_after(written, translations)
-        is_known = is_known[:, None] & (tf.range(num_best) == 0)  # [B, n]
-        translations = tf.where(is_known, known[:, None], translations)
         if num_best > 1:
             translations, scores = _without_repeats(translations, scores)
-        words = self._words(source, found.ids[:, 0]) if with_words else ()
+        words = self._words(source, found.ids[:, 0], known) if with_words else ()
         return TranslatedTexts(translations, scores, truncated, *words)
 
-    def _words(self, source: EncodedTexts, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the words of ids, int32 [B, T] -> string [B, n], and their log probabilities."""
+    def _encode(
+        self, texts: tf.Tensor, prefixes: tf.Tensor | None = None
+    ) -> tuple[EncodedTexts, tf.Tensor]:
+        """Returns sources to search for, and the known translations of the others, or "" [B]."""
+        texts = utf8(texts)
+        known = self.tokenizer.wrapper.known_translations(texts)
+        if prefixes is not None:
+            known = tf.where(prefixes == "", known, "")
+        unknown = tf.where(known == "", texts, "")
+        return self.tokenizer.encode(unknown, self.max_source_tokens), known
+
+    def _write(self, source: EncodedTexts, ids: tf.Tensor, known: tf.Tensor) -> tf.Tensor:
+        """Writes the results of a search, int32 [B, n, T], or what is known, string [B, n]."""
+        written = self.tokenizer.write(source, ids)
+        best = tf.where(known == "", written[:, 0], known)
+        return tf.concat([best[:, None], written[:, 1:]], axis=1)
+
+    def _words(
+        self, source: EncodedTexts, ids: tf.Tensor, known: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the words of ids, int32 [B, T] -> string [B, n], and their log probabilities.
+
+        A known translation is one word.
+        """
         spellings = self.tokenizer.target.spellings()
         begins_word = [spelling.startswith(b" ") for spelling in spellings]
         place, first = tf.range(tf.shape(ids)[1]), self.tokenizer.num_forced
@@ -220,7 +237,9 @@ class TextSearch:
         words = tf.where(is_in, ids[:, None], PAD_ID)[:, None]  # [B, 1, n, T]
         words = self.tokenizer.write(source, words)[:, 0]
         log_probs = self._log_probs(source, ids)[:, None]
-        return words, tf.reduce_sum(tf.where(is_in, log_probs, 0.0), axis=2)
+        log_probs = tf.reduce_sum(tf.where(is_in, log_probs, 0.0), axis=2)
+        words = tf.concat([known[:, None], words], axis=1)
+        return words, tf.pad(log_probs, [[0, 0], [1, 0]])
 
     def translate_documents(
         self,
@@ -240,7 +259,7 @@ class TextSearch:
         documents = Documents(self.tokenizer, texts, longest)
         source = documents.parts(max_tokens)
         found = self.search(source, num_best)
-        written = self.tokenizer.write(source, found.ids)  # [P, n]
+        written = self._write(source, found.ids, documents.known)  # [P, n]
         num_parts = documents.total(tf.ones_like(source.lengths))  # [B]
         is_there = (num_parts == 1)[:, None] | (tf.range(num_best) == 0)  # [B, n]
         texts = tf.stack([documents.join(written[:, rank]) for rank in range(num_best)], axis=1)
@@ -250,7 +269,7 @@ class TextSearch:
             translations, scores = _without_repeats(translations, scores)
         words: tuple[tf.Tensor, ...] = ()
         if with_words:
-            columns = self._words(source, found.ids[:, 0])  # [P, n]
+            columns = self._words(source, found.ids[:, 0], documents.known)  # [P, n]
             words = tuple(documents.by_text(column, columns[0] != "") for column in columns)
         truncated = tf.fill([tf.shape(texts)[0]], False)
         result = TranslatedTexts(translations, scores, truncated, *words)
@@ -269,7 +288,7 @@ class TextSearch:
 
     def align(self, texts: tf.Tensor, layer: int = -1) -> Alignments:
         """Translates texts, string [B], with the mean of a layer's heads of cross-attention."""
-        source = self.tokenizer.encode(texts, self.max_source_tokens)
+        source, _ = self._encode(texts)
         best = self.search(source).ids[:, 0]  # [B, T]
 
         def attention_of(source_ids: tf.Tensor, target_ids: tf.Tensor) -> tf.Tensor:

@@ -64,7 +64,7 @@ class Case(Wrapper):
     def __init__(self, source: Side, target: Side, known: Languages) -> None:
         self.source, self.target, self.known = source, target, known
         self.rules: dict[str, list[str]] = {}  # a language with letters of its own, or "": targets
-        for name in known.targets or [known.target]:
+        for name in dict.fromkeys([*known.targets, known.target]):
             self.rules.setdefault(_rule_of(name), []).append(name)
 
     def read(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -25,17 +25,17 @@ class LanguageTag(Wrapper):
     def __init__(self, known: Languages, first_ids: Sequence[int] = ()) -> None:
         self.known, self.first_ids = known, first_ids
         sources, targets = ("|".join(map(re.escape, names)) for names in known[2:])
-        # A tag, its source and its target, and the rest of a text.
-        self._pattern = rf"(?s)^(?:\s*(>>(?:({sources}):)?({targets})<<)\s*)?(.*)$"
+        # A tag, its source and its target, the white space of the text after it, and the rest.
+        self._pattern = rf"(?s)^(?:\s*(>>(?:({sources}):)?({targets})<<) ?(\s*))?(.*)$"
         self.spec = tf.TensorSpec([None], tf.int32) if first_ids else ()  # places in `targets`
 
     def _parts(self, texts: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the four groups of the pattern, "" for those that a text does not have."""
-        return [tf.strings.regex_replace(texts, self._pattern, rf"\{i}") for i in range(1, 5)]
+        """Returns the five groups of the pattern, "" for those that a text does not have."""
+        return [tf.strings.regex_replace(texts, self._pattern, rf"\{i}") for i in range(1, 6)]
 
     def read(self, texts: tf.Tensor) -> tuple[tf.Tensor, Any]:
         is_blank = tf.strings.regex_full_match(texts, BLANK)
-        _, source, target, rest = self._parts(texts)
+        _, source, target, _, rest = self._parts(texts)
         if self.first_ids:
             source = tf.where(source == "", self.known.source, source)
             target = tf.where(target == "", self.known.target, target)
@@ -55,7 +55,7 @@ class LanguageTag(Wrapper):
         return [FirstToken(tf.gather(self.first_ids, context))] if self.first_ids else []
 
     def hide(self, texts: tf.Tensor) -> tuple[tf.Tensor, Restore]:
-        tags, _, _, rest = self._parts(texts)
+        tags, _, _, space, rest = self._parts(texts)
 
         def restore(parts: tf.RaggedTensor) -> tf.RaggedTensor:
             tag = tf.gather(tags, parts.value_rowids())
@@ -63,4 +63,4 @@ class LanguageTag(Wrapper):
             tagged = tf.strings.join([tag, parts.values], " ")
             return parts.with_values(tf.where(is_plain, parts.values, tagged))
 
-        return rest, restore
+        return tf.strings.join([space, rest]), restore

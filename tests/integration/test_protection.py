@@ -126,27 +126,41 @@ def test_a_prefix_with_strings(served, translator):
     )
 
 
+KNOWN = {  # texts whose translation needs no model
+    "{name}": "{name}",
+    " %s\t<b> ": " %s\t<b> ",
+    "&nbsp;": "&nbsp;",
+    "\x01{name}\x0b": "\x01{name}\x0b",
+    "⟦dog|Pudel⟧ 🇨🇿": "Pudel 🇨🇿",
+    "⟦dog|⟧ %s": "%s",
+}
+
+
 def test_a_text_of_protected_strings_only_is_kept(served, translator):
-    texts = ["{name}", " %s\t<b> ", "%s 5", "⟦dog|Pudel⟧ 🇨🇿", ""]
-    expected = ["{name}", " %s\t<b> ", None, "Pudel 🇨🇿", ""]
-    for row, (text, score) in enumerate(zip(*answer_of(served, texts), strict=True)):
-        if row == 2:  # a digit is text
-            assert (found_in(text), score < 0) == (Counter(["%s"]), True)
-        else:
-            assert (text.decode(), score) == (expected[row], 0.0)
-    assert answer_of(served, [""]) == ([b""], [0.0])
-    best = translator.translate(["%s", "red"], num_best=2)
-    assert [each.text for each in best[0].hypotheses] == ["%s"]
-    assert best[1].score < 0
-    assert translator.translate(["%s"], prefixes=["rot "])[0].text.startswith("rot ")
+    texts = [*KNOWN, "%s 5", ""]  # a digit is text
+    outputs = answer(served, "nbest", text=texts)
+    assert [text.decode() for text in outputs["translations"][:-2, 0]] == [*KNOWN.values()]
+    assert outputs["scores"][:-2].max(axis=1).tolist() == [0.0] * len(KNOWN)
+    assert found_in(outputs["translations"][-2, 0]) == Counter(["%s"])
+    assert outputs["scores"][-2, 0] < 0
+    assert answer(served, "attention", text=["{name}", ""])["target_lengths"].tolist() == [0, 0]
+    (best, _) = translator.translate(["%s", "red"], num_best=2)
+    assert [each.text for each in best.hypotheses] == ["%s"]
+
+
+def test_a_sentence_of_protected_strings_only_is_kept(served, translator):
     document = "{name} red.\n%s\n\n⟦dog|Pudel⟧"
-    (text,) = answer(served, "document", text=[document])["translation"]
-    assert text.decode().endswith("\n%s\n\nPudel")
+    outputs = answer(served, "document", text=[document])
+    assert outputs["translation"][0].decode().endswith("\n%s\n\nPudel")
+    (own,) = translator.translate([document], sentences=True, words=True)
+    assert [word.text for word in own.words][-2:] == ["%s", "Pudel"]
 
 
-def answer_of(served, texts):
-    outputs = answer(served, "serving_default", text=texts)
-    return outputs["translation"], outputs["score"]
+def test_only_a_prefix_needs_the_model(translator):
+    found = translator.translate(["%s"] * 2, prefixes=["", "rot "], words=True)
+    assert [(word.text, word.probability) for word in found[0].words] == [("%s", 1.0)]
+    assert found[1].text.startswith("rot ")
+    assert found[1].score < 0
 
 
 @pytest.mark.usefixtures("eager")

@@ -143,13 +143,17 @@ def test_the_defaults_are_those_of_the_import(imported):
 @few
 def test_sentences_keep_the_languages_of_their_text(imported):
     first, *_, last = imported.expected
-    texts = [" ".join(each.texts[:2]) for each in (first, last)]
+    space = ["", "\n "]
+    texts = [
+        before + " ".join(each.texts[:2]) for before, each in zip(space, (first, last), strict=True)
+    ]
     document = imported.translator.translate(
         [each.tag + text for each, text in zip((first, last), texts, strict=True)], sentences=True
     )
     alone = imported.translator.translate([*first.tagged[:2], *last.tagged[:2]])
     for row, translation in enumerate(document):
-        assert translation.text == " ".join(each.text for each in alone[2 * row : 2 * row + 2])
+        expected = " ".join(each.text for each in alone[2 * row : 2 * row + 2])
+        assert translation.text == space[row] + expected
 
 
 @pytest.mark.parametrize("imported", ["legacy"], indirect=True)
@@ -192,6 +196,8 @@ def test_tags_and_ends_are_no_text_to_protection(imported):
     (counts,) = (each.counts for each in constraints if isinstance(each, CountConstraint))
     assert counts.is_last.numpy().tolist() == [True, False, True]
     assert counts.spaced.numpy().tolist() == [[True], [True], [False]]
+    tagged = tf.constant([imported.expected[0].tag + text for text in texts])
+    assert tokenizer.wrapper.known_translations(tagged).numpy().tolist() == [b"", b"", b"{a}"]
 
 
 @pytest.mark.parametrize("kind", ["m2m", "legacy"])
