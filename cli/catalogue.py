@@ -31,9 +31,7 @@ def fill_catalogue(
     """
     store = catalogues.open_store(path)
     empty = [
-        unit
-        for unit in store.units
-        if catalogues.is_message(unit) and not all(_written(unit)[: _num_forms(unit, store)])
+        unit for unit in store.units if catalogues.is_message(unit) and not _is_filled(unit, store)
     ]
     own = catalogues.own_languages(store, path)
     codes = [catalogues.languages_of(unit, own) for unit in empty]
@@ -126,6 +124,12 @@ def _written(unit: Any) -> list[str]:
     if catalogues.is_untranslated(unit) and not unit.hasplural():
         return [""]
     return catalogues.forms_of("" if unit.target is None else unit.target)
+
+
+def _is_filled(unit: Any, store: Any) -> bool:
+    number = _num_forms(unit, store) if unit.hasplural() else 1
+    forms = _written(unit)[:number]
+    return len(forms) == number and all(forms)
 
 
 def _num_forms(unit: Any, store: Any) -> int:

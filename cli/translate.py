@@ -119,6 +119,10 @@ def _check_options(model: Model, texts: list[str]) -> None:
         is_run and signature, f"{model.name} is a run directory: it has no signature {signature}"
     )
     _refuse(
+        signature == "document" and options.sentences is False,
+        "Give --whole without --signature document: it translates sentence by sentence",
+    )
+    _refuse(
         not is_run and has_prefix and (signature or has_best),
         "Give --prefix without --signature and --num-best: it has a signature",
     )
@@ -146,6 +150,10 @@ def check_files(options: TranslateOptions) -> None:
     file, output = options.input, options.output
     _refuse(
         output and output.exists(), f"{output} exists already: choose another name for --output"
+    )
+    _refuse(
+        output and not os.access(f"{output.parent}/", os.W_OK),
+        f"Cannot write {output}: its folder does not exist, or you may not write in it",
     )
     if file is not None and _is_document(file):
         _refuse(

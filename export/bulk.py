@@ -11,13 +11,13 @@ no order of lines.
 
 import codecs
 import itertools
+import json
 import os
 import re
 import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import NamedTuple
 
 import apache_beam as beam
@@ -29,7 +29,7 @@ from apache_beam.runners.runner import PipelineResult
 from apache_beam.utils.shared import Shared
 
 from keras_transformer.errors import InputError, as_input_error, one_line, require
-from keras_transformer.export.metadata import find_version, read_metadata
+from keras_transformer.export.metadata import FOLDER, METADATA, find_version
 from keras_transformer.export.options import BATCH_ROWS, DEFAULT_SIGNATURE, max_size_of
 from keras_transformer.export.rows import Row, by_length
 from keras_transformer.export.session import open_saved_model
@@ -103,7 +103,7 @@ def translate_corpus(
         raise InputError(f"{model} is neither a SavedModel nor a folder of versions")
     tag = ""
     if source or target:
-        tag = Languages(**read_metadata(Path(version))["languages"]).tag(source, target)
+        tag = _languages(str(version)).tag(source, target)
     try:
         pipeline = beam.Pipeline(options=options)
     except (ValueError, ImportError) as error:  # an unknown runner
@@ -201,6 +201,13 @@ def _require_empty(folder: str) -> None:
     pattern = re.sub(r"[*\[\]]", "?", folder)  # its name is no pattern, and Beam knows no escapes
     if _match(FileSystems.join(pattern, "**")):
         raise InputError(f"{folder} is not empty: choose another folder, or delete it")
+
+
+def _languages(version: str) -> Languages:
+    file = f"{version}/{FOLDER}/{METADATA}"
+    message = f"{version} is not an export of this package: cannot read {file}"
+    with as_input_error(message), closing(FileSystems.open(file)) as content:
+        return Languages(**json.load(content)["languages"])
 
 
 def _absolute(path: str) -> str:

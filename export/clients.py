@@ -55,7 +55,9 @@ class Client(ABC):
     ) -> None:
         self._server, self._signature, self._timeout = server, signature, timeout
         self._retries, self._max_rows = retries, max_rows
-        self._others = {} if prefix is None else {"prefix": prefix}
+        self._others = {}
+        if prefix is not None:  # a lone surrogate becomes a question mark, as in texts
+            self._others["prefix"] = prefix.encode(errors="replace").decode()
 
     @abstractmethod
     def _predict(self, signature: str, rows: list[dict[str, str]]) -> Any:
@@ -68,11 +70,10 @@ class Client(ABC):
     def languages(self) -> Languages | None:
         """Asks which languages the model has; None if it does not say, as one of one pair."""
         try:
-            (row,) = self._predict("languages", [{"text": ""}])
-            return Languages(**row)
+            return Languages(**self._predict("languages", [{"text": ""}])[0])
         except RefusedError:
             return None
-        except TypeError as error:
+        except (TypeError, LookupError) as error:
             raise InputError(f"{self._server} must answer with names of languages") from error
 
     def translate(

@@ -192,7 +192,8 @@ class Gateway:
         ):
             if size > limit:
                 raise _refusal(f"request ({size}) exceeds {name} limit ({limit})")
-        return texts
+        # A client may cut a text inside a surrogate pair.
+        return [text.encode(errors="replace").decode() for text in texts]
 
     def _pair(self, values: Values) -> Direction:
         for name in Direction._fields:

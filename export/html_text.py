@@ -31,6 +31,12 @@ INLINE = re.compile(
     re.IGNORECASE,
 )
 PREFORMATTED = {"pre", "textarea"}
+# Elements that may leave out their end tag, and the start tags that end them.
+ENDED_BY = {
+    **{name: {name} for name in ("li", "option", "p", "tr")},
+    **{name: {"dd", "dt"} for name in ("dd", "dt")},
+    **{name: {"td", "th", "tr"} for name in ("td", "th")},
+}
 VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "wbr"}
 
 
@@ -42,20 +48,36 @@ def is_kept(translation: str) -> bool:
 def split(text: str) -> list[str]:
     """Returns text and markup in turns; an element that stays as it is is one piece of markup."""
     first, *rest = MARKUP.split(text)
-    pieces, name, depth = [first], "", 0
+    pieces = [first]
+    kept: list[str] = []  # the names of an element that stays, and of those open in it
     for markup, after in zip(rest[::2], rest[1::2], strict=True):
         tag = TAG.match(markup.lower())
-        if depth:
-            if tag and tag[2] == name:
-                depth += -1 if tag[1] else 1
+        if tag and kept and _is_ended(kept, *tag.groups()):
+            kept = []
+        if kept:
             pieces[-2] += markup
         else:
             pieces += [markup, ""]
-            if tag and KEPT.match(markup) and tag[2] not in VOID and not markup.endswith("/>"):
-                name, depth = tag[2], 1
-        pieces[-2 if depth else -1] += after
+        if tag and tag[1] and tag[2] in kept:
+            while kept.pop() != tag[2]:
+                pass
+        elif (
+            tag
+            and (kept or KEPT.match(markup))
+            and not (tag[1] or tag[2] in VOID or markup.endswith("/>"))
+        ):
+            kept.append(tag[2])
+        pieces[-2 if kept else -1] += after
     _join_lines(pieces)
     return pieces
+
+
+def _is_ended(kept: list[str], slash: str, name: str) -> bool:
+    """Returns whether a tag ends a kept element that leaves out its end tag."""
+    first, *others = kept
+    if slash:  # of an element around it
+        return first in ENDED_BY and name not in kept
+    return name in ENDED_BY.get(first, set()) and all(other in ENDED_BY for other in others)
 
 
 def _join_lines(pieces: list[str]) -> None:
@@ -66,7 +88,7 @@ def _join_lines(pieces: list[str]) -> None:
         if tag and tag[2] in PREFORMATTED:
             is_preformatted = not tag[1]
         if not is_preformatted:
-            start = "" if INLINE.match(before) else r"(?<=\S)"
+            start = r"(?<![ \t\n\f\r])" if INLINE.match(before) else r"(?<=\S)"
             end = "" if INLINE.match(after) else r"(?=\S)"
             text = pieces[2 * number]
             pieces[2 * number] = re.sub(rf"{start}[ \t\n\f\r]+{end}", " ", text)

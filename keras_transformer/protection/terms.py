@@ -102,7 +102,7 @@ def _protected(protect: Sequence[str]) -> Iterator[str]:
 def read_glossary(path: str | Path) -> dict[str, str]:
     """Reads a glossary, also `.gz`: a term and its translation on each line, separated by a tab."""
     with read_failure(f"the glossary {path}"), open_binary(Path(path)) as file:
-        lines = file.read().splitlines(keepends=True)
+        lines = list(file)
     glossary: dict[str, str] = {}
     for number, line in enumerate(decode_lines(lines, path), start=1):
         columns = line.split("\t")

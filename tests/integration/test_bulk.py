@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import json
 import lzma
 import os
 import signal
@@ -10,6 +11,7 @@ import sys
 import pytest
 import tensorflow as tf
 import zstandard
+from apache_beam.io.filesystems import FileSystems
 from disk import full_disk
 from typer.testing import CliRunner
 
@@ -176,7 +178,7 @@ def test_signature_and_version(corpus, model, tmp_path):
         assert lines_of(tmp_path / name)[17] == "a boom"  # in lower case, and it does not fail
 
 
-def test_model_on_a_remote_file_system(corpus, model, tmp_path):
+def test_model_on_a_remote_file_system(corpus, model, tmp_path, monkeypatch):
     remote = "ram://models/capitals/10"  # a file system of TensorFlow
     for folder, _, files in tf.io.gfile.walk(str(model / "10")):
         for file in files:
@@ -186,6 +188,15 @@ def test_model_on_a_remote_file_system(corpus, model, tmp_path):
             tf.io.gfile.copy(path, copy)
     translate_corpus(str(corpus[0]), str(tmp_path / "out"), remote)
     assert lines_of(tmp_path / "out") == corpus[1]
+    with pytest.raises(InputError, match=f"^{remote} is not an export of this package"):
+        translate_corpus(str(corpus[0]), str(tmp_path / "none"), remote, target="de")
+    known = {"source": "en", "target": "cs", "sources": ["en"], "targets": ["cs", "de"]}
+    tf.io.gfile.makedirs(f"{remote}/assets.extra")
+    with tf.io.gfile.GFile(f"{remote}/assets.extra/metadata.json", "w") as file:
+        file.write(json.dumps({"languages": known}))
+    monkeypatch.setattr(FileSystems, "open", lambda path: tf.io.gfile.GFile(path, "rb"))
+    translate_corpus(str(corpus[0]), str(tmp_path / "de"), remote, target="de")
+    assert lines_of(tmp_path / "de")[0] == f">>EN:DE<< {corpus[1][0]}"
 
 
 def test_nothing_to_translate(model, tmp_path):

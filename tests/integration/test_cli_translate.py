@@ -126,6 +126,11 @@ def test_outputs_of_another_format(saved_model, arguments, output, message):
     assert_refused(result, f"{output} {message}.*")
 
 
+def test_output_in_a_folder_that_is_not_there(saved_model):
+    result = cli("translate", saved_model, "--input", "a.srt", "--output", "none/b.srt")
+    assert_refused(result, "Cannot write none/b.srt: .*")
+
+
 def test_files_that_are_not_lines_are_known():
     assert {*FORMATS, *SUBTITLES, *TABLES} <= {*NOT_LINES}
 
@@ -238,6 +243,9 @@ def test_lines_go_sentence_by_sentence(tiny_run, tiny_translator, exported, tmp_
     greedy = ("translate", tiny_run.path, texts[2], "--beam-size", 1)
     assert cli(*greedy)[1] == f"{one} {red}\n"
     assert cli(*greedy, "--whole")[1] == f"{whole}\n"
+    is_document = ("--signature", "document")
+    refused = cli("translate", exported.path, "a", *is_document, "--whole")
+    assert_refused(refused, "Give --whole without --signature document.*")
     one, red = (one_line(each.text) for each in exported.translator.translate(texts[:2]))
     assert cli("translate", exported.path, texts[2], "--sentences")[1] == f"{one} {red}\n"
     catalogue, output = tmp_path / "a.po", tmp_path / "b.po"

@@ -135,7 +135,7 @@ class Grpc(Server, prediction_service_pb2_grpc.PredictionServiceServicer):
         self.name = f"grpc://{self.target}/tiny"
 
     def Predict(self, request, context):  # noqa: N802
-        (tensor,) = request.inputs.values()
+        tensor = request.inputs["text"]
         spec = request.model_spec
         texts = [text.decode() for text in tf.make_ndarray(tensor)]
         answer = self.answer((spec.name, spec.signature_name), texts)
@@ -220,6 +220,11 @@ def test_grpc_signature():
     assert server.requests == [(("tiny", name), ["a"]) for name in ("serving_default", "greedy")]
 
 
+def test_a_prefix_is_replaced_as_texts_are():
+    with Grpc() as server:
+        assert server.translate(["a"], prefix="red \udcff") == [row_of("a")]
+
+
 @pytest.mark.parametrize(
     ("protocol", "failure"),
     [(Rest, Rest.BUSY), (Rest, (429, b"")), (Rest, None), (Grpc, Grpc.BUSY)],
@@ -271,6 +276,15 @@ def test_errors_are_one_sentence(protocol, answer, message):
     with protocol(answer) as server:
         server.fails(["a", "b"], message)
     assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("rows", [[], None, [1], [{"name": "en"}]])
+def test_wrong_languages(rows):
+    with (
+        Rest((200, {"predictions": rows})) as server,
+        pytest.raises(InputError, match="must answer with names of languages"),
+    ):
+        server.client().languages()
 
 
 @pytest.mark.parametrize(

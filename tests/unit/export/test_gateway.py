@@ -155,6 +155,11 @@ def test_translations(url):
         ("<i x='>a</i>", "<i x='>cs A</i>"),
         ("<kbd>Ctrl</kbd>+<b>.</b> 1 < 2 <1>a</1>", "<kbd>Ctrl</kbd>+<b>.</b> 1 < 2 <1>cs A</1>"),
         ("a < b", "cs A &lt; B"),
+        ("<b>\ud83d</b> a", "<b>?</b>cs  A"),
+        ("<p translate=no>A<p>b", "<p translate=no>A<p>cs B"),
+        ("<ul><li translate=no>A</ul>b", "<ul><li translate=no>A</ul>cs B"),
+        ("<li translate=no><ul><li>A</ul>B</li>c", "<li translate=no><ul><li>A</ul>B</li>cs C"),
+        ("<tr translate=no><td>A<tr>b", "<tr translate=no><td>A<tr>cs B"),
         ("<b translate=no>a <b>b</b></b> c", "<b translate=no>a <b>b</b></b>cs  C"),
         ("<i class='x notranslate'>a</i>b", "<i class='x notranslate'>a</i>cs B"),
         (
@@ -167,6 +172,7 @@ def test_html_without_protection_of_tags(url, html, expected):
     answer = ask(url, "/translate", q=html, source="en", target="cs", format="html")
     assert answer == (200, {"translatedText": expected})
     answer = ask(url, "/translate", q=[html], source="cs", target="en", format="html")
+    html = html.replace("\ud83d", "?")
     assert answer == (200, {"translatedText": [html]})  # by a model that keeps tags
 
 
@@ -191,6 +197,11 @@ def test_line_breaks_in_html(url, html, kept, between):
     for source, target, expected in (("cs", "en", kept or html), ("en", "cs", between)):
         answer = ask(url, "/translate", q=html, source=source, target=target, format="html")
         assert answer == (200, {"translatedText": expected})
+
+
+@pytest.mark.timeout(2)
+def test_many_spaces_take_no_time():
+    html_text.split("<b>x</b>" + 50_000 * " " + "<p>y")
 
 
 def test_any_text_may_stay_as_it_is():

@@ -103,6 +103,8 @@ def test_a_glossary_is_read(tmp_path):
     path = tmp_path / "terms.tsv"
     path.write_bytes("\ufefffile\tsoubor\r\n\r\ndisk drive\tjednotka".encode())
     assert read_glossary(path) == {"file": "soubor", "disk drive": "jednotka"}
+    path.write_bytes(b"file\tsoubor\rdog\tpes\r")  # of an old Mac
+    assert read_glossary(path) == {"file": "soubor", "dog": "pes"}
     for content, message in (
         ("file soubor", r"terms.tsv, line 1: a line must have .*Received: 'file soubor'"),
         ("a\tb\na\tc", "line 2: 'a' has another translation before"),

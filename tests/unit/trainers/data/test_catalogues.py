@@ -310,6 +310,11 @@ def test_empty_entries_are_filled_and_fuzzy(tmp_path, capsys):
     (tmp_path / "none.po").write_text(no_header, "utf-8")
     fill_catalogue(tmp_path / "none.po", tmp_path / "three.po", translate)
     assert expected in (tmp_path / "three.po").read_text("utf-8")
+    fewer = partly.replace('msgstr[2] "%d souborů"\n', "").replace('[0] ""', '[0] "%d x"')
+    (tmp_path / "two.po").write_text(fewer.replace('[1] ""', '[1] "%d y"'), "utf-8")
+    fill_catalogue(tmp_path / "two.po", tmp_path / "all.po", translate)
+    expected = 'msgstr[0] "%d x"\nmsgstr[1] "%d y"\nmsgstr[2] "%d FILES"\n'
+    assert expected in (tmp_path / "all.po").read_text("utf-8")
     one_form = CATALOGUE.replace("nplurals=3; plural=(n==1) ? 0 : ", "nplurals=1; plural=0;")
     (tmp_path / "ja.po").write_text(one_form, "utf-8")
     fill_catalogue(tmp_path / "ja.po", tmp_path / "filled.po", translate)
