@@ -178,7 +178,7 @@ def _training_pairs(
 ) -> Iterator[Pair]:
     pairs = corpus.pairs("train")
     if teacher is not None:
-        pairs = with_targets(pairs, teacher)
+        pairs = with_targets(pairs, teacher, settings.pairs[0])
     if others is not None:
         pairs = mixed(pairs, partial(others.pairs, "train"), settings.mix_share)
     if back_translator is not None and settings.monolingual:

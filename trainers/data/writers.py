@@ -87,11 +87,10 @@ class Writer:
     def _translator(self) -> Translator:
         return Translator.of(self.run, None, **self.search)
 
-    def translate(self, texts: Sequence[str], languages: Sequence[LanguagePair] = ()) -> list[str]:
-        """Translates texts that begin with their languages, or have those given."""
-        if languages:
-            known = self._translator.tokenizer.known_languages
-            texts = known.tagged(texts, *map(list, zip(*languages, strict=True)))
+    def translate(self, texts: Sequence[str], languages: Sequence[LanguagePair]) -> list[str]:
+        """Translates texts, each from and into its languages."""
+        known = self._translator.tokenizer.known_languages
+        texts = known.tagged(texts, *map(list, zip(*languages, strict=True)))
         made_from = "\n".join((self.weights, str(self.search), *texts))
         name = hashlib.sha256(made_from.encode()).hexdigest()[:16]
         path = self.folder / TRANSLATED.format(name)
@@ -125,11 +124,12 @@ def with_sources(
     return _rewritten(pairs, write, is_synthetic=True)
 
 
-def with_targets(pairs: Iterable[Pair], teacher: Writer) -> Iterator[Pair]:
-    """Yields pairs, with translations of their sources as targets."""
+def with_targets(pairs: Iterable[Pair], teacher: Writer, default: LanguagePair) -> Iterator[Pair]:
+    """Yields pairs, with translations of their sources as targets; `default` as above."""
 
     def write(chunk: Sequence[Pair]) -> list[Pair]:
-        targets = teacher.translate([pair.tagged_source for pair in chunk])
+        languages = [pair.languages or default for pair in chunk]
+        targets = teacher.translate([pair.source for pair in chunk], languages)
         return [pair._replace(target=new) for pair, new in zip(chunk, targets, strict=True)]
 
     return _rewritten(pairs, write, is_synthetic=False)

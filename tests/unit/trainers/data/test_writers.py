@@ -146,7 +146,7 @@ def test_texts_that_a_model_wrote_keep_their_targets(tiny_run, tmp_path, monkeyp
     pairs = [Pair("red dog .", "x"), Pair("a", "b", is_synthetic=True), Pair("1\u202f%\u00a0", "y")]
     written = [Pair("red dog .", "the red dog ."), pairs[1]]
     written.append(Pair("1\u202f%\u00a0", "the 1\u202f%\u00a0"))  # no-break spaces stay
-    assert list(with_targets(pairs, teacher)) == written
+    assert list(with_targets(pairs, teacher, ("en", "de"))) == written
     assert "too long for the run of `teacher`: 1 texts" in caplog.text
 
 
