@@ -335,21 +335,30 @@ def _open_file(path: Path, wanted: Wanted) -> Read:
 def hold_out(name: str, files: Sequence[tuple[str, Read]], by_target: bool = False) -> Corpus:
     """Splits the pairs of named files into train, val and test by the hash of the source.
 
-    Where pairs are added, a training pair stays one: no model is scored on what it has seen.
+    Where pairs are added, a training pair stays one: no model is scored on what it has seen. Pairs
+    with an empty side are left out.
     """
 
     def hash_of(pair: Pair) -> int:
+        if not all(map(str.strip, pair.sides)):
+            return -1
         # Spreads the checksums of short texts, whose first bits may be alike.
         return zlib.crc32(pair.sides[by_target].encode()) * 2_654_435_761 % 2**32
 
-    parts = []
+    parts, num_rows = [], 0
     for file, read_file in files:
-        parts.append(np.fromiter(map(hash_of, read_file()), np.uint32))
-        logger.info("%s: %d pairs", file, len(parts[-1]))
-    hashes = np.concatenate(parts)
-    held_out = int(2**32 * min(1 / 20, MAX_HELD_OUT / max(len(hashes), 1)))  # of 2**32 hashes
+        hashes = np.fromiter(map(hash_of, read_file()), np.int64)
+        parts.append(hashes[hashes >= 0].astype(np.uint32))
+        num_rows += len(hashes)
+        num_empty = len(hashes) - len(parts[-1])
+        left_out = f"; left out: {num_empty} empty" if num_empty else ""
+        logger.info("%s: %d pairs%s", file, len(parts[-1]), left_out)
+    # Of 2**32 hashes. Empty rows count, as they did when they were pairs of the splits.
+    held_out = int(2**32 * min(1 / 20, MAX_HELD_OUT / max(num_rows, 1)))
 
     def split_of(number: int) -> str:
+        if number < 0:
+            return ""
         if number < held_out:
             return "val"
         return "test" if number >= 2**32 - held_out else "train"
@@ -360,7 +369,7 @@ def hold_out(name: str, files: Sequence[tuple[str, Read]], by_target: bool = Fal
                 if split == split_of(hash_of(pair)):
                     yield pair
 
-    used = {"train", *map(split_of, np.unique(hashes).tolist())}
+    used = {"train", *map(split_of, np.unique(np.concatenate(parts)).tolist())}
     return Corpus(name, tuple(split for split in ("train", "val", "test") if split in used), read)
 
 

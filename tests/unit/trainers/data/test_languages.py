@@ -102,6 +102,17 @@ def test_a_table_of_several_columns(tmp_path):
     ]
 
 
+def test_rows_without_a_text_are_left_out(tmp_path, caplog):
+    caplog.set_level("INFO")
+    rows = "".join(f"two {n}\tzwei {n}\t{' ' if n % 2 else f'deux {n}'}\n" for n in range(1000))
+    (tmp_path / "a.tsv").write_text(f"en\tde\tfr\n{rows}")
+    corpus = load_corpus(str(tmp_path / "a.tsv"), "en", "de,fr")
+    pairs = [pair for split in corpus.splits for pair in corpus.pairs(split)]
+    assert Counter(pair.languages for pair in pairs) == {("en", "de"): 1000, ("en", "fr"): 500}
+    assert all(pair.target.strip() for pair in pairs)
+    assert "500 empty" in caplog.text
+
+
 def test_what_is_held_out_is_so_in_both_directions(tmp_path):
     rows = "".join(f"two {number}\tzwei {number}\n" for number in range(1009))
     (tmp_path / "a.tsv").write_text(f"en\tde\n{rows}")
