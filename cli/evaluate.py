@@ -139,7 +139,12 @@ def _read_tests(
     data = one_or_all(options.data) or run.settings.get("data")
     if not data:  # of an imported run
         raise InputError(f"{run.path} was trained elsewhere: give --data or --test-set")
-    corpus = task.load_data(data, source, target)
+    corpus = None
+    if len(settings.pairs) > 1 and {*pairs} < {*settings.pairs}:
+        # The order of all languages decides what is held out of a pair.
+        own = task.load_data(data, settings.source, settings.target, has_all=False)
+        corpus = own.only(pairs) if own.parts.keys() & {*pairs} else None
+    corpus = corpus or task.load_data(data, source, target)
     split = "test" if "test" in corpus.splits else corpus.validation_split
     split = options.split or split or "test"
     by_pair: dict[LanguagePair, list[Pair]] = {}

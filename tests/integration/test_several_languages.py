@@ -15,7 +15,7 @@ from shared_fixtures import TINY, WORDS
 from keras_transformer import InputError, Translator
 from keras_transformer.config import BOS_ID
 from keras_transformer.model.transformer import Transformer
-from keras_transformer.trainers.data.corpora import Pair
+from keras_transformer.trainers.data.corpora import Pair, load_corpus
 from keras_transformer.trainers.data.preparation import prepare
 from keras_transformer.trainers.data.writers import Writer, with_targets
 from keras_transformer.trainers.fitting.fine_tuning import initialize
@@ -101,6 +101,21 @@ def test_evaluation_of_one_pair_with_noise(run):
     assert (content["source"], content["target"], content["num_pairs"]) == ("en", "fr", 12)
     source = run.path / "evaluation" / "val-en-fr-beam_size=1-capitals.source"
     assert source.read_text("utf-8").startswith(">>en:fr<< ONE")
+
+
+def test_evaluation_of_one_pair_is_on_what_was_held_out_of_it(settings, tmp_path):
+    """Of both directions, these are the same sentences, also if one is asked for."""
+    changes = {"source": "en,de", "target": "en,de", "steps": 1, "bleu_sentences": 0}
+    with eagerly():
+        both = train(dataclasses.replace(settings, **changes), tmp_path / "both", verbose=0)
+    rows = "".join(f"two {number}\tzwei {number}\n" for number in range(100))
+    (tmp_path / "a.tsv").write_text(f"en\tde\n{rows}")
+    options = ("--data", tmp_path / "a.tsv", "--source", "de", "--target", "en", "--beam-size", 1)
+    code, _, err = cli("evaluate", both.path, *options)
+    assert code == 0, err
+    references = (both.path / "evaluation" / "test-de-en-beam_size=1.reference").read_text("utf-8")
+    there = load_corpus(str(tmp_path / "a.tsv"), "en", "de").pairs("test")
+    assert references.splitlines() == [pair.source for pair in there]
 
 
 def test_a_baseline_is_of_one_pair(run):

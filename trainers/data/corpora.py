@@ -6,7 +6,7 @@ import logging
 import lzma
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -80,6 +80,11 @@ class Corpus(NamedTuple):
         if first is None:
             raise InputError(f"{self.name}: the split {split!r} is empty")
         return itertools.chain([first], pairs)
+
+    def only(self, languages: Collection[LanguagePair]) -> "Corpus":
+        """Returns those of its `parts` that have these pairs of languages, as one corpus."""
+        parts = {pair: part for pair, part in self.parts.items() if pair in languages}
+        return _joined([self.name], [*parts.values()])._replace(parts=parts)
 
     @property
     def validation_split(self) -> str | None:
@@ -169,7 +174,7 @@ def _load_pair(names: Sequence[str], wanted: Wanted) -> Corpus:
         )
     if files:
         corpora.append(hold_out(_name_of(names), files, wanted.by_target))
-    return corpora[0] if len(corpora) == 1 else _joined(names, corpora)
+    return _joined(names, corpora)
 
 
 def _find(name: str, wanted: Wanted) -> Corpus | list[tuple[str, Read]]:
@@ -206,6 +211,8 @@ def _name_of(names: Sequence[str]) -> str:
 
 
 def _joined(names: Sequence[str], corpora: Sequence[Corpus]) -> Corpus:
+    if len(corpora) == 1:
+        return corpora[0]
     parts: dict[str, list[Read]] = {}
     for corpus in corpora:
         for split in corpus.splits:
@@ -348,20 +355,18 @@ def hold_out(name: str, files: Sequence[tuple[str, Read]], by_target: bool = Fal
     parts, num_rows = [], 0
     for file, read_file in files:
         hashes = np.fromiter(map(hash_of, read_file()), np.int64)
-        parts.append(hashes[hashes >= 0].astype(np.uint32))
+        parts.append(hashes[hashes >= 0])
         num_rows += len(hashes)
-        num_empty = len(hashes) - len(parts[-1])
-        left_out = f"; left out: {num_empty} empty" if num_empty else ""
-        logger.info("%s: %d pairs%s", file, len(parts[-1]), left_out)
+        logger.info("%s: %d pairs; left out: %d empty", file, len(parts[-1]), (hashes < 0).sum())
     # Of 2**32 hashes. Empty rows count, as they did when they were pairs of the splits.
     held_out = int(2**32 * min(1 / 20, MAX_HELD_OUT / max(num_rows, 1)))
 
-    def split_of(number: int) -> str:
-        if number < 0:
-            return ""
-        if number < held_out:
+    def split_of(number: int) -> str | None:
+        if 0 <= number < held_out:
             return "val"
-        return "test" if number >= 2**32 - held_out else "train"
+        if number >= 2**32 - held_out:
+            return "test"
+        return "train" if number >= 0 else None
 
     def read(split: str) -> Iterator[Pair]:
         for _, read_file in files:
