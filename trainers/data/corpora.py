@@ -197,7 +197,8 @@ def _find(name: str, wanted: Wanted) -> Corpus | list[tuple[str, Read]]:
 def _with_languages(corpus: Corpus, languages: LanguagePair) -> Corpus:
     """Returns a corpus whose pairs name its languages."""
     return corpus._replace(
-        read=lambda split: (pair._replace(languages=languages) for pair in corpus.read(split))
+        name=f"{corpus.name}, {' to '.join(languages)}",
+        read=lambda split: (pair._replace(languages=languages) for pair in corpus.read(split)),
     )
 
 
@@ -340,10 +341,9 @@ def _open_file(path: Path, wanted: Wanted) -> Read:
 
 
 def hold_out(name: str, files: Sequence[tuple[str, Read]], by_target: bool = False) -> Corpus:
-    """Splits the pairs of named files into train, val and test by the hash of the source.
+    """Splits the pairs with text of named files into train, val and test by a hash of the source.
 
-    Where pairs are added, a training pair stays one: no model is scored on what it has seen. Pairs
-    with an empty side are left out.
+    Where pairs are added, a training pair stays one: no model is scored on what it has seen.
     """
 
     def hash_of(pair: Pair) -> int:
@@ -369,10 +369,8 @@ def hold_out(name: str, files: Sequence[tuple[str, Read]], by_target: bool = Fal
         return "train" if number >= 0 else None
 
     def read(split: str) -> Iterator[Pair]:
-        for _, read_file in files:
-            for pair in read_file():
-                if split == split_of(hash_of(pair)):
-                    yield pair
+        pairs = itertools.chain.from_iterable(read_file() for _, read_file in files)
+        return (pair for pair in pairs if split == split_of(hash_of(pair)))
 
     used = {"train", *map(split_of, np.unique(np.concatenate(parts)).tolist())}
     return Corpus(name, tuple(split for split in ("train", "val", "test") if split in used), read)

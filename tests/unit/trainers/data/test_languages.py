@@ -1,5 +1,6 @@
 """Corpora of several pairs of languages."""
 
+import dataclasses
 import gzip
 import itertools
 from collections import Counter
@@ -195,6 +196,19 @@ def test_prepared_corpus_and_report(settings, tmp_path, caplog):
     source, target = corpus.training.read([60])[0]
     assert tokenizer.source.pieces(source).numpy()[0] == b">>fr<<"
     assert tokenizer.target.decode([target])[0] == "un"
+
+
+def test_pairs_without_training_text_are_left_out(settings, tmp_path, write, caplog):
+    """Text to validate on is none to train on, and a language needs some."""
+    both = dataclasses.replace(settings, source="en,de,fr", target="en,de,fr")
+    write("fr", "val")  # beside those of English and German
+    corpus = prepare(both, tmp_path / "corpus")
+    pairs = ["en-de", "en-fr", "de-en", "fr-en"]
+    assert ["-".join(x) for x in CorpusManifest.read(tmp_path / "corpus").train.parts] == pairs
+    assert {"-".join(pair.languages) for pair in corpus.validation_pairs} == {*pairs}
+    assert "en to fr has only 6 training pairs" in caplog.text
+    with pytest.raises(InputError, match="no training text of fr"):
+        prepare(dataclasses.replace(both, data=both.data[0]), tmp_path / "none")
 
 
 def test_report_of_what_is_dropped(settings, tmp_path, write):
