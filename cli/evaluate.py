@@ -136,7 +136,9 @@ def _read_tests(
     if options.test_set is not None:
         tests = {languages: load_test_set(options.test_set, *languages) for languages in pairs}
         return tests, options.test_set.replace("/", "-"), options.test_set
-    data = one_or_all(options.data) or run.settings.get("data")
+    if given := one_or_all(options.data):
+        settings = dataclasses.replace(settings, data=given)
+    data = settings.with_absolute_paths().data
     if not data:  # of an imported run
         raise InputError(f"{run.path} was trained elsewhere: give --data or --test-set")
     corpus = None

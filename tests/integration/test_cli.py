@@ -172,6 +172,18 @@ def test_evaluate_for_a_machine(tiny_run, corpus_dir):
     assert printed == json.loads(Path(f"{output}.scores.json").read_text())
 
 
+def test_other_data_of_the_same_name_has_other_results(tiny_run, corpus_dir, tmp_path, monkeypatch):
+    run = shutil.copytree(tiny_run.path, tmp_path / "run")
+    for name in ("a", "b"):
+        shutil.copytree(corpus_dir, tmp_path / name / "data")
+        monkeypatch.chdir(tmp_path / name)
+        code, _, err = cli("evaluate", run, "--data", "data", "--split", "val", "--beam-size", 1)
+        assert code == 0, err
+    files = (run / "evaluation").glob("*.scores.json")
+    found = {json.loads(file.read_text())["data"] for file in files}
+    assert {str(tmp_path / name / "data") for name in ("a", "b")} <= found
+
+
 def test_translate_corpus_for_a_machine(monkeypatch):
     report = BulkReport(lines=7, failed=0, truncated=1, shards=2, seconds=2.0)
     monkeypatch.setattr("keras_transformer.export.bulk.translate_corpus", lambda *_, **__: report)
