@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from keras_transformer.errors import InputError
-from keras_transformer.files import words_of, write_atomically
+from keras_transformer.files import NOT_LINES, kind_of, words_of, write_atomically
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.corpora import Pair, read_lines, split_files
 from keras_transformer.trainers.data.languages import LanguagePair
@@ -30,6 +30,8 @@ CAN_CONTINUE = "Finished translations are kept: give the command again, `train` 
 def monolingual_files(path: str, pairs: Sequence[LanguagePair]) -> dict[LanguagePair, Path]:
     """Returns the file of target sentences of each pair of languages: of several, in a folder."""
     if len(pairs) == 1:
+        if kind_of(path) in NOT_LINES:
+            raise InputError(f"`monolingual` must be a file of lines of text. Received: {path}")
         return {pairs[0]: Path(path)}
     files = split_files(Path(path), "", ".txt") if Path(path).is_dir() else {}
     files_of_pairs = {pair: files[pair[1]] for pair in pairs if pair[1] in files}

@@ -161,6 +161,8 @@ def test_refused(settings, tiny_run, tmp_path):
         prepare(wrong, tmp_path / "corpus")
     with pytest.raises(InputError, match=r"Cannot read .*nothing"):
         prepare(dataclasses.replace(settings, monolingual="nothing"), tmp_path / "corpus")
+    with pytest.raises(InputError, match=r"must be a file of lines .*\.PO\.gz"):
+        prepare(dataclasses.replace(settings, monolingual="a.PO.gz"), tmp_path / "corpus")
     (tmp_path / "blank").write_text(" \n\n")
     with pytest.raises(InputError, match="blank holds no text"):
         prepare(
