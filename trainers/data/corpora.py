@@ -17,7 +17,7 @@ from keras_transformer.errors import InputError, as_input_error
 from keras_transformer.files import decode_lines, kind_of, open_binary, read_failure
 from keras_transformer.trainers.data.catalogues import PAIRED, OtherLanguagesError, read_catalogue
 from keras_transformer.trainers.data.languages import LanguagePair, pairs_of
-from keras_transformer.trainers.data.tables import TABLES, are_quoted, read_table
+from keras_transformer.trainers.data.tables import TABLES, are_quoted, has_quoted_names, read_table
 
 logger = logging.getLogger(__name__)
 
@@ -335,9 +335,9 @@ def _open_file(path: Path, wanted: Wanted) -> Read:
     def read_rows(quoted: bool) -> Iterator[Pair]:
         return itertools.starmap(Pair, read_table(path, read_lines(path), *wanted.names, quoted))
 
-    is_csv = kind_of(path) == ".csv"
-    next(read_rows(is_csv), None)  # an error in its first lines shows at once
-    return functools.partial(read_rows, is_csv or are_quoted(read_lines(path)))
+    quoted = kind_of(path) == ".csv" or has_quoted_names(next(read_lines(path), ""))
+    next(read_rows(quoted), None)  # an error in its first lines shows at once
+    return functools.partial(read_rows, quoted or are_quoted(read_lines(path)))
 
 
 def hold_out(name: str, files: Sequence[tuple[str, Read]], by_target: bool = False) -> Corpus:

@@ -162,6 +162,14 @@ def test_quotes_of_a_spreadsheet_in_tsv(tmp_path, rows, expected):
     assert sorted(p.sides for s in corpus.splits for p in corpus.read(s)) == sorted(expected)
 
 
+def test_tsv_with_all_texts_in_quotes(tmp_path):
+    """As LibreOffice and pandas write it, if asked to."""
+    rows = ['"en"\t"de"', '"a ""b"" c"\t"d"', '"e, f"\t"g\th"', "i\tj"]
+    (tmp_path / "a.tsv").write_text("\n".join(rows))
+    corpus = load_corpus(str(tmp_path / "a.tsv"), "en", "de")
+    assert sides_of(corpus, "train") == [('a "b" c', "d"), ("e, f", "g\th"), ("i", "j")]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
