@@ -136,10 +136,24 @@ def _read_tests(
     if options.test_set is not None:
         tests = {languages: load_test_set(options.test_set, *languages) for languages in pairs}
         return tests, options.test_set.replace("/", "-"), options.test_set
-    data = one_or_all(options.data) or run.settings.get("data")
+    trained_on = settings.data
+    if given := one_or_all(options.data):
+        settings = dataclasses.replace(settings, data=given)
+    data = settings.with_absolute_paths().data
+    learned, used = ({x} if isinstance(x, str) else {*x} for x in (trained_on, data))
+    if learned - used and any(Path(name).is_file() for name in learned & used):
+        say(
+            "warning: the run may have been trained on some of these pairs: the size of all its "
+            "data decides what is held out of files. Without --data, its own test pairs are taken"
+        )
     if not data:  # of an imported run
         raise InputError(f"{run.path} was trained elsewhere: give --data or --test-set")
-    corpus = task.load_data(data, source, target)
+    corpus = None
+    if len(settings.pairs) > 1 and {*pairs} < {*settings.pairs}:
+        # The order of all languages decides what is held out of a pair.
+        own = task.load_data(data, settings.source, settings.target, has_all=False)
+        corpus = own.only(pairs) if own.parts.keys() & {*pairs} else None
+    corpus = corpus or task.load_data(data, source, target)
     split = "test" if "test" in corpus.splits else corpus.validation_split
     split = options.split or split or "test"
     by_pair: dict[LanguagePair, list[Pair]] = {}

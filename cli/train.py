@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
@@ -27,6 +27,9 @@ from keras_transformer.run import Run
 from keras_transformer.trainers.data.corpora import is_prepared
 from keras_transformer.trainers.recipes import Layer, load_recipe, recipe_of_student, resolve
 from keras_transformer.trainers.settings import TrainSettings
+
+if TYPE_CHECKING:
+    from keras_transformer.trainers.data.prepared import CorpusManifest
 
 TrainOptions = Annotated[
     options.Given, options.Fields(TrainSettings, (*settings_of(TrainSettings, "option"),))
@@ -100,6 +103,13 @@ def _sets_of(protect: str) -> list[str]:
     return parts if known else [protect]
 
 
+def _read_manifest(corpus: str) -> "CorpusManifest":
+    load_tensorflow()
+    from keras_transformer.trainers.data.prepared import CorpusManifest
+
+    return CorpusManifest.read(corpus)
+
+
 def make_settings(
     given: Mapping[str, Any], recipe: str | None = None, changes: Iterable[str] = ()
 ) -> TrainSettings:
@@ -113,15 +123,15 @@ def make_settings(
     if recipe is not None:
         layers.append(Layer(f"the recipe {recipe}", load_recipe(recipe)))
     elif "teacher" in given:
-        layers.append(Layer(f"the teacher {given['teacher']}", recipe_of_student(given["teacher"])))
+        own = recipe_of_student(given["teacher"])
+        if own.get("data") and is_prepared(own["data"]):  # without the teacher's translations
+            own["data"] = _read_manifest(own["data"]).made_from["data"]
+        layers.append(Layer(f"the teacher {given['teacher']}", own))
     settings = resolve(layers, changes)
     if "data" not in settings:
         raise InputError("The setting `data` is missing: give --data, or a --recipe that has it")
     if is_prepared(settings["data"]):
-        load_tensorflow()
-        from keras_transformer.trainers.data.prepared import CorpusManifest
-
-        own = CorpusManifest.read(settings["data"]).settings(settings.get("init_from"))
+        own = _read_manifest(settings["data"]).settings(settings.get("init_from"))
         corpus = Layer("the corpus", own)
         for name, value in layers[-1].values.items() if recipe is not None else ():
             if corpus.values.get(name, value) != value:

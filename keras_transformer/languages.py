@@ -82,7 +82,8 @@ class Languages(NamedTuple):
         Args:
             source: a name that the model knows, or a common code, such as "zh-Hans", "pt_BR" and
                 "nb"; None or "" for the model's own.
-            target: the same.
+            target: the same. If the model's own language is the other one asked for, it is the
+                first that differs.
 
         Raises:
             InputError: if it is no language of the model.
@@ -91,10 +92,13 @@ class Languages(NamedTuple):
             source = find_language(source, tuple(self.sources or (self.source,)), "source ")
         if target:
             target = find_language(target, tuple(self.targets or (self.target,)), "target ")
-        source, wanted = source or self.source, target or (source and self.target)
-        if not (wanted and self.targets):
+        if not (source or target) or not self.targets:
             return ""
-        return f">>{source}:{wanted}<<" if source else f">>{wanted}<<"
+        source = source or _first_other(self.source, self.sources, target)
+        target = target or _first_other(self.target, self.targets, source)
+        if not target:
+            return ""
+        return f">>{source}:{target}<<" if source else f">>{target}<<"
 
     def tagged(self, texts: Sequence[str], source: Asked = None, target: Asked = None) -> list[str]:
         """Returns texts with their tags, blank ones as they are.
@@ -116,6 +120,11 @@ class Languages(NamedTuple):
             f"{tags[pair]} {text}" if tags[pair] and text.strip() else text
             for text, pair in zip(texts, pairs, strict=True)
         ]
+
+
+def _first_other(default: str, names: Sequence[str], other: str | None) -> str:
+    """Returns the default, or of the names the first that is another, if there is one."""
+    return next((name for name in (default, *names) if name != other), default)
 
 
 @functools.lru_cache(4_096)

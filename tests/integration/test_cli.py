@@ -172,6 +172,33 @@ def test_evaluate_for_a_machine(tiny_run, corpus_dir):
     assert printed == json.loads(Path(f"{output}.scores.json").read_text())
 
 
+def test_other_data_of_the_same_name_has_other_results(tiny_run, corpus_dir, tmp_path, monkeypatch):
+    run = shutil.copytree(tiny_run.path, tmp_path / "run")
+    for name in ("a", "b"):
+        shutil.copytree(corpus_dir, tmp_path / name / "data")
+        monkeypatch.chdir(tmp_path / name)
+        code, _, err = cli("evaluate", run, "--data", "data", "--split", "val", "--beam-size", 1)
+        assert code == 0, err
+    files = (run / "evaluation").glob("*.scores.json")
+    found = {json.loads(file.read_text())["data"] for file in files}
+    assert {str(tmp_path / name / "data") for name in ("a", "b")} <= found
+
+
+def test_some_files_of_a_run_hold_out_other_pairs(tiny_run, tmp_path):
+    run, files = shutil.copytree(tiny_run.path, tmp_path / "run"), []
+    for name in ("a.tsv", "b.tsv"):
+        files.append(str(tmp_path / name))
+        rows = "".join(f"one {number}\teins\n" for number in range(60))
+        (tmp_path / name).write_text(f"en\tde\n{rows}")
+    manifest = json.loads((run / "run.json").read_text())
+    manifest["settings"]["data"] = files
+    (run / "run.json").write_text(json.dumps(manifest))
+    for used, warns in ((files[:1], True), (files, False)):
+        data = [word for file in used for word in ("--data", file)]
+        code, _, err = cli("evaluate", run, "--beam-size", 1, *data)
+        assert (code, "may have been trained on" in one_line(err)) == (0, warns), err
+
+
 def test_translate_corpus_for_a_machine(monkeypatch):
     report = BulkReport(lines=7, failed=0, truncated=1, shards=2, seconds=2.0)
     monkeypatch.setattr("keras_transformer.export.bulk.translate_corpus", lambda *_, **__: report)

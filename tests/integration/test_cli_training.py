@@ -75,7 +75,8 @@ def test_a_student_has_the_settings_of_its_teacher(recipe_run, corpus_dir, tmp_p
     teacher, student = Run.load(recipe_run).settings, make_settings(given).to_dict()
     of_model = {"model", "preset"}  # its sizes are its own
     differing = {name for name, value in student.items() if value != teacher[name]}
-    assert differing - of_model == given.keys() - of_model
+    assert differing - of_model == given.keys() - of_model | {"data"}
+    assert student["data"] == str(corpus_dir)  # which the teacher's prepared corpus is from
     config = make_settings(given).config()
     assert (config.num_encoder_layers, config.num_decoder_layers) == (6, 1)
     file = tmp_path / "recipe.toml"

@@ -127,6 +127,7 @@ def test_what_is_for_translations_is_refused(run, tmp_path):
     [
         ("tokenizer=wordpiece", "`task` parsing needs the `tokenizer` bpe or unigram.*wordpiece.*"),
         ("lowercase=true", "`task` parsing needs words as they are.*"),
+        ("teacher=run", "`task` parsing needs .*teacher='run'.*"),
         ("model.position_encoding=learned", "`task` parsing needs positions for any length.*"),
         ("extra_length=2", "`task` parsing needs an `extra_length` of at least 3.*"),
         ("metric=bleu", "`metric` must be f1 or loss for the `task` parsing.*"),

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from shared_fixtures import TINY, WORDS
 from keras_transformer import InputError, Translator
 from keras_transformer.config import BOS_ID
 from keras_transformer.model.transformer import Transformer
+from keras_transformer.trainers.data.corpora import Pair, load_corpus
 from keras_transformer.trainers.data.preparation import prepare
+from keras_transformer.trainers.data.writers import Writer, with_targets
 from keras_transformer.trainers.fitting.fine_tuning import initialize
 from keras_transformer.trainers.fitting.training import train
 from keras_transformer.trainers.settings import TrainSettings
@@ -100,6 +103,21 @@ def test_evaluation_of_one_pair_with_noise(run):
     assert source.read_text("utf-8").startswith(">>en:fr<< ONE")
 
 
+def test_evaluation_of_one_pair_is_on_what_was_held_out_of_it(settings, tmp_path):
+    """Of both directions, these are the same sentences, also if one is asked for."""
+    changes = {"source": "en,de", "target": "en,de", "steps": 1, "bleu_sentences": 0}
+    with eagerly():
+        both = train(dataclasses.replace(settings, **changes), tmp_path / "both", verbose=0)
+    rows = "".join(f"two {number}\tzwei {number}\n" for number in range(100))
+    (tmp_path / "a.tsv").write_text(f"en\tde\n{rows}")
+    options = ("--data", tmp_path / "a.tsv", "--source", "de", "--target", "en", "--beam-size", 1)
+    code, _, err = cli("evaluate", both.path, *options)
+    assert code == 0, err
+    references = (both.path / "evaluation" / "test-de-en-beam_size=1.reference").read_text("utf-8")
+    there = load_corpus(str(tmp_path / "a.tsv"), "en", "de").pairs("test")
+    assert references.splitlines() == [pair.source for pair in there]
+
+
 def test_a_baseline_is_of_one_pair(run):
     code, _, err = cli("evaluate", run.path, "--baseline", "x")
     assert (code, "give --source and --target" in err) == (1, True), err
@@ -172,6 +190,21 @@ def test_back_translation(settings, texts, run, tmp_path):
     (tmp_path / "lines" / "fr.txt").unlink()
     with pytest.raises(InputError, match=r"with some of the files de\.txt, fr\.txt"):
         prepare(more, tmp_path / "none")
+
+
+def test_a_teacher_is_asked_for_the_languages_of_its_student(run, tmp_path, monkeypatch):
+    """Also for those of a corpus of one pair, and by the names that the teacher knows."""
+    asked = []
+
+    def translate(self, texts):
+        asked.extend(texts)
+        return [SimpleNamespace(text="x", truncated=False)] * len(texts)
+
+    monkeypatch.setattr(Translator, "translate", translate)
+    teacher = Writer("teacher", str(run.path), [("en", "fr")], tmp_path)
+    pairs = [Pair("one", "?"), Pair("two", "?", ("eng", "fra"))]
+    assert [*with_targets(pairs, teacher, ("en", "fr"))] == [x._replace(target="x") for x in pairs]
+    assert asked == [">>en:fr<< one", ">>en:fr<< two"]
 
 
 def test_a_tag_is_one_token_before_a_text(run):

@@ -119,6 +119,13 @@ def test_what_a_text_asks_for():
         known.tagged(texts, target=["pt", "de"])
 
 
+def test_no_text_asks_for_its_own_language():
+    known = Languages.of(("en", "de"), ["en", "de", "fr"], ["en", "de", "fr"])
+    assert known.tag("de") == ">>de:en<<"
+    assert known.tag(None, "en") == ">>de:en<<"
+    assert (known.tag("fr"), known.tag(None, "fr")) == (">>fr:de<<", ">>en:fr<<")
+
+
 def test_models_of_one_source_or_one_pair():
     several = Languages.of(("en", "mul"), (), ["deu", "fra"])  # whose default is not known
     assert several == ("en", "", ("en",), ("deu", "fra"))

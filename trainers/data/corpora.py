@@ -6,7 +6,7 @@ import logging
 import lzma
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from keras_transformer.errors import InputError, as_input_error
 from keras_transformer.files import decode_lines, kind_of, open_binary, read_failure
 from keras_transformer.trainers.data.catalogues import PAIRED, OtherLanguagesError, read_catalogue
 from keras_transformer.trainers.data.languages import LanguagePair, pairs_of
-from keras_transformer.trainers.data.tables import TABLES, are_quoted, read_table
+from keras_transformer.trainers.data.tables import TABLES, are_quoted, has_quoted_names, read_table
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +80,11 @@ class Corpus(NamedTuple):
         if first is None:
             raise InputError(f"{self.name}: the split {split!r} is empty")
         return itertools.chain([first], pairs)
+
+    def only(self, languages: Collection[LanguagePair]) -> "Corpus":
+        """Returns those of its `parts` that have these pairs of languages, as one corpus."""
+        parts = {pair: part for pair, part in self.parts.items() if pair in languages}
+        return _joined([self.name], [*parts.values()])._replace(parts=parts)
 
     @property
     def validation_split(self) -> str | None:
@@ -169,7 +174,7 @@ def _load_pair(names: Sequence[str], wanted: Wanted) -> Corpus:
         )
     if files:
         corpora.append(hold_out(_name_of(names), files, wanted.by_target))
-    return corpora[0] if len(corpora) == 1 else _joined(names, corpora)
+    return _joined(names, corpora)
 
 
 def _find(name: str, wanted: Wanted) -> Corpus | list[tuple[str, Read]]:
@@ -192,7 +197,8 @@ def _find(name: str, wanted: Wanted) -> Corpus | list[tuple[str, Read]]:
 def _with_languages(corpus: Corpus, languages: LanguagePair) -> Corpus:
     """Returns a corpus whose pairs name its languages."""
     return corpus._replace(
-        read=lambda split: (pair._replace(languages=languages) for pair in corpus.read(split))
+        name=f"{corpus.name}, {' to '.join(languages)}",
+        read=lambda split: (pair._replace(languages=languages) for pair in corpus.read(split)),
     )
 
 
@@ -206,6 +212,8 @@ def _name_of(names: Sequence[str]) -> str:
 
 
 def _joined(names: Sequence[str], corpora: Sequence[Corpus]) -> Corpus:
+    if len(corpora) == 1:
+        return corpora[0]
     parts: dict[str, list[Read]] = {}
     for corpus in corpora:
         for split in corpus.splits:
@@ -327,40 +335,44 @@ def _open_file(path: Path, wanted: Wanted) -> Read:
     def read_rows(quoted: bool) -> Iterator[Pair]:
         return itertools.starmap(Pair, read_table(path, read_lines(path), *wanted.names, quoted))
 
-    is_csv = kind_of(path) == ".csv"
-    next(read_rows(is_csv), None)  # an error in its first lines shows at once
-    return functools.partial(read_rows, is_csv or are_quoted(read_lines(path)))
+    quoted = kind_of(path) == ".csv" or has_quoted_names(next(read_lines(path), ""))
+    next(read_rows(quoted), None)  # an error in its first lines shows at once
+    return functools.partial(read_rows, quoted or are_quoted(read_lines(path)))
 
 
 def hold_out(name: str, files: Sequence[tuple[str, Read]], by_target: bool = False) -> Corpus:
-    """Splits the pairs of named files into train, val and test by the hash of the source.
+    """Splits the pairs with text of named files into train, val and test by a hash of the source.
 
     Where pairs are added, a training pair stays one: no model is scored on what it has seen.
     """
 
     def hash_of(pair: Pair) -> int:
+        if not all(map(str.strip, pair.sides)):
+            return -1
         # Spreads the checksums of short texts, whose first bits may be alike.
         return zlib.crc32(pair.sides[by_target].encode()) * 2_654_435_761 % 2**32
 
-    parts = []
+    parts, num_rows = [], 0
     for file, read_file in files:
-        parts.append(np.fromiter(map(hash_of, read_file()), np.uint32))
-        logger.info("%s: %d pairs", file, len(parts[-1]))
-    hashes = np.concatenate(parts)
-    held_out = int(2**32 * min(1 / 20, MAX_HELD_OUT / max(len(hashes), 1)))  # of 2**32 hashes
+        hashes = np.fromiter(map(hash_of, read_file()), np.int64)
+        parts.append(hashes[hashes >= 0])
+        num_rows += len(hashes)
+        logger.info("%s: %d pairs; left out: %d empty", file, len(parts[-1]), (hashes < 0).sum())
+    # Of 2**32 hashes. Empty rows count, as they did when they were pairs of the splits.
+    held_out = int(2**32 * min(1 / 20, MAX_HELD_OUT / max(num_rows, 1)))
 
-    def split_of(number: int) -> str:
-        if number < held_out:
+    def split_of(number: int) -> str | None:
+        if 0 <= number < held_out:
             return "val"
-        return "test" if number >= 2**32 - held_out else "train"
+        if number >= 2**32 - held_out:
+            return "test"
+        return "train" if number >= 0 else None
 
     def read(split: str) -> Iterator[Pair]:
-        for _, read_file in files:
-            for pair in read_file():
-                if split == split_of(hash_of(pair)):
-                    yield pair
+        pairs = itertools.chain.from_iterable(read_file() for _, read_file in files)
+        return (pair for pair in pairs if split == split_of(hash_of(pair)))
 
-    used = {"train", *map(split_of, np.unique(hashes).tolist())}
+    used = {"train", *map(split_of, np.unique(np.concatenate(parts)).tolist())}
     return Corpus(name, tuple(split for split in ("train", "val", "test") if split in used), read)
 
 

@@ -89,8 +89,9 @@ def prepare(
     if tokenizer is None:
         settings = completed(settings)
     task, languages = find_task(settings.task), (settings.source, settings.target)
-    corpus = task.load_data(settings.data, *languages)
+    corpus = _trained(task.load_data(settings.data, *languages))
     others = task.load_data(settings.mix, *languages, has_all=False) if settings.mix else None
+    others = others and _trained(others, has_all=False)
     if tokenizer is None and settings.init_from is not None:
         tokenizer = Run.load(settings.init_from).tokenizer()
     if tokenizer is not None:
@@ -123,6 +124,21 @@ def prepare(
         _write_split(manifest, "train", pairs, cleaner, supported(rates, saved), progress)
         manifest.train.total.log_protected()
         return PreparedCorpus.of(manifest, saved, check_files=False)
+
+
+def _trained(corpus: Corpus, has_all: bool = True) -> Corpus:
+    """Leaves out pairs of languages without training text; `has_all` as in `load_corpus`."""
+    trained = [
+        languages
+        for languages, part in corpus.parts.items()
+        if "train" in part.splits and any(True for _ in part.read("train"))
+    ]
+    lost = {*itertools.chain(*corpus.parts)} - {*itertools.chain(*trained)}
+    if lost and (has_all or not trained):
+        raise InputError(f"{corpus.name} has no training text of {', '.join(sorted(lost))}")
+    for languages in corpus.parts.keys() - {*trained}:
+        logger.info("%s: no training text from %s to %s", corpus.name, *languages)
+    return corpus.only(trained) if trained else corpus
 
 
 def _check(corpus: Corpus, others: Corpus | None) -> None:
@@ -178,7 +194,7 @@ def _training_pairs(
 ) -> Iterator[Pair]:
     pairs = corpus.pairs("train")
     if teacher is not None:
-        pairs = with_targets(pairs, teacher)
+        pairs = with_targets(pairs, teacher, settings.pairs[0])
     if others is not None:
         pairs = mixed(pairs, partial(others.pairs, "train"), settings.mix_share)
     if back_translator is not None and settings.monolingual:

@@ -34,6 +34,11 @@ def are_quoted(lines: Iterator[str]) -> bool:
     return is_doubled or (is_enclosed and not has_commas)
 
 
+def has_quoted_names(header: str) -> bool:
+    """Returns whether quotes enclose all names of columns in a TSV file: perhaps all texts."""
+    return all(re.fullmatch('".+"', name.strip()) for name in header.split("\t"))
+
+
 def read_table(
     path: Path, lines: Iterator[str], source: str, target: str, quoted: bool
 ) -> Iterator[tuple[str, str]]:

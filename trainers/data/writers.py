@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from keras_transformer.errors import InputError
-from keras_transformer.files import words_of, write_atomically
+from keras_transformer.files import NOT_LINES, kind_of, words_of, write_atomically
 from keras_transformer.run import Run
 from keras_transformer.trainers.data.corpora import Pair, read_lines, split_files
 from keras_transformer.trainers.data.languages import LanguagePair
@@ -30,6 +30,8 @@ CAN_CONTINUE = "Finished translations are kept: give the command again, `train` 
 def monolingual_files(path: str, pairs: Sequence[LanguagePair]) -> dict[LanguagePair, Path]:
     """Returns the file of target sentences of each pair of languages: of several, in a folder."""
     if len(pairs) == 1:
+        if kind_of(path) in NOT_LINES:
+            raise InputError(f"`monolingual` must be a file of lines of text. Received: {path}")
         return {pairs[0]: Path(path)}
     files = split_files(Path(path), "", ".txt") if Path(path).is_dir() else {}
     files_of_pairs = {pair: files[pair[1]] for pair in pairs if pair[1] in files}
@@ -87,11 +89,10 @@ class Writer:
     def _translator(self) -> Translator:
         return Translator.of(self.run, None, **self.search)
 
-    def translate(self, texts: Sequence[str], languages: Sequence[LanguagePair] = ()) -> list[str]:
-        """Translates texts that begin with their languages, or have those given."""
-        if languages:
-            known = self._translator.tokenizer.known_languages
-            texts = known.tagged(texts, *map(list, zip(*languages, strict=True)))
+    def translate(self, texts: Sequence[str], languages: Sequence[LanguagePair]) -> list[str]:
+        """Translates texts, each from and into its languages."""
+        known = self._translator.tokenizer.known_languages
+        texts = known.tagged(texts, *map(list, zip(*languages, strict=True)))
         made_from = "\n".join((self.weights, str(self.search), *texts))
         name = hashlib.sha256(made_from.encode()).hexdigest()[:16]
         path = self.folder / TRANSLATED.format(name)
@@ -125,11 +126,12 @@ def with_sources(
     return _rewritten(pairs, write, is_synthetic=True)
 
 
-def with_targets(pairs: Iterable[Pair], teacher: Writer) -> Iterator[Pair]:
-    """Yields pairs, with translations of their sources as targets."""
+def with_targets(pairs: Iterable[Pair], teacher: Writer, default: LanguagePair) -> Iterator[Pair]:
+    """Yields pairs, with translations of their sources as targets; `default` as above."""
 
     def write(chunk: Sequence[Pair]) -> list[Pair]:
-        targets = teacher.translate([pair.tagged_source for pair in chunk])
+        languages = [pair.languages or default for pair in chunk]
+        targets = teacher.translate([pair.source for pair in chunk], languages)
         return [pair._replace(target=new) for pair, new in zip(chunk, targets, strict=True)]
 
     return _rewritten(pairs, write, is_synthetic=False)

@@ -29,6 +29,7 @@ def _check_settings(settings: "TrainSettings", config: "ModelConfig") -> None:
         (not settings.protect, "words as they are, not protected", "protect"),
         (not settings.augment, "sentences as they are", "augment"),
         (settings.monolingual is None, "trees for all sentences", "monolingual"),
+        (settings.teacher is None, "trees as they are, not a teacher's", "teacher"),
         (config.max_positions is None, "positions for any length, not learned ones", "model"),
         (settings.extra_length >= 3, "an `extra_length` of at least 3", "extra_length"),
     ):

@@ -142,7 +142,7 @@ def test_tables_of_a_spreadsheet(tmp_path, mark, encoding, separator, end):
     (tmp_path / "a.csv").write_bytes(mark + text.encode(encoding))
     corpus = load_corpus(str(tmp_path / "a.csv"), "de", "en")
     pairs = {pair for split in corpus.splits for pair in corpus.pairs(split)}
-    assert pairs == {Pair(row[0], row[2]) for row in rows[1:]}
+    assert pairs == {Pair(row[0], row[2]) for row in rows[1:-1]}  # the last one is empty
 
 
 @pytest.mark.parametrize(
@@ -160,6 +160,14 @@ def test_quotes_of_a_spreadsheet_in_tsv(tmp_path, rows, expected):
     (tmp_path / "a.tsv").write_text("\n".join((" en\tde ", *rows)))
     corpus = load_corpus(str(tmp_path / "a.tsv"), "en", "de")
     assert sorted(p.sides for s in corpus.splits for p in corpus.read(s)) == sorted(expected)
+
+
+def test_tsv_with_all_texts_in_quotes(tmp_path):
+    """As LibreOffice and pandas write it, if asked to."""
+    rows = ['"en"\t"de"', '"a ""b"" c"\t"d"', '"e, f"\t"g\th"', "i\tj"]
+    (tmp_path / "a.tsv").write_text("\n".join(rows))
+    corpus = load_corpus(str(tmp_path / "a.tsv"), "en", "de")
+    assert sides_of(corpus, "train") == [('a "b" c', "d"), ("e, f", "g\th"), ("i", "j")]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Corpora of several pairs of languages."""
 
+import dataclasses
 import gzip
 import itertools
 from collections import Counter
@@ -102,6 +103,17 @@ def test_a_table_of_several_columns(tmp_path):
     ]
 
 
+def test_rows_without_a_text_are_left_out(tmp_path, caplog):
+    caplog.set_level("INFO")
+    rows = "".join(f"two {n}\tzwei {n}\t{' ' if n % 2 else f'deux {n}'}\n" for n in range(1000))
+    (tmp_path / "a.tsv").write_text(f"en\tde\tfr\n{rows}")
+    corpus = load_corpus(str(tmp_path / "a.tsv"), "en", "de,fr")
+    pairs = [pair for split in corpus.splits for pair in corpus.pairs(split)]
+    assert Counter(pair.languages for pair in pairs) == {("en", "de"): 1000, ("en", "fr"): 500}
+    assert all(pair.target.strip() for pair in pairs)
+    assert "500 empty" in caplog.text
+
+
 def test_what_is_held_out_is_so_in_both_directions(tmp_path):
     rows = "".join(f"two {number}\tzwei {number}\n" for number in range(1009))
     (tmp_path / "a.tsv").write_text(f"en\tde\n{rows}")
@@ -184,6 +196,19 @@ def test_prepared_corpus_and_report(settings, tmp_path, caplog):
     source, target = corpus.training.read([60])[0]
     assert tokenizer.source.pieces(source).numpy()[0] == b">>fr<<"
     assert tokenizer.target.decode([target])[0] == "un"
+
+
+def test_pairs_without_training_text_are_left_out(settings, tmp_path, write, caplog):
+    """Text to validate on is none to train on, and a language needs some."""
+    both = dataclasses.replace(settings, source="en,de,fr", target="en,de,fr")
+    write("fr", "val")  # beside those of English and German
+    corpus = prepare(both, tmp_path / "corpus")
+    pairs = ["en-de", "en-fr", "de-en", "fr-en"]
+    assert ["-".join(x) for x in CorpusManifest.read(tmp_path / "corpus").train.parts] == pairs
+    assert {"-".join(pair.languages) for pair in corpus.validation_pairs} == {*pairs}
+    assert "en to fr has only 6 training pairs" in caplog.text
+    with pytest.raises(InputError, match="no training text of fr"):
+        prepare(dataclasses.replace(both, data=both.data[0]), tmp_path / "none")
 
 
 def test_report_of_what_is_dropped(settings, tmp_path, write):

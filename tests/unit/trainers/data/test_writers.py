@@ -146,7 +146,7 @@ def test_texts_that_a_model_wrote_keep_their_targets(tiny_run, tmp_path, monkeyp
     pairs = [Pair("red dog .", "x"), Pair("a", "b", is_synthetic=True), Pair("1\u202f%\u00a0", "y")]
     written = [Pair("red dog .", "the red dog ."), pairs[1]]
     written.append(Pair("1\u202f%\u00a0", "the 1\u202f%\u00a0"))  # no-break spaces stay
-    assert list(with_targets(pairs, teacher)) == written
+    assert list(with_targets(pairs, teacher, ("en", "de"))) == written
     assert "too long for the run of `teacher`: 1 texts" in caplog.text
 
 
@@ -161,6 +161,8 @@ def test_refused(settings, tiny_run, tmp_path):
         prepare(wrong, tmp_path / "corpus")
     with pytest.raises(InputError, match=r"Cannot read .*nothing"):
         prepare(dataclasses.replace(settings, monolingual="nothing"), tmp_path / "corpus")
+    with pytest.raises(InputError, match=r"must be a file of lines .*\.PO\.gz"):
+        prepare(dataclasses.replace(settings, monolingual="a.PO.gz"), tmp_path / "corpus")
     (tmp_path / "blank").write_text(" \n\n")
     with pytest.raises(InputError, match="blank holds no text"):
         prepare(
