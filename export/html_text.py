@@ -86,7 +86,7 @@ def _join_lines(pieces: list[str]) -> None:
     for number, (before, after) in enumerate(pairwise(["", *pieces[1::2], ""])):
         tag = TAG.match(before.lower())
         if tag and tag[2] in PREFORMATTED:
-            is_preformatted = not tag[1]
+            is_preformatted = not (tag[1] or KEPT.match(before))
         if not is_preformatted:
             start = r"(?<![ \t\n\f\r])" if INLINE.match(before) else r"(?<=\S)"
             end = "" if INLINE.match(after) else r"(?=\S)"
