@@ -197,4 +197,6 @@ def test_capitals_of_several_languages():
     assert [text.decode() for text in targets.numpy()] == ["X ı", "X i", "X i", "X I"]
     turkish = several.of_languages(("en", "tr"))
     assert turkish.wrapper.read(tf.constant(texts))[0].numpy()[2] == b">>tr<< In the city"
+    group = tokenizer.with_languages(["en"], ["tr", "el"]).of_languages(("en", "mul"))
+    assert group.wrapper.read(tf.constant(["IN THE CITY"]))[0].numpy()[0] == b"In the city"
     assert several.languages == ("en", "de")
