@@ -5,9 +5,10 @@ Every optimization of the decoder is in this module, those of the search are in 
 (docs/log.md has the figures):
 
 - The weights are prepared once for each call: queries, keys and values of self-attention get one
-  matrix, and for few hypotheses large matrices are transposed. The shared embedding stays as it is.
-- For few hypotheses, a product with a large matrix is that of its blocks of rows, and the blocks
-  are in parts, which TensorFlow computes side by side on several cores.
+  matrix, and large matrices are moved: to blocks of columns for few hypotheses in float32, and
+  transposed for bfloat16. The shared embedding stays as it is.
+- A product with a large matrix is that of two parts of its outputs, which TensorFlow computes side
+  by side on several cores. In float32, this is for few hypotheses, and the parts are in blocks.
 - The encodings of all positions are computed once for each call.
 - All hypotheses of a sentence share its keys and values, those of the encoder's output and those
   of earlier positions. They are never moved; a mask selects the positions of each hypothesis.
@@ -29,11 +30,11 @@ from keras_transformer.model.masks import padding_mask
 from keras_transformer.model.transformer import Transformer
 
 ONEDNN_MIN_MULTIPLICATIONS = 2**20  # a product of more multiplications is faster by oneDNN
-# Kernels of at least this size are multiplied in blocks of rows by a call of at most so many
+# Kernels of at least this size are multiplied in blocks of outputs by a call of at most so many
 # hypotheses.
 MIN_BLOCKED_SIZE = 2**18
 MAX_BLOCKED_ROWS = 64
-BLOCK_ROWS = 64
+BLOCK_OUTPUTS = 64
 NUM_PARTS = 2  # that are computed side by side
 
 
@@ -243,8 +244,8 @@ class _LayerStep:
 class _Linear:
     """The linear map of a kernel, [in, out], or [out, in] if `transposed`, and maybe a bias, [out].
 
-    For a few rows, a large kernel is transposed, and multiplied in blocks of its rows, so that a
-    product reads memory in order.
+    A large kernel is multiplied in parts of its outputs, which are computed side by side. In
+    float32, the parts consist of blocks, so that a product of few rows reads memory in order.
     """
 
     def __init__(
@@ -257,17 +258,25 @@ class _Linear:
     ) -> None:
         kernel = tf.cast(tf.convert_to_tensor(kernel), dtype)
         self.size_in, self.size_out = kernel.shape[::-1] if transposed else kernel.shape
-        self.in_blocks, self.transposed = in_blocks, transposed
+        self.in_blocks = in_blocks
         self.is_large = self.size_in * self.size_out >= MIN_BLOCKED_SIZE
-        self.kernel = kernel
+        self.is_prepared = False
         if self.is_large and not transposed:
-            self.kernel = tf.cond(
-                in_blocks,
-                # The memory of [out, in] in the other shape, because a condition has one.
-                lambda: tf.reshape(tf.transpose(kernel), kernel.shape),
-                lambda: kernel,
-            )
+            if dtype == "float32":
+                kernel = tf.cond(in_blocks, lambda: self._to_blocks(kernel), lambda: kernel)
+                self.is_prepared = True
+            else:  # bfloat16 is faster so, for few rows and for many
+                kernel, transposed = _transpose(kernel, [1, 0]), True
+        self.kernel, self.transposed = kernel, transposed
         self.negative_bias = None if bias is None else tf.cast(-bias, dtype)
+
+    def _to_blocks(self, kernel: tf.Tensor) -> tf.Tensor:
+        """Returns the memory of [out / 64, in, 64], and of what is left, in the shape [in, out]."""
+        rest = self.size_out % BLOCK_OUTPUTS
+        columns, rest_columns = tf.split(kernel, [self.size_out - rest, rest], axis=1)
+        blocks = tf.reshape(columns, [self.size_in, -1, BLOCK_OUTPUTS])
+        parts = [_transpose(blocks, [1, 0, 2]), rest_columns]
+        return tf.reshape(tf.concat([tf.reshape(part, [-1]) for part in parts], 0), kernel.shape)
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """[R, in] -> [R, out]."""
@@ -276,25 +285,34 @@ class _Linear:
         def multiply() -> tf.Tensor:
             return tf.matmul(x, self.kernel, transpose_b=self.transposed)
 
-        def multiply_blocks() -> tf.Tensor:
-            num_blocks, rest = divmod(self.size_out, BLOCK_ROWS)
+        def multiply_parts() -> tf.Tensor:
+            num_blocks, rest = divmod(self.size_out, BLOCK_OUTPUTS)
             parts = [(num_blocks + part) // NUM_PARTS for part in range(NUM_PARTS)]
-            sizes = [size for size in (*(BLOCK_ROWS * part for part in parts), rest) if size > 0]
+            sizes = [*(BLOCK_OUTPUTS * part for part in parts), *([rest] if rest else [])]
+            # TensorFlow does not copy where it splits a matrix between its rows.
             kernels = tf.split(tf.reshape(self.kernel, [self.size_out, self.size_in]), sizes)
-            columns = []
-            for kernel, size in zip(kernels, sizes, strict=True):
-                blocks = tf.reshape(kernel, [-1, min(size, BLOCK_ROWS), self.size_in])
-                products = tf.matmul(blocks, x[None], transpose_b=True)
-                columns.append(tf.reshape(products, [size, tf.shape(x)[0]]))
-            products = _transpose(tf.concat(columns, axis=0), [1, 0])
-            return tf.ensure_shape(products, [None, self.size_out])
+            if self.kernel.dtype != tf.float32:  # as fast without blocks
+                return tf.concat([tf.matmul(x, part, transpose_b=True) for part in kernels], 1)
+
+            def multiply_blocks(kernel: tf.Tensor, width: int) -> tf.Tensor:
+                shape = [width, self.size_in] if self.transposed else [self.size_in, width]
+                blocks = tf.reshape(kernel, [-1, *shape])
+                return tf.matmul(x[None], blocks, transpose_b=self.transposed)  # [n, R, width]
+
+            blocks = [multiply_blocks(kernel, BLOCK_OUTPUTS) for kernel in kernels[:NUM_PARTS]]
+            columns = _transpose(tf.concat(blocks, axis=0), [1, 0, 2])
+            products = [tf.reshape(columns, [-1, self.size_out - rest])]
+            if rest:
+                products.append(multiply_blocks(kernels[-1], rest)[0])
+            return tf.concat(products, axis=1)
 
         if not self.is_large:
             products = multiply()
-        elif self.transposed:  # nothing was prepared, so each step may choose
-            products = tf.cond(tf.shape(x)[0] <= MAX_BLOCKED_ROWS, multiply_blocks, multiply)
-        else:
-            products = tf.cond(self.in_blocks, multiply_blocks, multiply)
+        elif self.kernel.dtype != tf.float32:
+            products = multiply_parts()
+        else:  # where nothing was prepared, each step may choose
+            few = self.in_blocks if self.is_prepared else tf.shape(x)[0] <= MAX_BLOCKED_ROWS
+            products = tf.cond(few, multiply_parts, multiply)
         # TensorFlow would fuse product and sum, which is slower for few rows.
         return products if self.negative_bias is None else products - self.negative_bias
 

@@ -36,17 +36,21 @@ def test_steps_are_the_decoder(model, min_size, num_beams, monkeypatch):
     assert_close(fast_logits(model, prefixes), slow_logits(model, prefixes))
 
 
+def model_of_policy(policy, **settings):
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(policy)
+    try:
+        return make_model(**settings)
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
 @pytest.mark.parametrize(
     ("policy", "tolerance"), [("mixed_float16", 0.02), ("mixed_bfloat16", 0.15), ("float64", 1e-5)]
 )
 @pytest.mark.parametrize("variant", ["tied", "untied learned", "pre-norm"])
 def test_steps_in_other_precisions(policy, tolerance, variant):
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(policy)
-    try:
-        model = make_model(**VARIANTS[variant])
-    finally:
-        keras.config.set_dtype_policy(before)
+    model = model_of_policy(policy, **VARIANTS[variant])
     step = DecoderStep(model, STEPS)
     assert step.output.kernel.dtype.name == policy.removeprefix("mixed_")
     assert step.layers[0].self_qkv.kernel.dtype.name == policy.removeprefix("mixed_")
@@ -56,10 +60,12 @@ def test_steps_in_other_precisions(policy, tolerance, variant):
 
 @pytest.mark.parametrize("max_rows", [2 * K, 2 * K - 1], ids=["blocks", "no blocks"])
 @pytest.mark.parametrize("variant", ["tied", "untied learned"])
-def test_steps_with_kernels_in_blocks(variant, max_rows, monkeypatch):
-    model = make_model(**{**VARIANTS[variant], "vocab_size": 23})  # five blocks of four, and three
+@pytest.mark.parametrize("dtype", ["float32", "float64"], ids=["moved", "transposed"])
+def test_steps_with_kernels_in_blocks(dtype, variant, max_rows, monkeypatch):
+    # five blocks of four, and three
+    model = model_of_policy(dtype, **{**VARIANTS[variant], "vocab_size": 23})
     monkeypatch.setattr(decoder_step, "MIN_BLOCKED_SIZE", 0)
-    monkeypatch.setattr(decoder_step, "BLOCK_ROWS", 4)
+    monkeypatch.setattr(decoder_step, "BLOCK_OUTPUTS", 4)
     monkeypatch.setattr(decoder_step, "MAX_BLOCKED_ROWS", max_rows)
     assert_close(fast_logits(model, PREFIXES), slow_logits(model, PREFIXES))
 
