@@ -260,12 +260,10 @@ class _Linear:
         self.size_in, self.size_out = kernel.shape[::-1] if transposed else kernel.shape
         self.in_blocks = in_blocks
         self.is_large = self.size_in * self.size_out >= MIN_BLOCKED_SIZE
-        self.is_prepared = False
         if self.is_large and not transposed:
             if dtype == "float32":
                 kernel = tf.cond(in_blocks, lambda: self._to_blocks(kernel), lambda: kernel)
-                self.is_prepared = True
-            else:  # bfloat16 is faster so, for few rows and for many
+            else:  # faster in bfloat16, for few rows and for many
                 kernel, transposed = _transpose(kernel, [1, 0]), True
         self.kernel, self.transposed = kernel, transposed
         self.negative_bias = None if bias is None else tf.cast(-bias, dtype)
@@ -301,7 +299,7 @@ class _Linear:
 
             blocks = [multiply_blocks(kernel, BLOCK_OUTPUTS) for kernel in kernels[:NUM_PARTS]]
             columns = _transpose(tf.concat(blocks, axis=0), [1, 0, 2])
-            products = [tf.reshape(columns, [-1, self.size_out - rest])]
+            products = [tf.reshape(columns, [tf.shape(x)[0], self.size_out - rest])]
             if rest:
                 products.append(multiply_blocks(kernels[-1], rest)[0])
             return tf.concat(products, axis=1)
@@ -310,8 +308,8 @@ class _Linear:
             products = multiply()
         elif self.kernel.dtype != tf.float32:
             products = multiply_parts()
-        else:  # where nothing was prepared, each step may choose
-            few = self.in_blocks if self.is_prepared else tf.shape(x)[0] <= MAX_BLOCKED_ROWS
+        else:  # the shared embedding is not moved, so each step may choose
+            few = tf.shape(x)[0] <= MAX_BLOCKED_ROWS if self.transposed else self.in_blocks
             products = tf.cond(few, multiply_parts, multiply)
         # TensorFlow would fuse product and sum, which is slower for few rows.
         return products if self.negative_bias is None else products - self.negative_bias

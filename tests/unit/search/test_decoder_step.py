@@ -61,11 +61,11 @@ def test_steps_in_other_precisions(policy, tolerance, variant):
 @pytest.mark.parametrize("max_rows", [2 * K, 2 * K - 1], ids=["blocks", "no blocks"])
 @pytest.mark.parametrize("variant", ["tied", "untied learned"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"], ids=["moved", "transposed"])
-def test_steps_with_kernels_in_blocks(dtype, variant, max_rows, monkeypatch):
-    # five blocks of four, and three
+@pytest.mark.parametrize("size", [4, 32])  # five blocks of 4 words and 3 words, or 23 and no block
+def test_steps_with_kernels_in_blocks(size, dtype, variant, max_rows, monkeypatch):
     model = model_of_policy(dtype, **{**VARIANTS[variant], "vocab_size": 23})
     monkeypatch.setattr(decoder_step, "MIN_BLOCKED_SIZE", 0)
-    monkeypatch.setattr(decoder_step, "BLOCK_OUTPUTS", 4)
+    monkeypatch.setattr(decoder_step, "BLOCK_OUTPUTS", size)
     monkeypatch.setattr(decoder_step, "MAX_BLOCKED_ROWS", max_rows)
     assert_close(fast_logits(model, PREFIXES), slow_logits(model, PREFIXES))
 
